@@ -1,0 +1,2 @@
+//! The ron-kms binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The ron-ledger binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The ron command line.
+fn main() {}

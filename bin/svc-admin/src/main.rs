@@ -1,0 +1,2 @@
+//! The svc-admin binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The svc-passport binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The svc-rewarder binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The svc-wallet binary.
+fn main() {}
