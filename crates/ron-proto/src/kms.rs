@@ -1,0 +1,1 @@
+//! Request and answer types of the ron-kms API.
