@@ -1,1 +1,884 @@
-//! Request and answer types of the ron-ledger API.
+//! The ledger's wire types: entries, answers, receipts, account and epoch documents, events and the head.
+//!
+//! Amounts are decimal strings of minor units, times RFC 3339 UTC with milliseconds, `seq` and nonces plain
+//! JSON integers below 2^53. `seq` is the index of the entry's leaf in the ledger's log; leaf 0 is the
+//! genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::jcs::{self, JcsError};
+use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp, ValueError};
+
+/// Entries in one commit, at most.
+pub const MAX_ENTRIES: usize = 1_000;
+/// Bytes of one commit body, at most.
+pub const MAX_COMMIT_BYTES: usize = 1 << 20;
+/// Bytes of a memo, at most.
+pub const MAX_MEMO_BYTES: usize = 256;
+/// Integers on the wire (nonce, index, recipients, seq) stay at or below this, so that every JSON reader keeps them exact.
+pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
+/// Accounts under this prefix belong to the ledger: only `epoch_open`, `payout` and `epoch_close` touch them.
+pub const ESCROW_PREFIX: &str = "escrow:";
+
+/// A string value with a checked form: `FromStr`, `TryFrom<String>`, `Display`, serde as a string.
+macro_rules! text {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schemars(transparent)]
+        pub struct $name(#[schemars(with = "String")] Arc<str>);
+
+        impl $name {
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = ValueError;
+            fn from_str(s: &str) -> Result<Self, ValueError> {
+                let check: fn(&str) -> Result<(), &'static str> = $check;
+                match check(s) {
+                    Ok(()) => Ok(Self(Arc::from(s))),
+                    Err(why) => Err(ValueError { what: $what, why: why.to_owned() }),
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ValueError;
+            fn try_from(s: String) -> Result<Self, ValueError> {
+                s.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(v: $name) -> String {
+                v.0.as_ref().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+fn printable(s: &str, max: usize) -> bool {
+    (1..=max).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_graphic())
+}
+
+text!(
+    /// Who an entry is made for: 1..160 printable ASCII characters without spaces.
+    PrincipalName,
+    "principal",
+    |s| if printable(s, 160) { Ok(()) } else { Err("must be 1..160 printable ASCII characters without spaces") }
+);
+
+text!(
+    /// The idempotency key of an entry, unique for ever per principal: 1..128 of `[A-Za-z0-9._:/#-]`.
+    /// Callers' own keys have no `#`, so `key#3` is free for item 3 of a batch.
+    EntryKey,
+    "key",
+    |s| if (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/#-".contains(&b)) {
+        Ok(())
+    } else {
+        Err("must be 1..128 of [A-Za-z0-9._:/#-]")
+    }
+);
+
+text!(
+    /// Free text kept with an entry: at most 256 bytes of UTF-8 without control characters.
+    Memo,
+    "memo",
+    |s| if s.len() <= MAX_MEMO_BYTES && !s.chars().any(char::is_control) {
+        Ok(())
+    } else {
+        Err("must be at most 256 bytes without control characters")
+    }
+);
+
+text!(
+    /// The caller's own reference (an order, an invoice): 1..128 printable ASCII characters without spaces.
+    Reference,
+    "ref",
+    |s| if printable(s, 128) { Ok(()) } else { Err("must be 1..128 printable ASCII characters without spaces") }
+);
+
+/// Transaction id: `tx_` and 32 hex digits, 16 of the sequence and 16 of a hash over sequence and request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(transparent)]
+pub struct TxId(#[schemars(with = "String")] pub u128);
+
+impl TxId {
+    /// The id of the entry at `seq` whose canonical request bytes are `request`.
+    pub fn derive(seq: u64, request: &[u8]) -> Self {
+        let mut h = blake3::Hasher::new();
+        h.update(b"ron-ledger/v1/txid\0");
+        h.update(&seq.to_be_bytes());
+        h.update(request);
+        let tag = u64::from_be_bytes(first_eight(h.finalize().as_bytes()));
+        Self((u128::from(seq) << 64) | u128::from(tag))
+    }
+
+    /// The sequence the id claims; the entry found there must derive the same id.
+    pub const fn seq(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+}
+
+fn first_eight(hash: &[u8; 32]) -> [u8; 8] {
+    let mut out = [0; 8];
+    out.copy_from_slice(&hash[..8]);
+    out
+}
+
+impl fmt::Display for TxId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tx_{:032x}", self.0)
+    }
+}
+
+impl FromStr for TxId {
+    type Err = ValueError;
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        let bad = || ValueError { what: "txid", why: "must be tx_ and 32 lower-case hex digits".to_owned() };
+        let hex = s.strip_prefix("tx_").ok_or_else(bad)?;
+        if hex.len() != 32 || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(bad());
+        }
+        u128::from_str_radix(hex, 16).map(Self).map_err(|_| bad())
+    }
+}
+
+impl TryFrom<String> for TxId {
+    type Error = ValueError;
+    fn try_from(s: String) -> Result<Self, ValueError> {
+        s.parse()
+    }
+}
+
+impl From<TxId> for String {
+    fn from(v: TxId) -> String {
+        v.to_string()
+    }
+}
+
+/// What an entry does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    /// Creates money in `to`.
+    Issue,
+    /// Moves money from `from` to `to`.
+    Transfer,
+    /// Destroys money of `from`.
+    Burn,
+    /// Reserves money of `from`.
+    Hold,
+    /// Pays out of a hold, in part or whole.
+    Capture,
+    /// Ends a hold; what remains is available again.
+    Release,
+    /// As release, written by the ledger when a hold's time has come.
+    Expire,
+    /// From now on the account refuses debits.
+    Freeze,
+    /// Undoes a freeze.
+    Unfreeze,
+    /// Binds a reward epoch to one manifest and moves its total from the pool into escrow.
+    EpochOpen,
+    /// Pays one recipient out of the epoch's escrow.
+    Payout,
+    /// Ends the epoch once every recipient is paid.
+    EpochClose,
+    /// A key given up by `resolve`: a refusal without a request.
+    Abandon,
+}
+
+impl EntryKind {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Issue => "issue",
+            Self::Transfer => "transfer",
+            Self::Burn => "burn",
+            Self::Hold => "hold",
+            Self::Capture => "capture",
+            Self::Release => "release",
+            Self::Expire => "expire",
+            Self::Freeze => "freeze",
+            Self::Unfreeze => "unfreeze",
+            Self::EpochOpen => "epoch_open",
+            Self::Payout => "payout",
+            Self::EpochClose => "epoch_close",
+            Self::Abandon => "abandon",
+        }
+    }
+
+    /// True for the kinds that need scope `ledger:settle` (all others need `ledger:commit`).
+    pub const fn is_settlement(self) -> bool {
+        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
+    }
+}
+
+impl fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One entry of a commit. All but the settlement kinds carry a `key`, unique for ever per principal.
+///
+/// Settlement entries are their own key: an epoch is opened and closed once, a payout is unique by
+/// (tenant, epoch, index). Sent again unchanged they answer with their first receipt and change nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Entry {
+    /// Creates money. No nonce.
+    Issue {
+        principal: PrincipalName,
+        key: EntryKey,
+        to: Account,
+        asset: Asset,
+        amount_minor: Amount,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memo: Option<Memo>,
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<Reference>,
+        /// Refused when the day's total of this account and asset would pass it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        daily_ceiling: Option<Amount>,
+    },
+    /// Moves money. `nonce` must be the account's next (1, 2, 3 ...).
+    Transfer {
+        principal: PrincipalName,
+        key: EntryKey,
+        from: Account,
+        to: Account,
+        asset: Asset,
+        amount_minor: Amount,
+        nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memo: Option<Memo>,
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<Reference>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        daily_ceiling: Option<Amount>,
+    },
+    /// Destroys money.
+    Burn {
+        principal: PrincipalName,
+        key: EntryKey,
+        from: Account,
+        asset: Asset,
+        amount_minor: Amount,
+        nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memo: Option<Memo>,
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<Reference>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        daily_ceiling: Option<Amount>,
+    },
+    /// Reserves money until captured, released or expired. Its txid is the hold's id.
+    Hold {
+        principal: PrincipalName,
+        key: EntryKey,
+        from: Account,
+        asset: Asset,
+        amount_minor: Amount,
+        nonce: u64,
+        expires_at: Timestamp,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memo: Option<Memo>,
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<Reference>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        daily_ceiling: Option<Amount>,
+    },
+    /// Pays `amount_minor` of the hold to `to`; what remains stays held.
+    Capture {
+        principal: PrincipalName,
+        key: EntryKey,
+        hold: TxId,
+        to: Account,
+        amount_minor: Amount,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memo: Option<Memo>,
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<Reference>,
+    },
+    /// Ends the hold.
+    Release { principal: PrincipalName, key: EntryKey, hold: TxId },
+    /// Written by the ledger itself; refused in requests.
+    Expire { hold: TxId },
+    /// The account refuses debits from now on.
+    Freeze { principal: PrincipalName, key: EntryKey, account: Account },
+    /// The account takes debits again.
+    Unfreeze { principal: PrincipalName, key: EntryKey, account: Account },
+    /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's escrow.
+    EpochOpen {
+        principal: PrincipalName,
+        tenant: Tenant,
+        epoch: EpochId,
+        /// The pool account, under a configured prefix.
+        from: Account,
+        asset: Asset,
+        /// The sum of all payouts.
+        amount_minor: Amount,
+        /// The manifest's commitment.
+        commitment: ContentId,
+        /// The Merkle-sum root over the payouts.
+        sum_root: ContentId,
+        /// Number of payouts; indices are 0..recipients.
+        recipients: u64,
+    },
+    /// Pays recipient `index` (the epoch's next) out of escrow.
+    Payout {
+        principal: PrincipalName,
+        tenant: Tenant,
+        epoch: EpochId,
+        index: u64,
+        to: Account,
+        amount_minor: Amount,
+    },
+    /// Ends the epoch; refused unless every index is paid and the escrow is empty.
+    EpochClose { principal: PrincipalName, tenant: Tenant, epoch: EpochId, commitment: ContentId },
+    /// Only in events: what `resolve` wrote for a key that had no entry.
+    Abandon { principal: PrincipalName, key: EntryKey },
+}
+
+impl Entry {
+    /// What the entry does.
+    pub const fn kind(&self) -> EntryKind {
+        match self {
+            Self::Issue { .. } => EntryKind::Issue,
+            Self::Transfer { .. } => EntryKind::Transfer,
+            Self::Burn { .. } => EntryKind::Burn,
+            Self::Hold { .. } => EntryKind::Hold,
+            Self::Capture { .. } => EntryKind::Capture,
+            Self::Release { .. } => EntryKind::Release,
+            Self::Expire { .. } => EntryKind::Expire,
+            Self::Freeze { .. } => EntryKind::Freeze,
+            Self::Unfreeze { .. } => EntryKind::Unfreeze,
+            Self::EpochOpen { .. } => EntryKind::EpochOpen,
+            Self::Payout { .. } => EntryKind::Payout,
+            Self::EpochClose { .. } => EntryKind::EpochClose,
+            Self::Abandon { .. } => EntryKind::Abandon,
+        }
+    }
+
+    /// (principal, key), where the entry has one.
+    pub const fn principal_key(&self) -> Option<(&PrincipalName, &EntryKey)> {
+        match self {
+            Self::Issue { principal, key, .. }
+            | Self::Transfer { principal, key, .. }
+            | Self::Burn { principal, key, .. }
+            | Self::Hold { principal, key, .. }
+            | Self::Capture { principal, key, .. }
+            | Self::Release { principal, key, .. }
+            | Self::Freeze { principal, key, .. }
+            | Self::Unfreeze { principal, key, .. }
+            | Self::Abandon { principal, key } => Some((principal, key)),
+            Self::Expire { .. } | Self::EpochOpen { .. } | Self::Payout { .. } | Self::EpochClose { .. } => None,
+        }
+    }
+
+    /// Content id of the JCS form: two requests are the same request exactly when these are equal.
+    pub fn request_hash(&self) -> Result<ContentId, JcsError> {
+        Ok(ContentId::of(&jcs::to_vec(self)?))
+    }
+}
+
+/// Body of `POST /v1/ledger/commit`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommitRequest {
+    /// 1..1,000 entries, decided in this order.
+    pub entries: Vec<Entry>,
+    /// All or nothing: one refusal refuses them all, and every key is consumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub linked: bool,
+}
+
+/// Answer of `POST /v1/ledger/commit`: one result per entry, in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommitAnswer {
+    pub results: Vec<EntryAnswer>,
+}
+
+/// What became of one entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EntryAnswer {
+    /// Done and durable.
+    Done {
+        seq: u64,
+        txid: TxId,
+        receipt: Receipt,
+        /// True when this request had been answered before and changed nothing now.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replayed: bool,
+    },
+    /// Nothing changed, except that the key (where there is one) is consumed.
+    Refused {
+        code: RefusalCode,
+        /// The refusal's own leaf; absent for `idempotency_mismatch`, which writes none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seq: Option<u64>,
+        /// `nonce_conflict`: the nonce that would have been accepted; `index_gap`: the epoch's next index.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expected: Option<u64>,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replayed: bool,
+    },
+}
+
+impl EntryAnswer {
+    /// The receipt, when done.
+    pub const fn receipt(&self) -> Option<&Receipt> {
+        match self {
+            Self::Done { receipt, .. } => Some(receipt),
+            Self::Refused { .. } => None,
+        }
+    }
+}
+
+/// Why an entry was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// The available balance (or the pool) is too small.
+    InsufficientFunds,
+    /// The nonce is not the account's next; `expected` tells it.
+    NonceConflict,
+    /// A daily ceiling would be passed.
+    LimitsExceeded,
+    /// A total would not fit in 128 bits.
+    AmountOverflow,
+    /// The debited account is frozen.
+    AccountFrozen,
+    /// The account belongs to the ledger (escrow).
+    ReservedAccount,
+    /// There is no such open hold.
+    HoldNotFound,
+    /// The hold has less left than asked for.
+    HoldTooSmall,
+    /// The hold's end is not in the future.
+    HoldExpired,
+    /// The epoch is bound to another manifest, or the payout differs from the one already made.
+    EpochConflict,
+    /// The epoch was never opened.
+    EpochUnknown,
+    /// The epoch is closed.
+    EpochClosed,
+    /// The payout is not the epoch's next; `expected` tells it.
+    IndexGap,
+    /// Not every index is paid, or the escrow is not empty.
+    EpochIncomplete,
+    /// Another entry of the same linked commit was refused.
+    LinkedFailed,
+    /// The key was given up by `resolve` before the entry arrived.
+    Abandoned,
+    /// The key belongs to another request.
+    IdempotencyMismatch,
+}
+
+impl RefusalCode {
+    /// Every code, in the order of its number in the log.
+    pub const ALL: [Self; 17] = [
+        Self::InsufficientFunds,
+        Self::NonceConflict,
+        Self::LimitsExceeded,
+        Self::AmountOverflow,
+        Self::AccountFrozen,
+        Self::ReservedAccount,
+        Self::HoldNotFound,
+        Self::HoldTooSmall,
+        Self::HoldExpired,
+        Self::EpochConflict,
+        Self::EpochUnknown,
+        Self::EpochClosed,
+        Self::IndexGap,
+        Self::EpochIncomplete,
+        Self::LinkedFailed,
+        Self::Abandoned,
+        Self::IdempotencyMismatch,
+    ];
+
+    /// The code on the wire, also the `code` of a problem made from it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InsufficientFunds => "insufficient_funds",
+            Self::NonceConflict => "nonce_conflict",
+            Self::LimitsExceeded => "limits_exceeded",
+            Self::AmountOverflow => "amount_overflow",
+            Self::AccountFrozen => "account_frozen",
+            Self::ReservedAccount => "reserved_account",
+            Self::HoldNotFound => "hold_not_found",
+            Self::HoldTooSmall => "hold_too_small",
+            Self::HoldExpired => "hold_expired",
+            Self::EpochConflict => "epoch_conflict",
+            Self::EpochUnknown => "epoch_unknown",
+            Self::EpochClosed => "epoch_closed",
+            Self::IndexGap => "index_gap",
+            Self::EpochIncomplete => "epoch_incomplete",
+            Self::LinkedFailed => "linked_failed",
+            Self::Abandoned => "abandoned",
+            Self::IdempotencyMismatch => "idempotency_mismatch",
+        }
+    }
+
+    /// One sentence for people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::InsufficientFunds => "the available balance is smaller than the amount",
+            Self::NonceConflict => "the nonce is not the account's next",
+            Self::LimitsExceeded => "a daily ceiling would be passed",
+            Self::AmountOverflow => "a total would not fit in 128 bits",
+            Self::AccountFrozen => "the account is frozen and refuses debits",
+            Self::ReservedAccount => "the account belongs to the ledger and takes no such entry",
+            Self::HoldNotFound => "there is no such open hold",
+            Self::HoldTooSmall => "the hold has less left than the amount",
+            Self::HoldExpired => "the hold would end before it begins",
+            Self::EpochConflict => "the epoch is bound to another manifest or payout",
+            Self::EpochUnknown => "the epoch was never opened",
+            Self::EpochClosed => "the epoch is closed",
+            Self::IndexGap => "the payout is not the epoch's next",
+            Self::EpochIncomplete => "not every payout of the epoch is made",
+            Self::LinkedFailed => "another entry of the same linked commit was refused",
+            Self::Abandoned => "the key was given up before the entry arrived",
+            Self::IdempotencyMismatch => "the key belongs to another request",
+        }
+    }
+}
+
+impl fmt::Display for RefusalCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a done entry leaves in the caller's hands. Everything in it follows from the request, the ledger's
+/// time and its sequence, so a replay cannot differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Receipt {
+    pub txid: TxId,
+    pub op: EntryKind,
+    /// The debited account (for freeze and unfreeze: the account itself).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Account>,
+    /// The credited account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Account>,
+    /// Absent only for freeze, unfreeze.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asset: Option<Asset>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// The entry's key; for settlement entries a text made of epoch and index.
+    pub idem: String,
+    pub ts: Timestamp,
+    /// Index of the entry's leaf in the ledger's log.
+    pub seq: u64,
+    /// `b3:` of the JCS form of all fields before.
+    pub receipt_hash: ContentId,
+}
+
+/// The hashed part of a receipt, in the same order.
+#[derive(Serialize)]
+struct ReceiptBody<'a> {
+    txid: TxId,
+    op: EntryKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a Account>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'a Account>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asset: Option<&'a Asset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    amount_minor: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nonce: Option<u64>,
+    idem: &'a str,
+    ts: Timestamp,
+    seq: u64,
+}
+
+impl Receipt {
+    /// The hash the receipt must carry: `b3:` of the JCS form of every field but `receipt_hash`.
+    pub fn expected_hash(&self) -> Result<ContentId, JcsError> {
+        let body = ReceiptBody {
+            txid: self.txid,
+            op: self.op,
+            from: self.from.as_ref(),
+            to: self.to.as_ref(),
+            asset: self.asset.as_ref(),
+            amount_minor: self.amount_minor,
+            nonce: self.nonce,
+            idem: &self.idem,
+            ts: self.ts,
+            seq: self.seq,
+        };
+        Ok(ContentId::of(&jcs::to_vec(&body)?))
+    }
+
+    /// The same receipt with its hash filled in.
+    pub fn sealed(mut self) -> Result<Self, JcsError> {
+        self.receipt_hash = self.expected_hash()?;
+        Ok(self)
+    }
+}
+
+/// Body of `POST /v1/ledger/resolve`: what became of this key? If nothing, it is given up for ever.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveRequest {
+    pub principal: PrincipalName,
+    pub key: EntryKey,
+}
+
+/// `GET /v1/ledger/accounts/{a}`. An account nobody has used yet reads as empty, never as 404.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccountDoc {
+    pub account: Account,
+    /// The last nonce used; the next debit carries `nonce + 1`.
+    pub nonce: u64,
+    pub frozen: bool,
+    /// Sorted by asset; assets never touched are absent.
+    pub balances: Vec<BalanceDoc>,
+    /// Open holds on the account, oldest first, at most 1,000.
+    pub holds: Vec<HoldDoc>,
+    /// The state is exact as of this sequence and time.
+    pub seq: u64,
+    pub ts: Timestamp,
+}
+
+/// One asset of an account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BalanceDoc {
+    pub asset: Asset,
+    pub amount_minor: Amount,
+    /// `amount_minor` less what is held.
+    pub available_minor: Amount,
+}
+
+/// An open hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HoldDoc {
+    pub hold: TxId,
+    pub from: Account,
+    pub asset: Asset,
+    /// What is left of it.
+    pub amount_minor: Amount,
+    pub expires_at: Timestamp,
+}
+
+/// One entry as the log has it: `GET /tx/{txid}`, `/by-key/..`, and the items of `/events`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    pub seq: u64,
+    pub ts: Timestamp,
+    pub entry: Entry,
+    /// The first answer the entry got (`replayed` is false).
+    pub answer: EntryAnswer,
+}
+
+/// `GET /v1/ledger/events?after=N&wait=S`: ordered and gap-free.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventPage {
+    /// Entries with `seq > after`, ascending without gaps; at most 1,000.
+    pub events: Vec<Event>,
+    /// Use as the next `after`.
+    pub next: u64,
+    /// The last durable sequence when the page was made.
+    pub head: u64,
+}
+
+/// `GET /v1/ledger/head`: where the log stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// The log's origin line, which its verifier key is named after.
+    pub origin: String,
+    /// The last durable sequence; 0 when there is no entry yet.
+    pub seq: u64,
+    /// Leaves in the log: `seq + 1`.
+    pub size: u64,
+    /// RFC 6962 root over these leaves, base64.
+    pub root: String,
+    /// The time of the last entry.
+    pub ts: Timestamp,
+    /// Leaves covered by the last signed checkpoint.
+    pub checkpoint_size: u64,
+}
+
+/// Where an epoch's settlement stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EpochState {
+    Open,
+    Closed,
+}
+
+/// `GET /v1/ledger/epochs/{tenant}/{epoch}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EpochDoc {
+    pub tenant: Tenant,
+    pub epoch: EpochId,
+    pub state: EpochState,
+    pub commitment: ContentId,
+    pub sum_root: ContentId,
+    pub asset: Asset,
+    pub from: Account,
+    pub escrow: Account,
+    pub recipients: u64,
+    /// The sum of all payouts.
+    pub amount_minor: Amount,
+    /// What has been paid so far.
+    pub paid_minor: Amount,
+    /// The index of the next payout.
+    pub next_index: u64,
+    pub opened_seq: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_seq: Option<u64>,
+}
+
+/// The escrow account of an epoch: `escrow:` and 64 hex digits that depend on tenant and epoch only.
+pub fn escrow_account(tenant: &Tenant, epoch: &EpochId) -> Account {
+    let mut h = blake3::Hasher::new();
+    h.update(b"ron-ledger/v1/escrow\0");
+    for part in [tenant.as_str(), epoch.as_str()] {
+        h.update(&(part.len() as u64).to_be_bytes());
+        h.update(part.as_bytes());
+    }
+    format!("{ESCROW_PREFIX}{}", h.finalize().to_hex()).parse().expect("prefix and hex digits make an account")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transfer() -> Entry {
+        Entry::Transfer {
+            principal: "alice".parse().unwrap(),
+            key: "k-1".parse().unwrap(),
+            from: "acc:a".parse().unwrap(),
+            to: "acc:b".parse().unwrap(),
+            asset: "ron".parse().unwrap(),
+            amount_minor: Amount(12),
+            nonce: 1,
+            memo: None,
+            reference: None,
+            daily_ceiling: None,
+        }
+    }
+
+    #[test]
+    fn entries_are_flat_tagged_objects() {
+        let json = serde_json::to_string(&transfer()).unwrap();
+        assert_eq!(
+            json,
+            r#"{"kind":"transfer","principal":"alice","key":"k-1","from":"acc:a","to":"acc:b","asset":"ron","amount_minor":"12","nonce":1}"#
+        );
+        assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), transfer());
+    }
+
+    #[test]
+    fn bad_entries_are_refused() {
+        let good = serde_json::to_value(transfer()).unwrap();
+        let check = |field: &str, value: serde_json::Value| {
+            let mut v = good.clone();
+            v[field] = value;
+            assert!(serde_json::from_value::<Entry>(v).is_err(), "{field} was accepted");
+        };
+        check("colour", "red".into());
+        check("kind", "teleport".into());
+        check("principal", "".into());
+        check("principal", "two words".into());
+        check("key", "k\n".into());
+        check("key", "x".repeat(129).into());
+        check("memo", "line\nbreak".into());
+        check("memo", "m".repeat(257).into());
+        check("nonce", (-1).into());
+        check("amount_minor", 12.into());
+        check("amount_minor", "-12".into());
+    }
+
+    #[test]
+    fn txids_carry_their_sequence_and_parse_back() {
+        let id = TxId::derive(77, b"request");
+        assert_eq!(id.seq(), 77);
+        assert_eq!(id.to_string().parse::<TxId>().unwrap(), id);
+        assert_ne!(id, TxId::derive(77, b"other"));
+        for bad in ["", "tx_", "tx_00", "TX_0000000000000000000000000000004d", "tx_0000000000000000000000000000004D"] {
+            assert!(bad.parse::<TxId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn receipt_hash_covers_every_field() {
+        let r = Receipt {
+            txid: TxId::derive(1, b"x"),
+            op: EntryKind::Transfer,
+            from: Some("a".parse().unwrap()),
+            to: Some("b".parse().unwrap()),
+            asset: Some("ron".parse().unwrap()),
+            amount_minor: Some(Amount(5)),
+            nonce: Some(1),
+            idem: "k".to_owned(),
+            ts: Timestamp(0),
+            seq: 1,
+            receipt_hash: ContentId([0; 32]),
+        }
+        .sealed()
+        .unwrap();
+        assert_eq!(r.receipt_hash, r.expected_hash().unwrap());
+        let mut variants = vec![r.clone(); 6];
+        variants[0].amount_minor = Some(Amount(6));
+        variants[1].seq = 2;
+        variants[2].idem = "l".to_owned();
+        variants[3].ts = Timestamp(1);
+        variants[4].from = None;
+        variants[5].op = EntryKind::Burn;
+        for v in variants {
+            assert_ne!(v.expected_hash().unwrap(), r.receipt_hash);
+        }
+    }
+
+    #[test]
+    fn escrow_accounts_do_not_run_together() {
+        let e = |t: &str, e: &str| escrow_account(&t.parse().unwrap(), &e.parse().unwrap());
+        assert_ne!(e("ab", "c"), e("a", "bc"));
+        assert!(e("a", "b").as_str().starts_with(ESCROW_PREFIX));
+    }
+
+    #[test]
+    fn refusal_codes_are_listed_once() {
+        for (i, a) in RefusalCode::ALL.iter().enumerate() {
+            assert_eq!(serde_json::to_value(a).unwrap(), a.as_str());
+            assert!(!RefusalCode::ALL[i + 1..].contains(a));
+        }
+    }
+}
