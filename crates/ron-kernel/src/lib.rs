@@ -1,1 +1,75 @@
-//! ron-kernel
+//! ron-kernel: threads, queues, deadlines, shutdown, supervision, snapshots, clock.
+//!
+//! The only room that names crossbeam, parking_lot, arc-swap, `std::thread`, `Instant::now` and
+//! `SystemTime::now`. Everything above it is written in its terms:
+//!
+//! ```text
+//!  Supervisor ── spawns ──> named threads, each in a drain Stage, restarted in place after a panic
+//!      │                        │ recv(&shutdown, deadline)
+//!      │ drain(): stage tokens  ▼
+//!      └──────────────>  Queue (bounded, policy) ── job carries Deadline + ReplySender ──> ReplyWaiter
+//! ```
+//!
+//! **Invariants**: every queue is bounded and named; every wait has a deadline; no lock is held
+//! over a send or a wait (asserted in every build); a reply slot is answered once or dropped once.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this room is where they live
+
+pub mod backoff;
+pub mod breaker;
+pub mod credits;
+pub mod exit;
+pub mod locks;
+pub mod metrics;
+pub mod queue;
+pub mod rate;
+pub mod reply;
+pub mod ring;
+pub mod shutdown;
+pub mod signals;
+pub mod snapshot;
+pub mod supervisor;
+mod sync;
+pub mod time;
+pub mod topology;
+
+pub use backoff::Backoff;
+pub use breaker::Breaker;
+pub use credits::{Credit, Credits};
+#[cfg(not(loom))]
+pub use crossbeam_channel::select;
+pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
+pub use metrics::{
+    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS,
+    Registry,
+};
+pub use queue::{Receiver, Recv, SendError, Sender, queue};
+pub use rate::TokenBuckets;
+pub use reply::{ReplySender, ReplyWaiter, WaitError, reply};
+pub use ring::{Ring, Subscriber};
+pub use shutdown::{Shutdown, ShutdownTrigger};
+pub use signals::{Signal, SignalEvents, Signals};
+pub use snapshot::Snapshot;
+pub use supervisor::{DrainReport, PlaneState, Supervisor, ThreadCtx, TopologyLive};
+pub use time::{Clock, Deadline, ManualClock, SharedClock, SystemClock};
+pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
+
+/// Runs `f` on `n` scoped threads and returns their results in index order; for data-parallel work
+/// that ends before the caller goes on (offline verification, imports), not for service loops.
+pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|s| {
+        let f = &f;
+        // All are spawned before the first is joined.
+        #[allow(clippy::needless_collect)]
+        let handles: Vec<_> = (0..n).map(|i| s.spawn(move || f(i))).collect();
+        handles
+            .into_iter()
+            .map(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+            .collect()
+    })
+}
+
+/// Number of cores this process may use, at least 1.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}

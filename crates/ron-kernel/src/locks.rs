@@ -1,0 +1,183 @@
+//! Ranked locks: taken in ascending rank only, never held over a send, a wait or a call out.
+//!
+//! Both rules are asserted in every build; the cost is a thread-local push and pop per lock.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+use crate::topology::LockSpec;
+
+thread_local! {
+    static HELD: RefCell<Vec<&'static LockSpec>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Panics when this thread holds a ranked lock; called before everything that may wait.
+///
+/// # Panics
+/// When a lock is held: the golden rule is broken by the caller, which is a bug to mend there.
+#[track_caller]
+pub fn assert_no_locks(what: &str) {
+    HELD.with_borrow(|held| {
+        if let Some(lock) = held.last() {
+            panic!("lock `{}` held over {what}: release it first", lock.name);
+        }
+    });
+}
+
+fn enter(spec: &'static LockSpec) -> Held {
+    HELD.with_borrow_mut(|held| {
+        if let Some(top) = held.last() {
+            assert!(
+                top.rank < spec.rank,
+                "lock `{}` (rank {}) taken while holding `{}` (rank {}): take locks in ascending rank",
+                spec.name,
+                spec.rank,
+                top.name,
+                top.rank
+            );
+        }
+        held.push(spec);
+    });
+    Held(spec)
+}
+
+/// Marks a lock as held by this thread until dropped.
+#[derive(Debug)]
+struct Held(&'static LockSpec);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(at) = held.iter().rposition(|l| std::ptr::eq(*l, self.0)) {
+                held.remove(at);
+            }
+        });
+    }
+}
+
+/// A mutex with a rank from the topology table.
+#[derive(Debug)]
+pub struct RankedMutex<T> {
+    spec: &'static LockSpec,
+    inner: parking_lot::Mutex<T>,
+}
+
+impl<T> RankedMutex<T> {
+    /// Guards `value` under the row `spec`.
+    pub const fn new(spec: &'static LockSpec, value: T) -> Self {
+        Self {
+            spec,
+            inner: parking_lot::Mutex::new(value),
+        }
+    }
+
+    /// Locks it; panics when a lock of the same or a higher rank is held by this thread.
+    pub fn lock(&self) -> RankedGuard<parking_lot::MutexGuard<'_, T>> {
+        let held = enter(self.spec);
+        RankedGuard {
+            guard: self.inner.lock(),
+            _held: held,
+        }
+    }
+}
+
+/// A read-write lock with a rank, for read-mostly maps that are too large to snapshot.
+#[derive(Debug)]
+pub struct RankedRwLock<T> {
+    spec: &'static LockSpec,
+    inner: parking_lot::RwLock<T>,
+}
+
+impl<T> RankedRwLock<T> {
+    /// Guards `value` under the row `spec`.
+    pub const fn new(spec: &'static LockSpec, value: T) -> Self {
+        Self {
+            spec,
+            inner: parking_lot::RwLock::new(value),
+        }
+    }
+
+    /// Shared access.
+    pub fn read(&self) -> RankedGuard<parking_lot::RwLockReadGuard<'_, T>> {
+        let held = enter(self.spec);
+        RankedGuard {
+            guard: self.inner.read(),
+            _held: held,
+        }
+    }
+
+    /// Exclusive access.
+    pub fn write(&self) -> RankedGuard<parking_lot::RwLockWriteGuard<'_, T>> {
+        let held = enter(self.spec);
+        RankedGuard {
+            guard: self.inner.write(),
+            _held: held,
+        }
+    }
+}
+
+/// A guard that also keeps the rank book.
+#[derive(Debug)]
+pub struct RankedGuard<G> {
+    guard: G,
+    _held: Held,
+}
+
+impl<G: Deref> Deref for RankedGuard<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &Self::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for RankedGuard<G> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    static LOW: LockSpec = LockSpec {
+        name: "low",
+        rank: 1,
+        guards: "test",
+    };
+    static HIGH: LockSpec = LockSpec {
+        name: "high",
+        rank: 2,
+        guards: "test",
+    };
+
+    #[test]
+    fn ascending_is_allowed_and_descending_panics() {
+        let low = RankedMutex::new(&LOW, 0);
+        let high = RankedRwLock::new(&HIGH, 0);
+        {
+            let _a = low.lock();
+            let _b = high.read();
+        }
+        let broken = catch_unwind(AssertUnwindSafe(|| {
+            let _b = high.write();
+            let _a = low.lock();
+        }));
+        assert!(broken.is_err());
+        assert_no_locks("the end of the test"); // unwinding released both
+    }
+
+    #[test]
+    fn waiting_under_a_lock_panics() {
+        let low = RankedMutex::new(&LOW, 0);
+        let broken = catch_unwind(AssertUnwindSafe(|| {
+            let _a = low.lock();
+            let (_tx, rx) = crate::reply::<u8>();
+            let _ = rx.wait(crate::Deadline::within(std::time::Duration::ZERO));
+        }));
+        assert!(broken.is_err());
+    }
+}

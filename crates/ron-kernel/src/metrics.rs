@@ -1,0 +1,337 @@
+//! One registry per service, and the concurrency metrics that every service has.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus::core::{Collector, Desc};
+pub use prometheus::{
+    Histogram, HistogramVec, IntCounter as Counter, IntCounterVec as CounterVec, IntGauge as Gauge,
+    IntGaugeVec as GaugeVec,
+};
+use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
+
+/// Upper bounds in seconds for latencies from 50 us to 10 s.
+pub const LATENCY_BUCKETS: &[f64] = &[
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0,
+];
+
+/// Metrics of one service; every name gets the service's prefix. Asking twice for a name gives the
+/// same metric.
+#[derive(Clone)]
+pub struct Registry(Arc<Inner>);
+
+struct Inner {
+    prefix: &'static str,
+    prometheus: prometheus::Registry,
+    made: Mutex<BTreeMap<String, Box<dyn Any + Send>>>,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Registry({})", self.0.prefix)
+    }
+}
+
+impl Registry {
+    /// A registry whose names start with `prefix` and an underscore, such as `ron_kms`.
+    ///
+    /// # Panics
+    /// When the prefix is empty.
+    pub fn new(prefix: &'static str) -> Self {
+        let prometheus = prometheus::Registry::new_custom(Some(prefix.to_owned()), None)
+            .expect("a metric prefix is a non-empty constant");
+        Self(Arc::new(Inner {
+            prefix,
+            prometheus,
+            made: Mutex::new(BTreeMap::new()),
+        }))
+    }
+
+    /// The prefix without the underscore.
+    pub fn prefix(&self) -> &'static str {
+        self.0.prefix
+    }
+
+    /// A counter; its name ends in `_total`.
+    pub fn counter(&self, name: &str, help: &str) -> Counter {
+        self.made(name, || Counter::new(name, help))
+    }
+
+    /// A counter by labels; its name ends in `_total`.
+    pub fn counter_vec(&self, name: &str, help: &str, labels: &[&str]) -> CounterVec {
+        self.made(name, || CounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A gauge.
+    pub fn gauge(&self, name: &str, help: &str) -> Gauge {
+        self.made(name, || Gauge::new(name, help))
+    }
+
+    /// A gauge by labels.
+    pub fn gauge_vec(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+        self.made(name, || GaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A histogram with upper bounds `buckets` (seconds for times; the name ends in `_seconds`).
+    pub fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Histogram {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.made(name, || Histogram::with_opts(opts))
+    }
+
+    /// A histogram by labels.
+    pub fn histogram_vec(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> HistogramVec {
+        let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.made(name, || HistogramVec::new(opts, labels))
+    }
+
+    /// A gauge whose value is asked for at each scrape. The same name may be given again with other
+    /// label values; the label names must stay the same.
+    pub fn gauge_fn(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        value: impl Fn() -> i64 + Send + Sync + 'static,
+    ) {
+        let names: Vec<&str> = labels.iter().map(|(k, _)| *k).collect();
+        let asked: Asked = self.made(name, || Asked::new(name, help, &names));
+        let values = labels
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        asked
+            .0
+            .rows
+            .lock()
+            .push((values.collect(), Box::new(value)));
+    }
+
+    /// All metrics in the Prometheus text format.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail, and families come from this registry alone.
+        let _ = TextEncoder::new().encode_utf8(&self.0.prometheus.gather(), &mut out);
+        out
+    }
+
+    fn made<M>(&self, name: &str, make: impl FnOnce() -> prometheus::Result<M>) -> M
+    where
+        M: Collector + Clone + Send + 'static,
+    {
+        let mut made = self.0.made.lock();
+        if let Some(known) = made.get(name) {
+            let known = known.downcast_ref::<M>();
+            return known
+                .expect("one metric name has one type and one label set")
+                .clone();
+        }
+        let metric = make().expect("metric names and labels are valid constants");
+        self.0
+            .prometheus
+            .register(Box::new(metric.clone()))
+            .expect("a name is registered once");
+        made.insert(name.to_owned(), Box::new(metric.clone()));
+        metric
+    }
+}
+
+type AskedRow = (Vec<(String, String)>, Box<dyn Fn() -> i64 + Send + Sync>);
+
+struct AskedInner {
+    desc: Desc,
+    name: String,
+    help: String,
+    rows: Mutex<Vec<AskedRow>>,
+}
+
+/// A family of gauges that are asked for at each scrape.
+#[derive(Clone)]
+struct Asked(Arc<AskedInner>);
+
+impl Asked {
+    fn new(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<Self> {
+        let labels = labels.iter().map(|l| (*l).to_owned()).collect();
+        let consts = std::collections::HashMap::new();
+        Ok(Self(Arc::new(AskedInner {
+            desc: Desc::new(name.to_owned(), help.to_owned(), labels, consts)?,
+            name: name.to_owned(),
+            help: help.to_owned(),
+            rows: Mutex::new(Vec::new()),
+        })))
+    }
+}
+
+impl Collector for Asked {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.0.desc]
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let mut family = proto::MetricFamily::default();
+        family.set_name(self.0.name.clone());
+        family.set_help(self.0.help.clone());
+        family.set_field_type(proto::MetricType::GAUGE);
+        let rows = self.0.rows.lock();
+        let metrics = rows.iter().map(|(labels, value)| {
+            let mut metric = proto::Metric::default();
+            let mut gauge = proto::Gauge::default();
+            gauge.set_value(value() as f64);
+            metric.set_gauge(gauge);
+            let pairs = labels.iter().map(|(k, v)| {
+                let mut pair = proto::LabelPair::default();
+                pair.set_name(k.clone());
+                pair.set_value(v.clone());
+                pair
+            });
+            metric.set_label(pairs.collect());
+            metric
+        });
+        family.set_metric(metrics.collect());
+        vec![family]
+    }
+}
+
+/// The concurrency metrics that every service exports under the same names.
+#[derive(Clone, Debug)]
+pub struct KernelMetrics {
+    registry: Registry,
+    /// Items dropped from a drop-oldest queue, or at shutdown.
+    pub queue_dropped: CounterVec,
+    /// Items refused because a queue was full.
+    pub busy_rejections: CounterVec,
+    /// Threads started, by kind.
+    pub tasks_spawned: CounterVec,
+    /// Threads still running when the drain deadline passed.
+    pub tasks_aborted: CounterVec,
+    /// Jobs given up because of shutdown.
+    pub tasks_canceled: CounterVec,
+    /// Restarts after a panic or an early return.
+    pub restarts: CounterVec,
+    /// Operations that missed their deadline.
+    pub io_timeouts: CounterVec,
+    /// I/O errors, by kind.
+    pub io_errors: CounterVec,
+    /// Retries after a backoff.
+    pub backoff_retries: CounterVec,
+    /// Items a slow subscriber lost.
+    pub bus_lagged: CounterVec,
+    /// Failed calls to another service.
+    pub upstream_fail: CounterVec,
+    /// Jobs being worked on now.
+    pub worker_inflight: GaugeVec,
+    /// Inputs that could not be parsed.
+    pub parse_errors: CounterVec,
+    /// Drains, by result.
+    pub drains: CounterVec,
+}
+
+impl KernelMetrics {
+    /// Makes (or finds) the set in a registry.
+    pub fn new(r: &Registry) -> Self {
+        let kind = &["kind"];
+        Self {
+            registry: r.clone(),
+            queue_dropped: r.counter_vec(
+                "queue_dropped_total",
+                "Items dropped from a queue.",
+                &["queue"],
+            ),
+            busy_rejections: r.counter_vec(
+                "busy_rejections_total",
+                "Items refused by a full queue.",
+                &["queue"],
+            ),
+            tasks_spawned: r.counter_vec("tasks_spawned_total", "Threads started.", kind),
+            tasks_aborted: r.counter_vec(
+                "tasks_aborted_total",
+                "Threads left behind at the drain deadline.",
+                kind,
+            ),
+            tasks_canceled: r.counter_vec(
+                "tasks_canceled_total",
+                "Jobs given up because of shutdown.",
+                kind,
+            ),
+            restarts: r.counter_vec(
+                "service_restarts_total",
+                "Thread restarts after a panic.",
+                kind,
+            ),
+            io_timeouts: r.counter_vec(
+                "io_timeouts_total",
+                "Operations that missed their deadline.",
+                &["op"],
+            ),
+            io_errors: r.counter_vec("io_errors_total", "Input and output errors.", kind),
+            backoff_retries: r.counter_vec(
+                "backoff_retries_total",
+                "Retries after a backoff.",
+                &["op"],
+            ),
+            bus_lagged: r.counter_vec(
+                "bus_lagged_total",
+                "Items lost by slow subscribers.",
+                &["bus"],
+            ),
+            upstream_fail: r.counter_vec(
+                "upstream_fail_total",
+                "Failed calls to another service.",
+                &["svc"],
+            ),
+            worker_inflight: r.gauge_vec("worker_inflight", "Jobs being worked on now.", kind),
+            parse_errors: r.counter_vec(
+                "parse_errors_total",
+                "Inputs that could not be parsed.",
+                kind,
+            ),
+            drains: r.counter_vec("shutdown_drains_total", "Drains by result.", &["result"]),
+        }
+    }
+
+    /// Exports `queue_depth{queue}`.
+    pub fn queue_depth(&self, queue: &str, depth: impl Fn() -> i64 + Send + Sync + 'static) {
+        self.registry.gauge_fn(
+            "queue_depth",
+            "Items waiting in a queue.",
+            &[("queue", queue)],
+            depth,
+        );
+    }
+
+    /// The registry this set lives in.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_get_the_prefix_and_are_made_once() {
+        let r = Registry::new("svc_x");
+        r.counter("a_total", "A.").inc();
+        r.counter("a_total", "A.").inc();
+        r.gauge_fn("depth", "D.", &[("queue", "q")], || 7);
+        r.gauge_fn("depth", "D.", &[("queue", "p")], || 8);
+        let text = r.render();
+        for line in [
+            "svc_x_a_total 2",
+            "svc_x_depth{queue=\"q\"} 7",
+            "svc_x_depth{queue=\"p\"} 8",
+            "# TYPE svc_x_depth gauge",
+        ] {
+            assert!(text.contains(line), "{line} missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Rates: how fast a queue drains, and token buckets per caller.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+const WINDOW_S: u64 = 5;
+const SLOTS: usize = 8;
+
+/// Counts what left a queue, by second, over the last five.
+#[derive(Debug, Default)]
+pub struct DrainMeter {
+    /// Each slot packs the second (high 32 bits) and the count (low 32 bits).
+    slots: [AtomicU64; SLOTS],
+}
+
+impl DrainMeter {
+    /// Counts `n` items now.
+    pub fn count(&self, n: u64) {
+        if n > 0 {
+            self.count_at(now_s(), n);
+        }
+    }
+
+    /// Seconds (1..=60) until `depth` items have left at the rate of the last five seconds.
+    pub fn seconds_for(&self, depth: usize) -> u32 {
+        self.seconds_for_at(now_s(), depth)
+    }
+
+    pub(crate) fn count_at(&self, second: u64, n: u64) {
+        let slot = &self.slots[second as usize % SLOTS];
+        let tag = second << 32;
+        let mut now = slot.load(Ordering::Relaxed);
+        loop {
+            let next = if now & !0xffff_ffff == tag {
+                tag | ((now & 0xffff_ffff) + n).min(0xffff_ffff)
+            } else {
+                tag | n.min(0xffff_ffff)
+            };
+            match slot.compare_exchange_weak(now, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    pub(crate) fn seconds_for_at(&self, second: u64, depth: usize) -> u32 {
+        let drained: u64 = self
+            .slots
+            .iter()
+            .map(|s| s.load(Ordering::Relaxed))
+            .filter(|v| second.saturating_sub(v >> 32) < WINDOW_S)
+            .map(|v| v & 0xffff_ffff)
+            .sum();
+        if drained == 0 {
+            // Nothing left lately: an idle queue is free at once, a stuck one is not.
+            return if depth == 0 { 1 } else { 30 };
+        }
+        ((depth as u64 * WINDOW_S).div_ceil(drained)).clamp(1, 60) as u32
+    }
+}
+
+fn now_s() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_secs() + WINDOW_S
+}
+
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    seen: Instant,
+}
+
+/// A token bucket per name, bounded in number: when full, buckets that are idle long enough to be
+/// full again are forgotten first; a new name beyond that is refused.
+#[derive(Debug)]
+pub struct TokenBuckets {
+    per_second: f64,
+    burst: f64,
+    capacity: usize,
+    buckets: Mutex<HashMap<String, Bucket>>,
+}
+
+impl TokenBuckets {
+    /// `per_second` tokens a second up to `burst`, for at most `capacity` names.
+    pub fn new(per_second: u32, burst: u32, capacity: usize) -> Self {
+        Self {
+            per_second: f64::from(per_second.max(1)),
+            burst: f64::from(burst.max(1)),
+            capacity: capacity.max(1),
+            buckets: Mutex::new(HashMap::new()),
+        }
+    }
+
+    /// Takes one token at `now`; `Err` says after how long the next one is there.
+    pub fn take(&self, name: &str, now: Instant) -> Result<(), Duration> {
+        let mut buckets = self.buckets.lock();
+        if !buckets.contains_key(name) {
+            if buckets.len() >= self.capacity {
+                let refill = Duration::from_secs_f64(self.burst / self.per_second);
+                buckets.retain(|_, b| now.saturating_duration_since(b.seen) < refill);
+                if buckets.len() >= self.capacity {
+                    return Err(Duration::from_secs(1));
+                }
+            }
+            let tokens = self.burst;
+            buckets.insert(name.to_owned(), Bucket { tokens, seen: now });
+        }
+        let Some(bucket) = buckets.get_mut(name) else {
+            return Err(Duration::from_secs(1));
+        };
+        let idle = now.saturating_duration_since(bucket.seen).as_secs_f64();
+        bucket.tokens = (bucket.tokens + idle * self.per_second).min(self.burst);
+        bucket.seen = now;
+        if bucket.tokens >= 1.0 {
+            bucket.tokens -= 1.0;
+            Ok(())
+        } else {
+            Err(Duration::from_secs_f64(
+                (1.0 - bucket.tokens) / self.per_second,
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_refills_and_is_bounded() {
+        let buckets = TokenBuckets::new(10, 2, 1);
+        let t0 = Instant::now();
+        assert!(buckets.take("a", t0).is_ok());
+        assert!(buckets.take("a", t0).is_ok());
+        let wait = buckets.take("a", t0).unwrap_err();
+        assert!(wait <= Duration::from_millis(100));
+        assert!(
+            buckets
+                .take("a", t0 + wait + Duration::from_millis(1))
+                .is_ok()
+        );
+        assert!(buckets.take("b", t0).is_err(), "no room for a second name");
+        assert!(
+            buckets.take("b", t0 + Duration::from_secs(5)).is_ok(),
+            "idle names give way"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! Time as a value: one clock trait, and deadlines that are passed down.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+pub use std::time::{Duration, Instant};
+
+/// Where time comes from. Services take it from their parts, so tests can drive it.
+pub trait Clock: Send + Sync + Debug + 'static {
+    /// Monotonic time.
+    fn now(&self) -> Instant;
+    /// Wall-clock time in milliseconds since 1970-01-01 UTC.
+    fn unix_ms(&self) -> u64;
+}
+
+/// A clock shared by the threads of a service.
+pub type SharedClock = Arc<dyn Clock>;
+
+/// The machine's clock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The machine's clock, ready to share.
+    pub fn shared() -> SharedClock {
+        Arc::new(Self)
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |d| d.as_millis() as u64)
+    }
+}
+
+/// A clock that moves only when told to. Fault model: never jumps back.
+#[derive(Debug)]
+pub struct ManualClock {
+    base: Instant,
+    base_unix_ms: u64,
+    elapsed_ns: AtomicU64,
+}
+
+impl ManualClock {
+    /// Starts at the given wall-clock time (unix ms).
+    pub fn at(unix_ms: u64) -> Arc<Self> {
+        Arc::new(Self {
+            base: Instant::now(),
+            base_unix_ms: unix_ms,
+            elapsed_ns: AtomicU64::new(0),
+        })
+    }
+
+    /// Moves both the monotonic and the wall clock forward.
+    pub fn advance(&self, by: Duration) {
+        self.elapsed_ns
+            .fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.elapsed_ns.load(Ordering::SeqCst))
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        self.base + self.elapsed()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.base_unix_ms + self.elapsed().as_millis() as u64
+    }
+}
+
+/// The moment by which something must be done. A job carries its own; it is only ever lowered,
+/// except where a long poll extends it by the wait the caller asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// `wait` from the clock's now.
+    pub fn after(clock: &dyn Clock, wait: Duration) -> Self {
+        Self(clock.now() + wait)
+    }
+
+    /// `wait` from the machine's now.
+    pub fn within(wait: Duration) -> Self {
+        Self(Instant::now() + wait)
+    }
+
+    /// At a given instant.
+    pub const fn at_instant(at: Instant) -> Self {
+        Self(at)
+    }
+
+    /// The instant itself.
+    pub const fn at(self) -> Instant {
+        self.0
+    }
+
+    /// Time left, zero when past (machine clock).
+    pub fn remaining(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// True when past (machine clock).
+    pub fn expired(self) -> bool {
+        Instant::now() >= self.0
+    }
+
+    /// True when past by the given clock.
+    pub fn expired_by(self, clock: &dyn Clock) -> bool {
+        clock.now() >= self.0
+    }
+
+    /// The earlier of two.
+    pub fn earlier(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
+    /// Never more than `cap` from the machine's now.
+    pub fn capped(self, cap: Duration) -> Self {
+        self.earlier(Self::within(cap))
+    }
+
+    /// Later by `by`.
+    pub fn extend(self, by: Duration) -> Self {
+        Self(self.0 + by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manual_clock_moves_both_times() {
+        let c = ManualClock::at(1_000);
+        let t0 = c.now();
+        let d = Deadline::after(c.as_ref(), Duration::from_secs(2));
+        assert!(!d.expired_by(c.as_ref()));
+        c.advance(Duration::from_secs(2));
+        assert_eq!(c.now() - t0, Duration::from_secs(2));
+        assert_eq!(c.unix_ms(), 3_000);
+        assert!(d.expired_by(c.as_ref()));
+    }
+
+    #[test]
+    fn deadlines_only_get_earlier() {
+        let a = Deadline::within(Duration::from_secs(1));
+        let b = a.extend(Duration::from_secs(5));
+        assert_eq!(a.earlier(b), a);
+        assert!(b.capped(Duration::from_secs(2)) < b);
+        assert!(b.remaining() > Duration::from_secs(4));
+    }
+}

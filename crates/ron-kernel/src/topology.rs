@@ -1,0 +1,169 @@
+//! Threads, queues and locks of a service as constants: what runs is built from them.
+
+/// In which step of a drain a thread is told to stop. Stages stop one after the other, each joined
+/// before the next is told, in the order of the variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Threads that bring work in by themselves: samplers, pollers, refreshers, schedulers.
+    Intake,
+    /// Threads that look after things beside the request path: reporters, projections, sweepers.
+    Background,
+    /// Threads that work on jobs: signers, issuers, committers, compute workers.
+    Work,
+    /// Threads that make results durable: appenders, writers, checkpointers.
+    Write,
+    /// HTTP threads; last, because answers still leave through them. New requests are refused from
+    /// the start of the drain.
+    Front,
+}
+
+impl Stage {
+    /// All stages in drain order.
+    pub const ALL: [Self; 5] = [
+        Self::Intake,
+        Self::Background,
+        Self::Work,
+        Self::Write,
+        Self::Front,
+    ];
+
+    /// Lower-case name for tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Intake => "intake",
+            Self::Background => "background",
+            Self::Work => "work",
+            Self::Write => "write",
+            Self::Front => "front",
+        }
+    }
+}
+
+/// What a full queue does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The sender gets its item back at once (429 at the edge).
+    RejectNew,
+    /// The oldest item is dropped and counted; the sender never waits.
+    DropOldest,
+    /// The sender waits until its deadline, then gets its item back.
+    WaitDeadline,
+}
+
+impl Overflow {
+    /// Lower-case name for tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RejectNew => "reject new",
+            Self::DropOldest => "drop oldest",
+            Self::WaitDeadline => "wait until deadline",
+        }
+    }
+}
+
+/// How many threads a row stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// Exactly one, named as the row.
+    One,
+    /// A pool whose size comes from this configuration key; members are named row name + index.
+    Pool(&'static str),
+}
+
+/// One row of the thread table. Names are at most 15 bytes with their index, so that
+/// `/proc/<pid>/task/*/comm` shows them whole.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadSpec {
+    /// Thread name, or the stem of a pool's names.
+    pub name: &'static str,
+    /// One, or a pool.
+    pub count: Count,
+    /// When it is told to stop.
+    pub stage: Stage,
+    /// Past its restart budget the process ends instead of going not-ready.
+    pub critical: bool,
+    /// What it does, in one line.
+    pub job: &'static str,
+}
+
+/// One row of the queue table.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueSpec {
+    /// Name, also the `queue` label of its metrics.
+    pub name: &'static str,
+    /// Default capacity in items.
+    pub capacity: usize,
+    /// What happens when it is full.
+    pub overflow: Overflow,
+    /// Who sends.
+    pub from: &'static str,
+    /// Who receives.
+    pub to: &'static str,
+    /// What the caller at the edge sees when it is full.
+    pub when_full: &'static str,
+}
+
+/// One row of the lock table. A thread takes locks in ascending rank only.
+#[derive(Clone, Copy, Debug)]
+pub struct LockSpec {
+    /// Name for messages and tables.
+    pub name: &'static str,
+    /// Rank; unique within a service.
+    pub rank: u16,
+    /// What it guards.
+    pub guards: &'static str,
+}
+
+/// The whole table of one service.
+#[derive(Clone, Copy, Debug)]
+pub struct Topology {
+    /// Service name as in its binary.
+    pub service: &'static str,
+    /// Threads.
+    pub threads: &'static [ThreadSpec],
+    /// Queues.
+    pub queues: &'static [QueueSpec],
+    /// Locks.
+    pub locks: &'static [LockSpec],
+}
+
+impl Topology {
+    /// The table as Markdown, for the generated docs page.
+    pub fn to_markdown(&self) -> String {
+        use std::fmt::Write as _;
+        let mut out = format!("## {}\n\n### Threads\n\n", self.service);
+        out.push_str("| name | count | stage | critical | job |\n|---|---|---|---|---|\n");
+        for t in self.threads {
+            let count = match t.count {
+                Count::One => "1".to_owned(),
+                Count::Pool(key) => format!("`{key}`"),
+            };
+            let critical = if t.critical { "yes" } else { "no" };
+            let _ = writeln!(
+                out,
+                "| `{}` | {count} | {} | {critical} | {} |",
+                t.name,
+                t.stage.as_str(),
+                t.job
+            );
+        }
+        out.push_str("\n### Queues\n\n| name | capacity | when full | from | to | the caller sees |\n|---|---|---|---|---|---|\n");
+        for q in self.queues {
+            let _ = writeln!(
+                out,
+                "| `{}` | {} | {} | {} | {} | {} |",
+                q.name,
+                q.capacity,
+                q.overflow.as_str(),
+                q.from,
+                q.to,
+                q.when_full
+            );
+        }
+        out.push_str("\n### Locks\n\n| name | rank | guards |\n|---|---|---|\n");
+        for l in self.locks {
+            let _ = writeln!(out, "| `{}` | {} | {} |", l.name, l.rank, l.guards);
+        }
+        out
+    }
+}
