@@ -115,7 +115,9 @@ text!(
 );
 
 /// Transaction id: `tx_` and 32 hex digits, 16 of the sequence and 16 of a hash over sequence and request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(transparent)]
 pub struct TxId(#[schemars(with = "String")] pub u128);
@@ -152,7 +154,10 @@ impl fmt::Display for TxId {
 impl FromStr for TxId {
     type Err = ValueError;
     fn from_str(s: &str) -> Result<Self, ValueError> {
-        let bad = || ValueError { what: "txid", why: "must be tx_ and 32 lower-case hex digits".to_owned() };
+        let bad = || ValueError {
+            what: "txid",
+            why: "must be tx_ and 32 lower-case hex digits".to_owned(),
+        };
         let hex = s.strip_prefix("tx_").ok_or_else(bad)?;
         if hex.len() != 32 || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(bad());
@@ -175,7 +180,9 @@ impl From<TxId> for String {
 }
 
 /// What an entry does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
     /// Creates money in `to`.
@@ -320,13 +327,25 @@ pub enum Entry {
         reference: Option<Reference>,
     },
     /// Ends the hold.
-    Release { principal: PrincipalName, key: EntryKey, hold: TxId },
+    Release {
+        principal: PrincipalName,
+        key: EntryKey,
+        hold: TxId,
+    },
     /// Written by the ledger itself; refused in requests.
     Expire { hold: TxId },
     /// The account refuses debits from now on.
-    Freeze { principal: PrincipalName, key: EntryKey, account: Account },
+    Freeze {
+        principal: PrincipalName,
+        key: EntryKey,
+        account: Account,
+    },
     /// The account takes debits again.
-    Unfreeze { principal: PrincipalName, key: EntryKey, account: Account },
+    Unfreeze {
+        principal: PrincipalName,
+        key: EntryKey,
+        account: Account,
+    },
     /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's escrow.
     EpochOpen {
         principal: PrincipalName,
@@ -351,12 +370,22 @@ pub enum Entry {
         epoch: EpochId,
         index: u64,
         to: Account,
+        /// The epoch's asset.
+        asset: Asset,
         amount_minor: Amount,
     },
     /// Ends the epoch; refused unless every index is paid and the escrow is empty.
-    EpochClose { principal: PrincipalName, tenant: Tenant, epoch: EpochId, commitment: ContentId },
+    EpochClose {
+        principal: PrincipalName,
+        tenant: Tenant,
+        epoch: EpochId,
+        commitment: ContentId,
+    },
     /// Only in events: what `resolve` wrote for a key that had no entry.
-    Abandon { principal: PrincipalName, key: EntryKey },
+    Abandon {
+        principal: PrincipalName,
+        key: EntryKey,
+    },
 }
 
 impl Entry {
@@ -391,7 +420,10 @@ impl Entry {
             | Self::Freeze { principal, key, .. }
             | Self::Unfreeze { principal, key, .. }
             | Self::Abandon { principal, key } => Some((principal, key)),
-            Self::Expire { .. } | Self::EpochOpen { .. } | Self::Payout { .. } | Self::EpochClose { .. } => None,
+            Self::Expire { .. }
+            | Self::EpochOpen { .. }
+            | Self::Payout { .. }
+            | Self::EpochClose { .. } => None,
         }
     }
 
@@ -457,7 +489,9 @@ impl EntryAnswer {
 }
 
 /// Why an entry was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
     /// The available balance (or the pool) is too small.
@@ -584,7 +618,7 @@ pub struct Receipt {
     /// The credited account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Account>,
-    /// Absent only for freeze, unfreeze.
+    /// Absent only for freeze, unfreeze and epoch_close.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset: Option<Asset>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -773,7 +807,9 @@ pub fn escrow_account(tenant: &Tenant, epoch: &EpochId) -> Account {
         h.update(&(part.len() as u64).to_be_bytes());
         h.update(part.as_bytes());
     }
-    format!("{ESCROW_PREFIX}{}", h.finalize().to_hex()).parse().expect("prefix and hex digits make an account")
+    format!("{ESCROW_PREFIX}{}", h.finalize().to_hex())
+        .parse()
+        .expect("prefix and hex digits make an account")
 }
 
 #[cfg(test)]
@@ -811,7 +847,10 @@ mod tests {
         let check = |field: &str, value: serde_json::Value| {
             let mut v = good.clone();
             v[field] = value;
-            assert!(serde_json::from_value::<Entry>(v).is_err(), "{field} was accepted");
+            assert!(
+                serde_json::from_value::<Entry>(v).is_err(),
+                "{field} was accepted"
+            );
         };
         check("colour", "red".into());
         check("kind", "teleport".into());
@@ -832,7 +871,13 @@ mod tests {
         assert_eq!(id.seq(), 77);
         assert_eq!(id.to_string().parse::<TxId>().unwrap(), id);
         assert_ne!(id, TxId::derive(77, b"other"));
-        for bad in ["", "tx_", "tx_00", "TX_0000000000000000000000000000004d", "tx_0000000000000000000000000000004D"] {
+        for bad in [
+            "",
+            "tx_",
+            "tx_00",
+            "TX_0000000000000000000000000000004d",
+            "tx_0000000000000000000000000000004D",
+        ] {
             assert!(bad.parse::<TxId>().is_err(), "{bad}");
         }
     }
