@@ -5,8 +5,26 @@
 //! and nothing in it depends on the iteration order of a hash map.
 
 pub mod admin;
+pub mod b64;
+pub mod caveat;
+pub mod jcs;
 pub mod kms;
 pub mod ledger;
 pub mod passport;
+pub mod policy;
+pub mod problem;
+pub mod receipt;
 pub mod rewarder;
+pub mod scope;
+pub mod status;
+pub mod strict;
+pub mod values;
 pub mod wallet;
+
+pub use caveat::{Caveat, CaveatError};
+pub use problem::{Problem, ProblemBody};
+pub use receipt::LogReceipt;
+pub use values::{
+    Account, Alg, Amount, Asset, ContentId, EpochId, IdemKey, Kid, KidVersion, OpId, Purpose,
+    RequestId, Tenant, Timestamp, ValueError,
+};

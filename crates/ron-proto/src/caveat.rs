@@ -1,0 +1,485 @@
+//! Caveats: the typed limits a passport carries. All of them must hold; an unknown one refuses.
+//!
+//! A caveat is written `key=value`. Inside a token all caveats of one kind stand under their key
+//! in one `authorization_details` object of type `ron`.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::{Map, Value};
+
+use crate::{Account, Amount, Asset, Tenant, ValueError, b64};
+
+/// Most caveats in one token.
+pub const MAX_CAVEATS: usize = 32;
+/// Longest caveat as `key=value`, in bytes.
+pub const MAX_CAVEAT_LEN: usize = 256;
+
+/// Why a caveat was refused; becomes a 400 with this code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct CaveatError {
+    /// `unknown_caveat`, `bad_caveat` or `caveat_over_max`.
+    pub code: &'static str,
+    /// What is wrong; holds no input.
+    pub detail: String,
+}
+
+impl CaveatError {
+    /// The caveat's key is not in the list.
+    pub const UNKNOWN: &'static str = "unknown_caveat";
+    /// The caveat's value does not fit its key, or the list as a whole is too long.
+    pub const BAD: &'static str = "bad_caveat";
+    /// The caveat's value is above the configured maximum.
+    pub const OVER_MAX: &'static str = "caveat_over_max";
+
+    fn bad(detail: impl Into<String>) -> Self {
+        Self {
+            code: Self::BAD,
+            detail: detail.into(),
+        }
+    }
+}
+
+/// A block of IP addresses, `10.0.0.0/8` or `2001:db8::/32`; a lone address is a block of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IpBlock {
+    /// The first address; its host bits are zero.
+    pub addr: IpAddr,
+    /// The number of leading bits that count.
+    pub prefix: u8,
+}
+
+impl IpBlock {
+    /// True when the address lies in the block. An IPv4 address mapped into IPv6 counts as IPv4.
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        match (self.addr, addr.to_canonical()) {
+            (IpAddr::V4(block), IpAddr::V4(addr)) => {
+                mask(
+                    u128::from(u32::from(addr) ^ u32::from(block)),
+                    32,
+                    self.prefix,
+                ) == 0
+            }
+            (IpAddr::V6(block), IpAddr::V6(addr)) => {
+                mask(u128::from(addr) ^ u128::from(block), 128, self.prefix) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The leading `prefix` of `width` bits; the rest shifted out.
+fn mask(bits: u128, width: u32, prefix: u8) -> u128 {
+    bits.checked_shr(width - u32::from(prefix)).unwrap_or(0)
+}
+
+impl FromStr for IpBlock {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refuse = |why| ValueError::new("IP block", why);
+        let (addr, prefix) = match text.split_once('/') {
+            Some((addr, prefix)) => (addr, Some(prefix)),
+            None => (text, None),
+        };
+        let addr: IpAddr = addr
+            .parse()
+            .map_err(|_| refuse("write it as address/prefix, as in 10.0.0.0/8"))?;
+        let width = if addr.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => width,
+            Some(digits) => small_number(digits, u64::from(width))
+                .and_then(|prefix| u8::try_from(prefix).ok())
+                .ok_or_else(|| refuse("the prefix is 0 to 32 for IPv4, 0 to 128 for IPv6"))?,
+        };
+        let block = Self { addr, prefix };
+        if block.host_bits() != 0 {
+            return Err(refuse("bits after the prefix must be zero"));
+        }
+        Ok(block)
+    }
+}
+
+impl IpBlock {
+    fn host_bits(&self) -> u128 {
+        let (bits, width) = match self.addr {
+            IpAddr::V4(addr) => (u128::from(u32::from(addr)), 32),
+            IpAddr::V6(addr) => (u128::from(addr), 128),
+        };
+        let host = width - u32::from(self.prefix);
+        let network = bits
+            .checked_shr(host)
+            .unwrap_or(0)
+            .checked_shl(host)
+            .unwrap_or(0);
+        bits ^ network
+    }
+}
+
+impl fmt::Display for IpBlock {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.addr, self.prefix)
+    }
+}
+
+/// One limit on what a token may do.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Caveat {
+    /// `svc`: only at this service (a binary's name).
+    Svc(String),
+    /// `route`: only on paths that start with this.
+    Route(String),
+    /// `method`: only with this HTTP method.
+    Method(String),
+    /// `region`: only in this region.
+    Region(String),
+    /// `account`: only for this account as the one that is spent from or read.
+    Account(Account),
+    /// `asset`: only for this asset.
+    Asset(Asset),
+    /// `ceiling.per_op`: at most this much in one operation, minor units.
+    CeilingPerOp(Amount),
+    /// `ceiling.daily`: at most this much in one UTC day, minor units.
+    CeilingDaily(Amount),
+    /// `budget.bytes`: at most this many body bytes in the token's life.
+    BudgetBytes(u64),
+    /// `budget.reqs`: at most this many requests in the token's life.
+    BudgetReqs(u64),
+    /// `rate.rps`: at most this many requests a second.
+    RateRps(u64),
+    /// `ip_cidr`: only from these addresses.
+    IpCidr(IpBlock),
+    /// `tenant`: only in this tenant.
+    Tenant(Tenant),
+    /// `proof.bind`: only with a proof of this key (an RFC 7638 SHA-256 thumbprint).
+    ProofBind(String),
+    /// `pq.fallback`: set by the issuer when a post-quantum signature was wanted and could not
+    /// be made.
+    PqFallback(bool),
+}
+
+impl Caveat {
+    /// Every key, in the order of the documentation.
+    pub const KEYS: [&'static str; 15] = [
+        "svc",
+        "route",
+        "method",
+        "region",
+        "account",
+        "asset",
+        "ceiling.per_op",
+        "ceiling.daily",
+        "budget.bytes",
+        "budget.reqs",
+        "rate.rps",
+        "ip_cidr",
+        "tenant",
+        "proof.bind",
+        "pq.fallback",
+    ];
+
+    /// The key on the wire.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Svc(_) => "svc",
+            Self::Route(_) => "route",
+            Self::Method(_) => "method",
+            Self::Region(_) => "region",
+            Self::Account(_) => "account",
+            Self::Asset(_) => "asset",
+            Self::CeilingPerOp(_) => "ceiling.per_op",
+            Self::CeilingDaily(_) => "ceiling.daily",
+            Self::BudgetBytes(_) => "budget.bytes",
+            Self::BudgetReqs(_) => "budget.reqs",
+            Self::RateRps(_) => "rate.rps",
+            Self::IpCidr(_) => "ip_cidr",
+            Self::Tenant(_) => "tenant",
+            Self::ProofBind(_) => "proof.bind",
+            Self::PqFallback(_) => "pq.fallback",
+        }
+    }
+
+    /// The value on the wire.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Svc(text)
+            | Self::Route(text)
+            | Self::Method(text)
+            | Self::Region(text)
+            | Self::ProofBind(text) => text.clone(),
+            Self::Account(account) => account.to_string(),
+            Self::Asset(asset) => asset.to_string(),
+            Self::CeilingPerOp(amount) | Self::CeilingDaily(amount) => amount.to_string(),
+            Self::BudgetBytes(count) | Self::BudgetReqs(count) | Self::RateRps(count) => {
+                count.to_string()
+            }
+            Self::IpCidr(block) => block.to_string(),
+            Self::Tenant(tenant) => tenant.to_string(),
+            Self::PqFallback(flag) => flag.to_string(),
+        }
+    }
+
+    /// Reads a caveat from its two halves.
+    pub fn from_parts(key: &str, value: &str) -> Result<Self, CaveatError> {
+        if key.len() + 1 + value.len() > MAX_CAVEAT_LEN {
+            return Err(CaveatError::bad(format!(
+                "a caveat is longer than {MAX_CAVEAT_LEN} bytes"
+            )));
+        }
+        let Some(key) = Self::KEYS.into_iter().find(|known| *known == key) else {
+            return Err(CaveatError {
+                code: CaveatError::UNKNOWN,
+                detail: format!("unknown caveat; known are {}", Self::KEYS.join(", ")),
+            });
+        };
+        Self::of_known(key, value).map_err(|why| CaveatError::bad(format!("caveat {key}: {why}")))
+    }
+
+    fn of_known(key: &'static str, value: &str) -> Result<Self, String> {
+        let name = || plain_name(value);
+        let count = || {
+            small_number(value, u64::MAX)
+                .ok_or_else(|| "write a whole number without sign or leading zeros".to_owned())
+        };
+        let say = |error: ValueError| error.to_string();
+        Ok(match key {
+            "svc" => Self::Svc(name()?),
+            "route" => Self::Route(route(value)?),
+            "method" => Self::Method(method(value)?),
+            "region" => Self::Region(name()?),
+            "account" => Self::Account(value.parse().map_err(say)?),
+            "asset" => Self::Asset(value.parse().map_err(say)?),
+            "ceiling.per_op" => Self::CeilingPerOp(value.parse().map_err(say)?),
+            "ceiling.daily" => Self::CeilingDaily(value.parse().map_err(say)?),
+            "budget.bytes" => Self::BudgetBytes(count()?),
+            "budget.reqs" => Self::BudgetReqs(count()?),
+            "rate.rps" => Self::RateRps(count()?),
+            "ip_cidr" => Self::IpCidr(value.parse().map_err(say)?),
+            "tenant" => Self::Tenant(value.parse().map_err(say)?),
+            "proof.bind" => Self::ProofBind(thumbprint(value)?),
+            "pq.fallback" => Self::PqFallback(match value {
+                "true" => true,
+                "false" => false,
+                _ => return Err("write true or false".to_owned()),
+            }),
+            _ => return Err("it is not in the list".to_owned()),
+        })
+    }
+
+    /// True for caveats that callers may not ask for; only the issuer sets them.
+    pub const fn issuer_only(&self) -> bool {
+        matches!(self, Self::PqFallback(_))
+    }
+}
+
+fn plain_name(value: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if (1..=64).contains(&value.len()) && value.bytes().all(fits) {
+        Ok(value.to_owned())
+    } else {
+        Err("write 1 to 64 of [A-Za-z0-9._-]".to_owned())
+    }
+}
+
+fn route(value: &str) -> Result<String, String> {
+    let fits = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#' | b'\\' | b'"');
+    if value.starts_with('/') && value.bytes().all(fits) && !value.contains("..") {
+        Ok(value.to_owned())
+    } else {
+        Err("write a path that starts with / and has no query, space or ..".to_owned())
+    }
+}
+
+fn method(value: &str) -> Result<String, String> {
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+    if known.contains(&value) {
+        Ok(value.to_owned())
+    } else {
+        Err(format!("write one of {}", known.join(", ")))
+    }
+}
+
+fn thumbprint(value: &str) -> Result<String, String> {
+    match b64::from_url_array::<32>(value) {
+        Ok(_) => Ok(value.to_owned()),
+        Err(_) => Err("write an RFC 7638 SHA-256 thumbprint, 43 of base64url".to_owned()),
+    }
+}
+
+/// Plain decimal digits without leading zeros, up to `max`.
+fn small_number(text: &str, max: u64) -> Option<u64> {
+    let plain =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    plain
+        .then(|| text.parse().ok())
+        .flatten()
+        .filter(|number| *number <= max)
+}
+
+impl FromStr for Caveat {
+    type Err = CaveatError;
+    fn from_str(text: &str) -> Result<Self, CaveatError> {
+        let (key, value) = text
+            .split_once('=')
+            .ok_or_else(|| CaveatError::bad("write caveats as key=value"))?;
+        Self::from_parts(key, value)
+    }
+}
+
+impl fmt::Display for Caveat {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}", self.key(), self.value())
+    }
+}
+
+impl Serialize for Caveat {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The typed form of the input.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Typed {
+    key: String,
+    value: String,
+}
+
+impl<'de> Deserialize<'de> for Caveat {
+    /// Takes `"key=value"` or `{"key": ..., "value": ...}`.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Form;
+        impl<'de> de::Visitor<'de> for Form {
+            type Value = Caveat;
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a caveat as key=value or {key, value}")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Caveat, E> {
+                text.parse().map_err(|error| custom(&error))
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Caveat, A::Error> {
+                let typed = Typed::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Caveat::from_parts(&typed.key, &typed.value).map_err(|error| custom(&error))
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+/// As a `ValueError`, so that the strict reader knows the text holds no input.
+fn custom<E: de::Error>(error: &CaveatError) -> E {
+    E::custom(ValueError::new("caveat", error.detail.clone()))
+}
+
+impl JsonSchema for Caveat {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Caveat".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A limit, written key=value",
+            "type": "string",
+            "maxLength": MAX_CAVEAT_LEN,
+            "pattern": format!("^({})=.*$", Caveat::KEYS.join("|").replace('.', "\\."))
+        })
+    }
+}
+
+/// The largest values an issuer lets callers ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaveatMaxima {
+    /// Largest `budget.bytes`.
+    pub budget_bytes: u64,
+    /// Largest `budget.reqs`.
+    pub budget_reqs: u64,
+    /// Largest `rate.rps`.
+    pub rate_rps: u64,
+}
+
+impl Default for CaveatMaxima {
+    fn default() -> Self {
+        Self {
+            budget_bytes: 1 << 20,
+            budget_reqs: 100,
+            rate_rps: 5,
+        }
+    }
+}
+
+impl CaveatMaxima {
+    /// Refuses a list that is too long, asks for what only the issuer sets, or asks for more
+    /// than the maxima.
+    pub fn check(&self, caveats: &[Caveat]) -> Result<(), CaveatError> {
+        if caveats.len() > MAX_CAVEATS {
+            return Err(CaveatError::bad(format!("more than {MAX_CAVEATS} caveats")));
+        }
+        for caveat in caveats {
+            if caveat.issuer_only() {
+                let key = caveat.key();
+                return Err(CaveatError::bad(format!(
+                    "caveat {key} is set by the issuer only"
+                )));
+            }
+            let (asked, max) = match caveat {
+                Caveat::BudgetBytes(count) => (*count, self.budget_bytes),
+                Caveat::BudgetReqs(count) => (*count, self.budget_reqs),
+                Caveat::RateRps(count) => (*count, self.rate_rps),
+                _ => continue,
+            };
+            if asked > max {
+                let detail = format!("caveat {}: at most {max} may be asked for", caveat.key());
+                return Err(CaveatError {
+                    code: CaveatError::OVER_MAX,
+                    detail,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The member of `authorization_details` that carries the caveats: `{"type": "ron", key: value}`,
+/// with an array of values where a key occurs more than once.
+pub fn to_detail(caveats: &[Caveat]) -> Value {
+    let mut detail = Map::new();
+    detail.insert("type".into(), "ron".into());
+    for caveat in caveats {
+        let value = Value::String(caveat.value());
+        match detail.get_mut(caveat.key()) {
+            None => {
+                detail.insert(caveat.key().into(), value);
+            }
+            Some(Value::Array(values)) => values.push(value),
+            Some(first) => *first = Value::Array(vec![first.take(), value]),
+        }
+    }
+    Value::Object(detail)
+}
+
+/// The caveats of a member of `authorization_details` of type `ron`. Anything in it that is not
+/// understood refuses the whole, so a newer limit is never overlooked.
+pub fn from_detail(detail: &Value) -> Result<Vec<Caveat>, CaveatError> {
+    let refuse = || CaveatError::bad("authorization_details of type ron hold strings only");
+    let map = detail.as_object().ok_or_else(refuse)?;
+    if map.get("type").and_then(Value::as_str) != Some("ron") {
+        return Err(CaveatError::bad(
+            "authorization_details must have the type ron",
+        ));
+    }
+    let mut caveats = Vec::new();
+    for (key, value) in map.iter().filter(|(key, _)| *key != "type") {
+        let values = match value {
+            Value::Array(values) => values.as_slice(),
+            single => std::slice::from_ref(single),
+        };
+        for value in values {
+            caveats.push(Caveat::from_parts(key, value.as_str().ok_or_else(refuse)?)?);
+            if caveats.len() > MAX_CAVEATS {
+                return Err(CaveatError::bad(format!("more than {MAX_CAVEATS} caveats")));
+            }
+        }
+    }
+    Ok(caveats)
+}

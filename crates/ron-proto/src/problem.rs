@@ -1,0 +1,354 @@
+//! Errors on the wire: RFC 9457 problems with a closed, stable code, and the table of the codes
+//! every service shares.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{CaveatError, ValueError, strict::StrictError};
+
+/// One row of the table of codes; the documentation is made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProblemKind {
+    /// The stable name, snake case.
+    pub code: &'static str,
+    /// The HTTP status.
+    pub status: u16,
+    /// A short text for people, the same every time.
+    pub title: &'static str,
+    /// True when the same request may succeed later.
+    pub retryable: bool,
+    /// What happened and what the caller can do.
+    pub meaning: &'static str,
+}
+
+const fn kind(
+    code: &'static str,
+    status: u16,
+    title: &'static str,
+    retryable: bool,
+    meaning: &'static str,
+) -> ProblemKind {
+    ProblemKind {
+        code,
+        status,
+        title,
+        retryable,
+        meaning,
+    }
+}
+
+macro_rules! common {
+    ($($name:ident = $kind:expr;)*) => {
+        mod kinds {
+            use super::{ProblemKind, kind};
+            $(pub(super) const $name: ProblemKind = $kind;)*
+        }
+
+        /// The codes that mean the same in every service.
+        pub const COMMON: &[ProblemKind] = &[$(kinds::$name),*];
+    };
+}
+
+common! {
+    BAD_REQUEST = kind("bad_request", 400, "The request is malformed", false,
+        "The request breaks a rule that the detail names; change it.");
+    UNAUTHORIZED = kind("unauthorized", 401, "No valid credential", false,
+        "The credential is missing, malformed, expired, revoked or not for this service.");
+    FORBIDDEN = kind("forbidden", 403, "Not allowed", false,
+        "The credential is valid but lacks the scope, tenant or caveat for this.");
+    NOT_FOUND = kind("not_found", 404, "Not found", false,
+        "Nothing is there, or nothing the caller may see.");
+    METHOD_NOT_ALLOWED = kind("method_not_allowed", 405, "Method not allowed", false,
+        "The path exists; the Allow header lists its methods.");
+    REQUEST_TIMEOUT = kind("request_timeout", 408, "The request came too slowly", true,
+        "Head or body were not complete in time; nothing was done.");
+    CONFLICT = kind("conflict", 409, "Conflict with the present state", false,
+        "The request contradicts what is; read the state again and decide.");
+    IN_FLIGHT = kind("in_flight", 409, "The same operation is still running", true,
+        "An operation with this id is under way; ask again for its outcome.");
+    TOO_LARGE = kind("too_large", 413, "Too large", false,
+        "The body, or what it unpacks to, is above its limit.");
+    URI_TOO_LONG = kind("uri_too_long", 414, "Request line too long", false,
+        "The request line is above its limit.");
+    UNSUPPORTED_MEDIA_TYPE = kind("unsupported_media_type", 415, "Unsupported media type", false,
+        "The content type or encoding is not one this route reads.");
+    EXPECTATION_FAILED = kind("expectation_failed", 417, "Expectation failed", false,
+        "Only Expect: 100-continue is understood.");
+    IDEMPOTENCY_MISMATCH = kind("idempotency_mismatch", 422,
+        "The operation id was used with another body", false,
+        "This id belongs to an earlier, different request; use a new id.");
+    BUSY = kind("busy", 429, "Busy", true,
+        "A bounded queue is full; nothing was done. Wait Retry-After seconds.");
+    RATE_LIMITED = kind("rate_limited", 429, "Too many requests", true,
+        "The caller's own allowance is used up; nothing was done. Wait Retry-After seconds.");
+    HEADERS_TOO_LARGE = kind("headers_too_large", 431, "Header block too large", false,
+        "The header block or its number of fields is above the limit.");
+    INTERNAL = kind("internal", 500, "Internal error", false,
+        "A fault of the service; the request id finds it in the log.");
+    NOT_IMPLEMENTED = kind("not_implemented", 501, "Not implemented", false,
+        "The service does not do this, or not in this build.");
+    UPSTREAM_ERROR = kind("upstream_error", 502, "An upstream service failed", true,
+        "A service this one depends on gave an unusable answer.");
+    UNAVAILABLE = kind("unavailable", 503, "Unavailable", true,
+        "The service cannot do this now; the detail says what is missing.");
+    DRAINING = kind("draining", 503, "Shutting down", true,
+        "The service is stopping and takes no new work.");
+    DEADLINE_EXCEEDED = kind("deadline_exceeded", 504, "Deadline exceeded", true,
+        "Time ran out. For a mutation the outcome is unknown: send it again with the same id.");
+}
+
+/// An error answer. Never holds secrets or parts of the request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: u16,
+    /// The stable code, snake case.
+    pub code: &'static str,
+    /// A short text for people.
+    pub title: &'static str,
+    /// What happened this time and what to do about it.
+    pub detail: String,
+    /// True when the same request may succeed later.
+    pub retryable: bool,
+    /// More, for programs.
+    pub details: Option<Box<Value>>,
+    /// Seconds for the `Retry-After` header.
+    pub retry_after_s: Option<u32>,
+    /// The `Location` header: where the outcome of an unfinished operation can be read.
+    pub location: Option<String>,
+    /// The RFC 6749 error code, on OAuth endpoints only.
+    pub oauth: Option<&'static str>,
+}
+
+macro_rules! with_detail {
+    ($($(#[$doc:meta])* $name:ident = $kind:ident;)*) => {
+        $($(#[$doc])*
+        pub fn $name(detail: impl Into<String>) -> Self {
+            Self::of(&kinds::$kind, detail)
+        })*
+    };
+}
+
+impl Problem {
+    /// A problem with a service's own code. `retryable` follows the status (429 and 503 are);
+    /// change it with [`Problem::retryable`].
+    pub fn new(
+        status: u16,
+        code: &'static str,
+        title: &'static str,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            status,
+            code,
+            title,
+            detail: detail.into(),
+            retryable: matches!(status, 429 | 503),
+            details: None,
+            retry_after_s: None,
+            location: None,
+            oauth: None,
+        }
+    }
+
+    /// A problem of a table's row.
+    pub fn of(kind: &ProblemKind, detail: impl Into<String>) -> Self {
+        Self {
+            retryable: kind.retryable,
+            ..Self::new(kind.status, kind.code, kind.title, detail)
+        }
+    }
+
+    with_detail! {
+        /// 400: the detail names the broken rule.
+        bad_request = BAD_REQUEST;
+        /// 401: no valid credential.
+        unauthorized = UNAUTHORIZED;
+        /// 403: the credential does not allow this.
+        forbidden = FORBIDDEN;
+        /// 404: nothing there.
+        not_found = NOT_FOUND;
+        /// 405: the path has other methods.
+        method_not_allowed = METHOD_NOT_ALLOWED;
+        /// 408: head or body came too slowly.
+        request_timeout = REQUEST_TIMEOUT;
+        /// 409: contradicts the present state.
+        conflict = CONFLICT;
+        /// 413: above a size limit.
+        too_large = TOO_LARGE;
+        /// 414: request line above its limit.
+        uri_too_long = URI_TOO_LONG;
+        /// 415: content type or encoding not understood.
+        unsupported_media_type = UNSUPPORTED_MEDIA_TYPE;
+        /// 417: an expectation other than 100-continue.
+        expectation_failed = EXPECTATION_FAILED;
+        /// 422: the operation id came before with another body.
+        idempotency_mismatch = IDEMPOTENCY_MISMATCH;
+        /// 431: header block above its limit.
+        headers_too_large = HEADERS_TOO_LARGE;
+        /// 500: a fault of ours.
+        internal = INTERNAL;
+        /// 501: not done by this service.
+        not_implemented = NOT_IMPLEMENTED;
+        /// 502: an upstream service gave an unusable answer.
+        upstream_error = UPSTREAM_ERROR;
+        /// 504: time ran out; the outcome of a mutation is unknown.
+        deadline_exceeded = DEADLINE_EXCEEDED;
+    }
+
+    /// 409: an operation with this id is under way; ask again in a second.
+    pub fn in_flight(detail: impl Into<String>) -> Self {
+        Self::of(&kinds::IN_FLIGHT, detail).with_retry_after(1)
+    }
+
+    /// 429: a bounded queue is full.
+    pub fn busy(retry_after_s: u32) -> Self {
+        Self::of(&kinds::BUSY, "a queue is full; nothing was done").with_retry_after(retry_after_s)
+    }
+
+    /// 429: the caller's own allowance is used up.
+    pub fn rate_limited(retry_after_s: u32) -> Self {
+        Self::of(
+            &kinds::RATE_LIMITED,
+            "the caller's rate is used up; nothing was done",
+        )
+        .with_retry_after(retry_after_s)
+    }
+
+    /// 503: cannot be done now; the detail says what is missing.
+    pub fn unavailable(detail: impl Into<String>, retry_after_s: u32) -> Self {
+        Self::of(&kinds::UNAVAILABLE, detail).with_retry_after(retry_after_s)
+    }
+
+    /// 503: the service is stopping.
+    pub fn draining(retry_after_s: u32) -> Self {
+        Self::of(
+            &kinds::DRAINING,
+            "the service is stopping and takes no new work",
+        )
+        .with_retry_after(retry_after_s)
+    }
+
+    /// Adds `details` for programs.
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    /// Adds the `Location` header.
+    pub fn with_location(mut self, location: impl Into<String>) -> Self {
+        self.location = Some(location.into());
+        self
+    }
+
+    /// Adds the `Retry-After` header, in seconds.
+    pub fn with_retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// Says whether the same request may succeed later.
+    pub fn retryable(mut self, retryable: bool) -> Self {
+        self.retryable = retryable;
+        self
+    }
+
+    /// Makes it an OAuth error (RFC 6749) with this `error` code.
+    pub fn with_oauth(mut self, error: &'static str) -> Self {
+        self.oauth = Some(error);
+        self
+    }
+
+    /// The content type of [`Problem::to_json`].
+    pub fn content_type(&self) -> &'static str {
+        if self.oauth.is_some() {
+            "application/json"
+        } else {
+            "application/problem+json"
+        }
+    }
+
+    /// The body: a problem document, or the OAuth form where one was asked for.
+    pub fn to_json(&self, request_id: &str) -> Vec<u8> {
+        let body = match self.oauth {
+            Some(error) => json!({
+                "error": error,
+                "error_description": self.detail,
+                "code": self.code,
+                "request_id": request_id,
+            }),
+            None => {
+                let mut body = json!({
+                    "type": format!("urn:ron:error:{}", self.code),
+                    "title": self.title,
+                    "status": self.status,
+                    "detail": self.detail,
+                    "code": self.code,
+                    "retryable": self.retryable,
+                    "request_id": request_id,
+                });
+                if let Some(details) = &self.details {
+                    body["details"] = (**details).clone();
+                }
+                body
+            }
+        };
+        body.to_string().into_bytes()
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} {}: {}", self.status, self.code, self.detail)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl From<ValueError> for Problem {
+    fn from(error: ValueError) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+impl From<StrictError> for Problem {
+    fn from(error: StrictError) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
+impl From<CaveatError> for Problem {
+    fn from(error: CaveatError) -> Self {
+        Self::new(400, error.code, "A caveat is not acceptable", error.detail)
+    }
+}
+
+/// A problem as a client reads it; members it does not know are passed over, as RFC 9457 asks.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+pub struct ProblemBody {
+    /// `urn:ron:error:<code>`.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// A short text for people.
+    #[serde(default)]
+    pub title: String,
+    /// The HTTP status, again.
+    #[serde(default)]
+    pub status: u16,
+    /// What happened this time.
+    #[serde(default)]
+    pub detail: String,
+    /// The stable code.
+    #[serde(default)]
+    pub code: String,
+    /// True when the same request may succeed later.
+    #[serde(default)]
+    pub retryable: bool,
+    /// Finds the request in the service's log.
+    #[serde(default)]
+    pub request_id: String,
+    /// More, for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}

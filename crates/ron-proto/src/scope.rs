@@ -1,0 +1,91 @@
+//! The closed list of scopes: what a credential may be allowed to do, as `<service>:<verb>`.
+
+use crate::ValueError;
+
+macro_rules! scopes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        $($(#[$doc])* pub const $name: &str = $text;)*
+
+        /// Every scope there is, in the order of the documentation.
+        pub const ALL: &[&str] = &[$($name),*];
+    };
+}
+
+scopes! {
+    /// Read keys, their public halves and audit entries; ask for attestation.
+    KMS_READ = "kms:read";
+    /// Sign and make MACs.
+    KMS_SIGN = "kms:sign";
+    /// Verify signatures and MACs.
+    KMS_VERIFY = "kms:verify";
+    /// Create keys.
+    KMS_CREATE = "kms:create";
+    /// Rotate keys.
+    KMS_ROTATE = "kms:rotate";
+    /// Wrap, make data keys, draw random bytes.
+    KMS_WRAP = "kms:wrap";
+    /// Unwrap.
+    KMS_UNWRAP = "kms:unwrap";
+    /// Retire, destroy, import and export keys.
+    KMS_ADMIN = "kms:admin";
+    /// Issue passports.
+    PASSPORT_ISSUE = "passport:issue";
+    /// Revoke passports and raise epochs.
+    PASSPORT_REVOKE = "passport:revoke";
+    /// Ask what a token is worth.
+    PASSPORT_INTROSPECT = "passport:introspect";
+    /// Read balances, holds and receipts.
+    WALLET_READ = "wallet:read";
+    /// Bring value into being.
+    WALLET_ISSUE = "wallet:issue";
+    /// Move value.
+    WALLET_TRANSFER = "wallet:transfer";
+    /// Destroy value.
+    WALLET_BURN = "wallet:burn";
+    /// Set value aside, capture and release it.
+    WALLET_HOLD = "wallet:hold";
+    /// Freeze accounts and change limits.
+    WALLET_ADMIN = "wallet:admin";
+    /// Read entries, balances and proofs.
+    LEDGER_READ = "ledger:read";
+    /// Commit issue, transfer, burn and hold entries.
+    LEDGER_COMMIT = "ledger:commit";
+    /// Open epochs, pay them out and close them.
+    LEDGER_SETTLE = "ledger:settle";
+    /// Read runs, manifests and proofs.
+    REWARDER_READ = "rewarder:read";
+    /// Upload usage, compute and settle.
+    REWARDER_RUN = "rewarder:run";
+    /// See the console.
+    ADMIN_VIEW = "admin:view";
+    /// Reload, drain and stop services.
+    ADMIN_OPERATE = "admin:operate";
+    /// Change the console's own settings.
+    ADMIN_ADMIN = "admin:admin";
+}
+
+/// The list's own text for a scope, or `None` for an unknown one.
+pub fn known(text: &str) -> Option<&'static str> {
+    ALL.iter().copied().find(|scope| *scope == text)
+}
+
+/// Reads a space-separated list as OAuth writes it: known scopes, each once, in the order given.
+/// The empty text is the empty list.
+pub fn parse_list(text: &str) -> Result<Vec<&'static str>, ValueError> {
+    let refuse = |why| Err(ValueError::new("scope list", why));
+    let mut scopes = Vec::new();
+    for word in text.split(' ') {
+        if word.is_empty() {
+            if text.is_empty() {
+                break;
+            }
+            return refuse("scopes are separated by one space");
+        }
+        match known(word) {
+            None => return refuse("it names an unknown scope"),
+            Some(scope) if scopes.contains(&scope) => return refuse("it names a scope twice"),
+            Some(scope) => scopes.push(scope),
+        }
+    }
+    Ok(scopes)
+}

@@ -1,0 +1,190 @@
+//! Amounts of an asset in minor units: whole, unsigned, 128 bits, a decimal string on the wire.
+
+use std::{fmt, iter::Sum, str::FromStr};
+
+use serde::de;
+
+use super::ValueError;
+
+const WHAT: &str = "amount";
+
+/// A number of minor units. JSON carries it as a decimal string (`"1500"`), because JSON numbers
+/// lose digits above 2^53 in many readers; a JSON number is refused.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Amount(pub u128);
+
+impl Amount {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+    /// 2^128 - 1 minor units.
+    pub const MAX: Self = Self(u128::MAX);
+
+    /// True for nothing.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The sum, or `None` above 2^128 - 1.
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+
+    /// The difference, or `None` when `other` is larger.
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(rest) => Some(Self(rest)),
+            None => None,
+        }
+    }
+
+    /// The sum of all, or `None` above 2^128 - 1.
+    pub fn checked_sum(amounts: impl IntoIterator<Item = Self>) -> Option<Self> {
+        amounts.into_iter().try_fold(Self::ZERO, Self::checked_add)
+    }
+}
+
+impl From<u128> for Amount {
+    fn from(minor: u128) -> Self {
+        Self(minor)
+    }
+}
+
+impl From<u64> for Amount {
+    fn from(minor: u64) -> Self {
+        Self(u128::from(minor))
+    }
+}
+
+impl Sum for Amount {
+    /// Panics on overflow; use [`Amount::checked_sum`] where the parts come from outside.
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        Self::checked_sum(amounts).expect("the caller's parts come from one amount")
+    }
+}
+
+impl FromStr for Amount {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refuse = |why: &str| Err(ValueError::new(WHAT, why));
+        if text.is_empty() {
+            return refuse("it is empty; write minor units as decimal digits");
+        }
+        match text.as_bytes()[0] {
+            b'-' | b'+' => return refuse("it has a sign; amounts are unsigned"),
+            b'0' if text.len() > 1 && text.as_bytes()[1].is_ascii_digit() => {
+                return refuse("it has leading zeros");
+            }
+            _ => {}
+        }
+        if text.bytes().any(|byte| matches!(byte, b'.' | b',')) {
+            return refuse("it has a fraction or separator; write whole minor units");
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return refuse("only the digits 0 to 9 may be used");
+        }
+        if text.len() > 39 {
+            return Err(ValueError::new(
+                WHAT,
+                format!(
+                    "it has {} digits; the largest amount, 2^128-1, has 39",
+                    text.len()
+                ),
+            ));
+        }
+        match text.parse() {
+            Ok(minor) => Ok(Self(minor)),
+            Err(_) => refuse("it is above the largest amount, 2^128-1"),
+        }
+    }
+}
+
+impl TryFrom<String> for Amount {
+    type Error = ValueError;
+    fn try_from(text: String) -> Result<Self, ValueError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&str> for Amount {
+    type Error = ValueError;
+    fn try_from(text: &str) -> Result<Self, ValueError> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl fmt::Debug for Amount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl serde::Serialize for Amount {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Amount {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AmountVisitor)
+    }
+}
+
+struct AmountVisitor;
+
+impl AmountVisitor {
+    fn number<E: de::Error>() -> E {
+        E::custom(ValueError::new(
+            WHAT,
+            "it is a JSON number; write it as a decimal string of whole minor units",
+        ))
+    }
+}
+
+impl de::Visitor<'_> for AmountVisitor {
+    type Value = Amount;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an amount as a decimal string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Amount, E> {
+        Err(Self::number())
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Amount, E> {
+        Err(Self::number())
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Amount, E> {
+        Err(Self::number())
+    }
+}
+
+impl schemars::JsonSchema for Amount {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Amount".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "Minor units, unsigned, at most 2^128-1",
+            "minLength": 1,
+            "maxLength": 39,
+            "pattern": "^(0|[1-9][0-9]{0,38})$"
+        })
+    }
+}

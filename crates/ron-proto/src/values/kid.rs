@@ -1,0 +1,254 @@
+//! Key names: `<tenant>/<purpose>/<alg>/<uuid>`, a version as `...#vN`.
+
+use std::{fmt, str::FromStr};
+
+use uuid::Uuid;
+
+use super::{Purpose, Tenant, ValueError, string_value};
+
+const WHAT: &str = "key name";
+
+/// Every algorithm a key may have; which of them a service can do is decided at run time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Alg {
+    /// Ed25519 signatures (RFC 8032).
+    Ed25519,
+    /// ECDSA on P-256 with SHA-256, signatures as `r || s`.
+    EcdsaP256,
+    /// ML-DSA-44 signatures (FIPS 204).
+    MlDsa44,
+    /// ML-DSA-65 signatures (FIPS 204).
+    MlDsa65,
+    /// ML-DSA-87 signatures (FIPS 204).
+    MlDsa87,
+    /// Ed25519 and ML-DSA-65 as one key with two signatures.
+    Ed25519MlDsa65,
+    /// AES-256 in Galois counter mode, for wrapping.
+    Aes256Gcm,
+    /// AES-256 key wrap with padding (RFC 5649).
+    Aes256Kwp,
+    /// X25519, HKDF and AES-256-GCM, for wrapping to a public key.
+    X25519HkdfAes256Gcm,
+    /// X25519 and ML-KEM-768 as one hybrid key encapsulation.
+    X25519MlKem768,
+    /// HMAC with SHA-256.
+    HmacSha256,
+}
+
+impl Alg {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 11] = [
+        Self::Ed25519,
+        Self::EcdsaP256,
+        Self::MlDsa44,
+        Self::MlDsa65,
+        Self::MlDsa87,
+        Self::Ed25519MlDsa65,
+        Self::Aes256Gcm,
+        Self::Aes256Kwp,
+        Self::X25519HkdfAes256Gcm,
+        Self::X25519MlKem768,
+        Self::HmacSha256,
+    ];
+
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ed25519 => "ed25519",
+            Self::EcdsaP256 => "ecdsa-p256",
+            Self::MlDsa44 => "ml-dsa-44",
+            Self::MlDsa65 => "ml-dsa-65",
+            Self::MlDsa87 => "ml-dsa-87",
+            Self::Ed25519MlDsa65 => "ed25519+ml-dsa-65",
+            Self::Aes256Gcm => "aes256-gcm",
+            Self::Aes256Kwp => "aes256-kwp",
+            Self::X25519HkdfAes256Gcm => "x25519-hkdf-aes256-gcm",
+            Self::X25519MlKem768 => "x25519+ml-kem-768",
+            Self::HmacSha256 => "hmac-sha256",
+        }
+    }
+
+    /// True when its keys make signatures that others verify with a public key.
+    pub const fn signs(self) -> bool {
+        matches!(
+            self,
+            Self::Ed25519
+                | Self::EcdsaP256
+                | Self::MlDsa44
+                | Self::MlDsa65
+                | Self::MlDsa87
+                | Self::Ed25519MlDsa65
+        )
+    }
+
+    /// True when its keys wrap and unwrap.
+    pub const fn wraps(self) -> bool {
+        matches!(
+            self,
+            Self::Aes256Gcm | Self::Aes256Kwp | Self::X25519HkdfAes256Gcm | Self::X25519MlKem768
+        )
+    }
+}
+
+impl FromStr for Alg {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        Self::ALL
+            .into_iter()
+            .find(|alg| alg.as_str() == text)
+            .ok_or_else(|| {
+                let known: Vec<_> = Self::ALL.iter().map(|alg| alg.as_str()).collect();
+                ValueError::new("algorithm", format!("known are {}", known.join(", ")))
+            })
+    }
+}
+
+impl fmt::Display for Alg {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.as_str())
+    }
+}
+
+impl fmt::Debug for Alg {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.as_str())
+    }
+}
+
+string_value!(Alg, "algorithm", {
+    "type": "string",
+    "enum": [
+        "ed25519", "ecdsa-p256", "ml-dsa-44", "ml-dsa-65", "ml-dsa-87", "ed25519+ml-dsa-65",
+        "aes256-gcm", "aes256-kwp", "x25519-hkdf-aes256-gcm", "x25519+ml-kem-768", "hmac-sha256"
+    ]
+});
+
+/// The name of a key. One key has one name: lower case only, a UUID in its hyphenated form.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kid {
+    /// Whose key it is.
+    pub tenant: Tenant,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// What it can do.
+    pub alg: Alg,
+    /// Which one it is.
+    pub id: Uuid,
+}
+
+impl Kid {
+    /// This key's version `version` (from 1).
+    pub fn at(&self, version: u32) -> KidVersion {
+        KidVersion {
+            kid: self.clone(),
+            version,
+        }
+    }
+
+    /// The four parts as URL path segments; `+` needs no encoding there.
+    pub fn path(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// A UUID in the one form that names keys.
+fn strict_uuid(text: &str) -> Option<Uuid> {
+    let lower = text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    lower.then(|| Uuid::try_parse(text).ok()).flatten()
+}
+
+impl FromStr for Kid {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let mut parts = text.split('/');
+        let (Some(tenant), Some(purpose), Some(alg), Some(id), None) = (
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+            parts.next(),
+        ) else {
+            return Err(ValueError::new(
+                WHAT,
+                "it has four parts: tenant/purpose/alg/uuid",
+            ));
+        };
+        let within = |error: ValueError| ValueError::new(WHAT, error.to_string());
+        Ok(Self {
+            tenant: tenant.parse().map_err(within)?,
+            purpose: purpose.parse().map_err(within)?,
+            alg: alg.parse().map_err(within)?,
+            id: strict_uuid(id)
+                .ok_or_else(|| ValueError::new(WHAT, "its last part is a lower-case UUID"))?,
+        })
+    }
+}
+
+impl fmt::Display for Kid {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            tenant,
+            purpose,
+            alg,
+            id,
+        } = self;
+        write!(out, "{tenant}/{purpose}/{alg}/{}", id.as_hyphenated())
+    }
+}
+
+impl fmt::Debug for Kid {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+string_value!(Kid, "a key name tenant/purpose/alg/uuid", {
+    "type": "string",
+    "maxLength": 189,
+    "pattern": "^[a-z0-9._-]{1,64}/[a-z0-9._-]{1,64}/[a-z0-9+-]{1,22}/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+});
+
+/// One version of a key, written `<kid>#vN` with N from 1.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KidVersion {
+    /// The key.
+    pub kid: Kid,
+    /// Its version, from 1.
+    pub version: u32,
+}
+
+impl FromStr for KidVersion {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refuse = || ValueError::new("key version", "it ends in #vN, N from 1, no leading zero");
+        let (kid, number) = text.split_once("#v").ok_or_else(refuse)?;
+        let plain = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
+        let version = if plain {
+            number.parse().map_err(|_| refuse())?
+        } else {
+            return Err(refuse());
+        };
+        Ok(Self {
+            kid: kid.parse()?,
+            version,
+        })
+    }
+}
+
+impl fmt::Display for KidVersion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}#v{}", self.kid, self.version)
+    }
+}
+
+impl fmt::Debug for KidVersion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+string_value!(KidVersion, "a key version tenant/purpose/alg/uuid#vN", {
+    "type": "string",
+    "maxLength": 201,
+    "pattern": "^[a-z0-9._-]{1,64}/[a-z0-9._-]{1,64}/[a-z0-9+-]{1,22}/[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}#v[1-9][0-9]{0,9}$"
+});

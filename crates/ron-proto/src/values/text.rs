@@ -1,0 +1,219 @@
+//! Names made of a closed alphabet: accounts, assets, tenants, purposes, epochs, keys and ids.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use uuid::Uuid;
+
+use super::{ValueError, string_value};
+
+/// Checks length and alphabet; all our names are ASCII, so bytes are characters.
+fn check(
+    what: &'static str,
+    text: &str,
+    max: usize,
+    alphabet: &str,
+    allowed: fn(u8) -> bool,
+) -> Result<(), ValueError> {
+    if text.is_empty() {
+        return Err(ValueError::new(
+            what,
+            format!("it is empty; 1 to {max} of {alphabet}"),
+        ));
+    }
+    if text.len() > max {
+        return Err(ValueError::new(
+            what,
+            format!("it has {} bytes; at most {max} of {alphabet}", text.len()),
+        ));
+    }
+    match text.bytes().position(|byte| !allowed(byte)) {
+        None => Ok(()),
+        Some(at) => Err(ValueError::new(
+            what,
+            format!("byte {} is not one of {alphabet}", at + 1),
+        )),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal, $max:literal, $alphabet:literal, $allowed:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(Arc<str>);
+
+        impl $type {
+            /// Longest accepted text, in bytes.
+            pub const MAX_LEN: usize = $max;
+
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = ValueError;
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                check($what, text, $max, $alphabet, $allowed)?;
+                Ok(Self(Arc::from(text)))
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, out)
+            }
+        }
+
+        impl AsRef<str> for $type {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl PartialEq<str> for $type {
+            fn eq(&self, other: &str) -> bool {
+                &*self.0 == other
+            }
+        }
+
+        impl PartialEq<&str> for $type {
+            fn eq(&self, other: &&str) -> bool {
+                &*self.0 == *other
+            }
+        }
+
+        string_value!($type, $what, {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": $max,
+            "pattern": concat!("^", $alphabet, "+$")
+        });
+    };
+}
+
+name!(
+    /// A place that holds value: 1 to 160 of `[A-Za-z0-9:/_-]`. Percent-encode it in URLs.
+    Account, "account", 160, "[A-Za-z0-9:/_-]",
+    |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'/' | b'_' | b'-')
+);
+name!(
+    /// A kind of value, such as `ron` or `eth-wei`: 1 to 32 of `[a-z0-9-]`.
+    Asset, "asset", 32, "[a-z0-9-]",
+    |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+);
+name!(
+    /// Whose data it is: 1 to 64 of `[a-z0-9._-]`.
+    Tenant, "tenant", 64, "[a-z0-9._-]", lower_name
+);
+name!(
+    /// What a key is for: 1 to 64 of `[a-z0-9._-]`.
+    Purpose, "purpose", 64, "[a-z0-9._-]", lower_name
+);
+name!(
+    /// A reward period: 1 to 64 of `[A-Za-z0-9:._-]`.
+    EpochId, "epoch id", 64, "[A-Za-z0-9:._-]",
+    |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'.' | b'_' | b'-')
+);
+name!(
+    /// The caller's name for one mutation; sending it again asks for the same answer:
+    /// 1 to 64 of `[A-Za-z0-9._:-]`.
+    IdemKey, "idempotency key", 64, "[A-Za-z0-9._:-]",
+    |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'.' | b'_' | b'-')
+);
+name!(
+    /// Names one request in logs and answers: 1 to 64 of `[A-Za-z0-9._-]`.
+    RequestId, "request id", 64, "[A-Za-z0-9._-]",
+    |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+);
+
+fn lower_name(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+impl Default for Tenant {
+    /// The tenant of a caller whose credential names none.
+    fn default() -> Self {
+        Self(Arc::from("default"))
+    }
+}
+
+impl Tenant {
+    /// The system's own tenant, `ron`.
+    pub fn system() -> Self {
+        Self(Arc::from("ron"))
+    }
+}
+
+impl RequestId {
+    /// A time-ordered id (UUIDv7) from the clock and ten random bytes of the caller.
+    pub fn from_parts(unix_ms: u64, random: &[u8; 10]) -> Self {
+        let id = uuid::Builder::from_unix_timestamp_millis(unix_ms, random).into_uuid();
+        Self(Arc::from(id.hyphenated().to_string()))
+    }
+}
+
+/// Names one mutation so that it can be repeated safely: a UUID, in its hyphenated form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub Uuid);
+
+impl OpId {
+    /// A random (version 4) id from 16 random bytes of the caller.
+    pub fn from_random(random: [u8; 16]) -> Self {
+        Self(uuid::Builder::from_random_bytes(random).into_uuid())
+    }
+
+    /// The same id for the same name, for operations that must happen once in a data
+    /// directory's life (a version 5 id under the `ron` name space).
+    pub fn from_name(name: &str) -> Self {
+        let space = Uuid::new_v5(&Uuid::NAMESPACE_URL, b"urn:ron:op");
+        Self(Uuid::new_v5(&space, name.as_bytes()))
+    }
+}
+
+impl FromStr for OpId {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        // Uuid also takes the braced, URN and bare forms; one form on the wire is enough.
+        if text.len() != 36 {
+            return Err(ValueError::new(
+                "op_id",
+                "it must be a UUID of 36 characters",
+            ));
+        }
+        Uuid::try_parse(text)
+            .map(Self)
+            .map_err(|_| ValueError::new("op_id", "it must be a UUID of hex digits and hyphens"))
+    }
+}
+
+impl fmt::Display for OpId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(out)
+    }
+}
+
+impl fmt::Debug for OpId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(out)
+    }
+}
+
+string_value!(OpId, "op_id", {
+    "type": "string",
+    "format": "uuid",
+    "maxLength": 36,
+    "pattern": "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"
+});
