@@ -1,0 +1,189 @@
+//! SHA-256, BLAKE3, HMAC-SHA-256 and HKDF-SHA-256.
+
+use aws_lc_rs::{digest, hkdf, hmac};
+
+/// The SHA-256 hash of a message.
+#[must_use]
+pub fn sha256(message: &[u8]) -> [u8; 32] {
+    let hash = digest::digest(&digest::SHA256, message);
+    hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// The BLAKE3-256 hash of a message.
+#[must_use]
+pub fn blake3(message: &[u8]) -> [u8; 32] {
+    *::blake3::hash(message).as_bytes()
+}
+
+/// HMAC-SHA-256 of a message (RFC 2104). Any key length works; 32 bytes is best.
+#[must_use]
+pub fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
+    tag.as_ref().try_into().expect("HMAC-SHA-256 has 32 bytes")
+}
+
+/// The longest output of [`hkdf_sha256`], 255 blocks.
+pub const HKDF_MAX: usize = 255 * 32;
+
+/// Fills `out` from HKDF-SHA-256 (RFC 5869). Panics when `out` is longer than [`HKDF_MAX`].
+pub fn hkdf_sha256(salt: &[u8], ikm: &[u8], info: &[u8], out: &mut [u8]) {
+    assert!(
+        out.len() <= HKDF_MAX,
+        "HKDF-SHA-256 gives at most {HKDF_MAX} bytes"
+    );
+    let key = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(ikm);
+    key.expand(&[info], Length(out.len()))
+        .and_then(|okm| okm.fill(out))
+        .expect("the length was checked above");
+}
+
+/// How much output the library is asked for.
+struct Length(usize);
+
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// SHA-256 of a message that comes in parts.
+#[derive(Clone)]
+pub struct Sha256(digest::Context);
+
+impl Sha256 {
+    /// An empty message.
+    pub fn new() -> Self {
+        Self(digest::Context::new(&digest::SHA256))
+    }
+
+    /// Adds a part.
+    pub fn update(&mut self, part: &[u8]) {
+        self.0.update(part);
+    }
+
+    /// The hash of all parts.
+    #[must_use]
+    pub fn finish(self) -> [u8; 32] {
+        self.0
+            .finish()
+            .as_ref()
+            .try_into()
+            .expect("SHA-256 has 32 bytes")
+    }
+}
+
+impl Default for Sha256 {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Vec<u8> {
+        hex::decode(text).expect("test vectors are hex")
+    }
+
+    #[test]
+    fn sha256_fips_180_vectors() {
+        let check = |message: &[u8], expected: &str| {
+            assert_eq!(hex::encode(sha256(message)), expected);
+            let mut parts = Sha256::default();
+            message.chunks(7).for_each(|part| parts.update(part));
+            assert_eq!(hex::encode(parts.finish()), expected);
+        };
+        check(
+            b"",
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        );
+        check(
+            b"abc",
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        );
+        check(
+            b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
+        );
+    }
+
+    #[test]
+    fn blake3_official_vectors() {
+        let pattern: Vec<u8> = (0..=250).cycle().take(1025).collect();
+        let check = |length: usize, expected: &str| {
+            assert_eq!(hex::encode(blake3(&pattern[..length])), expected);
+        };
+        check(
+            0,
+            "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
+        );
+        check(
+            1,
+            "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213",
+        );
+        check(
+            1025,
+            "d00278ae47eb27b34faecf67b4fe263f82d5412916c1ffd97c8cb7fb814b8444",
+        );
+    }
+
+    #[test]
+    fn hmac_rfc_4231_vectors() {
+        let check = |key: &[u8], message: &[u8], expected: &str| {
+            assert_eq!(hex::encode(hmac_sha256(key, message)), expected);
+        };
+        check(
+            &[0x0b; 20],
+            b"Hi There",
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+        );
+        check(
+            b"Jefe",
+            b"what do ya want for nothing?",
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
+        );
+        check(
+            &[0xaa; 20],
+            &[0xdd; 50],
+            "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe",
+        );
+        check(
+            &[0xaa; 131],
+            b"Test Using Larger Than Block-Size Key - Hash Key First",
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54",
+        );
+    }
+
+    #[test]
+    fn hkdf_rfc_5869_vectors() {
+        let check = |ikm: &str, salt: &str, info: &str, expected: &str| {
+            let mut out = vec![0; expected.len() / 2];
+            hkdf_sha256(&bytes(salt), &bytes(ikm), &bytes(info), &mut out);
+            assert_eq!(hex::encode(out), expected);
+        };
+        check(
+            "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b",
+            "000102030405060708090a0b0c",
+            "f0f1f2f3f4f5f6f7f8f9",
+            "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865",
+        );
+        check(
+            "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b",
+            "",
+            "",
+            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8",
+        );
+    }
+
+    #[test]
+    fn hkdf_stops_at_its_longest_output() {
+        let mut longest = vec![0; HKDF_MAX];
+        hkdf_sha256(b"salt", b"key", b"", &mut longest);
+        assert!(longest.iter().any(|byte| *byte != 0));
+        let beyond = std::panic::catch_unwind(|| {
+            hkdf_sha256(b"salt", b"key", b"", &mut vec![0; HKDF_MAX + 1]);
+        });
+        assert!(beyond.is_err());
+    }
+}

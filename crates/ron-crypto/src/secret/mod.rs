@@ -1,0 +1,215 @@
+//! Memory for secrets: erased on drop, never printed, kept out of core dumps and, as far as the
+//! process's limit allows, out of swap.
+
+mod pages;
+
+use std::{fmt, io};
+
+use zeroize::Zeroize;
+
+use pages::Room;
+
+/// Keeps the process's memory from debuggers and core dumps of its own user
+/// (`PR_SET_DUMPABLE 0`). Call it once, first thing in `main`.
+pub fn process_hardening() -> io::Result<()> {
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    Ok(())
+}
+
+/// Secret bytes of any length. Moving the value does not move the bytes.
+pub struct SecretBytes {
+    room: Room,
+    length: usize,
+}
+
+impl SecretBytes {
+    /// Takes the bytes over and erases the place they came from.
+    pub fn new(mut bytes: Vec<u8>) -> Self {
+        let secret = Self::from_slice(&bytes);
+        bytes.zeroize();
+        secret
+    }
+
+    /// Copies the bytes; erasing the original is the caller's part.
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        let mut secret = Self::zeroed(bytes.len());
+        secret.expose_mut().copy_from_slice(bytes);
+        secret
+    }
+
+    /// This many zero bytes, to be filled in place.
+    pub fn zeroed(length: usize) -> Self {
+        Self {
+            room: Room::zeroed(length),
+            length,
+        }
+    }
+
+    /// The bytes. Do not copy them anywhere that is not erased.
+    pub fn expose(&self) -> &[u8] {
+        &self.room.bytes()[..self.length]
+    }
+
+    /// The bytes, to be changed in place.
+    pub fn expose_mut(&mut self) -> &mut [u8] {
+        &mut self.room.bytes_mut()[..self.length]
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Keeps the first `length` bytes and erases the rest.
+    pub fn truncate(&mut self, length: usize) {
+        if length < self.length {
+            self.expose_mut()[length..].zeroize();
+            self.length = length;
+        }
+    }
+
+    /// A second copy; on purpose not `Clone`, so that copies are seen.
+    pub fn duplicate(&self) -> Self {
+        Self::from_slice(self.expose())
+    }
+}
+
+impl From<Vec<u8>> for SecretBytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl From<String> for SecretBytes {
+    fn from(text: String) -> Self {
+        Self::new(text.into_bytes())
+    }
+}
+
+impl fmt::Debug for SecretBytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("[secret]")
+    }
+}
+
+/// A secret of 32 bytes: a key or a seed.
+pub struct Secret32(SecretBytes);
+
+impl Secret32 {
+    /// Takes the bytes over and erases this copy. Copies the compiler made on the way stay;
+    /// fill [`Secret32::zeroed`] in place where that matters.
+    pub fn new(mut bytes: [u8; 32]) -> Self {
+        let secret = Self::from_slice(&bytes);
+        bytes.zeroize();
+        secret
+    }
+
+    /// Copies the bytes; erasing the original is the caller's part.
+    pub fn from_slice(bytes: &[u8; 32]) -> Self {
+        Self(SecretBytes::from_slice(bytes))
+    }
+
+    /// The bytes as a key, when there are 32.
+    pub fn try_from_bytes(bytes: &SecretBytes) -> Option<Self> {
+        bytes.expose().try_into().ok().map(Self::from_slice)
+    }
+
+    /// Zeros, to be filled in place.
+    pub fn zeroed() -> Self {
+        Self(SecretBytes::zeroed(32))
+    }
+
+    /// A fresh random key.
+    pub fn generate(random: &dyn crate::Random) -> Self {
+        let mut secret = Self::zeroed();
+        random.fill(secret.expose_mut());
+        secret
+    }
+
+    /// The bytes. Do not copy them anywhere that is not erased.
+    pub fn expose(&self) -> &[u8; 32] {
+        self.0
+            .expose()
+            .try_into()
+            .expect("it was made with 32 bytes")
+    }
+
+    /// The bytes, to be changed in place.
+    pub fn expose_mut(&mut self) -> &mut [u8; 32] {
+        self.0
+            .expose_mut()
+            .try_into()
+            .expect("it was made with 32 bytes")
+    }
+
+    /// A second copy; on purpose not `Clone`, so that copies are seen.
+    pub fn duplicate(&self) -> Self {
+        Self(self.0.duplicate())
+    }
+}
+
+impl fmt::Debug for Secret32 {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("[secret]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_printed() {
+        assert_eq!(
+            format!("{:?}", SecretBytes::new(b"hunter2".to_vec())),
+            "[secret]"
+        );
+        assert_eq!(format!("{:?}", Secret32::new([7; 32])), "[secret]");
+    }
+
+    #[test]
+    fn bytes_come_back_and_shrink() {
+        let mut secret = SecretBytes::new((0..=255).collect());
+        assert_eq!(secret.expose(), (0..=255).collect::<Vec<u8>>());
+        secret.truncate(3);
+        assert_eq!(secret.expose(), [0, 1, 2]);
+        secret.truncate(9);
+        assert_eq!(secret.len(), 3);
+        assert!(SecretBytes::zeroed(0).is_empty());
+        assert_eq!(secret.duplicate().expose(), secret.expose());
+        let key = Secret32::try_from_bytes(&SecretBytes::new(vec![1; 32])).expect("32 bytes");
+        assert_eq!(key.expose(), &[1; 32]);
+        assert!(Secret32::try_from_bytes(&SecretBytes::new(vec![1; 31])).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Many secrets live side by side without touching each other, and what is dropped
+        /// leaves zeros for the next one.
+        #[test]
+        fn secrets_keep_apart(sizes in proptest::collection::vec(0_usize..600, 1..60)) {
+            let mut live = Vec::new();
+            for (index, size) in sizes.into_iter().enumerate() {
+                let fresh = SecretBytes::zeroed(size);
+                prop_assert!(fresh.expose().iter().all(|byte| *byte == 0));
+                drop(fresh);
+                let byte = index as u8 + 1;
+                live.push((byte, SecretBytes::new(vec![byte; size])));
+                if index % 3 == 2 {
+                    live.swap_remove(index / 3);
+                }
+            }
+            for (byte, secret) in &live {
+                prop_assert!(secret.expose().iter().all(|found| found == byte));
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Signatures: Ed25519 and ECDSA on P-256.
+
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{
+        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
+        KeyPair, UnparsedPublicKey,
+    },
+};
+use ed25519_dalek::{Signature, VerifyingKey};
+
+use crate::{
+    rand::Random,
+    secret::{Secret32, SecretBytes},
+};
+
+/// Something that signs with one key.
+pub trait Signer: Send + Sync {
+    /// The signature of a message, in the algorithm's fixed form.
+    fn sign(&self, message: &[u8]) -> Vec<u8>;
+}
+
+/// A stored key that is not one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored private key is damaged or of another kind; restore it from a backup")]
+pub struct KeyError;
+
+/// An Ed25519 private key.
+pub struct Ed25519Key {
+    pair: Ed25519KeyPair,
+    seed: Secret32,
+}
+
+impl Ed25519Key {
+    /// A new key.
+    pub fn generate(random: &dyn Random) -> Self {
+        let mut seed = Secret32::zeroed();
+        random.fill(seed.expose_mut());
+        Self::from_seed(seed.expose())
+    }
+
+    /// The key of a 32 byte seed (RFC 8032); every seed is one.
+    pub fn from_seed(seed: &[u8; 32]) -> Self {
+        let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("every 32 byte seed is a key");
+        Self {
+            pair,
+            seed: Secret32::from_slice(seed),
+        }
+    }
+
+    /// The seed, for sealing the key into a store.
+    pub fn seed(&self) -> &Secret32 {
+        &self.seed
+    }
+
+    /// The public key.
+    pub fn public(&self) -> [u8; 32] {
+        self.pair
+            .public_key()
+            .as_ref()
+            .try_into()
+            .expect("Ed25519 public keys have 32 bytes")
+    }
+
+    /// The signature of a message.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.pair
+            .sign(message)
+            .as_ref()
+            .try_into()
+            .expect("Ed25519 signatures have 64 bytes")
+    }
+}
+
+impl Signer for Ed25519Key {
+    fn sign(&self, message: &[u8]) -> Vec<u8> {
+        Self::sign(self, message).to_vec()
+    }
+}
+
+impl std::fmt::Debug for Ed25519Key {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Ed25519Key([secret])")
+    }
+}
+
+/// Verifies an Ed25519 signature so that all careful verifiers agree: refuses public keys that
+/// are not canonically encoded, small-order public keys and `R`, and an `s` not below the group
+/// order.
+#[must_use]
+pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
+    if !canonical_y(public) {
+        return false;
+    }
+    let Ok(key) = VerifyingKey::from_bytes(public) else {
+        return false;
+    };
+    key.verify_strict(message, &Signature::from_bytes(signature))
+        .is_ok()
+}
+
+/// True when the encoded y coordinate is below the field's prime 2^255 - 19. A decoder reduces
+/// larger ones, which would give one key two names.
+fn canonical_y(public: &[u8; 32]) -> bool {
+    let [low, middle @ .., high] = public;
+    !(high & 0x7f == 0x7f && middle.iter().all(|byte| *byte == 0xff) && *low >= 0xed)
+}
+
+/// A P-256 private key for ECDSA with SHA-256.
+pub struct P256Key {
+    pair: EcdsaKeyPair,
+}
+
+impl P256Key {
+    /// A new key from the operating system's randomness, and its PKCS#8 form for sealing.
+    pub fn generate() -> (Self, SecretBytes) {
+        let document =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
+                .expect("key generation fails only without system randomness");
+        let pkcs8 = SecretBytes::from_slice(document.as_ref());
+        let key = Self::from_pkcs8(pkcs8.expose()).expect("the library reads what it wrote");
+        (key, pkcs8)
+    }
+
+    /// The key in a PKCS#8 document.
+    pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, KeyError> {
+        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8)
+            .map(|pair| Self { pair })
+            .map_err(|_| KeyError)
+    }
+
+    /// The public key as an uncompressed point, `04 || x || y`.
+    pub fn public_sec1_uncompressed(&self) -> [u8; 65] {
+        let point = self.pair.public_key().as_ref();
+        point
+            .try_into()
+            .expect("uncompressed P-256 points have 65 bytes")
+    }
+
+    /// The signature of a message, `r || s`.
+    pub fn sign_fixed(&self, message: &[u8]) -> [u8; 64] {
+        let signature = self
+            .pair
+            .sign(&SystemRandom::new(), message)
+            .expect("signing fails only without system randomness");
+        signature
+            .as_ref()
+            .try_into()
+            .expect("fixed P-256 signatures have 64 bytes")
+    }
+}
+
+impl Signer for P256Key {
+    fn sign(&self, message: &[u8]) -> Vec<u8> {
+        self.sign_fixed(message).to_vec()
+    }
+}
+
+impl std::fmt::Debug for P256Key {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("P256Key([secret])")
+    }
+}
+
+/// Verifies an ECDSA P-256 SHA-256 signature `r || s` under an uncompressed public point.
+#[must_use]
+pub fn verify_p256_fixed(public_sec1: &[u8], message: &[u8], signature: &[u8]) -> bool {
+    // One encoding only; the library would take compressed points as well.
+    let uncompressed = public_sec1.len() == 65 && public_sec1[0] == 4;
+    uncompressed
+        && UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public_sec1)
+            .verify(message, signature)
+            .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rand::{OsRandom, SeededRandom};
+
+    fn bytes<const N: usize>(text: &str) -> [u8; N] {
+        hex::decode(text)
+            .expect("vectors are hex")
+            .try_into()
+            .expect("vectors have their length")
+    }
+
+    #[test]
+    fn ed25519_rfc_8032_vectors() {
+        let check = |seed: &str, public: &str, message: &str, signature: &str| {
+            let key = Ed25519Key::from_seed(&bytes(seed));
+            let message = hex::decode(message).unwrap();
+            assert_eq!(hex::encode(key.public()), public);
+            assert_eq!(hex::encode(key.sign(&message)), signature);
+            assert!(verify_ed25519_strict(
+                &bytes(public),
+                &message,
+                &bytes(signature)
+            ));
+        };
+        check(
+            "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+            "",
+            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e06522490155\
+             5fb8821590a33bacc61e39701cf9b46bd25bf5f0595bbe24655141438e7a100b",
+        );
+        check(
+            "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+            "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+            "72",
+            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da\
+             085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00",
+        );
+        check(
+            "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+            "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+            "af82",
+            "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac\
+             18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a",
+        );
+    }
+
+    /// Points whose order divides 8 verify "signatures" nobody made.
+    #[test]
+    fn small_order_keys_verify_nothing() {
+        let small_order = [
+            "0100000000000000000000000000000000000000000000000000000000000000",
+            "0000000000000000000000000000000000000000000000000000000000000000",
+            "0000000000000000000000000000000000000000000000000000000000000080",
+            "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+            "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+            "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+            "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+            "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+        ];
+        let mut accepted_by_the_loose_rule = 0;
+        for public in small_order {
+            // R is the identity and s is zero: true for A of order 1, and for the others
+            // whenever the hash is a multiple of the order.
+            let mut signature = [0; 64];
+            signature[0] = 1;
+            for message in 0..64_u8 {
+                assert!(!verify_ed25519_strict(
+                    &bytes(public),
+                    &[message],
+                    &signature
+                ));
+                let loose = VerifyingKey::from_bytes(&bytes(public)).is_ok_and(|key| {
+                    use ed25519_dalek::Verifier;
+                    key.verify(&[message], &Signature::from_bytes(&signature))
+                        .is_ok()
+                });
+                accepted_by_the_loose_rule += usize::from(loose);
+            }
+        }
+        assert!(
+            accepted_by_the_loose_rule > 0,
+            "the test must show something the rule prevents"
+        );
+    }
+
+    #[test]
+    fn non_canonical_encodings_are_refused() {
+        let key = Ed25519Key::from_seed(&[7; 32]);
+        let (public, signature) = (key.public(), key.sign(b"message"));
+        assert!(verify_ed25519_strict(&public, b"message", &signature));
+        // s + L has the same residue and so satisfies the equation.
+        let order: [u8; 32] =
+            bytes("edd3f55c1a631258d69cf7a2def9de1400000000000000000000000000000010");
+        let mut bent = signature;
+        let mut carry = 0_u16;
+        for (byte, add) in bent[32..].iter_mut().zip(order) {
+            carry += u16::from(*byte) + u16::from(add);
+            *byte = carry as u8;
+            carry >>= 8;
+        }
+        assert_ne!(bent, signature);
+        assert!(!verify_ed25519_strict(&public, b"message", &bent));
+        // y = p + 1 is the identity under another name, y = p + 3 a point of large order.
+        for low in 0xed..=0xff_u8 {
+            let mut key = [0xff; 32];
+            (key[0], key[31]) = (low, 0x7f);
+            assert!(!canonical_y(&key));
+            key[31] = 0xff;
+            assert!(!canonical_y(&key));
+        }
+        let mut largest = [0xff; 32];
+        (largest[0], largest[31]) = (0xec, 0x7f);
+        assert!(canonical_y(&largest));
+    }
+
+    #[test]
+    fn seeds_come_back_and_nothing_prints_them() {
+        let key = Ed25519Key::generate(&SeededRandom::new(5));
+        let again = Ed25519Key::from_seed(key.seed().expose());
+        assert_eq!(key.public(), again.public());
+        assert_ne!(key.public(), Ed25519Key::generate(&OsRandom).public());
+        assert_eq!(format!("{key:?}"), "Ed25519Key([secret])");
+        let signer: &dyn Signer = &key;
+        assert_eq!(signer.sign(b"m"), key.sign(b"m"));
+    }
+
+    /// RFC 6979 A.2.5 gives a signature to verify; ours are random and differ each time.
+    #[test]
+    fn p256_verifies_a_published_signature() {
+        let public = hex::decode(
+            "0460fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6\
+             7903fe1008b8bc99a41ae9e95628bc64f2f1b20c2d7e9f5177a3c294d4462299",
+        )
+        .unwrap();
+        let signature = hex::decode(
+            "efd48b2aacb6a8fd1140dd9cd45e81d69d2c877b56aaf991c34d0ea84eaf3716\
+             f7cb1c942d657c41d436c7a1b6e29f65f3e900dbb9aff4064dc4ab2f843acda8",
+        )
+        .unwrap();
+        assert!(verify_p256_fixed(&public, b"sample", &signature));
+        assert!(!verify_p256_fixed(&public, b"simple", &signature));
+        let mut compressed = public[..33].to_vec();
+        compressed[0] = 2 + (public[64] & 1);
+        assert!(!verify_p256_fixed(&compressed, b"sample", &signature));
+        assert!(!verify_p256_fixed(&public, b"sample", &[0; 64]));
+        assert!(!verify_p256_fixed(&[], b"sample", &signature));
+    }
+
+    #[test]
+    fn p256_keys_survive_their_stored_form() {
+        let (key, pkcs8) = P256Key::generate();
+        let again = P256Key::from_pkcs8(pkcs8.expose()).expect("it reads back");
+        assert_eq!(
+            key.public_sec1_uncompressed(),
+            again.public_sec1_uncompressed()
+        );
+        let public = key.public_sec1_uncompressed();
+        assert!(verify_p256_fixed(&public, b"m", &again.sign_fixed(b"m")));
+        let mut bent = pkcs8.expose().to_vec();
+        bent[40] ^= 1;
+        assert!(
+            P256Key::from_pkcs8(&bent).is_err(),
+            "private and public half disagree"
+        );
+        assert!(P256Key::from_pkcs8(b"not a key").is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn one_changed_bit_fails(
+            seed in any::<[u8; 32]>(),
+            message in proptest::collection::vec(any::<u8>(), 1..100),
+            flip in any::<prop::sample::Index>(),
+        ) {
+            let ed = Ed25519Key::from_seed(&seed);
+            let (ed_public, ed_signature) = (ed.public(), ed.sign(&message));
+            prop_assert!(verify_ed25519_strict(&ed_public, &message, &ed_signature));
+            let (p256, _) = P256Key::generate();
+            let p_public = p256.public_sec1_uncompressed();
+            let p_signature = p256.sign_fixed(&message);
+            prop_assert!(verify_p256_fixed(&p_public, &message, &p_signature));
+
+            let bit = flip.index(message.len() * 8);
+            let mut other = message.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(!verify_ed25519_strict(&ed_public, &other, &ed_signature));
+            prop_assert!(!verify_p256_fixed(&p_public, &other, &p_signature));
+            let bit = flip.index(512);
+            let (mut ed_bent, mut p_bent) = (ed_signature, p_signature);
+            ed_bent[bit / 8] ^= 1 << (bit % 8);
+            p_bent[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(!verify_ed25519_strict(&ed_public, &message, &ed_bent));
+            prop_assert!(!verify_p256_fixed(&p_public, &message, &p_bent));
+        }
+    }
+}
