@@ -1,1 +1,34 @@
-//! ron-http
+//! ron-http: the HTTP/1.1 front of every service and the client it calls others with.
+//!
+//! ```text
+//!              one-shot readiness            bounded queue            fixed workers
+//!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
+//!                 │ accepts, sweeps                                   run the handler (serve.rs)
+//!                 │ deadlines                                            │ Responder
+//!                 └──────────── slots.rs: who owns a connection <────────┘ answers from any
+//!                                                                          thread (settle.rs)
+//! ```
+//!
+//! **Invariants**: a connection has one owner at a time, and only the owner touches its socket; no
+//! lock is held over I/O; an idle connection holds no buffer; authorisation runs after the head and
+//! before the body; a request is handed to a handler at most once and answered exactly once; no
+//! buffer grows without a limit of [`Limits`]. This crate knows no service.
+
+mod auth;
+mod body;
+mod date;
+mod ids;
+mod limits;
+mod openapi;
+mod parse;
+mod request;
+mod responder;
+mod response;
+mod router;
+
+pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
+pub use limits::{FIELDS_MAX, Limits};
+pub use request::{Headers, Method, Request, RequestHead, Transport};
+pub use responder::Responder;
+pub use response::{Body, HeaderText, Response};
+pub use router::{ApiInfo, Handler, Route, Router, sync};

@@ -1,0 +1,86 @@
+//! Who asks and whether they may: the types every authorizer speaks. This crate decides nothing
+//! itself; it only makes sure the question is asked after the head and before the body.
+
+use std::sync::Arc;
+
+use ron_proto::{Caveat, Problem, Tenant};
+
+use crate::request::RequestHead;
+
+/// What a route asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing; the authorizer is not asked.
+    Public,
+    /// Any valid identity.
+    Identity,
+    /// An identity that holds this scope.
+    Scope(&'static str),
+}
+
+/// Where an identity came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrincipalKind {
+    /// Nobody in particular.
+    Public,
+    /// A service token, client certificate or Unix user of the configuration.
+    Service,
+    /// A passport.
+    Passport,
+}
+
+/// An authenticated caller.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Principal {
+    /// The name: a service, a client, the subject of a passport.
+    pub name: String,
+    /// The tenant it acts for.
+    pub tenant: Tenant,
+    /// The scopes it holds.
+    pub scopes: Arc<[String]>,
+    /// The caveats that narrow them.
+    pub caveats: Arc<[Caveat]>,
+    /// Where it came from.
+    pub kind: PrincipalKind,
+    /// When set, only keys whose `purpose` path starts with one of these may be used.
+    pub key_prefixes: Option<Vec<String>>,
+    /// The passport's id.
+    pub jti: Option<String>,
+}
+
+impl Principal {
+    /// The caller of a public route.
+    pub fn public() -> Self {
+        Self {
+            name: "public".to_owned(),
+            tenant: "default".parse().expect("a constant, valid tenant"),
+            scopes: Arc::from([]),
+            caveats: Arc::from([]),
+            kind: PrincipalKind::Public,
+            key_prefixes: None,
+            jti: None,
+        }
+    }
+
+    /// True when the scope is among those held.
+    pub fn has_scope(&self, scope: &str) -> bool {
+        self.scopes.iter().any(|held| held == scope)
+    }
+}
+
+/// Decides who a caller is and whether the route's need is met. Called on a worker, before the
+/// body is read; must not wait for the network.
+pub trait Authorizer: Send + Sync {
+    /// The principal, or 401 (no valid identity), 403 (not allowed), 503 (cannot tell now).
+    fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem>;
+}
+
+/// Lets nobody in; public routes still answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DenyAll;
+
+impl Authorizer for DenyAll {
+    fn authorize(&self, _head: &RequestHead, _need: &Need) -> Result<Principal, Problem> {
+        Err(Problem::unauthorized("this service accepts no credentials"))
+    }
+}

@@ -1,0 +1,167 @@
+//! Request bodies, free of I/O: length-framed and chunked, in whatever pieces they arrive.
+
+use crate::parse::{Framing, Refusal};
+
+/// Takes a body out of the bytes of a connection, whatever pieces they come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BodyDecoder {
+    /// That many bytes are missing.
+    Length(u64),
+    /// Chunks.
+    Chunked(ChunkDecoder),
+}
+
+/// What one call of a decoder did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// Bytes of the input that belonged to the body.
+    pub used: usize,
+    /// True when the body is complete.
+    pub done: bool,
+}
+
+impl BodyDecoder {
+    /// The decoder for a framing; refuses at once a length above the cap.
+    pub fn new(framing: Framing, cap: usize) -> Result<Self, Refusal> {
+        match framing {
+            Framing::Empty => Ok(Self::Length(0)),
+            Framing::Length(length) if length > cap as u64 => Err(Refusal::BodyTooLarge),
+            Framing::Length(length) => Ok(Self::Length(length)),
+            Framing::Chunked => Ok(Self::Chunked(ChunkDecoder::default())),
+        }
+    }
+
+    /// Moves body bytes from `input` to `out`, which never grows beyond `cap`.
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        cap: usize,
+    ) -> Result<Decoded, Refusal> {
+        match self {
+            Self::Length(missing) => {
+                let used = usize::try_from(*missing)
+                    .unwrap_or(usize::MAX)
+                    .min(input.len());
+                out.extend_from_slice(&input[..used]);
+                *missing -= used as u64;
+                Ok(Decoded {
+                    used,
+                    done: *missing == 0,
+                })
+            }
+            Self::Chunked(chunks) => chunks.feed(input, out, cap),
+        }
+    }
+}
+
+/// Longest chunk extension that is read over.
+const EXTENSION_MAX: usize = 256;
+/// Most digits of a chunk size: sizes above 2^32 are beyond every cap.
+const SIZE_DIGITS_MAX: u8 = 8;
+
+/// The state of a chunked body between two pieces of input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ChunkState {
+    /// At the digits of a size, with the value and digits so far.
+    #[default]
+    Start,
+    Size {
+        value: u64,
+        digits: u8,
+    },
+    Extension {
+        value: u64,
+        length: usize,
+    },
+    SizeLf {
+        value: u64,
+    },
+    Data {
+        missing: u64,
+    },
+    DataCr,
+    DataLf,
+    EndCr,
+    EndLf,
+}
+
+/// Decodes chunked transfer coding; strict about CRLF, no trailers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChunkDecoder {
+    state: ChunkState,
+}
+
+impl ChunkDecoder {
+    fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, cap: usize) -> Result<Decoded, Refusal> {
+        let mut used = 0;
+        while let Some(byte) = input.get(used).copied() {
+            if let ChunkState::Data { missing } = self.state {
+                let rest = &input[used..];
+                let take = usize::try_from(missing)
+                    .unwrap_or(usize::MAX)
+                    .min(rest.len());
+                out.extend_from_slice(&rest[..take]);
+                used += take;
+                let missing = missing - take as u64;
+                self.state = match missing {
+                    0 => ChunkState::DataCr,
+                    _ => ChunkState::Data { missing },
+                };
+                continue;
+            }
+            used += 1;
+            if self.state == ChunkState::EndLf {
+                return if byte == b'\n' {
+                    Ok(Decoded { used, done: true })
+                } else {
+                    Err(Refusal::BadChunk)
+                };
+            }
+            self.state = step(self.state, byte, cap.saturating_sub(out.len()))?;
+        }
+        Ok(Decoded { used, done: false })
+    }
+}
+
+/// One byte outside chunk data; `room` is what the body may still grow by.
+fn step(state: ChunkState, byte: u8, room: usize) -> Result<ChunkState, Refusal> {
+    let bad = Err(Refusal::BadChunk);
+    match (state, byte) {
+        (ChunkState::Start, _) => match hex(byte) {
+            Some(value) => Ok(ChunkState::Size { value, digits: 1 }),
+            None => bad,
+        },
+        (ChunkState::Size { value, .. }, b'\r') => Ok(ChunkState::SizeLf { value }),
+        (ChunkState::Size { value, .. }, b';') => Ok(ChunkState::Extension { value, length: 0 }),
+        (ChunkState::Size { value, digits }, _) => match hex(byte) {
+            Some(digit) if digits < SIZE_DIGITS_MAX => Ok(ChunkState::Size {
+                value: value * 16 + digit,
+                digits: digits + 1,
+            }),
+            Some(_) => Err(Refusal::BodyTooLarge),
+            None => bad,
+        },
+        (ChunkState::Extension { value, .. }, b'\r') => Ok(ChunkState::SizeLf { value }),
+        (ChunkState::Extension { value, length }, b'\t' | 0x20..=0x7e | 0x80..)
+            if length < EXTENSION_MAX =>
+        {
+            Ok(ChunkState::Extension {
+                value,
+                length: length + 1,
+            })
+        }
+        (ChunkState::SizeLf { value: 0 }, b'\n') => Ok(ChunkState::EndCr),
+        (ChunkState::SizeLf { value }, b'\n') if value > room as u64 => Err(Refusal::BodyTooLarge),
+        (ChunkState::SizeLf { value }, b'\n') => Ok(ChunkState::Data { missing: value }),
+        (ChunkState::DataCr, b'\r') => Ok(ChunkState::DataLf),
+        (ChunkState::DataLf, b'\n') => Ok(ChunkState::Start),
+        (ChunkState::EndCr, b'\r') => Ok(ChunkState::EndLf),
+        (ChunkState::EndCr, _) => Err(Refusal::Trailers),
+        _ => bad,
+    }
+}
+
+fn hex(byte: u8) -> Option<u64> {
+    char::from(byte).to_digit(16).map(u64::from)
+}

@@ -1,0 +1,94 @@
+//! The bounds of the front. One struct, so that a reader sees every limit at once.
+
+use std::time::Duration;
+
+/// The most header fields a head may ever have; [`Limits::max_fields`] may only lower it.
+pub const FIELDS_MAX: usize = 128;
+
+/// Every bound of a front. `Default` is what the services run with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest request body in bytes, also of batches; a route may set its own (413).
+    pub max_body_bytes: usize,
+    /// Largest header block in bytes, without the request line (431).
+    pub max_head_bytes: usize,
+    /// Most header fields, at most [`FIELDS_MAX`] (431).
+    pub max_fields: usize,
+    /// Longest request line in bytes (414).
+    pub max_request_line_bytes: usize,
+    /// From the first byte of a request to the end of its head (408).
+    pub read_timeout: Duration,
+    /// From the end of the head to the end of the body (408).
+    pub body_timeout: Duration,
+    /// From the answer to its last byte in the socket; longer answers get their bytes over
+    /// [`Limits::min_rate_bytes_per_s`] on top.
+    pub write_timeout: Duration,
+    /// How long a connection may wait for its next request.
+    pub idle_timeout: Duration,
+    /// From a complete request to its answer (504); `X-Request-Deadline-Ms` may lower it, a long
+    /// poll lengthens it by what it waits.
+    pub request_deadline: Duration,
+    /// The longest wait a long poll may ask for.
+    pub max_wait: Duration,
+    /// Connections at once; the next gets 503 and is closed.
+    pub max_conns: usize,
+    /// Requests handed to handlers and not answered yet; the next gets 429.
+    pub max_in_flight: usize,
+    /// Requests of one connection answered before the bytes are flushed and others get a turn.
+    pub pipeline_depth: usize,
+    /// Answer bytes that may wait in memory before the next pipelined request is looked at.
+    pub max_unsent_bytes: usize,
+    /// How long a connection that was refused is drained, so that the client can read why.
+    pub linger_timeout: Duration,
+    /// How many bytes of it are drained at most.
+    pub linger_bytes: usize,
+    /// The slowest acceptable transfer where size, not a fixed time, sets the bound.
+    pub min_rate_bytes_per_s: u64,
+    /// `Retry-After` of answers given while the service drains, in seconds.
+    pub drain_retry_after_s: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 1 << 20,
+            max_head_bytes: 32 << 10,
+            max_fields: 100,
+            max_request_line_bytes: 8 << 10,
+            read_timeout: Duration::from_secs(5),
+            body_timeout: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_mins(1),
+            request_deadline: Duration::from_secs(5),
+            max_wait: Duration::from_secs(30),
+            max_conns: 1024,
+            max_in_flight: 1024,
+            pipeline_depth: 16,
+            max_unsent_bytes: 64 << 10,
+            linger_timeout: Duration::from_secs(1),
+            linger_bytes: 4 << 20,
+            min_rate_bytes_per_s: 64 << 10,
+            drain_retry_after_s: 5,
+        }
+    }
+}
+
+impl Limits {
+    /// The caps the parser needs.
+    pub(crate) fn head_caps(&self) -> crate::parse::HeadCaps {
+        crate::parse::HeadCaps {
+            request_line: self.max_request_line_bytes,
+            block: self.max_head_bytes,
+            fields: self.max_fields.min(FIELDS_MAX),
+        }
+    }
+
+    /// How long `bytes` may take on top of a fixed timeout: nothing up to a mebibyte, then the
+    /// minimum rate.
+    pub(crate) fn transfer_time(&self, bytes: u64) -> Duration {
+        if bytes <= 1 << 20 {
+            return Duration::ZERO;
+        }
+        Duration::from_secs(bytes / self.min_rate_bytes_per_s.max(1))
+    }
+}

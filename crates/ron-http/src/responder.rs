@@ -1,0 +1,121 @@
+//! The right to answer one request, which may move to any thread.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ron_kernel::{Deadline, ReplyWaiter, reply};
+use ron_proto::Problem;
+
+use crate::ids::ShortId;
+use crate::response::Response;
+
+/// Which request of which connection an answer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// The connection: slot and generation.
+    pub token: u64,
+    /// The request on it.
+    pub seq: u32,
+}
+
+/// Where answers go.
+pub(crate) trait Sink: Send + Sync {
+    /// Exactly one call per ticket. `dropped` says that nobody answered on purpose.
+    fn answer(&self, ticket: Ticket, response: Response, dropped: bool);
+}
+
+/// Answers one request, from whichever thread finishes the job: [`Responder::send`] writes to the
+/// socket without blocking. Dropped unanswered, it answers 500 and counts. An answer that comes
+/// after the deadline is discarded and counted; the client has been told 504 by then.
+pub struct Responder {
+    sink: Option<Arc<dyn Sink>>,
+    ticket: Ticket,
+    deadline: Deadline,
+    request_id: ShortId,
+}
+
+impl Responder {
+    pub(crate) fn new(
+        sink: Arc<dyn Sink>,
+        ticket: Ticket,
+        deadline: Deadline,
+        request_id: ShortId,
+    ) -> Self {
+        Self {
+            sink: Some(sink),
+            ticket,
+            deadline,
+            request_id,
+        }
+    }
+
+    /// A responder without a connection, and where its answer arrives: for tests of handlers.
+    pub fn detached(deadline: Deadline) -> (Self, ReplyWaiter<Response>) {
+        let (to, from) = reply();
+        let sink = Detached {
+            done: AtomicBool::new(false),
+            to: ron_kernel::RankedMutex::new(&DETACHED, Some(to)),
+        };
+        let ticket = Ticket { token: 0, seq: 0 };
+        (
+            Self::new(Arc::new(sink), ticket, deadline, ShortId::of("detached")),
+            from,
+        )
+    }
+
+    /// Answers.
+    pub fn send(mut self, response: impl Into<Response>) {
+        if let Some(sink) = self.sink.take() {
+            sink.answer(self.ticket, response.into(), false);
+        }
+    }
+
+    /// When the client is told 504.
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// The request's id.
+    pub fn request_id(&self) -> &str {
+        self.request_id.as_str()
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if let Some(sink) = self.sink.take() {
+            let problem = Problem::internal("the request was given up; its outcome is unknown");
+            sink.answer(self.ticket, problem.into(), true);
+        }
+    }
+}
+
+impl fmt::Debug for Responder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Responder({})", self.request_id())
+    }
+}
+
+static DETACHED: ron_kernel::LockSpec = ron_kernel::LockSpec {
+    name: "http_detached",
+    rank: 902,
+    guards: "the reply slot of a responder without a connection (tests of handlers)",
+};
+
+struct Detached {
+    done: AtomicBool,
+    to: ron_kernel::RankedMutex<Option<ron_kernel::ReplySender<Response>>>,
+}
+
+impl Sink for Detached {
+    fn answer(&self, _ticket: Ticket, response: Response, _dropped: bool) {
+        if self.done.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let to = self.to.lock().take();
+        if let Some(to) = to {
+            let _ = to.send(response); // nobody waits: the test has ended
+        }
+    }
+}

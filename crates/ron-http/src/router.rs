@@ -1,0 +1,609 @@
+//! Routes and how a request finds its own: a tree of path segments. Literal segments win over
+//! parameters, parameters over a tail.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_proto::Problem;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::auth::Need;
+use crate::request::{JSON, Method, Request, percent_decode};
+use crate::responder::Responder;
+use crate::response::Response;
+
+/// What runs for a request. It may answer at once or move the responder into a job.
+pub type Handler = Arc<dyn Fn(Request, Responder) + Send + Sync>;
+
+/// Makes a handler of a function that answers at once.
+pub fn sync<F>(answer: F) -> impl Fn(Request, Responder) + Send + Sync + 'static
+where
+    F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
+{
+    move |request, responder| responder.send(answer(&request))
+}
+
+/// Writes the schema of a type into a document's components and returns a reference to it.
+pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// What a route reads as its body.
+#[derive(Clone, Copy)]
+pub(crate) enum Reads {
+    /// Nothing is expected.
+    Nothing,
+    /// JSON of a type.
+    Json(SchemaOf),
+    /// Bytes of one of these content types; no types means any.
+    Bytes(&'static [&'static str]),
+}
+
+/// What a route answers under a status.
+#[derive(Clone, Copy)]
+pub(crate) enum Returns {
+    /// JSON of a type.
+    Json(SchemaOf),
+    /// Bytes of a content type.
+    Bytes(&'static str),
+    /// No body.
+    Nothing,
+}
+
+/// A parameter of the query, for the document.
+#[derive(Clone, Copy)]
+pub(crate) struct QueryParam {
+    pub name: &'static str,
+    pub required: bool,
+    pub about: &'static str,
+    pub schema: SchemaOf,
+}
+
+/// One method on one path, what it needs, and what it reads and answers.
+#[derive(Clone)]
+pub struct Route {
+    pub(crate) method: Method,
+    pub(crate) pattern: &'static str,
+    pub(crate) need: Need,
+    pub(crate) handler: Handler,
+    pub(crate) summary: &'static str,
+    pub(crate) reads: Reads,
+    pub(crate) returns: Vec<(u16, Returns)>,
+    pub(crate) errors: Vec<u16>,
+    pub(crate) query: Vec<QueryParam>,
+    pub(crate) body_cap: Option<usize>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) long_poll: bool,
+    pub(crate) bulk: bool,
+    pub(crate) idempotency_key: Option<bool>,
+    pub(crate) while_draining: bool,
+}
+
+impl Route {
+    /// A route. The pattern's segments are literals, `{name}` parameters, and at the end possibly
+    /// `{*name}`, which takes all that is left.
+    pub fn new(
+        method: Method,
+        pattern: &'static str,
+        need: Need,
+        handler: impl Fn(Request, Responder) + Send + Sync + 'static,
+    ) -> Self {
+        assert!(
+            pattern.starts_with('/'),
+            "route pattern {pattern} must start with /"
+        );
+        assert!(
+            !matches!(method, Method::HEAD | Method::OPTIONS),
+            "HEAD and OPTIONS are given"
+        );
+        Self {
+            method,
+            pattern,
+            need,
+            handler: Arc::new(handler),
+            summary: "",
+            reads: Reads::Nothing,
+            returns: Vec::new(),
+            errors: Vec::new(),
+            query: Vec::new(),
+            body_cap: None,
+            deadline: None,
+            long_poll: false,
+            bulk: false,
+            idempotency_key: None,
+            while_draining: false,
+        }
+    }
+
+    /// `GET` answered at once.
+    pub fn get<F>(pattern: &'static str, need: Need, answer: F) -> Self
+    where
+        F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
+    {
+        Self::new(Method::GET, pattern, need, sync(answer))
+    }
+
+    /// `POST` answered at once.
+    pub fn post<F>(pattern: &'static str, need: Need, answer: F) -> Self
+    where
+        F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
+    {
+        Self::new(Method::POST, pattern, need, sync(answer))
+    }
+
+    /// One line for the document.
+    pub fn summary(mut self, text: &'static str) -> Self {
+        self.summary = text;
+        self
+    }
+
+    /// Reads JSON of this type; other content types get 415 before the body is read.
+    pub fn body<T: JsonSchema>(mut self) -> Self {
+        self.reads = Reads::Json(schema_of::<T>);
+        self
+    }
+
+    /// Reads bytes of one of these content types (415 otherwise); an empty list means any.
+    pub fn body_bytes(mut self, content_types: &'static [&'static str]) -> Self {
+        self.reads = Reads::Bytes(content_types);
+        self
+    }
+
+    /// Answers JSON of this type under the status.
+    pub fn returns<T: JsonSchema>(mut self, status: u16) -> Self {
+        self.returns.push((status, Returns::Json(schema_of::<T>)));
+        self
+    }
+
+    /// Answers bytes of a content type under the status.
+    pub fn returns_bytes(mut self, status: u16, content_type: &'static str) -> Self {
+        self.returns.push((status, Returns::Bytes(content_type)));
+        self
+    }
+
+    /// Answers without a body under the status.
+    pub fn returns_nothing(mut self, status: u16) -> Self {
+        self.returns.push((status, Returns::Nothing));
+        self
+    }
+
+    /// The handler's own error statuses; those of the front are documented by themselves.
+    pub fn errors(mut self, statuses: &[u16]) -> Self {
+        self.errors.extend_from_slice(statuses);
+        self
+    }
+
+    /// Documents a query parameter that is text.
+    pub fn query(self, name: &'static str, required: bool, about: &'static str) -> Self {
+        self.query_as::<String>(name, required, about)
+    }
+
+    /// Documents a query parameter of a type.
+    pub fn query_as<T: JsonSchema>(
+        mut self,
+        name: &'static str,
+        required: bool,
+        about: &'static str,
+    ) -> Self {
+        self.query.push(QueryParam {
+            name,
+            required,
+            about,
+            schema: schema_of::<T>,
+        });
+        self
+    }
+
+    /// A body cap of its own, in bytes.
+    pub fn body_cap(mut self, bytes: usize) -> Self {
+        self.body_cap = Some(bytes);
+        self
+    }
+
+    /// A request deadline of its own.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// `wait=S` and `Prefer: wait=S` lengthen the deadline by S. When the service drains, waiting
+    /// requests of this route are answered 503.
+    pub fn long_poll(mut self) -> Self {
+        self.long_poll = true;
+        self
+    }
+
+    /// Large transfers: the body may take as long as the minimum rate allows for its length.
+    pub fn bulk(mut self) -> Self {
+        self.bulk = true;
+        self
+    }
+
+    /// Documents that `Idempotency-Key` is required.
+    pub fn idempotency_key(mut self) -> Self {
+        self.idempotency_key = Some(true);
+        self
+    }
+
+    /// Documents that `Idempotency-Key` may be sent.
+    pub fn idempotency_key_optional(mut self) -> Self {
+        self.idempotency_key = Some(false);
+        self
+    }
+
+    /// Goes on answering while the service drains: reads, health.
+    pub fn while_draining(mut self) -> Self {
+        self.while_draining = true;
+        self
+    }
+
+    /// The method and pattern, such as `GET /v1/things/{id}`.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.method, self.pattern)
+    }
+
+    /// Why a content type is not what the route reads.
+    pub(crate) fn check_content_type(&self, value: Option<&str>) -> Result<(), Problem> {
+        let is = |wanted: &str| value.is_some_and(|v| crate::request::is_media_type(v, wanted));
+        match self.reads {
+            Reads::Json(_) if !is(JSON) => Err(crate::request::not_json()),
+            Reads::Bytes(types) if !types.is_empty() && !types.iter().any(|t| is(t)) => {
+                Err(Problem::unsupported_media_type(format!(
+                    "send the body as Content-Type: {}",
+                    types.join(" or ")
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Route({})", self.name())
+    }
+}
+
+/// What the document says about the whole API.
+#[derive(Clone, Debug)]
+pub struct ApiInfo {
+    /// The service.
+    pub title: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// What it is for.
+    pub description: &'static str,
+}
+
+/// The routes of one listener.
+#[derive(Clone, Debug)]
+pub struct Router {
+    pub(crate) info: ApiInfo,
+    pub(crate) routes: Vec<Route>,
+}
+
+impl Router {
+    /// A router without routes.
+    pub fn new(info: ApiInfo) -> Self {
+        Self {
+            info,
+            routes: Vec::new(),
+        }
+    }
+
+    /// Adds a route. Two routes of one method and shape are a slip of the programmer and panic
+    /// when the front starts.
+    #[allow(clippy::should_implement_trait)] // a builder's word, not arithmetic
+    pub fn add(mut self, route: Route) -> Self {
+        self.routes.push(route);
+        self
+    }
+
+    /// Adds routes.
+    pub fn add_all(mut self, routes: impl IntoIterator<Item = Route>) -> Self {
+        self.routes.extend(routes);
+        self
+    }
+
+    /// The OpenAPI 3.1 document.
+    pub fn openapi(&self) -> serde_json::Value {
+        crate::openapi::document(self)
+    }
+
+    /// The routes, for generated tables.
+    pub fn routes(&self) -> impl Iterator<Item = (Method, &'static str, Need, &'static str)> {
+        self.routes
+            .iter()
+            .map(|route| (route.method, route.pattern, route.need, route.summary))
+    }
+
+    /// Adds `/openapi.json` and builds the tree.
+    pub(crate) fn compile(mut self) -> Compiled {
+        let document: Arc<[u8]> = self.openapi().to_string().into_bytes().into();
+        let route = Route::get("/openapi.json", Need::Public, move |_| {
+            Ok(Response::bytes(200, JSON, document.clone()).cache("public, max-age=60"))
+        });
+        self.routes
+            .push(route.summary("This document").while_draining());
+        let mut tree = Node::default();
+        for (index, route) in self.routes.iter().enumerate() {
+            tree.insert(route, index);
+        }
+        Compiled {
+            routes: self.routes,
+            tree,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    literals: BTreeMap<&'static str, Node>,
+    param: Option<Box<Node>>,
+    tail: Option<Box<Node>>,
+    /// The routes that end here, by method.
+    methods: Vec<(Method, usize)>,
+}
+
+/// The name in `{name}`.
+fn param_name(segment: &'static str) -> Option<&'static str> {
+    segment.strip_prefix('{')?.strip_suffix('}')
+}
+
+fn segments(pattern: &'static str) -> impl Iterator<Item = &'static str> {
+    pattern[1..].split('/')
+}
+
+impl Node {
+    fn insert(&mut self, route: &Route, index: usize) {
+        let mut node = self;
+        for segment in segments(route.pattern) {
+            let Some(name) = param_name(segment) else {
+                node = node.literals.entry(segment).or_default();
+                continue;
+            };
+            let next = if name.starts_with('*') {
+                &mut node.tail
+            } else {
+                &mut node.param
+            };
+            node = next.get_or_insert_default();
+        }
+        let taken = node
+            .methods
+            .iter()
+            .any(|(method, _)| *method == route.method);
+        assert!(!taken, "route {} is there twice", route.name());
+        node.methods.push((route.method, index));
+    }
+
+    /// The node for a path without its leading slash, among those that serve `method` (any, when
+    /// `None`); `values` collects what the parameters took.
+    fn find<'p>(
+        &self,
+        method: Option<Method>,
+        path: &'p str,
+        values: &mut Vec<&'p str>,
+    ) -> Option<&Self> {
+        let (segment, rest) = match path.split_once('/') {
+            Some((segment, rest)) => (segment, Some(rest)),
+            None => (path, None),
+        };
+        if let Some(node) = self.literals.get(segment)
+            && let Some(found) = node.follow(method, rest, values)
+        {
+            return Some(found);
+        }
+        if let Some(node) = self.param.as_deref()
+            && !segment.is_empty()
+        {
+            let depth = values.len();
+            values.push(segment);
+            if let Some(found) = node.follow(method, rest, values) {
+                return Some(found);
+            }
+            values.truncate(depth);
+        }
+        let tail = self
+            .tail
+            .as_deref()
+            .filter(|node| !path.is_empty() && node.serves(method))?;
+        values.push(path);
+        Some(tail)
+    }
+
+    /// What is below this node for the rest of a path, or the node itself when nothing is left.
+    fn follow<'p>(
+        &self,
+        method: Option<Method>,
+        rest: Option<&'p str>,
+        values: &mut Vec<&'p str>,
+    ) -> Option<&Self> {
+        match rest {
+            Some(rest) => self.find(method, rest, values),
+            None => self.serves(method).then_some(self),
+        }
+    }
+
+    fn serves(&self, method: Option<Method>) -> bool {
+        match method {
+            Some(method) => self.route(method).is_some(),
+            None => !self.methods.is_empty(),
+        }
+    }
+
+    fn route(&self, method: Method) -> Option<usize> {
+        self.methods
+            .iter()
+            .find(|(known, _)| *known == method)
+            .map(|(_, index)| *index)
+    }
+}
+
+/// The routes and the tree that finds them.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub routes: Vec<Route>,
+    tree: Node,
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(crate) enum Found<'p> {
+    /// To a route, with the raw values of its parameters in order.
+    Route(usize, Vec<&'p str>),
+    /// The path has other methods: the value of `Allow`.
+    OtherMethods(String),
+    /// Nowhere.
+    Nothing,
+}
+
+impl Compiled {
+    /// The route for a method and a raw path. HEAD goes where GET goes; OPTIONS never matches.
+    pub(crate) fn find<'p>(&self, method: Method, path: &'p str) -> Found<'p> {
+        let Some(relative) = path.strip_prefix('/') else {
+            return Found::Nothing;
+        };
+        let asked = if method == Method::HEAD {
+            Method::GET
+        } else {
+            method
+        };
+        let mut values = Vec::new();
+        if let Some(node) = self.tree.find(Some(asked), relative, &mut values)
+            && let Some(index) = node.route(asked)
+        {
+            return Found::Route(index, values);
+        }
+        values.clear();
+        match self.tree.find(None, relative, &mut values) {
+            Some(node) => Found::OtherMethods(allow(&node.methods)),
+            None => Found::Nothing,
+        }
+    }
+
+    /// Names and decodes the parameters of a route; `None` when one cannot be decoded.
+    pub(crate) fn params(
+        &self,
+        route: usize,
+        values: &[&str],
+    ) -> Option<Vec<(&'static str, String)>> {
+        let names = segments(self.routes[route].pattern).filter_map(param_name);
+        let named = names.zip(values).map(|(name, value)| {
+            let decoded = percent_decode(value, false)?.into_owned();
+            Some((name.trim_start_matches('*'), decoded))
+        });
+        named.collect()
+    }
+}
+
+/// The `Allow` header of a path with these methods.
+fn allow(methods: &[(Method, usize)]) -> String {
+    let mut names: Vec<&str> = methods.iter().map(|(method, _)| method.as_str()).collect();
+    if names.contains(&"GET") {
+        names.push("HEAD");
+    }
+    names.push("OPTIONS");
+    names.sort_unstable();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiled(patterns: &[(Method, &'static str)]) -> Compiled {
+        let info = ApiInfo {
+            title: "t",
+            version: "1",
+            description: "",
+        };
+        let route = |&(method, pattern)| Route::new(method, pattern, Need::Public, |_, _| ());
+        Router::new(info)
+            .add_all(patterns.iter().map(route))
+            .compile()
+    }
+
+    #[test]
+    fn requests_find_their_route() {
+        let routes = compiled(&[
+            (Method::GET, "/"),
+            (Method::GET, "/v1/things"),
+            (Method::POST, "/v1/things"),
+            (Method::GET, "/v1/things/{id}"),
+            (Method::GET, "/v1/things/special"),
+            (Method::POST, "/v1/things/{id}/rotate"),
+            (Method::GET, "/log/tile/{*path}"),
+            (Method::GET, "/log/tile/head"),
+            (Method::DELETE, "/v1/things/{id}"),
+        ]);
+        let check = |method, path: &str, want: &str| {
+            let shown = match routes.find(method, path) {
+                Found::Nothing => "nothing".to_owned(),
+                Found::OtherMethods(allow) => format!("allow {allow}"),
+                Found::Route(index, values) => match routes.params(index, &values) {
+                    None => "bad".to_owned(),
+                    Some(params) => params
+                        .iter()
+                        .fold(routes.routes[index].pattern.to_owned(), |all, (k, v)| {
+                            format!("{all} {k}={v}")
+                        }),
+                },
+            };
+            assert_eq!(shown, want, "{method} {path}");
+        };
+        check(Method::GET, "/", "/");
+        check(Method::GET, "/v1/things", "/v1/things");
+        check(Method::HEAD, "/v1/things", "/v1/things");
+        check(Method::GET, "/v1/things/special", "/v1/things/special");
+        check(Method::GET, "/v1/things/7", "/v1/things/{id} id=7");
+        check(Method::GET, "/v1/things/a%2Fb", "/v1/things/{id} id=a/b");
+        check(Method::GET, "/v1/things/%zz", "bad");
+        check(
+            Method::POST,
+            "/v1/things/special/rotate",
+            "/v1/things/{id}/rotate id=special",
+        );
+        check(
+            Method::GET,
+            "/log/tile/0/x001/067",
+            "/log/tile/{*path} path=0/x001/067",
+        );
+        check(Method::GET, "/log/tile/head", "/log/tile/head");
+        check(
+            Method::GET,
+            "/log/tile/head/more",
+            "/log/tile/{*path} path=head/more",
+        );
+        check(Method::GET, "/v1/things/", "nothing");
+        check(Method::GET, "/v1", "nothing");
+        check(Method::GET, "/v1/thing%73", "nothing");
+        check(Method::GET, "//", "nothing");
+        check(
+            Method::DELETE,
+            "/v1/things/special",
+            "/v1/things/{id} id=special",
+        );
+        check(
+            Method::DELETE,
+            "/v1/things",
+            "allow GET, HEAD, OPTIONS, POST",
+        );
+        check(
+            Method::OPTIONS,
+            "/v1/things/1/rotate",
+            "allow OPTIONS, POST",
+        );
+        check(Method::GET, "/openapi.json", "/openapi.json");
+    }
+
+    #[test]
+    #[should_panic(expected = "there twice")]
+    fn two_routes_of_one_shape_are_refused() {
+        compiled(&[(Method::GET, "/a/{x}"), (Method::GET, "/a/{y}")]);
+    }
+}
