@@ -12,7 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::jcs::{self, JcsError};
-use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp, ValueError};
+use crate::values::{
+    Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp, ValueError, string_value,
+};
 
 /// Entries in one commit, at most.
 pub const MAX_ENTRIES: usize = 1_000;
@@ -25,14 +27,12 @@ pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
 /// Accounts under this prefix belong to the ledger: only `epoch_open`, `payout` and `epoch_close` touch them.
 pub const ESCROW_PREFIX: &str = "escrow:";
 
-/// A string value with a checked form: `FromStr`, `TryFrom<String>`, `Display`, serde as a string.
+/// A text with a checked form: `FromStr`, `TryFrom`, `Display`, serde as a string, a schema with its rule.
 macro_rules! text {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $check:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $check:expr, $schema:tt) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-        #[serde(try_from = "String", into = "String")]
-        #[schemars(transparent)]
-        pub struct $name(#[schemars(with = "String")] Arc<str>);
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// The text itself.
@@ -44,24 +44,8 @@ macro_rules! text {
         impl FromStr for $name {
             type Err = ValueError;
             fn from_str(s: &str) -> Result<Self, ValueError> {
-                let check: fn(&str) -> Result<(), &'static str> = $check;
-                match check(s) {
-                    Ok(()) => Ok(Self(Arc::from(s))),
-                    Err(why) => Err(ValueError { what: $what, why: why.to_owned() }),
-                }
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = ValueError;
-            fn try_from(s: String) -> Result<Self, ValueError> {
-                s.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(v: $name) -> String {
-                v.0.as_ref().to_owned()
+                let good: fn(&str) -> bool = $check;
+                if good(s) { Ok(Self(Arc::from(s))) } else { Err(ValueError::new($what, concat!("it must be ", $rule))) }
             }
         }
 
@@ -70,6 +54,8 @@ macro_rules! text {
                 f.write_str(&self.0)
             }
         }
+
+        string_value!($name, $what, $schema);
     };
 }
 
@@ -79,48 +65,38 @@ fn printable(s: &str, max: usize) -> bool {
 
 text!(
     /// Who an entry is made for: 1..160 printable ASCII characters without spaces.
-    PrincipalName,
-    "principal",
-    |s| if printable(s, 160) { Ok(()) } else { Err("must be 1..160 printable ASCII characters without spaces") }
+    PrincipalName, "principal", "1..160 printable ASCII characters without spaces",
+    |s| printable(s, 160),
+    { "type": "string", "minLength": 1, "maxLength": 160, "pattern": "^[!-~]+$" }
 );
 
 text!(
     /// The idempotency key of an entry, unique for ever per principal: 1..128 of `[A-Za-z0-9._:/#-]`.
     /// Callers' own keys have no `#`, so `key#3` is free for item 3 of a batch.
-    EntryKey,
-    "key",
-    |s| if (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/#-".contains(&b)) {
-        Ok(())
-    } else {
-        Err("must be 1..128 of [A-Za-z0-9._:/#-]")
-    }
+    EntryKey, "key", "1..128 of [A-Za-z0-9._:/#-]",
+    |s| (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/#-".contains(&b)),
+    { "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9._:/#-]+$" }
 );
 
 text!(
     /// Free text kept with an entry: at most 256 bytes of UTF-8 without control characters.
-    Memo,
-    "memo",
-    |s| if s.len() <= MAX_MEMO_BYTES && !s.chars().any(char::is_control) {
-        Ok(())
-    } else {
-        Err("must be at most 256 bytes without control characters")
-    }
+    Memo, "memo", "at most 256 bytes without control characters",
+    |s| s.len() <= MAX_MEMO_BYTES && !s.chars().any(char::is_control),
+    { "type": "string", "maxLength": 256 }
 );
 
 text!(
     /// The caller's own reference (an order, an invoice): 1..128 printable ASCII characters without spaces.
-    Reference,
-    "ref",
-    |s| if printable(s, 128) { Ok(()) } else { Err("must be 1..128 printable ASCII characters without spaces") }
+    Reference, "ref", "1..128 printable ASCII characters without spaces",
+    |s| printable(s, 128),
+    { "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$" }
 );
 
 /// Transaction id: `tx_` and 32 hex digits, 16 of the sequence and 16 of a hash over sequence and request.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(transparent)]
-pub struct TxId(#[schemars(with = "String")] pub u128);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TxId(pub u128);
+
+string_value!(TxId, "txid", { "type": "string", "pattern": "^tx_[0-9a-f]{32}$" });
 
 impl TxId {
     /// The id of the entry at `seq` whose canonical request bytes are `request`.
@@ -154,28 +130,12 @@ impl fmt::Display for TxId {
 impl FromStr for TxId {
     type Err = ValueError;
     fn from_str(s: &str) -> Result<Self, ValueError> {
-        let bad = || ValueError {
-            what: "txid",
-            why: "must be tx_ and 32 lower-case hex digits".to_owned(),
-        };
+        let bad = || ValueError::new("txid", "it must be tx_ and 32 lower-case hex digits");
         let hex = s.strip_prefix("tx_").ok_or_else(bad)?;
         if hex.len() != 32 || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(bad());
         }
         u128::from_str_radix(hex, 16).map(Self).map_err(|_| bad())
-    }
-}
-
-impl TryFrom<String> for TxId {
-    type Error = ValueError;
-    fn try_from(s: String) -> Result<Self, ValueError> {
-        s.parse()
-    }
-}
-
-impl From<TxId> for String {
-    fn from(v: TxId) -> String {
-        v.to_string()
     }
 }
 
