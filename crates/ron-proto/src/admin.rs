@@ -1,1 +1,411 @@
-//! Request and answer types of the svc-admin API.
+//! API types of svc-admin, the operator console. The only camelCase JSON of the system.
+//!
+//! Every answer carries `asOf`, the moment its content was put together. A value that a node does not
+//! report is `null`, never zero: the page then says "not reported".
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::values::Timestamp;
+
+/// The four health words. Ordered by how much attention they ask for: the greatest is the worst.
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// Ready, and nothing to report.
+    Healthy,
+    /// Never looked at, or the last look is too old to be believed.
+    Unknown,
+    /// It answers, but something is wrong or missing.
+    Degraded,
+    /// It does not answer, is draining, or a critical part of it is down.
+    Down,
+}
+
+impl NodeState {
+    /// The word on the wire and on the page.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Unknown => "unknown",
+            Self::Degraded => "degraded",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// Why a node is in its state, once as a closed code for scripts and once in words for people.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Reason {
+    /// One of a closed list, such as `connection_refused` or `not_ready`.
+    pub code: String,
+    /// One sentence fragment for people; names the plane or cause where there is one.
+    pub text: String,
+}
+
+/// One plane of a node (listener, worker pool, writer, ...), as the node itself reports it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodePlane {
+    pub name: String,
+    pub health: NodeState,
+    pub ready: bool,
+    pub restart_count: u64,
+    /// The node's own words; `null` when it gives none.
+    pub reason: Option<String>,
+}
+
+/// The latest figures of a node. Rates are over the last sampling interval.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeRates {
+    /// Requests per second, without health checks and metric scrapes.
+    pub request_rate: Option<f64>,
+    /// Share of 5xx answers, 0 to 1; `null` when there were no requests.
+    pub error_ratio: Option<f64>,
+    /// Request time quantiles in seconds; `null` when there were no requests.
+    pub p50_seconds: Option<f64>,
+    pub p95_seconds: Option<f64>,
+    pub p99_seconds: Option<f64>,
+}
+
+/// A short series on an even grid for small charts, oldest first; `null` where there is no sample.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TinySeries {
+    /// Unix time in milliseconds of the end of the last cell.
+    pub end_ms: u64,
+    /// Width of a cell in milliseconds.
+    pub step_ms: u64,
+    /// Requests per second, mean of each cell.
+    pub request_rate: Vec<Option<f64>>,
+    /// 99th percentile of request time in seconds, worst of each cell.
+    pub p99_seconds: Vec<Option<f64>>,
+}
+
+/// One node as the list knows it: who it is and how it is.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeSummary {
+    pub id: String,
+    pub display_name: String,
+    /// As configured: `dev`, `staging`, `prod` or another word.
+    pub environment: String,
+    /// The service name the node reports; `null` before its first answer.
+    pub service: Option<String>,
+    pub instance: Option<String>,
+    pub version: Option<String>,
+    pub profile: Option<String>,
+    pub amnesia: Option<bool>,
+    pub uptime_seconds: Option<u64>,
+    pub state: NodeState,
+    /// Never empty unless the node is healthy; worst first.
+    pub reasons: Vec<Reason>,
+    /// Since when the node is in this state.
+    pub since: Timestamp,
+    /// When the node last answered; `null` when it never did.
+    pub sampled_at: Option<Timestamp>,
+    /// When the node was last asked; `null` when it never was.
+    pub polled_at: Option<Timestamp>,
+    /// True when the figures are older than three sampling intervals.
+    pub stale: bool,
+    /// Restarts of the node's threads since it started.
+    pub restarts: u64,
+}
+
+/// `GET /api/nodes`: the configured nodes, problems first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeList {
+    pub as_of: Timestamp,
+    pub nodes: Vec<NodeSummary>,
+}
+
+/// How many nodes are in each state.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StateCounts {
+    pub healthy: u32,
+    pub degraded: u32,
+    pub down: u32,
+    pub unknown: u32,
+}
+
+/// One row of the fleet view.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct OverviewNode {
+    pub summary: NodeSummary,
+    pub planes: Vec<NodePlane>,
+    pub rates: NodeRates,
+    pub series: TinySeries,
+}
+
+/// `GET /api/overview`: everything the fleet view shows, in one answer, problems first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Overview {
+    pub as_of: Timestamp,
+    /// The worst state of any node; `unknown` when no node is configured.
+    pub state: NodeState,
+    pub counts: StateCounts,
+    /// Sum of the known request rates of all nodes.
+    pub request_rate: Option<f64>,
+    pub interval_seconds: f64,
+    pub window_seconds: f64,
+    pub nodes: Vec<OverviewNode>,
+}
+
+/// One thread kind of a node, from its topology.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeThread {
+    pub name: String,
+    pub live: Option<u64>,
+    pub total: Option<u64>,
+    pub restarts: Option<u64>,
+    pub job: Option<String>,
+}
+
+/// One bounded queue of a node: its topology row joined with its latest figures.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeQueue {
+    pub name: String,
+    pub capacity: Option<u64>,
+    /// What happens when it is full: `reject_new`, `drop_oldest` or `wait_deadline`.
+    pub overflow: Option<String>,
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub depth: Option<f64>,
+    /// Items dropped since the node started.
+    pub dropped: Option<f64>,
+    /// Callers turned away since the node started.
+    pub rejected: Option<f64>,
+}
+
+/// `GET /api/nodes/{id}/status`: one node in full.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeStatus {
+    pub as_of: Timestamp,
+    pub summary: NodeSummary,
+    pub health_url: String,
+    pub api_url: Option<String>,
+    pub ready: Option<bool>,
+    /// What the node says it lacks to be ready.
+    pub missing: Vec<String>,
+    /// What the node says works less well than it should.
+    pub degraded: Vec<String>,
+    pub planes: Vec<NodePlane>,
+    pub capabilities: Vec<String>,
+    pub queues: Vec<NodeQueue>,
+    pub threads: Vec<NodeThread>,
+    /// How the console fares when it asks this node.
+    pub polling: PollingStats,
+}
+
+/// How the sampler fares with one node.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PollingStats {
+    pub polls: u64,
+    pub failures: u64,
+    pub consecutive_failures: u32,
+    /// What went wrong in the last failed poll, in words.
+    pub last_error: Option<String>,
+    /// How long the last successful poll took, in seconds.
+    pub last_poll_seconds: Option<f64>,
+    /// Series held for this node.
+    pub series: u64,
+    /// Series refused because the node's limit was reached.
+    pub series_refused: u64,
+    /// Lines of the last scrape that were skipped as unreadable.
+    pub lines_skipped: u64,
+}
+
+/// `GET /api/nodes/{id}/metrics/summary`: the node's request figures over the window, oldest first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetricsSummary {
+    pub as_of: Timestamp,
+    pub id: String,
+    pub window_seconds: f64,
+    pub current: NodeRates,
+    /// Unix milliseconds of each poll; all series below have this length.
+    pub times_ms: Vec<u64>,
+    pub request_rate: Vec<Option<f64>>,
+    pub error_ratio: Vec<Option<f64>>,
+    pub p50_seconds: Vec<Option<f64>>,
+    pub p95_seconds: Vec<Option<f64>>,
+    pub p99_seconds: Vec<Option<f64>>,
+}
+
+/// One route of a node's API over the last sampling interval and the window.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Facet {
+    /// Method and route pattern, such as `POST /v1/kms/sign`.
+    pub facet: String,
+    /// Requests per second over the window.
+    pub request_rate: Option<f64>,
+    /// Share of 5xx answers over the window, 0 to 1.
+    pub error_ratio: Option<f64>,
+    /// Share of 4xx answers over the window, 0 to 1.
+    pub refused_ratio: Option<f64>,
+    pub p50_seconds: Option<f64>,
+    pub p95_seconds: Option<f64>,
+    pub p99_seconds: Option<f64>,
+    /// Requests since the node started.
+    pub requests_total: f64,
+}
+
+/// `GET /api/nodes/{id}/metrics/facets`: the node's routes, busiest first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FacetList {
+    pub as_of: Timestamp,
+    pub id: String,
+    pub window_seconds: f64,
+    pub facets: Vec<Facet>,
+}
+
+/// How the points of a query were made.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QueryKind {
+    /// The value as scraped.
+    Value,
+    /// Increase per second since the sample before, aware of counter resets.
+    Rate,
+}
+
+/// One series of a query answer.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct QuerySeries {
+    /// The label block as scraped, without braces.
+    pub labels: String,
+    pub points: Vec<Option<f64>>,
+}
+
+/// `GET /api/nodes/{id}/metrics/query`: raw series of one metric.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct QueryAnswer {
+    pub as_of: Timestamp,
+    pub id: String,
+    pub name: String,
+    pub kind: QueryKind,
+    pub times_ms: Vec<u64>,
+    pub series: Vec<QuerySeries>,
+    /// True when more series matched than one answer carries.
+    pub truncated: bool,
+}
+
+/// `GET /api/ui-config`: what the page needs before anything else. Public.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UiConfig {
+    pub as_of: Timestamp,
+    pub version: String,
+    pub instance: String,
+    /// `none`, or `passport`.
+    pub auth_mode: String,
+    pub read_only: bool,
+    pub interval_seconds: f64,
+    pub window_seconds: f64,
+    pub default_theme: String,
+    pub themes: Vec<String>,
+    pub default_language: String,
+    pub languages: Vec<String>,
+}
+
+/// `GET /api/me`: who the console thinks is looking.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Me {
+    pub as_of: Timestamp,
+    pub subject: String,
+    pub tenant: String,
+    /// From `viewer`, `operator`, `admin`.
+    pub roles: Vec<String>,
+    pub auth_mode: String,
+}
+
+/// Whether a log's head was checked against a key this console holds.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LogVerdict {
+    /// The signature is that of the pinned key.
+    Verified,
+    /// No key is pinned, so the signature was not checked.
+    Unverified,
+    /// The signature is wrong, or the log shrank or forked since the last look.
+    Failed,
+    /// The log could not be read.
+    Unreachable,
+}
+
+/// The head of one verifiable log.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LogHead {
+    /// The node whose log it is.
+    pub id: String,
+    pub origin: Option<String>,
+    pub size: Option<u64>,
+    /// Root hash, base64 as in the checkpoint.
+    pub root: Option<String>,
+    pub verdict: LogVerdict,
+    /// What the verdict rests on, in words.
+    pub reason: String,
+    /// When the head was read; `null` when it never was.
+    pub read_at: Option<Timestamp>,
+    /// Since when size and root are what they are.
+    pub unchanged_since: Option<Timestamp>,
+}
+
+/// `GET /api/log-heads`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LogHeads {
+    pub as_of: Timestamp,
+    pub logs: Vec<LogHead>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_order_by_attention_and_keep_their_words() {
+        let all = [
+            NodeState::Healthy,
+            NodeState::Unknown,
+            NodeState::Degraded,
+            NodeState::Down,
+        ];
+        assert!(all.is_sorted());
+        for state in all {
+            let json = serde_json::to_string(&state).expect("a unit variant serialises");
+            assert_eq!(json, format!("\"{}\"", state.as_str()));
+        }
+    }
+
+    #[test]
+    fn field_names_are_camel_case_and_unknown_ones_refused() {
+        let rates = NodeRates {
+            p99_seconds: Some(0.25),
+            ..NodeRates::default()
+        };
+        let json = serde_json::to_value(&rates).expect("rates serialise");
+        assert_eq!(json["p99Seconds"], 0.25);
+        assert!(json["requestRate"].is_null());
+        let odd = r#"{"requestRate":null,"errorRatio":null,"p50Seconds":null,"p95Seconds":null,"p99Seconds":null,"x":1}"#;
+        assert!(serde_json::from_str::<NodeRates>(odd).is_err());
+    }
+}
