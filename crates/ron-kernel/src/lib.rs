@@ -21,6 +21,8 @@ pub mod credits;
 pub mod exit;
 pub mod locks;
 pub mod metrics;
+#[cfg(all(test, loom))]
+mod models;
 pub mod queue;
 pub mod rate;
 pub mod reply;

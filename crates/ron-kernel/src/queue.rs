@@ -215,20 +215,17 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// As above, waiting by yielding to the model checker.
+    /// As above, on the model checker's primitives.
     #[cfg(loom)]
-    pub fn recv(&self, shutdown: &Shutdown, _deadline: Deadline) -> Recv<T> {
-        loop {
-            match self.rx.try_recv() {
-                Ok(item) => return Recv::Item(item),
-                Err(chan::TryRecvError::Disconnected) => return Recv::Closed,
-                Err(chan::TryRecvError::Empty) => {}
-            }
-            if shutdown.is_set() {
-                return Recv::Shutdown;
-            }
-            loom::thread::yield_now();
+    pub fn recv(&self, shutdown: &Shutdown, _deadline: Deadline) -> Recv<T>
+    where
+        T: Send + 'static,
+    {
+        #[cfg(mutant = "queue")] // the mutant drops an item when it sees shutdown
+        if shutdown.is_set() && self.rx.try_recv().is_ok() {
+            return Recv::Shutdown;
         }
+        self.rx.recv_or(shutdown)
     }
 
     /// Takes an item if one waits.

@@ -106,7 +106,7 @@ impl<T: Clone> Ring<T> {
     }
 }
 
-impl<T> Subscriber<T> {
+impl<T: Send + 'static> Subscriber<T> {
     /// Waits for the next item.
     pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T> {
         self.rx.recv(shutdown, deadline)

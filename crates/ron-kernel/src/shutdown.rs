@@ -117,15 +117,23 @@ pub use model::*;
 
 #[cfg(loom)]
 mod model {
-    use loom::sync::Arc;
+    //! The same token for models: hooks wake whoever waits, exactly as in the real one.
     use loom::sync::atomic::{AtomicBool, Ordering};
+    use loom::sync::{Arc, Mutex};
 
     use super::fmt;
 
+    type Hook = Box<dyn FnOnce() + Send>;
+
+    struct Inner {
+        fired: AtomicBool,
+        hooks: Mutex<Vec<Hook>>,
+    }
+
     #[derive(Clone)]
-    pub struct Shutdown(Arc<AtomicBool>);
+    pub struct Shutdown(Arc<Inner>);
     #[derive(Clone)]
-    pub struct ShutdownTrigger(Arc<AtomicBool>);
+    pub struct ShutdownTrigger(Arc<Inner>);
 
     impl fmt::Debug for Shutdown {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,14 +141,23 @@ mod model {
         }
     }
 
+    impl fmt::Debug for ShutdownTrigger {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("ShutdownTrigger")
+        }
+    }
+
     impl Shutdown {
         pub fn pair() -> (ShutdownTrigger, Self) {
-            let flag = Arc::new(AtomicBool::new(false));
-            (ShutdownTrigger(flag.clone()), Self(flag))
+            let inner = Arc::new(Inner {
+                fired: AtomicBool::new(false),
+                hooks: Mutex::new(Vec::new()),
+            });
+            (ShutdownTrigger(inner.clone()), Self(inner))
         }
 
         pub fn is_set(&self) -> bool {
-            self.0.load(Ordering::SeqCst)
+            self.0.fired.load(Ordering::SeqCst)
         }
 
         pub fn wait(&self, _deadline: crate::time::Deadline) -> bool {
@@ -150,12 +167,29 @@ mod model {
             true
         }
 
-        pub fn on_fire(&self, _hook: impl FnOnce() + Send + 'static) {}
+        pub fn on_fire(&self, hook: impl FnOnce() + Send + 'static) {
+            let mut hooks = self.0.hooks.lock().expect("models do not poison");
+            if self.is_set() {
+                drop(hooks);
+                hook();
+            } else {
+                hooks.push(Box::new(hook));
+            }
+        }
     }
 
     impl ShutdownTrigger {
         pub fn fire(&self) {
-            self.0.store(true, Ordering::SeqCst);
+            let hooks = {
+                let mut hooks = self.0.hooks.lock().expect("models do not poison");
+                if self.0.fired.swap(true, Ordering::SeqCst) {
+                    return;
+                }
+                std::mem::take(&mut *hooks)
+            };
+            for hook in hooks {
+                hook();
+            }
         }
     }
 }

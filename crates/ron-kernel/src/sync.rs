@@ -72,9 +72,6 @@ mod model {
             self.0.notify_one();
         }
 
-        pub fn notify_all(&self) {
-            self.0.notify_all();
-        }
     }
 }
 
@@ -91,10 +88,13 @@ pub mod chan {
 
 #[cfg(loom)]
 pub mod chan {
-    //! A bounded channel for models: same shape as crossbeam's, waits by yielding to loom.
+    //! A bounded channel for models: same shape as crossbeam's, with a select over shutdown.
     use std::collections::VecDeque;
 
-    use loom::sync::{Arc, Mutex};
+    use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+    use crate::queue::Recv;
+    use crate::shutdown::Shutdown;
 
     #[derive(Debug)]
     struct State<T> {
@@ -105,9 +105,21 @@ pub mod chan {
     }
 
     #[derive(Debug)]
-    pub struct Sender<T>(Arc<Mutex<State<T>>>);
+    struct Shared<T> {
+        state: Mutex<State<T>>,
+        changed: Condvar,
+    }
+
+    impl<T> Shared<T> {
+        fn lock(&self) -> MutexGuard<'_, State<T>> {
+            self.state.lock().expect("models do not poison")
+        }
+    }
+
     #[derive(Debug)]
-    pub struct Receiver<T>(Arc<Mutex<State<T>>>);
+    pub struct Sender<T>(Arc<Shared<T>>);
+    #[derive(Debug)]
+    pub struct Receiver<T>(Arc<Shared<T>>);
 
     pub enum TrySendError<T> {
         Full(T),
@@ -120,18 +132,21 @@ pub mod chan {
     }
 
     pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-        let state = Arc::new(Mutex::new(State {
-            items: VecDeque::new(),
-            capacity,
-            senders: 1,
-            receivers: 1,
-        }));
-        (Sender(state.clone()), Receiver(state))
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                items: VecDeque::new(),
+                capacity,
+                senders: 1,
+                receivers: 1,
+            }),
+            changed: Condvar::new(),
+        });
+        (Sender(shared.clone()), Receiver(shared))
     }
 
     impl<T> Sender<T> {
         pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
-            let mut s = self.0.lock().expect("models do not poison");
+            let mut s = self.0.lock();
             if s.receivers == 0 {
                 return Err(TrySendError::Disconnected(item));
             }
@@ -139,17 +154,19 @@ pub mod chan {
                 return Err(TrySendError::Full(item));
             }
             s.items.push_back(item);
+            drop(s);
+            self.0.changed.notify_one();
             Ok(())
         }
 
         pub fn len(&self) -> usize {
-            self.0.lock().expect("models do not poison").items.len()
+            self.0.lock().items.len()
         }
     }
 
     impl<T> Receiver<T> {
         pub fn try_recv(&self) -> Result<T, TryRecvError> {
-            let mut s = self.0.lock().expect("models do not poison");
+            let mut s = self.0.lock();
             match s.items.pop_front() {
                 Some(item) => Ok(item),
                 None if s.senders == 0 => Err(TryRecvError::Disconnected),
@@ -158,33 +175,58 @@ pub mod chan {
         }
 
         pub fn len(&self) -> usize {
-            self.0.lock().expect("models do not poison").items.len()
+            self.0.lock().items.len()
+        }
+    }
+
+    impl<T: Send + 'static> Receiver<T> {
+        /// Waits for an item, the last sender leaving, or shutdown.
+        pub fn recv_or(&self, shutdown: &Shutdown) -> Recv<T> {
+            let shared = self.0.clone();
+            shutdown.on_fire(move || {
+                drop(shared.lock()); // a waiter between its check and its wait holds the lock
+                shared.changed.notify_all();
+            });
+            let mut s = self.0.lock();
+            loop {
+                if let Some(item) = s.items.pop_front() {
+                    return Recv::Item(item);
+                }
+                if s.senders == 0 {
+                    return Recv::Closed;
+                }
+                if shutdown.is_set() {
+                    return Recv::Shutdown;
+                }
+                s = self.0.changed.wait(s).expect("models do not poison");
+            }
         }
     }
 
     impl<T> Clone for Sender<T> {
         fn clone(&self) -> Self {
-            self.0.lock().expect("models do not poison").senders += 1;
+            self.0.lock().senders += 1;
             Self(self.0.clone())
         }
     }
 
     impl<T> Clone for Receiver<T> {
         fn clone(&self) -> Self {
-            self.0.lock().expect("models do not poison").receivers += 1;
+            self.0.lock().receivers += 1;
             Self(self.0.clone())
         }
     }
 
     impl<T> Drop for Sender<T> {
         fn drop(&mut self) {
-            self.0.lock().expect("models do not poison").senders -= 1;
+            self.0.lock().senders -= 1;
+            self.0.changed.notify_all();
         }
     }
 
     impl<T> Drop for Receiver<T> {
         fn drop(&mut self) {
-            self.0.lock().expect("models do not poison").receivers -= 1;
+            self.0.lock().receivers -= 1;
         }
     }
 }
