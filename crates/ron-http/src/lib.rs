@@ -14,19 +14,31 @@
 //! before the body; a request is handed to a handler at most once and answered exactly once; no
 //! buffer grows without a limit of [`Limits`]. This crate knows no service.
 
+mod admit;
 mod auth;
 mod body;
+mod client;
+mod conn;
 mod date;
+mod front;
 mod ids;
 mod limits;
+mod listener;
+mod metrics;
 mod openapi;
 mod parse;
 mod request;
 mod responder;
 mod response;
 mod router;
+mod serve;
+mod settle;
+mod slots;
+mod timer;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
+pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
+pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use limits::{FIELDS_MAX, Limits};
 pub use request::{Headers, Method, Request, RequestHead, Transport};
 pub use responder::Responder;

@@ -34,10 +34,9 @@ pub struct Limits {
     pub max_conns: usize,
     /// Requests handed to handlers and not answered yet; the next gets 429.
     pub max_in_flight: usize,
-    /// Requests of one connection answered before the bytes are flushed and others get a turn.
+    /// Pipelined requests of one connection served in a row before others get a turn. The next is
+    /// looked at only when the answer before it is sent, so what waits unsent is one answer.
     pub pipeline_depth: usize,
-    /// Answer bytes that may wait in memory before the next pipelined request is looked at.
-    pub max_unsent_bytes: usize,
     /// How long a connection that was refused is drained, so that the client can read why.
     pub linger_timeout: Duration,
     /// How many bytes of it are drained at most.
@@ -64,7 +63,6 @@ impl Default for Limits {
             max_conns: 1024,
             max_in_flight: 1024,
             pipeline_depth: 16,
-            max_unsent_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),
             linger_bytes: 4 << 20,
             min_rate_bytes_per_s: 64 << 10,

@@ -1,0 +1,276 @@
+//! From a complete head to an admitted request: route, drain, identity, media type, size, in this
+//! order, all before the first byte of the body is looked at.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ron_proto::Problem;
+
+use crate::auth::{Need, Principal};
+use crate::body::BodyDecoder;
+use crate::conn::{After, Exchange, Reading};
+use crate::ids::ShortId;
+use crate::parse::{Framing, Head, Refusal, parse_head};
+use crate::request::{Headers, Method, RequestHead, parse_query};
+use crate::response::Response;
+use crate::router::Found;
+use crate::settle::Shared;
+use crate::slots::Lease;
+
+/// What becomes of a request with a complete head.
+pub(crate) enum Admitted {
+    /// Its body is read next.
+    Reading(Box<Reading>),
+    /// It is answered at once.
+    Answer(Response),
+}
+
+/// Most bytes reserved for a body before any of it arrived.
+const RESERVE_MAX: u64 = 16 << 10;
+
+impl Shared {
+    /// Takes the head off the connection's input and decides on it. A refusal means that the
+    /// framing cannot be trusted.
+    pub(crate) fn admit(
+        &self,
+        lease: &mut Lease<'_>,
+        length: usize,
+        now: Instant,
+    ) -> Result<Admitted, Refusal> {
+        let bytes = &lease.input.bytes()[..length];
+        let head = parse_head(bytes, &self.limits.head_caps())?;
+        let target = std::str::from_utf8(&bytes[head.target.clone()])
+            .map_err(|_| Refusal::BadTarget)?
+            .to_owned();
+        let headers = Headers::new(bytes.to_vec(), head.fields.clone());
+        lease.input.consume(length);
+        let id = headers
+            .raw("x-request-id")
+            .and_then(ShortId::parse)
+            .unwrap_or_else(|| self.ids.fresh(self.clock.unix_ms()));
+        let conditional = matches!(head.method, Method::GET | Method::HEAD);
+        let if_none_match = headers
+            .get("if-none-match")
+            .filter(|_| conditional)
+            .map(Box::from);
+        lease.exchange = Some(Exchange {
+            id,
+            route: None,
+            method: head.method,
+            if_none_match,
+            started: now,
+        });
+        if !head.keep_alive {
+            lease.after = After::Close;
+        }
+        match self.check(lease, &head, headers, &target, id) {
+            Ok(reading) => {
+                if head.expects_continue && lease.input.is_empty() {
+                    // A client that waits in vain sends its body anyway, after a while.
+                    let _ = lease.stream.write(b"HTTP/1.1 100 Continue\r\n\r\n", false);
+                }
+                Ok(Admitted::Reading(reading))
+            }
+            Err(answer) => {
+                skip_body(lease, head.framing);
+                Ok(Admitted::Answer(*answer))
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        lease: &mut Lease<'_>,
+        head: &Head,
+        headers: Headers,
+        target: &str,
+        id: ShortId,
+    ) -> Result<Box<Reading>, Box<Response>> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let (route, values) = self.find(head.method, path)?;
+        let pattern = self.router.routes[route].pattern;
+        if let Some(exchange) = &mut lease.exchange {
+            exchange.route = Some(route);
+        }
+        if self.draining() && !self.router.routes[route].while_draining {
+            self.metrics.reject("draining");
+            return refuse(Problem::draining(self.limits.drain_retry_after_s));
+        }
+        let Some(params) = self.router.params(route, &values) else {
+            return refuse(Problem::bad_request(
+                "a path segment is not valid percent-encoding",
+            ));
+        };
+        let Some(query) = parse_query(query) else {
+            return refuse(Problem::bad_request(
+                "the query is not valid percent-encoded text",
+            ));
+        };
+        let traceparent = headers.get("traceparent").filter(|text| is_trace(text));
+        let traceparent = traceparent.map(str::to_owned);
+        let request_id = id.as_str().to_owned();
+        let head_info = RequestHead {
+            method: head.method,
+            path: path.to_owned(),
+            route: pattern,
+            headers,
+            peer: lease.peer,
+            transport: lease.transport,
+            request_id,
+            traceparent,
+        };
+        let principal = self.authorize(route, &head_info)?;
+        let (decoder, body_cap) = self.check_body(route, head.framing, &head_info)?;
+        let deadline_ms = deadline_header(&head_info)?;
+        self.set_body_limit(lease, route, head.framing);
+        let reserve = match head.framing {
+            Framing::Length(length) => length.min(RESERVE_MAX) as usize,
+            Framing::Chunked | Framing::Empty => 0,
+        };
+        Ok(Box::new(Reading {
+            head: head_info,
+            route,
+            params,
+            query,
+            principal,
+            deadline_ms,
+            decoder,
+            body_cap,
+            body: Vec::with_capacity(reserve),
+        }))
+    }
+
+    /// The route, or the answer to a path or method that has none.
+    fn find<'p>(
+        &self,
+        method: Method,
+        path: &'p str,
+    ) -> Result<(usize, Vec<&'p str>), Box<Response>> {
+        if path == "*" {
+            let all = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT";
+            return Err(Box::new(Response::empty(204).header("allow", all)));
+        }
+        match self.router.find(method, path) {
+            Found::Route(route, values) => Ok((route, values)),
+            Found::Nothing => refuse(Problem::not_found("no such path; see /openapi.json")),
+            Found::OtherMethods(allow) if method == Method::OPTIONS => {
+                Err(Box::new(Response::empty(204).header("allow", allow)))
+            }
+            Found::OtherMethods(allow) => {
+                let detail = format!("this path answers to {allow}");
+                let response = Response::from(Problem::method_not_allowed(detail));
+                Err(Box::new(response.header("allow", allow)))
+            }
+        }
+    }
+
+    fn authorize(&self, route: usize, head: &RequestHead) -> Result<Principal, Box<Response>> {
+        let need = &self.router.routes[route].need;
+        if *need == Need::Public {
+            return Ok(Principal::public());
+        }
+        self.authorizer.authorize(head, need).or_else(|problem| {
+            self.metrics.reject(match problem.status {
+                401 => "unauthorized",
+                403 => "forbidden",
+                _ => "auth_unavailable",
+            });
+            refuse(problem)
+        })
+    }
+
+    /// Media type, coding and length of the body, as far as the head tells them.
+    fn check_body(
+        &self,
+        route: usize,
+        framing: Framing,
+        head: &RequestHead,
+    ) -> Result<(BodyDecoder, usize), Box<Response>> {
+        let route = &self.router.routes[route];
+        let cap = route.body_cap.unwrap_or(self.limits.max_body_bytes);
+        if let Some(coding) = head.headers.raw("content-encoding")
+            && !coding.eq_ignore_ascii_case(b"identity")
+        {
+            self.metrics.reject("content_encoding");
+            return refuse(Problem::unsupported_media_type(
+                "compressed request bodies are not accepted; send it as it is",
+            ));
+        }
+        if let Err(problem) = route.check_content_type(head.header("content-type")) {
+            self.metrics.reject("content_type");
+            return refuse(problem);
+        }
+        match BodyDecoder::new(framing, cap) {
+            Ok(decoder) => Ok((decoder, cap)),
+            Err(refusal) => {
+                self.metrics.reject(refusal.reason());
+                refuse(Problem::too_large(format!("the body is above {cap} bytes")))
+            }
+        }
+    }
+
+    /// How long the body may take: the fixed limit, or on routes for large transfers what the
+    /// minimum rate allows for its length.
+    fn set_body_limit(&self, lease: &mut Lease<'_>, route: usize, framing: Framing) {
+        let bulk = self.router.routes[route].bulk;
+        let extra = match framing {
+            Framing::Length(length) if bulk => self.limits.transfer_time(length),
+            Framing::Chunked if bulk => {
+                let cap = self.router.routes[route].body_cap;
+                self.limits
+                    .transfer_time(cap.unwrap_or(self.limits.max_body_bytes) as u64)
+            }
+            _ => std::time::Duration::ZERO,
+        };
+        lease.due = Some(self.clock.now() + self.limits.body_timeout + extra);
+    }
+
+    /// Requests that handlers owe an answer.
+    pub(crate) fn owed(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+}
+
+/// After an early answer the body is not wanted. One that is here whole is skipped; otherwise the
+/// connection closes, with time for the client to read why.
+fn skip_body(lease: &mut Lease<'_>, framing: Framing) {
+    match framing {
+        Framing::Empty => {}
+        Framing::Length(length) if length <= lease.input.bytes().len() as u64 => {
+            lease.input.consume(length as usize);
+        }
+        Framing::Length(_) | Framing::Chunked => lease.after = After::Linger,
+    }
+}
+
+fn refuse<T>(problem: Problem) -> Result<T, Box<Response>> {
+    Err(Box::new(problem.into()))
+}
+
+/// `X-Request-Deadline-Ms`, if it was sent.
+fn deadline_header(head: &RequestHead) -> Result<Option<u64>, Box<Response>> {
+    let Some(text) = head.headers.raw("x-request-deadline-ms") else {
+        return Ok(None);
+    };
+    let good = !text.is_empty() && text.len() <= 9 && text.iter().all(u8::is_ascii_digit);
+    match std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok())
+    {
+        Some(ms) if good => Ok(Some(ms)),
+        _ => refuse(Problem::bad_request(
+            "X-Request-Deadline-Ms must be a whole number of milliseconds",
+        )),
+    }
+}
+
+/// The form of a W3C trace context: `00-<32 hex>-<16 hex>-<2 hex>`.
+fn is_trace(text: &str) -> bool {
+    let lengths = [2, 32, 16, 2];
+    let mut parts = text.split('-');
+    lengths.iter().all(|length| {
+        parts.next().is_some_and(|part| {
+            part.len() == *length && part.bytes().all(|b| b.is_ascii_hexdigit())
+        })
+    }) && parts.next().is_none()
+}

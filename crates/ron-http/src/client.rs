@@ -1,0 +1,481 @@
+//! The client side: one call with one deadline, a bounded answer, retries where they are safe, a
+//! breaker per peer, and an outcome that says whether the request may have been carried out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_kernel::{
+    Backoff, Breaker, Clock, Deadline, LockSpec, RankedMutex, Shutdown, ShutdownTrigger,
+    SystemClock, assert_no_locks,
+};
+use ron_proto::ProblemBody;
+use serde::de::DeserializeOwned;
+use ureq::http::{self, HeaderName, HeaderValue, Uri};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+
+use crate::request::Method;
+
+/// The row of the lock table that a client adds to its service's topology.
+pub const CLIENT_LOCK: LockSpec = LockSpec {
+    name: "http_breakers",
+    rank: 898,
+    guards: "the breakers of a client, one per peer",
+};
+static BREAKERS: LockSpec = CLIENT_LOCK;
+
+/// Peers with a breaker of their own; more are called without one.
+const PEERS_MAX: usize = 64;
+/// Tries of an idempotent call, the first included.
+const TRIES: u32 = 3;
+const RETRY_BASE: Duration = Duration::from_millis(50);
+const RETRY_CAP: Duration = Duration::from_millis(400);
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The `User-Agent`.
+    pub user_agent: String,
+    /// Idle connections kept per peer; as many as there are threads that call.
+    pub max_idle_per_host: usize,
+    /// Largest answer body in bytes.
+    pub max_response_bytes: u64,
+    /// Longest time to connect; the call's deadline may be earlier.
+    pub connect_timeout: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            user_agent: concat!("ron/", env!("CARGO_PKG_VERSION")).to_owned(),
+            max_idle_per_host: 16,
+            max_response_bytes: 4 << 20,
+            connect_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// One call.
+#[derive(Clone)]
+pub struct Call<'a> {
+    /// The method.
+    pub method: Method,
+    /// The absolute URL.
+    pub url: &'a str,
+    /// Headers; the values are never logged.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The body.
+    pub body: Option<Vec<u8>>,
+    /// Its content type.
+    pub content_type: Option<&'a str>,
+    /// When the caller gives up: connecting, sending and reading included.
+    pub deadline: Deadline,
+    /// True when carrying it out twice is the same as once: such calls are retried.
+    pub idempotent: bool,
+}
+
+impl<'a> Call<'a> {
+    /// A GET.
+    pub fn get(url: &'a str, deadline: Deadline) -> Self {
+        Self {
+            method: Method::GET,
+            url,
+            headers: &[],
+            body: None,
+            content_type: None,
+            deadline,
+            idempotent: true,
+        }
+    }
+
+    /// A POST of JSON; set `idempotent` when it carries an operation id.
+    pub fn post_json(url: &'a str, body: Vec<u8>, deadline: Deadline) -> Self {
+        Self {
+            method: Method::POST,
+            body: Some(body),
+            content_type: Some("application/json"),
+            idempotent: false,
+            ..Self::get(url, deadline)
+        }
+    }
+
+    /// With these headers.
+    pub fn headers(self, headers: &'a [(&'a str, &'a str)]) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// Safe to send again.
+    pub fn idempotent(self, idempotent: bool) -> Self {
+        Self { idempotent, ..self }
+    }
+}
+
+/// An answer, whatever its status.
+#[derive(Clone)]
+pub struct Reply {
+    /// The status.
+    pub status: u16,
+    /// Headers whose values are text; names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// True for 2xx.
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// The first value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self
+            .headers
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON, read strictly.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, CallError> {
+        ron_proto::strict::from_slice(&self.body).map_err(|error| {
+            CallError::new(
+                Failure::BadAnswer,
+                format!("the answer is not what was expected: {error}"),
+            )
+        })
+    }
+
+    /// The problem document of an error answer, if it is one.
+    pub fn problem(&self) -> Option<ProblemBody> {
+        serde_json::from_slice(&self.body).ok()
+    }
+
+    /// `Retry-After` in seconds.
+    pub fn retry_after_s(&self) -> Option<u32> {
+        self.header("retry-after")?.parse().ok()
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Reply({}, {} bytes)", self.status, self.body.len())
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The request never reached the peer: nothing was done.
+    NotSent,
+    /// The peer's breaker is open: nothing was sent.
+    BreakerOpen,
+    /// The request was, or may have been, sent and no answer came: the outcome is unknown.
+    Unknown,
+    /// The peer answered more than the bound allows: the outcome is unknown.
+    TooLarge,
+    /// The peer's answer could not be understood: the outcome is unknown.
+    BadAnswer,
+}
+
+/// A call without an answer. The detail names no header and no body byte.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct CallError {
+    /// What it means.
+    pub kind: Failure,
+    /// What happened.
+    pub detail: String,
+}
+
+impl CallError {
+    fn new(kind: Failure, detail: impl Into<String>) -> Self {
+        Self {
+            kind,
+            detail: detail.into(),
+        }
+    }
+
+    /// True when the peer certainly did nothing.
+    pub fn nothing_done(&self) -> bool {
+        matches!(self.kind, Failure::NotSent | Failure::BreakerOpen)
+    }
+}
+
+/// A client with its connection pool; share it by `Arc`.
+pub struct HttpClient {
+    agent: ureq::Agent,
+    config: ClientConfig,
+    breakers: RankedMutex<BTreeMap<String, Arc<Breaker>>>,
+    seed: AtomicU64,
+    stop: ShutdownTrigger,
+    stopped: Shutdown,
+}
+
+impl fmt::Debug for HttpClient {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "HttpClient({})", self.config.user_agent)
+    }
+}
+
+impl HttpClient {
+    /// A client without connections. It follows no redirects and uses no proxy.
+    pub fn new(config: ClientConfig) -> Self {
+        let settings = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .user_agent(config.user_agent.as_str())
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .max_idle_connections(config.max_idle_per_host * 8)
+            .max_idle_connections_per_host(config.max_idle_per_host)
+            .max_idle_age(Duration::from_secs(30)) // below the servers' idle timeout
+            .no_delay(true)
+            .build();
+        let agent =
+            ureq::Agent::with_parts(settings, DefaultConnector::default(), Literal::default());
+        let (stop, stopped) = Shutdown::pair();
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Self {
+            agent,
+            config,
+            breakers: RankedMutex::new(&BREAKERS, BTreeMap::new()),
+            seed: AtomicU64::new(seed),
+            stop,
+            stopped,
+        }
+    }
+
+    /// Calls, and waits for the whole answer. An answer of any status is `Ok`. Idempotent calls
+    /// are tried up to three times within the deadline when no answer came; others only when
+    /// nothing was sent.
+    pub fn call(&self, call: Call<'_>) -> Result<Reply, CallError> {
+        assert_no_locks("an HTTP call");
+        let uri: Uri = call
+            .url
+            .parse()
+            .map_err(|_| CallError::new(Failure::NotSent, "the URL is not valid"))?;
+        let breaker = self.breaker(&uri);
+        let seed = self
+            .seed
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP, RETRY_BASE, seed);
+        loop {
+            let outcome = self.guarded(&call, &uri, breaker.as_deref());
+            let Err(error) = &outcome else { return outcome };
+            let safe = call.idempotent || error.kind == Failure::NotSent;
+            let again = matches!(error.kind, Failure::NotSent | Failure::Unknown);
+            if !safe || !again || backoff.steps() + 1 >= TRIES {
+                return outcome;
+            }
+            let pause = backoff.next_pause();
+            if pause >= call.deadline.remaining() || self.stopped.wait(Deadline::within(pause)) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Ends calls that run and refuses new ones: part of the drain.
+    pub fn shutdown(&self) {
+        self.stop.fire();
+        self.agent.clone().shutdown();
+    }
+
+    fn breaker(&self, uri: &Uri) -> Option<Arc<Breaker>> {
+        let peer = uri.authority()?.as_str();
+        let mut breakers = self.breakers.lock();
+        if let Some(breaker) = breakers.get(peer) {
+            return Some(breaker.clone());
+        }
+        if breakers.len() >= PEERS_MAX {
+            return None;
+        }
+        Some(breakers.entry(peer.to_owned()).or_default().clone())
+    }
+
+    fn guarded(
+        &self,
+        call: &Call<'_>,
+        uri: &Uri,
+        breaker: Option<&Breaker>,
+    ) -> Result<Reply, CallError> {
+        if let Some(breaker) = breaker
+            && let Err(wait) = breaker.allow(SystemClock.now())
+        {
+            let ms = wait.as_millis();
+            let detail = format!("the peer failed too often; next try in {ms} ms");
+            return Err(CallError::new(Failure::BreakerOpen, detail));
+        }
+        let outcome = self.once(call, uri);
+        if let Some(breaker) = breaker {
+            let ours = outcome
+                .as_ref()
+                .is_err_and(|e| matches!(e.kind, Failure::TooLarge | Failure::BadAnswer));
+            breaker.record(SystemClock.now(), outcome.is_ok() || ours);
+        }
+        outcome
+    }
+
+    fn once(&self, call: &Call<'_>, uri: &Uri) -> Result<Reply, CallError> {
+        if self.stopped.is_set() {
+            return Err(CallError::new(Failure::NotSent, "the client is shut down"));
+        }
+        let left = call.deadline.remaining();
+        if left.is_zero() {
+            return Err(CallError::new(
+                Failure::NotSent,
+                "the deadline had passed before the call",
+            ));
+        }
+        match &call.body {
+            Some(body) => self.run(call, uri, left, body.as_slice()),
+            None => self.run(call, uri, left, ()),
+        }
+    }
+
+    fn run(
+        &self,
+        call: &Call<'_>,
+        uri: &Uri,
+        left: Duration,
+        body: impl ureq::AsSendBody,
+    ) -> Result<Reply, CallError> {
+        let mut request = http::Request::builder()
+            .method(call.method.as_str())
+            .uri(uri)
+            .body(body)
+            .map_err(|_| CallError::new(Failure::NotSent, "the request cannot be built"))?;
+        for (name, value) in call.headers.iter().copied().chain(
+            call.content_type
+                .map(|content_type| ("content-type", content_type)),
+        ) {
+            let pair = (
+                HeaderName::from_bytes(name.as_bytes()),
+                HeaderValue::from_str(value),
+            );
+            let (Ok(name), Ok(mut value)) = pair else {
+                return Err(CallError::new(Failure::NotSent, "a header is not valid"));
+            };
+            value.set_sensitive(name == http::header::AUTHORIZATION);
+            request.headers_mut().append(name, value);
+        }
+        let request = self
+            .agent
+            .configure_request(request)
+            .timeout_global(Some(left))
+            .timeout_connect(Some(left.min(self.config.connect_timeout)))
+            .build();
+        let mut response = self
+            .agent
+            .run(request)
+            .map_err(|error| call_error(&error))?;
+        let body = response
+            .body_mut()
+            .with_config()
+            .limit(self.config.max_response_bytes)
+            .read_to_vec()
+            .map_err(|error| body_error(&error))?;
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        };
+        Ok(Reply {
+            status: response.status().as_u16(),
+            headers: response.headers().iter().filter_map(text).collect(),
+            body,
+        })
+    }
+}
+
+/// What an error before the answer's body means. Its words are ours: the library's may hold a URL.
+fn call_error(error: &ureq::Error) -> CallError {
+    use std::io::ErrorKind as Io;
+    let not_sent = |detail: &str| CallError::new(Failure::NotSent, detail);
+    match error {
+        ureq::Error::BadUri(_) | ureq::Error::Http(_) => not_sent("the URL is not valid"),
+        ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
+        ureq::Error::ConnectionFailed => not_sent("the peer cannot be connected to"),
+        ureq::Error::Tls(_) | ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => {
+            not_sent("https is not available in this build")
+        }
+        ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
+            not_sent("the peer did not accept the connection in time")
+        }
+        ureq::Error::Timeout(_) => {
+            CallError::new(Failure::Unknown, "no answer within the deadline")
+        }
+        ureq::Error::Io(error) => match error.kind() {
+            Io::ConnectionRefused => not_sent("the peer refused the connection"),
+            Io::NotConnected => not_sent("the client is shut down"),
+            Io::HostUnreachable | Io::NetworkUnreachable | Io::AddrNotAvailable => {
+                not_sent("the peer cannot be reached")
+            }
+            kind => CallError::new(Failure::Unknown, format!("the connection failed: {kind}")),
+        },
+        ureq::Error::LargeResponseHeader(..) | ureq::Error::BodyExceedsLimit(_) => {
+            CallError::new(Failure::TooLarge, "the answer is above the client's bound")
+        }
+        _ => CallError::new(
+            Failure::Unknown,
+            "the peer's answer is not HTTP as expected",
+        ),
+    }
+}
+
+/// What an error within the answer's body means: the request has been carried out or not, and the
+/// half answer does not tell.
+fn body_error(error: &ureq::Error) -> CallError {
+    match error {
+        ureq::Error::BodyExceedsLimit(_) => {
+            CallError::new(Failure::TooLarge, "the answer is above the client's bound")
+        }
+        ureq::Error::Timeout(_) => CallError::new(
+            Failure::Unknown,
+            "the answer was not complete within the deadline",
+        ),
+        _ => CallError::new(Failure::Unknown, "the connection failed within the answer"),
+    }
+}
+
+/// Resolves addresses and `localhost` without asking the system, which would cost a thread per
+/// lookup; names go to the system.
+#[derive(Debug, Default)]
+struct Literal {
+    names: DefaultResolver,
+}
+
+impl Resolver for Literal {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &ureq::config::Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let host = uri
+            .host()
+            .unwrap_or("")
+            .trim_start_matches('[')
+            .trim_end_matches(']');
+        let host = if host.eq_ignore_ascii_case("localhost") {
+            "127.0.0.1"
+        } else {
+            host
+        };
+        let Ok(ip) = host.parse() else {
+            return self.names.resolve(uri, config, timeout);
+        };
+        let default = if uri.scheme_str() == Some("https") {
+            443
+        } else {
+            80
+        };
+        let mut addrs = self.empty();
+        addrs.push(std::net::SocketAddr::new(
+            ip,
+            uri.port_u16().unwrap_or(default),
+        ));
+        Ok(addrs)
+    }
+}

@@ -1,0 +1,325 @@
+//! One connection: its socket, what was read and not parsed, what was written and not sent.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::auth::Principal;
+use crate::body::BodyDecoder;
+use crate::ids::ShortId;
+use crate::parse::HeadScanner;
+use crate::request::{Method, RequestHead, Transport};
+use crate::response::Body;
+
+/// The byte stream under a connection; encryption would live behind these four calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream(Arc<OwnedFd>);
+
+impl Stream {
+    /// A stream over a socket that does not block.
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self(Arc::new(socket))
+    }
+
+    /// The socket, for readiness. Sharing it keeps its number from being reused while it is armed.
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        self.0.clone()
+    }
+
+    /// Reads what is there: `Some(0)` at the end of the stream, `None` when nothing is there now.
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::net::recv(&self.0, &mut *into, RecvFlags::empty()) {
+                Ok((_, count)) => return Ok(Some(count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// Sends what fits now; `None` when nothing does. `more` says that other bytes follow at once.
+    pub(crate) fn write(&self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        loop {
+            match rustix::net::send(&self.0, bytes, flags) {
+                Ok(count) => return Ok(Some(count)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(other) => return Err(other.into()),
+            }
+        }
+    }
+
+    /// Says that nothing more will be sent; the other end can still be read.
+    pub(crate) fn finish(&self) {
+        // The peer may be gone already; then there is nobody to tell.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+    }
+}
+
+/// Bytes read and not parsed yet. Empty ones own no memory; a worker lends its own buffer while it
+/// serves a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    data: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// A buffer of that many bytes, for a worker.
+    pub(crate) fn with_size(size: usize) -> Self {
+        Self {
+            data: vec![0; size],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// A buffer that holds just these bytes.
+    pub(crate) fn holding(bytes: &[u8]) -> Self {
+        Self {
+            data: bytes.to_vec(),
+            start: 0,
+            end: bytes.len(),
+        }
+    }
+
+    /// What is there.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.data[self.start..self.end]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Replaces what is there by `bytes`, which fit.
+    pub(crate) fn load(&mut self, bytes: &[u8]) {
+        self.data[..bytes.len()].copy_from_slice(bytes);
+        (self.start, self.end) = (0, bytes.len());
+    }
+
+    /// Where the next bytes go.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.data.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        &mut self.data[self.end..]
+    }
+
+    pub(crate) fn filled(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.data.len()
+    }
+}
+
+/// Bytes of one answer that are not sent yet.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// Head, and a small body behind it.
+    pub bytes: Vec<u8>,
+    sent: usize,
+    /// A large body that follows.
+    pub body: Option<Body>,
+    body_sent: usize,
+}
+
+impl Output {
+    /// Bytes still to be sent.
+    pub(crate) fn len(&self) -> usize {
+        let body = self.body.as_ref().map_or(0, |body| body.as_bytes().len());
+        self.bytes.len() - self.sent + body - self.body_sent
+    }
+
+    /// Sends what fits now; true when all is sent, and then no memory is held.
+    pub(crate) fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
+        while self.sent < self.bytes.len() {
+            match stream.write(&self.bytes[self.sent..], self.body.is_some())? {
+                Some(count) => self.sent += count,
+                None => return Ok(false),
+            }
+        }
+        if let Some(body) = &self.body {
+            let bytes = body.as_bytes();
+            while self.body_sent < bytes.len() {
+                match stream.write(&bytes[self.body_sent..], false)? {
+                    Some(count) => self.body_sent += count,
+                    None => return Ok(false),
+                }
+            }
+        }
+        *self = Self::default();
+        Ok(true)
+    }
+}
+
+/// What a parked connection waits for, and so what its time limit means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The first byte of a request.
+    Idle,
+    /// The rest of a head.
+    Head,
+    /// The rest of a body.
+    Body,
+    /// Room to send.
+    Write,
+    /// The end of what the client still sends after a refusal.
+    Linger,
+    /// A worker: bytes of the next request are here already.
+    Ready,
+}
+
+/// What becomes of the connection after the answer is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It serves the next request.
+    Keep,
+    /// It is closed.
+    Close,
+    /// It is closed once the client has had time to read the answer.
+    Linger,
+}
+
+/// What of the request under way its answer needs.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub id: ShortId,
+    pub route: Option<usize>,
+    pub method: Method,
+    pub if_none_match: Option<Box<str>>,
+    pub started: Instant,
+}
+
+/// A request whose head is accepted and whose body is not complete.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub head: RequestHead,
+    pub route: usize,
+    pub params: Vec<(&'static str, String)>,
+    pub query: Vec<(String, String)>,
+    pub principal: Principal,
+    /// How long the client gives us, if it says so, in milliseconds.
+    pub deadline_ms: Option<u64>,
+    pub decoder: BodyDecoder,
+    pub body_cap: usize,
+    pub body: Vec<u8>,
+}
+
+/// A connection. It is owned by whoever holds its lease; only the owner touches the socket.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub stream: Stream,
+    pub peer: SocketAddr,
+    pub transport: Transport,
+    pub input: Input,
+    pub scan: HeadScanner,
+    pub reading: Option<Box<Reading>>,
+    pub output: Output,
+    pub exchange: Option<Exchange>,
+    pub step: Step,
+    pub after: After,
+    /// The request under way; late answers to earlier ones are told apart by it.
+    pub seq: u32,
+    /// When the step under way must be over.
+    pub due: Option<Instant>,
+    /// How many bytes may still be drained.
+    pub linger_left: usize,
+    /// False until the socket was first registered for readiness.
+    pub registered: bool,
+}
+
+impl Conn {
+    pub(crate) fn new(stream: Stream, peer: SocketAddr, transport: Transport) -> Self {
+        Self {
+            stream,
+            peer,
+            transport,
+            input: Input::default(),
+            scan: HeadScanner::default(),
+            reading: None,
+            output: Output::default(),
+            exchange: None,
+            step: Step::Idle,
+            after: After::Keep,
+            seq: 0,
+            due: None,
+            linger_left: 0,
+            registered: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_keeps_its_bytes_in_order_through_reads_and_consumption() {
+        let mut input = Input::with_size(8);
+        input.room()[..5].copy_from_slice(b"abcde");
+        input.filled(5);
+        input.consume(3);
+        assert_eq!(input.bytes(), b"de");
+        let room = input.room();
+        assert_eq!(room.len(), 6);
+        room[..2].copy_from_slice(b"fg");
+        input.filled(2);
+        assert_eq!(input.bytes(), b"defg");
+        input.consume(4);
+        assert!(input.is_empty());
+        assert_eq!(Input::default().size(), 0);
+        assert_eq!(Input::holding(b"xy").bytes(), b"xy");
+    }
+
+    #[test]
+    fn output_is_sent_in_pieces_as_the_peer_reads() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
+        ours.set_nonblocking(true).expect("a socket option");
+        let stream = Stream::new(ours.into());
+        let body: Vec<u8> = (0..3_000_000_u32).map(|i| i as u8).collect();
+        let mut output = Output {
+            bytes: b"head".to_vec(),
+            body: Some(Body::Owned(body.clone())),
+            ..Output::default()
+        };
+        assert_eq!(output.len(), 4 + body.len());
+        let reader = std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut all = Vec::new();
+                std::io::Read::read_to_end(&mut theirs, &mut all).expect("the peer reads");
+                all
+            });
+            let mut partial = 0;
+            while !output.flush(&stream).expect("the peer is there") {
+                partial += 1;
+                std::thread::yield_now();
+            }
+            assert!(partial > 0, "three megabytes do not fit a socket at once");
+            drop(stream);
+            reader.join().expect("the reader ends")
+        });
+        assert_eq!(&reader[..4], b"head");
+        assert!(reader[4..] == body[..]);
+        assert_eq!(output.len(), 0);
+    }
+}

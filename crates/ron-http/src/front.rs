@@ -1,0 +1,358 @@
+//! The poll thread of a front, and how a front is started and stopped.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_kernel::{
+    KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry, SharedClock, Shutdown, Supervisor,
+    ThreadCtx, ThreadSpec, queue,
+};
+use ron_proto::Problem;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::auth::Authorizer;
+use crate::conn::{After, Conn, Step, Stream};
+use crate::ids::Ids;
+use crate::limits::Limits;
+use crate::listener::{Accepted, Listener};
+use crate::metrics::HttpMetrics;
+use crate::request::Transport;
+use crate::router::Router;
+use crate::settle::Shared;
+use crate::slots::{FREE_ROW, SLOT_ROW, Slots, Was};
+use crate::timer::{Timer, Waker};
+
+/// The rows of a service's topology that a front runs as.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontSpec {
+    /// The poll thread.
+    pub poll: &'static ThreadSpec,
+    /// The worker pool.
+    pub workers: &'static ThreadSpec,
+    /// The queue between them; holds connections, so it is made as large as they can be many.
+    pub queue: &'static QueueSpec,
+}
+
+const LISTENER_ROW: LockSpec = LockSpec {
+    name: "http_listener",
+    rank: 899,
+    guards: "the listening socket, until intake stops",
+};
+static LISTENER_LOCK: LockSpec = LISTENER_ROW;
+
+/// The rows of the lock table that a front adds to its service's topology.
+pub const FRONT_LOCKS: [LockSpec; 3] = [LISTENER_ROW, SLOT_ROW, FREE_ROW];
+
+/// Slots beyond `max_conns`, for connections that are told 503 and closed.
+const REFUSAL_SLOTS: usize = 64;
+/// Connections accepted before others get a turn.
+const ACCEPT_TURN: usize = 64;
+/// How long accepting pauses when descriptors or memory ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The longest sleep of the poll thread; everything it must not miss wakes it.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How long open requests may still take when the front is told to end.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// Epoll tokens that are no connection.
+const LISTENER: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX - 1;
+
+/// One listener with its threads; made by [`Front::start`].
+#[derive(Debug)]
+pub struct Front;
+
+/// A running front.
+#[derive(Clone)]
+pub struct FrontHandle {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+}
+
+impl Front {
+    /// Starts a front on a bound listener: one poll thread and `workers` workers, spawned by the
+    /// supervisor. It ends when the stage of its poll thread is drained.
+    ///
+    /// # Panics
+    /// When two routes have one method and shape.
+    #[allow(clippy::too_many_arguments)] // a start-up call with the parts a front is made of
+    pub fn start(
+        spec: &FrontSpec,
+        listener: TcpListener,
+        router: Router,
+        authorizer: Arc<dyn Authorizer>,
+        limits: Limits,
+        workers: usize,
+        sup: &Supervisor,
+        registry: &Registry,
+        km: &KernelMetrics,
+        clock: SharedClock,
+    ) -> io::Result<FrontHandle> {
+        let listener = Arc::new(Listener::new(listener)?);
+        let addr = listener.addr()?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = Waker(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(
+            &epoll,
+            &wake.0,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN,
+        )?;
+        let router = router.compile();
+        let metrics = HttpMetrics::new(registry, &router.routes);
+        let count = limits.max_conns + REFUSAL_SLOTS;
+        let slots = Slots::new(
+            count,
+            Timer::new(clock.now(), wake),
+            metrics.connections.clone(),
+        );
+        // Twice the slots: a token of a connection that has ended may still wait beside its
+        // successor's.
+        let (sender, receiver) = queue(spec.queue, 2 * count, km);
+        let (done_trigger, done) = Shutdown::pair();
+        let shared = Arc::new(Shared {
+            router,
+            authorizer,
+            limits,
+            clock,
+            metrics,
+            slots,
+            epoll,
+            queue: sender,
+            ids: Ids::new(),
+            listener: RankedMutex::new(&LISTENER_LOCK, Some(listener)),
+            draining: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            polling: AtomicBool::new(false),
+            done: done_trigger,
+        });
+        let stop = shared.clone();
+        sup.stage_token(spec.poll.stage).on_fire(move || {
+            if stop.polling.load(Ordering::SeqCst) {
+                stop.slots.timer.waker.wake();
+            } else {
+                stop.done.fire(); // nobody polls any more, so nobody else will
+            }
+        });
+        let (poll, work) = (shared.clone(), shared.clone());
+        sup.spawn(spec.poll, move |ctx| Poll::new(&poll).run(ctx));
+        sup.spawn_pool(spec.workers, workers.max(1), move |ctx| {
+            crate::serve::work(&work, &receiver, &done, ctx);
+        });
+        Ok(FrontHandle { shared, addr })
+    }
+}
+
+impl FrontHandle {
+    /// The address it listens on.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Closes the listener; from here on new requests get 503 `draining`, except on routes that
+    /// go on while draining, and every answer closes its connection.
+    pub fn stop_intake(&self) {
+        self.shared.draining.store(true, Ordering::SeqCst);
+        self.shared.slots.timer.waker.wake();
+    }
+
+    /// Open connections.
+    pub fn connections(&self) -> usize {
+        self.shared.slots.used()
+    }
+
+    /// Requests that handlers owe an answer.
+    pub fn in_flight(&self) -> usize {
+        self.shared.owed()
+    }
+}
+
+impl std::fmt::Debug for FrontHandle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "FrontHandle({})", self.addr)
+    }
+}
+
+/// The state of the poll thread.
+struct Poll<'a> {
+    shared: &'a Arc<Shared>,
+    listener: Option<Arc<Listener>>,
+    /// When accepting goes on after descriptors ran out.
+    resume: Option<Instant>,
+    /// When what is still open is given up; set when the front is told to end.
+    give_up: Option<Instant>,
+}
+
+impl<'a> Poll<'a> {
+    fn new(shared: &'a Arc<Shared>) -> Self {
+        let listener = shared.listener.lock().clone();
+        let mut poll = Self {
+            shared,
+            listener,
+            resume: None,
+            give_up: None,
+        };
+        poll.watch_listener(true);
+        poll
+    }
+
+    fn run(&mut self, ctx: &ThreadCtx) {
+        self.shared.polling.store(true, Ordering::SeqCst);
+        let _ended = Ended(self.shared);
+        let mut events = Vec::with_capacity(256);
+        loop {
+            let now = self.shared.clock.now();
+            let limit = self
+                .resume
+                .or(self.give_up)
+                .map(|at| at.saturating_duration_since(now));
+            let cap = limit.map_or(SLEEP_MAX, |limit| limit.min(SLEEP_MAX));
+            let sleep = self.shared.slots.timer.fall_asleep(now, cap);
+            wait(self.shared, &mut events, sleep);
+            self.shared.slots.timer.woke();
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    WAKE => self.shared.slots.timer.waker.clear(),
+                    token => self.ready(token),
+                }
+            }
+            let now = self.shared.clock.now();
+            if self.shared.slots.timer.is_due(now) {
+                let shared = self.shared;
+                shared
+                    .slots
+                    .sweep(now, |lease, was, answer| shared.expired(lease, was, answer));
+            }
+            if self.resume.is_some_and(|at| at <= now) {
+                self.watch_listener(true);
+            }
+            if ctx.shutdown.is_set() {
+                self.shared.draining.store(true, Ordering::SeqCst);
+            }
+            if self.shared.draining() {
+                self.stop_accepting();
+            }
+            if ctx.shutdown.is_set() && self.ended(now) {
+                self.shared.done.fire();
+                return;
+            }
+        }
+    }
+
+    /// A connection's socket is ready: to the workers.
+    fn ready(&self, token: u64) {
+        let due = self.shared.clock.now() + self.shared.limits.request_deadline;
+        if self.shared.slots.ready(token, due) {
+            self.shared.push(token);
+        }
+    }
+
+    /// Registers the listener, or takes its readiness away for a while.
+    fn watch_listener(&mut self, on: bool) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        let data = epoll::EventData::new_u64(LISTENER);
+        let flags = if on {
+            epoll::EventFlags::IN
+        } else {
+            epoll::EventFlags::empty()
+        };
+        let epoll = &self.shared.epoll;
+        let known = epoll::modify(epoll, &**listener, data, flags);
+        let watched = known.or_else(|_| epoll::add(epoll, &**listener, data, flags));
+        self.resume = match (watched, on) {
+            (Ok(()), true) => None,
+            _ => Some(self.shared.clock.now() + ACCEPT_PAUSE),
+        };
+    }
+
+    fn accept(&mut self) {
+        let Some(listener) = self.listener.clone() else {
+            return;
+        };
+        for _ in 0..ACCEPT_TURN {
+            match listener.accept() {
+                Accepted::Conn(stream, peer, transport) => self.admit(stream, peer, transport),
+                Accepted::Gone => {}
+                Accepted::Nobody => return,
+                Accepted::Exhausted => {
+                    self.shared.metrics.reject("accept_resources");
+                    return self.watch_listener(false);
+                }
+            }
+        }
+    }
+
+    fn admit(&self, stream: Stream, peer: SocketAddr, transport: Transport) {
+        let shared = self.shared;
+        let full = shared.slots.used() >= shared.limits.max_conns;
+        let Ok(mut lease) = shared.slots.insert(Conn::new(stream, peer, transport)) else {
+            shared.metrics.reject("max_conns");
+            return; // not even room to say so
+        };
+        if full {
+            shared.metrics.reject("max_conns");
+            lease.after = After::Linger;
+            let problem = Problem::unavailable("too many connections", 1);
+            shared.finish(lease, problem.into());
+        } else {
+            let due = shared.clock.now() + shared.limits.idle_timeout;
+            shared.arm(lease, due);
+        }
+    }
+
+    /// Closes the listener and lets long polls go; the second time does nothing.
+    fn stop_accepting(&mut self) {
+        let Some(listener) = self.listener.take() else {
+            return;
+        };
+        let shared = self.shared;
+        let _ = epoll::delete(&shared.epoll, &*listener); // closing it does the same
+        drop(shared.listener.lock().take());
+        drop(listener);
+        self.resume = None;
+        shared.slots.seize_all(
+            |_, was, long_poll| was == Was::Waiting && long_poll,
+            |lease, _, answer| {
+                let problem = Problem::draining(shared.limits.drain_retry_after_s);
+                shared.finish(lease, answer.unwrap_or_else(|| problem.into()));
+            },
+        );
+    }
+
+    /// True when nothing is open any more, or what is has had its time.
+    fn ended(&mut self, now: Instant) -> bool {
+        let shared = self.shared;
+        shared.slots.ending.store(true, Ordering::SeqCst);
+        let give_up = *self.give_up.get_or_insert(now + LAST_ANSWERS);
+        let late = now >= give_up;
+        shared.slots.seize_all(
+            |conn, was, _| late || (was == Was::Armed && conn.step != Step::Write),
+            |lease, _, _| drop(lease),
+        );
+        late || shared.slots.used() == 0
+    }
+}
+
+/// Marks the end of the poll thread's body, also by a panic.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.polling.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Waits for readiness; an interrupted wait brings nothing.
+fn wait(shared: &Shared, events: &mut Vec<epoll::Event>, sleep: Duration) {
+    let timeout = Timespec {
+        tv_sec: sleep.as_secs() as i64,
+        tv_nsec: i64::from(sleep.subsec_nanos()),
+    };
+    let space = rustix::buffer::spare_capacity(events);
+    let _ = epoll::wait(&shared.epoll, space, Some(&timeout));
+}

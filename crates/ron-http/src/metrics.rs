@@ -1,0 +1,120 @@
+//! The HTTP metrics. Hot series are resolved once per route, so that counting an answer takes no
+//! lock and no hashing.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
+
+use crate::request::Method;
+use crate::router::Route;
+
+/// Statuses with a cell of their own; others take the slow path.
+const STATUSES: [u16; 16] = [
+    200, 201, 202, 204, 304, 400, 401, 403, 404, 409, 415, 422, 429, 500, 503, 504,
+];
+
+/// The route label of requests that found no route.
+const UNMATCHED: &str = "unmatched";
+
+#[derive(Debug)]
+struct RouteSeries {
+    pattern: &'static str,
+    method: Method,
+    seconds: Histogram,
+    by_status: [OnceLock<Counter>; STATUSES.len()],
+}
+
+/// What a front counts. Fronts of one registry share the series.
+#[derive(Debug)]
+pub(crate) struct HttpMetrics {
+    requests: CounterVec,
+    seconds: HistogramVec,
+    rejects: CounterVec,
+    routes: Vec<RouteSeries>,
+    pub connections: Gauge,
+    pub in_flight: Gauge,
+    pub late_answers: Counter,
+    pub dropped: Counter,
+    pub panics: Counter,
+}
+
+impl HttpMetrics {
+    pub(crate) fn new(registry: &Registry, routes: &[Route]) -> Self {
+        let seconds = registry.histogram_vec(
+            "http_request_duration_seconds",
+            "From a complete head to its answer.",
+            &["route", "method"],
+            LATENCY_BUCKETS,
+        );
+        let series = |route: &Route| RouteSeries {
+            pattern: route.pattern,
+            method: route.method,
+            seconds: seconds.with_label_values(&[route.pattern, route.method.as_str()]),
+            by_status: [const { OnceLock::new() }; STATUSES.len()],
+        };
+        Self {
+            requests: registry.counter_vec(
+                "http_requests_total",
+                "Requests answered, by route pattern.",
+                &["route", "method", "status"],
+            ),
+            rejects: registry.counter_vec(
+                "http_rejects_total",
+                "Connections and requests refused before a handler saw them, by reason.",
+                &["reason"],
+            ),
+            routes: routes.iter().map(series).collect(),
+            connections: registry.gauge("http_connections", "Open connections."),
+            in_flight: registry.gauge("http_in_flight", "Requests that handlers owe an answer."),
+            late_answers: registry.counter(
+                "http_late_answers_total",
+                "Answers discarded because the client had 504 already or was gone.",
+            ),
+            dropped: registry.counter(
+                "http_dropped_responders_total",
+                "Requests given up without an answer; the client got 500.",
+            ),
+            panics: registry.counter("http_handler_panics_total", "Handlers that panicked."),
+            seconds,
+        }
+    }
+
+    /// Counts one answer.
+    pub(crate) fn answered(
+        &self,
+        route: Option<usize>,
+        method: Method,
+        status: u16,
+        took: Duration,
+    ) {
+        let Some(series) = route.and_then(|route| self.routes.get(route)) else {
+            self.slow(UNMATCHED, method, status).inc();
+            let labels = [UNMATCHED, method.as_str()];
+            self.seconds
+                .with_label_values(&labels)
+                .observe(took.as_secs_f64());
+            return;
+        };
+        series.seconds.observe(took.as_secs_f64());
+        match STATUSES.iter().position(|known| *known == status) {
+            Some(cell) if series.method == method => {
+                let counter = series.by_status[cell]
+                    .get_or_init(|| self.slow(series.pattern, method, status));
+                counter.inc();
+            }
+            _ => self.slow(series.pattern, method, status).inc(),
+        }
+    }
+
+    fn slow(&self, route: &str, method: Method, status: u16) -> Counter {
+        let status = status.to_string();
+        self.requests
+            .with_label_values(&[route, method.as_str(), status.as_str()])
+    }
+
+    /// Counts one refusal; `reason` is from a closed set.
+    pub(crate) fn reject(&self, reason: &'static str) {
+        self.rejects.with_label_values(&[reason]).inc();
+    }
+}

@@ -1,0 +1,331 @@
+//! A worker: takes a connection that has something to read or send, parses what is there, admits
+//! requests, runs their handlers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
+use ron_proto::Problem;
+
+use crate::admit::Admitted;
+use crate::conn::{After, Input, Reading, Step};
+use crate::parse::Refusal;
+use crate::request::Request;
+use crate::responder::Responder;
+use crate::response::Response;
+use crate::settle::Shared;
+use crate::slots::Lease;
+
+/// How long a worker waits before it looks whether its front still lives.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// The body of a worker thread: serves until the front is done.
+pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown, ctx: &ThreadCtx) {
+    let mut worker = Worker {
+        shared,
+        lent: Input::default(),
+    };
+    loop {
+        match queue.recv(done, Deadline::within(LOOK)) {
+            Recv::Item(token) => worker.serve(token),
+            Recv::Shutdown | Recv::Closed => return,
+            Recv::Timeout if ctx.shutdown.is_set() => return,
+            Recv::Timeout => {}
+        }
+    }
+}
+
+struct Worker<'a> {
+    shared: &'a Arc<Shared>,
+    /// The read buffer, lent to the connection under service.
+    lent: Input,
+}
+
+/// What the bytes of a connection amount to.
+enum Next {
+    /// More bytes are needed.
+    Starved,
+    /// An answer without a handler.
+    Answer(Response),
+    /// A complete request.
+    Call(Box<Reading>),
+}
+
+impl<'a> Worker<'a> {
+    fn serve(&mut self, token: u64) {
+        let Some(mut lease) = self.shared.slots.take_queued(token) else {
+            return;
+        };
+        match lease.step {
+            Step::Write => {
+                if let Some(lease) = self.shared.settle(lease) {
+                    self.shared.enqueue(lease);
+                }
+            }
+            Step::Linger => self.drain(lease),
+            Step::Ready => self.advance(lease),
+            Step::Idle | Step::Head | Step::Body => {
+                self.lend(&mut lease);
+                let conn = &mut *lease;
+                let read = conn.stream.read(conn.input.room());
+                match read {
+                    Ok(Some(0)) if !conn.input.is_empty() || conn.reading.is_some() => {
+                        self.shared.metrics.reject("closed_early");
+                        self.reclaim(&mut lease);
+                    }
+                    Ok(Some(0)) | Err(_) => self.reclaim(&mut lease),
+                    Ok(None) => self.starve(lease),
+                    Ok(Some(count)) => {
+                        conn.input.filled(count);
+                        self.advance(lease);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the connection this worker's buffer, with what it had read before in front.
+    fn lend(&mut self, lease: &mut Lease<'_>) {
+        let caps = &self.shared.limits;
+        let size = (caps.max_head_bytes + caps.max_request_line_bytes + 8192).max(64 << 10);
+        if self.lent.size() < size {
+            self.lent = Input::with_size(size);
+        }
+        if lease.input.size() >= size {
+            return; // it kept one from an earlier turn
+        }
+        self.lent.load(lease.input.bytes());
+        lease.input = std::mem::take(&mut self.lent);
+    }
+
+    /// Takes the buffer back; what is not parsed yet moves to one of its own size.
+    fn reclaim(&mut self, lease: &mut Lease<'_>) {
+        let rest = match lease.input.is_empty() {
+            true => Input::default(),
+            false => Input::holding(lease.input.bytes()),
+        };
+        let mut buffer = std::mem::replace(&mut lease.input, rest);
+        buffer.consume(buffer.bytes().len());
+        if buffer.size() > self.lent.size() {
+            self.lent = buffer;
+        }
+    }
+
+    /// Serves the requests whose bytes are here, until bytes, output room or its turn run out.
+    fn advance(&mut self, mut lease: Lease<'a>) {
+        for _ in 0..self.shared.limits.pipeline_depth.max(1) {
+            let now = self.shared.clock.now();
+            match self.next(&mut lease, now) {
+                Next::Starved => return self.starve(lease),
+                Next::Answer(response) => self.shared.put_answer(&mut lease, response),
+                Next::Call(reading) => match self.call(lease, reading, now) {
+                    Some((answered, response)) => {
+                        lease = answered;
+                        self.shared.put_answer(&mut lease, response);
+                    }
+                    None => return,
+                },
+            }
+            if lease.input.is_empty() {
+                self.reclaim(&mut lease);
+            }
+            match self.shared.settle(lease) {
+                Some(more) => lease = more,
+                None => return,
+            }
+        }
+        self.shared.enqueue(lease); // others get a turn
+    }
+
+    /// Parks a connection that needs more bytes, under the limit of what it is sending.
+    fn starve(&mut self, mut lease: Lease<'_>) {
+        let limits = &self.shared.limits;
+        let now = self.shared.clock.now();
+        let (step, limit) = if lease.reading.is_some() {
+            (Step::Body, limits.body_timeout)
+        } else if lease.input.is_empty() {
+            (Step::Idle, limits.idle_timeout)
+        } else {
+            (Step::Head, limits.read_timeout)
+        };
+        // A body got its limit with its head; the rest of a head keeps the limit of its first byte.
+        let running = step == Step::Body || (step == Step::Head && lease.step == Step::Head);
+        let due = lease.due.filter(|_| running).unwrap_or(now + limit);
+        lease.step = step;
+        lease.due = Some(due);
+        self.reclaim(&mut lease);
+        self.shared.arm(lease, due);
+    }
+
+    /// Reads and forgets what a refused client still sends.
+    fn drain(&mut self, mut lease: Lease<'_>) {
+        if self.lent.size() == 0 {
+            self.lent = Input::with_size(64 << 10);
+        }
+        while lease.linger_left > 0 {
+            match lease.stream.read(self.lent.room()) {
+                Ok(Some(count)) if count > 0 => {
+                    lease.linger_left = lease.linger_left.saturating_sub(count);
+                }
+                Ok(None) => {
+                    let due = lease.due.unwrap_or_else(|| self.shared.clock.now());
+                    return self.shared.arm(lease, due);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn next(&mut self, lease: &mut Lease<'_>, now: Instant) -> Next {
+        if lease.reading.is_none() {
+            let caps = self.shared.limits.head_caps();
+            let conn = &mut **lease;
+            match conn.scan.advance(conn.input.bytes(), &caps) {
+                Ok(None) => return Next::Starved,
+                Err(refusal) => return self.refuse(lease, refusal),
+                Ok(Some(length)) => {
+                    conn.scan = crate::parse::HeadScanner::default();
+                    conn.due = None;
+                    match self.shared.admit(lease, length, now) {
+                        Ok(Admitted::Reading(reading)) => lease.reading = Some(reading),
+                        Ok(Admitted::Answer(response)) => return Next::Answer(response),
+                        Err(refusal) => return self.refuse(lease, refusal),
+                    }
+                }
+            }
+        }
+        let conn = &mut **lease;
+        let Some(reading) = conn.reading.as_mut() else {
+            return Next::Starved;
+        };
+        let cap = reading.body_cap;
+        let fed = reading
+            .decoder
+            .feed(conn.input.bytes(), &mut reading.body, cap);
+        match fed {
+            Err(refusal) => self.refuse(lease, refusal),
+            Ok(decoded) => {
+                conn.input.consume(decoded.used);
+                match conn.reading.take() {
+                    Some(reading) if decoded.done => {
+                        conn.due = None;
+                        Next::Call(reading)
+                    }
+                    unfinished => {
+                        conn.reading = unfinished;
+                        Next::Starved
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer to bytes that cannot be trusted any further.
+    fn refuse(&self, lease: &mut Lease<'_>, refusal: Refusal) -> Next {
+        self.shared.metrics.reject(refusal.reason());
+        lease.after = After::Linger;
+        lease.reading = None;
+        Next::Answer(problem_of(refusal).into())
+    }
+
+    /// Runs the handler of a complete request. The connection waits in its slot meanwhile, so that
+    /// the deadline holds even when the handler does not return.
+    fn call(
+        &mut self,
+        mut lease: Lease<'a>,
+        reading: Box<Reading>,
+        now: Instant,
+    ) -> Option<(Lease<'a>, Response)> {
+        let shared = self.shared;
+        let route = &shared.router.routes[reading.route];
+        let deadline = deadline_of(shared, &reading, now);
+        let refused = if deadline.at() <= now {
+            shared.metrics.reject("deadline");
+            Some(Problem::deadline_exceeded(
+                "the deadline had passed on arrival",
+            ))
+        } else if shared.in_flight.fetch_add(1, Ordering::AcqRel) >= shared.limits.max_in_flight {
+            shared.in_flight.fetch_sub(1, Ordering::AcqRel);
+            shared.metrics.reject("in_flight");
+            Some(Problem::busy(shared.queue.retry_after_s()))
+        } else {
+            None
+        };
+        if let Some(problem) = refused {
+            return Some((lease, problem.into()));
+        }
+        shared.metrics.in_flight.inc();
+        if lease.input.is_empty() {
+            self.reclaim(&mut lease);
+        }
+        let id = lease.exchange.as_ref().map(|exchange| exchange.id);
+        let ticket = lease.await_answer(deadline.at(), route.long_poll);
+        let id = id.unwrap_or_else(|| shared.ids.fresh(shared.clock.unix_ms()));
+        let responder = Responder::new(shared.clone(), ticket, deadline, id);
+        let request = request_of(*reading, deadline);
+        if catch_unwind(AssertUnwindSafe(|| (route.handler)(request, responder))).is_err() {
+            shared.metrics.panics.inc();
+            tracing::error!(
+                event = "handler_panicked",
+                route = route.pattern,
+                request_id = id.as_str()
+            );
+        }
+        shared.slots.handler_returned(ticket)
+    }
+}
+
+/// The problem that tells a client why its bytes were refused.
+fn problem_of(refusal: Refusal) -> Problem {
+    let detail = refusal.detail();
+    match refusal.status() {
+        413 => Problem::too_large(detail),
+        414 => Problem::uri_too_long(detail),
+        417 => Problem::expectation_failed(detail),
+        431 => Problem::headers_too_large(detail),
+        501 => Problem::not_implemented(detail),
+        505 => Problem::new(505, "http_version", "HTTP version not supported", detail),
+        _ => Problem::bad_request(detail),
+    }
+}
+
+/// When the client is told 504: the route's or the front's deadline, lowered by the client's
+/// wish, lengthened by what a long poll waits.
+fn deadline_of(shared: &Shared, reading: &Reading, now: Instant) -> Deadline {
+    let route = &shared.router.routes[reading.route];
+    let mut limit = route.deadline.unwrap_or(shared.limits.request_deadline);
+    if route.long_poll {
+        let query = reading
+            .query
+            .iter()
+            .find(|(key, _)| key == "wait")
+            .map(|(_, v)| v.as_str());
+        let wait = crate::request::wait_of(query, reading.head.header("prefer"));
+        limit += wait.unwrap_or_default().min(shared.limits.max_wait);
+    }
+    if let Some(wish) = reading.deadline_ms {
+        limit = limit.min(Duration::from_millis(wish));
+    }
+    Deadline::at_instant(now + limit)
+}
+
+fn request_of(reading: Reading, deadline: Deadline) -> Request {
+    let head = reading.head;
+    Request {
+        method: head.method,
+        path: head.path,
+        params: reading.params,
+        query: reading.query,
+        headers: head.headers,
+        body: reading.body,
+        principal: reading.principal,
+        request_id: head.request_id,
+        traceparent: head.traceparent,
+        deadline,
+        peer: head.peer,
+        transport: head.transport,
+        route: head.route,
+    }
+}

@@ -1,0 +1,257 @@
+//! What every thread of a front shares, and the second half of a request's life: the answer is
+//! encoded, sent as far as the socket takes it, and the connection parked, closed or served on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_kernel::{RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
+use ron_proto::Problem;
+use rustix::event::epoll;
+
+use crate::auth::Authorizer;
+use crate::conn::{After, Exchange, Input, Output, Step};
+use crate::ids::Ids;
+use crate::limits::Limits;
+use crate::listener::Listener;
+use crate::metrics::HttpMetrics;
+use crate::responder::{Sink, Ticket};
+use crate::response::{Form, Response, encode};
+use crate::router::Compiled;
+use crate::slots::{Answered, Lease, Slots, Was};
+
+/// What the threads of one front share.
+pub(crate) struct Shared {
+    pub router: Compiled,
+    pub authorizer: Arc<dyn Authorizer>,
+    pub limits: Limits,
+    pub clock: SharedClock,
+    pub metrics: HttpMetrics,
+    pub slots: Slots,
+    pub epoll: std::os::fd::OwnedFd,
+    pub queue: Sender<u64>,
+    pub ids: Ids,
+    /// Taken away by the poll thread when intake stops.
+    pub listener: RankedMutex<Option<Arc<Listener>>>,
+    /// No new requests from here on, except on routes that say so.
+    pub draining: AtomicBool,
+    /// Requests that handlers owe an answer, also those whose client has 504 already.
+    pub in_flight: AtomicUsize,
+    /// True while the poll thread's body runs.
+    pub polling: AtomicBool,
+    /// Fired when the last connection is gone: the workers may end.
+    pub done: ShutdownTrigger,
+}
+
+impl Shared {
+    pub(crate) fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Encodes the answer to the request under way, or to bytes that were none.
+    pub(crate) fn put_answer(&self, lease: &mut Lease<'_>, response: Response) {
+        let now = self.clock.now();
+        let unix_ms = self.clock.unix_ms();
+        let status = response.status;
+        let exchange = lease.exchange.take();
+        let fresh = exchange.is_none().then(|| self.ids.fresh(unix_ms));
+        let id = exchange.as_ref().map(|exchange| exchange.id).or(fresh);
+        if self.draining() && lease.after == After::Keep {
+            lease.after = After::Close;
+        }
+        let head_only = exchange
+            .as_ref()
+            .is_some_and(|e| e.method == crate::request::Method::HEAD);
+        let form = Form {
+            request_id: id.as_ref().map_or("", |id| id.as_str()),
+            head_only,
+            if_none_match: exchange.as_ref().and_then(|e| e.if_none_match.as_deref()),
+            close: lease.after != After::Keep,
+            unix_ms,
+        };
+        let mut output = Output::default();
+        output.body = encode(response, &form, &mut output.bytes);
+        let limit = self.limits.write_timeout + self.limits.transfer_time(output.len() as u64);
+        lease.output = output;
+        lease.due = Some(now + limit);
+        if let Some(Exchange {
+            route,
+            method,
+            started,
+            ..
+        }) = exchange
+        {
+            let took = now.saturating_duration_since(started);
+            self.metrics.answered(route, method, status, took);
+            self.log(route, method, status, form.request_id, took);
+        }
+    }
+
+    fn log(
+        &self,
+        route: Option<usize>,
+        method: crate::request::Method,
+        status: u16,
+        request_id: &str,
+        took: Duration,
+    ) {
+        let route = route.map_or("unmatched", |route| self.router.routes[route].pattern);
+        let took_us = took.as_micros() as u64;
+        if status == 500 {
+            tracing::error!(
+                event = "http_request", %method, route, status, request_id, took_us
+            );
+        } else {
+            tracing::debug!(
+                event = "http_request", %method, route, status, request_id, took_us
+            );
+        }
+    }
+
+    /// Sends what the socket takes. Gives the lease back when all is sent and bytes of the next
+    /// request are here already; otherwise the connection is parked or closed.
+    pub(crate) fn settle<'a>(&'a self, mut lease: Lease<'a>) -> Option<Lease<'a>> {
+        let sent = {
+            let conn = &mut *lease;
+            conn.output.flush(&conn.stream)
+        };
+        match sent {
+            Err(_) => return None, // the peer is gone; the lease closes the connection
+            Ok(false) => {
+                lease.step = Step::Write;
+                let due = lease.due.unwrap_or_else(|| self.clock.now());
+                self.arm(lease, due);
+                return None;
+            }
+            Ok(true) => lease.due = None,
+        }
+        match lease.after {
+            After::Close if lease.input.is_empty() => None,
+            After::Close | After::Linger => {
+                self.linger(lease);
+                None
+            }
+            After::Keep if !lease.input.is_empty() => Some(lease),
+            After::Keep => {
+                lease.input = Input::default();
+                lease.step = Step::Idle;
+                let due = self.clock.now() + self.limits.idle_timeout;
+                self.arm(lease, due);
+                None
+            }
+        }
+    }
+
+    /// Sends no more and drains what the client still sends for a while: closing at once would
+    /// make its kernel throw the answer away.
+    fn linger(&self, mut lease: Lease<'_>) {
+        lease.stream.finish();
+        lease.input = Input::default();
+        lease.reading = None;
+        lease.step = Step::Linger;
+        lease.linger_left = self.limits.linger_bytes;
+        let due = self.clock.now() + self.limits.linger_timeout;
+        lease.due = Some(due);
+        self.arm(lease, due);
+    }
+
+    /// Parks the connection until its socket is ready to read, or to write when output is left.
+    pub(crate) fn arm(&self, mut lease: Lease<'_>, due: Instant) {
+        let socket = lease.stream.socket();
+        let known = std::mem::replace(&mut lease.registered, true);
+        let direction = match lease.step {
+            Step::Write => epoll::EventFlags::OUT,
+            _ => epoll::EventFlags::IN,
+        };
+        let flags = direction | epoll::EventFlags::ONESHOT;
+        let token = lease.token;
+        let data = epoll::EventData::new_u64(token);
+        // Parked first: readiness may be seen before the next line returns. Our own handle keeps
+        // the descriptor from being reused should the connection be closed in between.
+        lease.park_armed(due);
+        let armed = match known {
+            true => epoll::modify(&self.epoll, &*socket, data, flags),
+            false => epoll::add(&self.epoll, &*socket, data, flags),
+        };
+        if armed.is_err() && self.slots.ready(token, due) {
+            drop(self.slots.take_queued(token)); // cannot be watched (no memory): close it
+            self.metrics.reject("accept_resources");
+        }
+    }
+
+    /// Hands a connection with unparsed bytes to the workers.
+    pub(crate) fn enqueue(&self, mut lease: Lease<'_>) {
+        lease.step = Step::Ready;
+        let token = lease.token;
+        lease.park_queued(self.clock.now() + self.limits.request_deadline);
+        self.push(token);
+    }
+
+    /// Queues the token of a connection that is parked as queued.
+    pub(crate) fn push(&self, token: u64) {
+        if let Err(SendError::Full(token) | SendError::Closed(token)) = self.queue.try_send(token)
+            && let Some(lease) = self.slots.take_queued(token)
+        {
+            self.metrics.reject("queue_full");
+            drop(lease);
+        }
+    }
+
+    /// Answers and parks, from any thread.
+    pub(crate) fn finish(&self, mut lease: Lease<'_>, response: Response) {
+        self.put_answer(&mut lease, response);
+        if let Some(lease) = self.settle(lease) {
+            self.enqueue(lease);
+        }
+    }
+
+    /// What a connection whose time is up is told.
+    pub(crate) fn expired(&self, mut lease: Lease<'_>, was: Was, answer: Option<Response>) {
+        if let Some(answer) = answer {
+            return self.finish(lease, answer); // given in time, only its handler still runs
+        }
+        if was == Was::Waiting {
+            self.metrics.reject("deadline");
+            let problem = Problem::deadline_exceeded("no answer within the request deadline");
+            return self.finish(lease, problem.into());
+        }
+        match lease.step {
+            Step::Idle if was == Was::Armed => {}
+            Step::Linger => {}
+            Step::Write => self.metrics.reject("write_timeout"),
+            Step::Head | Step::Body if was == Was::Armed => {
+                let (reason, detail) = match lease.step {
+                    Step::Head => ("head_timeout", "the request head was not complete in time"),
+                    _ => ("body_timeout", "the request body was not complete in time"),
+                };
+                self.metrics.reject(reason);
+                lease.after = After::Linger;
+                self.finish(lease, Problem::request_timeout(detail).into());
+            }
+            Step::Idle | Step::Head | Step::Body | Step::Ready => {
+                self.metrics.reject("queue_wait");
+                lease.after = After::Linger;
+                let wait = self.queue.retry_after_s();
+                let problem = Problem::unavailable("no worker was free in time", wait);
+                self.finish(lease, problem.into());
+            }
+        }
+    }
+}
+
+impl Sink for Shared {
+    fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.metrics.in_flight.dec();
+        if dropped {
+            self.metrics.dropped.inc();
+        } else {
+            ron_kernel::assert_no_locks("an HTTP answer");
+        }
+        match self.slots.answer(ticket, response) {
+            Answered::Deposited => {}
+            Answered::Yours(lease, response) => self.finish(lease, response),
+            Answered::Late => self.metrics.late_answers.inc(),
+        }
+    }
+}

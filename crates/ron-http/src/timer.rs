@@ -1,0 +1,145 @@
+//! When the poll thread has to wake: the earliest time limit of all connections, kept without a
+//! lock. It may be too early, never too late.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Wakes a thread that waits in epoll.
+#[derive(Debug)]
+pub(crate) struct Waker(pub OwnedFd);
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        // The counter is full only if the thread was told 2^64 times already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Takes back what woke it.
+    pub(crate) fn clear(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.0, &mut count); // nothing there: someone else took it
+    }
+}
+
+/// Ticks are milliseconds since the front started, from 1.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    start: Instant,
+    /// The earliest limit known.
+    next: AtomicU64,
+    /// Until when the poll thread sleeps; 0 while it is awake.
+    sleeps_until: AtomicU64,
+    pub waker: Waker,
+}
+
+impl Timer {
+    pub(crate) fn new(start: Instant, waker: Waker) -> Self {
+        Self {
+            start,
+            next: AtomicU64::new(u64::MAX),
+            sleeps_until: AtomicU64::new(0),
+            waker,
+        }
+    }
+
+    /// The tick of a moment, rounded up, so that nothing expires early.
+    pub(crate) fn tick(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.start);
+        since.as_nanos().div_ceil(1_000_000) as u64 + 1
+    }
+
+    /// The last tick that has passed at a moment.
+    pub(crate) fn passed(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.start).as_millis() as u64 + 1
+    }
+
+    /// A limit was set (its slot already says so); wakes the poll thread when it would oversleep.
+    pub(crate) fn note(&self, due: u64) {
+        if due < self.next.load(Ordering::SeqCst) {
+            self.next.fetch_min(due, Ordering::SeqCst);
+            if due < self.sleeps_until.load(Ordering::SeqCst) {
+                self.waker.wake();
+            }
+        }
+    }
+
+    /// Before the slots are looked at: from here on, limits that are set count again.
+    pub(crate) fn start_scan(&self) {
+        self.next.store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// After it: the earliest limit found.
+    pub(crate) fn end_scan(&self, earliest: u64) {
+        self.next.fetch_min(earliest, Ordering::SeqCst);
+    }
+
+    /// True when a limit may have passed.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next.load(Ordering::SeqCst) <= self.passed(now)
+    }
+
+    /// How long the poll thread may sleep, at most `cap`; announces it, so that an earlier limit
+    /// set meanwhile wakes it.
+    pub(crate) fn fall_asleep(&self, now: Instant, cap: Duration) -> Duration {
+        let now = self.passed(now);
+        let until = now + cap.as_millis() as u64;
+        self.sleeps_until.store(until, Ordering::SeqCst);
+        let next = self.next.load(Ordering::SeqCst);
+        Duration::from_millis(next.min(until).saturating_sub(now))
+    }
+
+    pub(crate) fn woke(&self) {
+        self.sleeps_until.store(0, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timer(start: Instant) -> Timer {
+        let flags = rustix::event::EventfdFlags::NONBLOCK;
+        Timer::new(
+            start,
+            Waker(rustix::event::eventfd(0, flags).expect("an eventfd")),
+        )
+    }
+
+    fn woken(timer: &Timer) -> bool {
+        let mut count = [0; 8];
+        rustix::io::read(&timer.waker.0, &mut count).is_ok()
+    }
+
+    #[test]
+    fn an_earlier_limit_wakes_the_sleeper_and_a_later_one_does_not() {
+        let start = ron_kernel::Clock::now(&ron_kernel::SystemClock);
+        let timer = timer(start);
+        let ms = |ms| start + Duration::from_millis(ms);
+        assert_eq!(
+            timer
+                .fall_asleep(start, Duration::from_millis(250))
+                .as_millis(),
+            250
+        );
+        timer.note(timer.tick(ms(400)));
+        assert!(!woken(&timer));
+        timer.note(timer.tick(ms(100)));
+        assert!(woken(&timer));
+        timer.woke();
+        timer.note(timer.tick(ms(50)));
+        assert!(!woken(&timer), "an awake thread looks for itself");
+        assert_eq!(
+            timer
+                .fall_asleep(start, Duration::from_millis(250))
+                .as_millis(),
+            50
+        );
+        assert!(!timer.is_due(ms(49)));
+        assert!(timer.is_due(ms(50)));
+        timer.start_scan();
+        timer.end_scan(timer.tick(ms(400)));
+        assert!(!timer.is_due(ms(399)));
+        assert!(timer.is_due(ms(400)));
+    }
+}

@@ -1,0 +1,283 @@
+//! A front on loopback for tests, and a client that sends exactly the bytes it is told.
+#![allow(dead_code)] // each test file uses its part
+#![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_http::{
+    ApiInfo, Authorizer, FRONT_LOCKS, Front, FrontHandle, FrontSpec, Limits, Need, Principal,
+    PrincipalKind, RequestHead, Router,
+};
+use ron_kernel::{
+    Count, KernelMetrics, Overflow, QueueSpec, Registry, Stage, Supervisor, SystemClock,
+    ThreadSpec, Topology,
+};
+use ron_proto::Problem;
+
+static POLL: ThreadSpec = ThreadSpec {
+    name: "t-http-poll",
+    count: Count::One,
+    stage: Stage::Front,
+    critical: true,
+    job: "accepts and watches",
+};
+static WORKERS: ThreadSpec = ThreadSpec {
+    name: "t-http-",
+    count: Count::Pool("http.workers"),
+    stage: Stage::Front,
+    critical: false,
+    job: "serves",
+};
+static QUEUE: QueueSpec = QueueSpec {
+    name: "http",
+    capacity: 1024,
+    overflow: Overflow::RejectNew,
+    from: "t-http-poll",
+    to: "t-http-*",
+    when_full: "closed",
+};
+static TOPOLOGY: Topology = Topology {
+    service: "test",
+    threads: &[POLL, WORKERS],
+    queues: &[QUEUE],
+    locks: &FRONT_LOCKS,
+};
+
+/// Lets in `Bearer good` with scope `t:read`, and nobody else.
+struct OneToken;
+
+impl Authorizer for OneToken {
+    fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
+        if head.bearer() != Some("good") {
+            return Err(Problem::unauthorized("send a token"));
+        }
+        let principal = Principal {
+            name: "tester".to_owned(),
+            kind: PrincipalKind::Service,
+            scopes: Arc::from(["t:read".to_owned()]),
+            ..Principal::public()
+        };
+        match need {
+            Need::Scope(scope) if !principal.has_scope(scope) => {
+                Err(Problem::forbidden("the token lacks the scope"))
+            }
+            _ => Ok(principal),
+        }
+    }
+}
+
+/// A running front; dropped, it is drained.
+pub struct Served {
+    pub front: FrontHandle,
+    pub sup: Supervisor,
+    pub registry: Registry,
+}
+
+pub fn router() -> Router {
+    Router::new(ApiInfo {
+        title: "test",
+        version: "1",
+        description: "",
+    })
+}
+
+pub fn serve(router: Router, limits: Limits, workers: usize) -> Served {
+    let registry = Registry::new("t");
+    let km = KernelMetrics::new(&registry);
+    let clock = SystemClock::shared();
+    let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let spec = FrontSpec {
+        poll: &POLL,
+        workers: &WORKERS,
+        queue: &QUEUE,
+    };
+    let front = Front::start(
+        &spec,
+        listener,
+        router,
+        Arc::new(OneToken),
+        limits,
+        workers,
+        &sup,
+        &registry,
+        &km,
+        clock,
+    );
+    Served {
+        front: front.expect("the front starts"),
+        sup,
+        registry,
+    }
+}
+
+impl Served {
+    pub fn addr(&self) -> SocketAddr {
+        self.front.addr()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr())
+    }
+
+    /// The value of one series, 0 when it is not there.
+    pub fn metric(&self, series: &str) -> i64 {
+        let text = self.registry.render();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0, |value| value.trim().parse().expect("a whole number"))
+    }
+
+    /// Waits until the condition holds.
+    pub fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(
+                start.elapsed() < Duration::from_secs(5),
+                "not within 5 s: {what}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let report = self.sup.drain(Duration::from_secs(10));
+        if !std::thread::panicking() {
+            assert_eq!(report.stragglers, Vec::<String>::new());
+        }
+    }
+}
+
+/// One answer, as read off the wire.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            key.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a text body")
+    }
+
+    pub fn code(&self) -> String {
+        let body: serde_json::Value = serde_json::from_slice(&self.body).expect("a problem");
+        body["code"].as_str().expect("a code").to_owned()
+    }
+}
+
+/// A blocking connection that gives up after ten seconds.
+pub struct Client {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).expect("the front accepts");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("a socket option");
+        stream
+            .set_write_timeout(Some(Duration::from_secs(10)))
+            .expect("a socket option");
+        stream.set_nodelay(true).expect("a socket option");
+        Self {
+            stream,
+            buffer: Vec::new(),
+        }
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.stream
+            .write_all(bytes.as_ref())
+            .expect("the front reads");
+        self
+    }
+
+    pub fn get(&mut self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n"))
+            .answer()
+    }
+
+    pub fn post(&mut self, path: &str, headers: &str, body: &str) -> Answer {
+        let length = body.len();
+        self.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        ))
+        .answer()
+    }
+
+    /// The next answer; panics when the connection ends before.
+    pub fn answer(&mut self) -> Answer {
+        self.try_answer(false)
+            .expect("an answer before the end of the connection")
+    }
+
+    /// The next answer to a HEAD request.
+    pub fn head_answer(&mut self) -> Answer {
+        self.try_answer(true)
+            .expect("an answer before the end of the connection")
+    }
+
+    pub fn try_answer(&mut self, bodiless: bool) -> Option<Answer> {
+        let end = loop {
+            if let Some(at) = self.buffer.windows(4).position(|w| w == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if !self.fill() {
+                return None;
+            }
+        };
+        let head = String::from_utf8(self.buffer.drain(..end).collect()).expect("an ASCII head");
+        let status = head[9..12].parse().expect("a status");
+        let mut answer = Answer {
+            status,
+            head,
+            body: Vec::new(),
+        };
+        let length = answer
+            .header("content-length")
+            .map_or(0, |v| v.parse().expect("a length"));
+        let length: usize = if bodiless { 0 } else { length };
+        while self.buffer.len() < length {
+            if !self.fill() {
+                return None;
+            }
+        }
+        answer.body = self.buffer.drain(..length).collect();
+        Some(answer)
+    }
+
+    fn fill(&mut self) -> bool {
+        let mut piece = [0; 65536];
+        match self.stream.read(&mut piece) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.buffer.extend_from_slice(&piece[..count]);
+                true
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => false,
+            Err(error) => panic!("no answer: {error}"),
+        }
+    }
+
+    /// True when the front closes the connection without sending more.
+    pub fn is_closed(&mut self) -> bool {
+        self.buffer.is_empty() && !self.fill()
+    }
+}
