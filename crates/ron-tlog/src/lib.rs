@@ -1,1 +1,34 @@
-//! ron-tlog
+//! ron-tlog: the verifiable log. Entries become leaves of an RFC 6962 Merkle tree; signed checkpoints commit to all of
+//! them; anyone with the verifier key can check, offline, that an entry is there and that nothing was changed or lost.
+//!
+//! ```text
+//!              pure, no I/O                                       I/O
+//!  tree   hashing, frontier, proofs                    append  Log: one writer, one write + one fdatasync per batch
+//!  note   C2SP signed notes, verifier keys                     LogReader: snapshots, tiles, bundles, proofs
+//!  checkpoint  origin, size, root as a signed note             Checkpointer: signs and stores the tree head
+//!  tile   tile names, entry bundles                            verify_dir: offline check of a directory
+//!  proof  c2sp.org/tlog-proof@v1                               Disk: OsDisk, and SimDisk that loses and tears writes
+//! ```
+//!
+//! **Invariant:** the pure modules import no file, thread, network or clock.
+//! **Invariant:** what `append` acknowledged is on disk; an entry that a checkpoint covers is never changed or dropped, and
+//! a directory in which that happened is refused by [`append::Log::open`] and by [`append::verify_dir`], naming the index.
+//! **Invariant:** one thread writes (`&mut Log`), readers never block it.
+//!
+//! File and wire formats: `docs/formats/tlog.md`.
+
+pub mod append;
+pub mod checkpoint;
+pub mod note;
+pub mod proof;
+pub mod tile;
+pub mod tree;
+
+pub use append::{
+    AppendError, CheckpointError, Checkpointer, Disk, DiskFile, Log, LogOptions, LogReader,
+    OpenError, OsDisk, ProofError, ReadError, Recovery, SimDisk, Verified, VerifyError, verify_dir,
+};
+pub use checkpoint::Checkpoint;
+pub use note::{Ed25519NoteSigner, Note, NoteSigner, SignFailed, VerifierKey};
+pub use proof::TlogProof;
+pub use tree::Hash;

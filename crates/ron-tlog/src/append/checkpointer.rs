@@ -1,0 +1,88 @@
+//! Publishes checkpoints: signs the durable head, stores the note as a whole, then shows it. One owner, any thread.
+
+use super::disk::{DiskLock, write_atomic};
+use super::errors::CheckpointError;
+use super::state::{Published, Shared};
+use crate::checkpoint::Checkpoint;
+use crate::note::{Note, NoteSignature, NoteSigner};
+use std::sync::Arc;
+
+pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
+
+/// The right to publish checkpoints of one log.
+#[derive(Debug)]
+pub struct Checkpointer {
+    pub(crate) shared: Arc<Shared>,
+    /// Keeps other processes out for as long as checkpoints may be written.
+    pub(crate) _lock: Arc<dyn DiskLock>,
+}
+
+impl Checkpointer {
+    /// Number of durable entries that the published checkpoint does not cover.
+    pub fn uncovered(&self) -> u64 {
+        let covered = self.shared.published_size();
+        self.shared.tree.with(|t| t.size) - covered
+    }
+
+    /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When nothing was appended since
+    /// the last checkpoint, that one is returned and nothing is signed. On an error the last checkpoint stands.
+    pub fn publish(&mut self, signers: &[&dyn NoteSigner]) -> Result<Arc<str>, CheckpointError> {
+        if self.shared.is_poisoned() {
+            return Err(CheckpointError::Poisoned);
+        }
+        let checkpoint = self.shared.tree.with(|t| Checkpoint {
+            origin: self.shared.meta.origin.clone(),
+            size: t.size,
+            root: t.root,
+        });
+        let last = self.shared.published.load();
+        if let Some(last) = last
+            .as_ref()
+            .as_ref()
+            .filter(|p| p.checkpoint == checkpoint)
+        {
+            return Ok(Arc::clone(&last.text));
+        }
+        let text = checkpoint.sign(signers)?;
+        self.store(checkpoint, text)
+    }
+
+    /// Adds signatures (of witnesses, or of further keys) to the published checkpoint `text` that they were made for. A line of
+    /// a key that already signed takes the place of the old one. The signatures are not checked here.
+    pub fn add_signatures(
+        &mut self,
+        text: &str,
+        lines: &[NoteSignature],
+    ) -> Result<Arc<str>, CheckpointError> {
+        if self.shared.is_poisoned() {
+            return Err(CheckpointError::Poisoned);
+        }
+        let last = self.shared.published.load();
+        let last = last
+            .as_ref()
+            .as_ref()
+            .filter(|p| *p.text == *text)
+            .ok_or(CheckpointError::Superseded)?;
+        let mut note = Note::parse(text).map_err(|_| CheckpointError::Superseded)?;
+        for line in lines {
+            note.signatures
+                .retain(|s| (&s.name, s.key_id) != (&line.name, line.key_id));
+            note.signatures.push(line.clone());
+        }
+        self.store(last.checkpoint.clone(), note.to_string())
+    }
+
+    fn store(&self, checkpoint: Checkpoint, text: String) -> Result<Arc<str>, CheckpointError> {
+        let shared = &self.shared;
+        if let Err(e) = write_atomic(&*shared.disk, &shared.dir, CHECKPOINT_NAME, text.as_bytes()) {
+            shared.poison();
+            return Err(CheckpointError::Io(e));
+        }
+        let text: Arc<str> = text.into();
+        shared.published.store(Some(Published {
+            text: Arc::clone(&text),
+            checkpoint,
+        }));
+        Ok(text)
+    }
+}

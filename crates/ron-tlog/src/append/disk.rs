@@ -1,0 +1,244 @@
+//! The file layer under the log: what it asks of a disk, and the real one.
+//!
+//! Durability rules that callers may rely on, and nothing else: file contents are durable after `sync_data`; names (created,
+//! renamed, removed) are durable after `sync_dir` of their directory; a write that returned an error may have happened in part.
+
+use ron_kernel::assert_no_locks;
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A disk: directories and files. Paths are absolute or relative to the process, as usual.
+pub trait Disk: Debug + Send + Sync {
+    /// Makes the directory and its parents (mode 0700) and makes their names durable; no error when it is there.
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+    /// Names of the files in a directory, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Opens an existing file for reading.
+    fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens an existing file for reading and writing.
+    fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Creates an empty file (mode 0600) for reading and writing; an old one of that name is emptied.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Renames a file over another or to a new name in the same directory.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in a directory durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Takes the exclusive lock on a file (made when missing); `None` when someone else holds it.
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>>;
+}
+
+/// An open file.
+pub trait DiskFile: Debug + Send + Sync {
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts or extends (with zeros) the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Makes contents and length durable (fdatasync).
+    fn sync_data(&self) -> io::Result<()>;
+    /// True when the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// Held while the lock is; dropping it lets go.
+pub trait DiskLock: Debug + Send + Sync {}
+
+/// The operating system's file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsDisk;
+
+impl Disk for OsDisk {
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        if dir.is_dir() {
+            return Ok(());
+        }
+        let parent = dir
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        self.create_dir_all(parent)?;
+        match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        self.sync_dir(parent)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            // A name that is not UTF-8 is none of ours.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OsFile(File::open(path)?)))
+    }
+
+    fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OsFile(
+            OpenOptions::new().read(true).write(true).open(path)?,
+        )))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600);
+        Ok(Arc::new(OsFile(options.open(path)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        assert_no_locks("a directory sync");
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
+        let file = options.open(path)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Box::new(OsLock(file)))),
+            Err(e) if e == rustix::io::Errno::WOULDBLOCK => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// The lock lives as long as the file is open.
+#[derive(Debug)]
+struct OsLock(#[expect(dead_code, reason = "held, never read")] File);
+
+impl DiskLock for OsLock {}
+
+#[derive(Debug)]
+struct OsFile(File);
+
+impl DiskFile for OsFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.0.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        assert_no_locks("a write");
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        assert_no_locks("a sync");
+        self.0.sync_data()
+    }
+}
+
+/// Writes a small file so that after a crash either the old or the new one is there, whole, and durable on return.
+pub(crate) fn write_atomic(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let temporary = dir.join(format!("{name}.tmp"));
+    let file = disk.create(&temporary)?;
+    file.write_at(0, bytes)?;
+    file.sync_data()?;
+    disk.rename(&temporary, &dir.join(name))?;
+    disk.sync_dir(dir)
+}
+
+/// Reads a whole small file; `None` when it is not there, an error when it is longer than `most`.
+pub(crate) fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open_read(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let len = file.len()?;
+    if len > most {
+        return Err(io::Error::new(
+            ErrorKind::InvalidData,
+            "the file is longer than it can be",
+        ));
+    }
+    let mut bytes = vec![0; len as usize];
+    let got = file.read_at(0, &mut bytes)?;
+    bytes.truncate(got);
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_real_disk_locks_lists_and_replaces() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let dir = home.path().join("a/b");
+        let disk = OsDisk;
+        disk.create_dir_all(&dir).expect("made");
+        disk.create_dir_all(&dir).expect("made again");
+        write_atomic(&disk, &dir, "x", b"one").expect("written");
+        write_atomic(&disk, &dir, "x", b"two").expect("written");
+        assert_eq!(
+            read_small(&disk, &dir.join("x"), 10).expect("read"),
+            Some(b"two".to_vec())
+        );
+        assert_eq!(read_small(&disk, &dir.join("y"), 10).expect("read"), None);
+        assert!(read_small(&disk, &dir.join("x"), 2).is_err());
+        let held = disk.lock(&dir.join("lock")).expect("no error");
+        assert!(held.is_some());
+        assert!(disk.lock(&dir.join("lock")).expect("no error").is_none());
+        drop(held);
+        assert!(disk.lock(&dir.join("lock")).expect("no error").is_some());
+        assert_eq!(disk.list(&dir).expect("listed"), ["lock", "x"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! What can go wrong with a log, one type per phase. Each text says what to do about it.
+
+use crate::checkpoint::CheckpointFault;
+use crate::note::SignFailed;
+use std::io;
+use std::path::PathBuf;
+
+/// A log could not be opened. Nothing was changed unless said otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file system refused.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// The operation.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process (or this one) has the log open for writing.
+    #[error("the log in {} is in use: another process writes it; stop that one first", .0.display())]
+    InUse(PathBuf),
+    /// A file is of a newer format.
+    #[error("{file} is of format {found}, this program knows up to {known}: use a newer program")]
+    NewerFormat {
+        /// The file.
+        file: String,
+        /// Its version.
+        found: u32,
+        /// The newest known version.
+        known: u32,
+    },
+    /// The directory belongs to another log.
+    #[error(
+        "the directory holds the log `{found}`, not `{wanted}`: check the configured directory and origin"
+    )]
+    Origin {
+        /// Origin in the directory.
+        found: String,
+        /// Origin asked for.
+        wanted: String,
+    },
+    /// The checkpoint cannot be trusted.
+    #[error(
+        "the stored checkpoint is not acceptable ({0}): restore the log from a good copy, or pin the right verifier key"
+    )]
+    Checkpoint(#[from] CheckpointFault),
+    /// Something was changed, lost or taken away. The first index that is affected, as far as it can be told.
+    #[error(
+        "the log is damaged at entry {index}: {why}; nothing is written to it; verify it offline and restore it from a good copy"
+    )]
+    Damaged {
+        /// First entry that is not as it was.
+        index: u64,
+        /// What is wrong.
+        why: String,
+    },
+    /// An option is out of range.
+    #[error("{0}")]
+    Options(&'static str),
+}
+
+impl OpenError {
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+}
+
+/// A batch was not appended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// An entry is longer than the log admits; nothing was written.
+    #[error("entry {at} of the batch has {bytes} bytes, the log admits {most}")]
+    EntryTooLarge {
+        /// Its position in the batch.
+        at: usize,
+        /// Its length.
+        bytes: usize,
+        /// The most that is admitted.
+        most: usize,
+    },
+    /// The batch as a whole is too long; nothing was written. Split it.
+    #[error("the batch has {bytes} bytes, at most {most} can be made durable at once")]
+    BatchTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The most that is admitted.
+        most: usize,
+    },
+    /// The disk failed. Whether the entries survive is not known until the log is opened again; none may be acknowledged.
+    #[error("{what} failed: {source}; the log is closed for writing until it is opened again")]
+    Io {
+        /// The operation.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// An earlier write failed; nothing was written.
+    #[error("the log is closed for writing since an earlier write failed; open it again")]
+    Poisoned,
+}
+
+/// A checkpoint was not published; the last one still stands.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// The key could not sign; try again later.
+    #[error(transparent)]
+    Sign(#[from] SignFailed),
+    /// The disk failed; the log is closed for writing.
+    #[error(
+        "writing the checkpoint failed: {0}; the log is closed for writing until it is opened again"
+    )]
+    Io(io::Error),
+    /// An earlier write failed.
+    #[error("the log is closed for writing since an earlier write failed; open it again")]
+    Poisoned,
+    /// The checkpointer was handed out with `take_checkpointer`.
+    #[error("checkpoints of this log are published by its checkpointer, which was handed out")]
+    HandedOut,
+    /// The signatures to be added do not fit the checkpoint that is published now.
+    #[error("the signatures belong to another checkpoint than the published one")]
+    Superseded,
+}
+
+/// An entry, tile or bundle could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// There is no such entry (yet).
+    #[error("entry {index} is not in the log, which has {size}")]
+    NotFound {
+        /// What was asked for.
+        index: u64,
+        /// The durable size.
+        size: u64,
+    },
+    /// The disk failed.
+    #[error("reading entry {index}: {source}")]
+    Io {
+        /// What was being read.
+        index: u64,
+        /// Why.
+        source: io::Error,
+    },
+    /// What is stored is not what was appended.
+    #[error("the log is damaged at entry {index}: {why}; verify it offline")]
+    Damaged {
+        /// First entry known to be affected.
+        index: u64,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A proof could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// The entry is durable, or will be; no checkpoint covers it yet. Try again after the next one.
+    #[error("entry {index} is not covered by a checkpoint yet ({covered} are)")]
+    NotYetCovered {
+        /// What was asked for.
+        index: u64,
+        /// Size of the last checkpoint.
+        covered: u64,
+    },
+    /// There is no such entry.
+    #[error("entry {index} is not in the log, which has {size}")]
+    NotFound {
+        /// What was asked for.
+        index: u64,
+        /// The durable size.
+        size: u64,
+    },
+    /// The hashes could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// The offline check failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{why}", index.map_or(String::new(), |i| format!("entry {i}: ")))]
+pub struct VerifyError {
+    /// First bad entry; `None` when no entry is to blame (no checkpoint, wrong key, unreadable directory).
+    pub index: Option<u64>,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl VerifyError {
+    pub(crate) fn at(index: u64, why: impl Into<String>) -> Self {
+        Self {
+            index: Some(index),
+            why: why.into(),
+        }
+    }
+
+    pub(crate) fn whole(why: impl Into<String>) -> Self {
+        Self {
+            index: None,
+            why: why.into(),
+        }
+    }
+}

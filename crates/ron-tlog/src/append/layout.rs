@@ -1,0 +1,427 @@
+//! The bytes of segment and index files. Pure encoding and decoding; little-endian; every checksum is CRC-32 over the log's
+//! salt and the bytes, so that a file of another log, or bytes that a caller put into an entry, never pass for ours.
+//!
+//! ```text
+//! segment header, 128 bytes            batch header, 72 bytes             entry, 8 bytes + data
+//!   0 "RONTLSEG"                         0 B7 "RTB"                         0 E5
+//!   8 u32 format                         4 u32 entries in the batch         1 u16 length of data
+//!  12 u32 entries per full segment       8 u32 bytes that follow            3 u32 crc(salt, u64 index, data)
+//!  16 u64 segment number                12 u32 0                            7 00 (RFC 6962 leaf prefix)
+//!  24 u64 index of its first entry      16 u64 index of its first entry     8 data
+//!  32 root of the tree before it        24 root of the tree before it
+//!  64 SHA-256 of the origin             56 u64 size of the checkpoint      index header, 128 bytes
+//!  96 u64 size of the checkpoint           published by then                 0 "RONTLIDX"
+//!     published by then                 64 u32 0                             8 u32 format, 12 u32 entries
+//! 104 0                                 68 u32 crc(salt, bytes 0..68)       16 u64 segment, 24 u64 first index
+//! 124 u32 crc(salt, bytes 0..124)                                           32 u64 length of the segment file
+//!                                                                           40 u32 crc of the tile roots
+//! index body: 32 * n/256 tile roots (tree level 8),                         44 u32 crc of the rest of the body
+//!             8 * n/64 offsets of every 64th entry,                         48 root of the segment
+//!             32 * n leaf hashes                                           124 u32 crc(salt, bytes 0..124)
+//! ```
+
+use crate::tile::TILE_WIDTH;
+use crate::tree::Hash;
+use ron_crypto::hash::sha256;
+
+/// Version of all files of this crate.
+pub(crate) const FORMAT: u32 = 1;
+pub(crate) const SEGMENT_HEADER: usize = 128;
+pub(crate) const BATCH_HEADER: usize = 72;
+pub(crate) const ENTRY_HEADER: usize = 8;
+pub(crate) const INDEX_HEADER: usize = 128;
+/// Offsets are kept for every so many entries.
+pub(crate) const STRIDE: u64 = 64;
+/// Most bytes of entries (with their headers) in one batch.
+pub(crate) const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const BATCH_TAG: u8 = 0xB7;
+pub(crate) const ENTRY_TAG: u8 = 0xE5;
+const BATCH_MAGIC: [u8; 4] = [BATCH_TAG, b'R', b'T', b'B'];
+
+/// The random bytes that start every checksum of one log.
+#[derive(Clone)]
+pub(crate) struct Salt {
+    bytes: [u8; 16],
+    start: crc32fast::Hasher,
+}
+
+impl Salt {
+    pub fn new(bytes: [u8; 16]) -> Self {
+        let mut start = crc32fast::Hasher::new();
+        start.update(&bytes);
+        Self { bytes, start }
+    }
+
+    pub fn bytes(&self) -> &[u8; 16] {
+        &self.bytes
+    }
+
+    pub fn crc(&self, bytes: &[u8]) -> u32 {
+        let mut crc = self.start.clone();
+        crc.update(bytes);
+        crc.finalize()
+    }
+
+    fn entry_crc(&self, index: u64, data: &[u8]) -> u32 {
+        let mut crc = self.start.clone();
+        crc.update(&index.to_le_bytes());
+        crc.update(data);
+        crc.finalize()
+    }
+}
+
+impl PartialEq for Salt {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Salt {}
+
+impl std::fmt::Debug for Salt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Salt({})", hex::encode(self.bytes))
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn hash_at(bytes: &[u8], at: usize) -> Hash {
+    bytes[at..at + 32].try_into().expect("32 bytes")
+}
+
+/// Splits bytes into hashes; a rest shorter than a hash is dropped.
+pub(crate) fn hashes_of(bytes: &[u8]) -> Vec<Hash> {
+    bytes.chunks_exact(32).map(|c| hash_at(c, 0)).collect()
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub segment_entries: u64,
+    pub number: u64,
+    pub first: u64,
+    pub root: Hash,
+    pub checkpoint_size: u64,
+}
+
+impl SegmentHeader {
+    pub fn encode(&self, salt: &Salt, origin: &str) -> [u8; SEGMENT_HEADER] {
+        let mut bytes = [0; SEGMENT_HEADER];
+        bytes[..8].copy_from_slice(b"RONTLSEG");
+        bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(self.segment_entries as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.number.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first.to_le_bytes());
+        bytes[32..64].copy_from_slice(&self.root);
+        bytes[64..96].copy_from_slice(&sha256(origin.as_bytes()));
+        bytes[96..104].copy_from_slice(&self.checkpoint_size.to_le_bytes());
+        let crc = salt.crc(&bytes[..124]);
+        bytes[124..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Says what is wrong with the bytes, if anything.
+    pub fn decode(bytes: &[u8], salt: &Salt, origin: &str) -> Result<Self, String> {
+        if bytes.len() < SEGMENT_HEADER || &bytes[..8] != b"RONTLSEG" {
+            return Err("the segment file has no header".into());
+        }
+        if u32_at(bytes, 8) > FORMAT {
+            return Err(format!(
+                "the segment file is of the newer format {}",
+                u32_at(bytes, 8)
+            ));
+        }
+        if salt.crc(&bytes[..124]) != u32_at(bytes, 124)
+            || hash_at(bytes, 64) != sha256(origin.as_bytes())
+        {
+            return Err("the header of the segment file is damaged or of another log".into());
+        }
+        Ok(Self {
+            segment_entries: u64::from(u32_at(bytes, 12)),
+            number: u64_at(bytes, 16),
+            first: u64_at(bytes, 24),
+            root: hash_at(bytes, 32),
+            checkpoint_size: u64_at(bytes, 96),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BatchHeader {
+    pub count: u32,
+    pub body: u32,
+    pub first: u64,
+    pub root: Hash,
+    pub checkpoint_size: u64,
+}
+
+impl BatchHeader {
+    pub fn encode(&self, salt: &Salt) -> [u8; BATCH_HEADER] {
+        let mut bytes = [0; BATCH_HEADER];
+        bytes[..4].copy_from_slice(&BATCH_MAGIC);
+        bytes[4..8].copy_from_slice(&self.count.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.body.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.first.to_le_bytes());
+        bytes[24..56].copy_from_slice(&self.root);
+        bytes[56..64].copy_from_slice(&self.checkpoint_size.to_le_bytes());
+        let crc = salt.crc(&bytes[..68]);
+        bytes[68..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `None` when the bytes are no whole batch header of this log.
+    pub fn decode(bytes: &[u8], salt: &Salt) -> Option<Self> {
+        if bytes.len() < BATCH_HEADER
+            || bytes[..4] != BATCH_MAGIC
+            || salt.crc(&bytes[..68]) != u32_at(bytes, 68)
+        {
+            return None;
+        }
+        Some(Self {
+            count: u32_at(bytes, 4),
+            body: u32_at(bytes, 8),
+            first: u64_at(bytes, 16),
+            root: hash_at(bytes, 24),
+            checkpoint_size: u64_at(bytes, 56),
+        })
+    }
+}
+
+/// Appends an entry to a batch being built and returns the position of its leaf preimage (a zero byte and the data).
+pub(crate) fn push_entry(out: &mut Vec<u8>, salt: &Salt, index: u64, data: &[u8]) -> usize {
+    let length = u16::try_from(data.len()).expect("the log checks the length before");
+    out.push(ENTRY_TAG);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&salt.entry_crc(index, data).to_le_bytes());
+    out.push(0);
+    out.extend_from_slice(data);
+    out.len() - data.len() - 1
+}
+
+/// Length of the whole entry that starts with these eight bytes; `None` when they start none.
+pub(crate) fn entry_len(header: &[u8]) -> Option<usize> {
+    let ok = header.len() >= ENTRY_HEADER && header[0] == ENTRY_TAG && header[7] == 0;
+    ok.then(|| ENTRY_HEADER + usize::from(u16::from_le_bytes([header[1], header[2]])))
+}
+
+/// Whether these bytes are the whole, undamaged entry of `index`.
+pub(crate) fn entry_holds(entry: &[u8], salt: &Salt, index: u64) -> bool {
+    entry_len(entry) == Some(entry.len())
+        && salt.entry_crc(index, &entry[ENTRY_HEADER..]) == u32_at(entry, 3)
+}
+
+/// The derived file of a full segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IndexHeader {
+    pub segment_entries: u64,
+    pub number: u64,
+    pub segment_len: u64,
+    pub root: Hash,
+    roots_crc: u32,
+    rest_crc: u32,
+}
+
+/// Where the parts of an index file begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IndexParts {
+    pub offsets: u64,
+    pub leaves: u64,
+    pub end: u64,
+}
+
+impl IndexParts {
+    pub fn of(segment_entries: u64) -> Self {
+        let offsets = INDEX_HEADER as u64 + segment_entries / TILE_WIDTH * 32;
+        let leaves = offsets + segment_entries / STRIDE * 8;
+        Self {
+            offsets,
+            leaves,
+            end: leaves + segment_entries * 32,
+        }
+    }
+}
+
+/// Builds a whole index file.
+pub(crate) fn encode_index(
+    salt: &Salt,
+    number: u64,
+    segment_len: u64,
+    root: &Hash,
+    tile_roots: &[Hash],
+    offsets: &[u64],
+    leaves: &[Hash],
+) -> Vec<u8> {
+    let parts = IndexParts::of(leaves.len() as u64);
+    let mut bytes = vec![0; INDEX_HEADER];
+    bytes.reserve(parts.end as usize - INDEX_HEADER);
+    tile_roots.iter().for_each(|h| bytes.extend_from_slice(h));
+    offsets
+        .iter()
+        .for_each(|o| bytes.extend_from_slice(&o.to_le_bytes()));
+    leaves.iter().for_each(|h| bytes.extend_from_slice(h));
+    assert_eq!(
+        bytes.len() as u64,
+        parts.end,
+        "the parts of an index have their sizes"
+    );
+    let roots_crc = salt.crc(&bytes[INDEX_HEADER..parts.offsets as usize]);
+    let rest_crc = salt.crc(&bytes[parts.offsets as usize..]);
+    bytes[..8].copy_from_slice(b"RONTLIDX");
+    bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(leaves.len() as u32).to_le_bytes());
+    bytes[16..24].copy_from_slice(&number.to_le_bytes());
+    bytes[24..32].copy_from_slice(&(number * leaves.len() as u64).to_le_bytes());
+    bytes[32..40].copy_from_slice(&segment_len.to_le_bytes());
+    bytes[40..44].copy_from_slice(&roots_crc.to_le_bytes());
+    bytes[44..48].copy_from_slice(&rest_crc.to_le_bytes());
+    bytes[48..80].copy_from_slice(root);
+    let crc = salt.crc(&bytes[..124]);
+    bytes[124..128].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Reads the header and the tile roots of an index file; `None` when they are not whole.
+pub(crate) fn decode_index_head(bytes: &[u8], salt: &Salt) -> Option<(IndexHeader, Vec<Hash>)> {
+    let head = bytes.get(..INDEX_HEADER)?;
+    if &head[..8] != b"RONTLIDX"
+        || u32_at(head, 8) != FORMAT
+        || salt.crc(&head[..124]) != u32_at(head, 124)
+    {
+        return None;
+    }
+    let header = IndexHeader {
+        segment_entries: u64::from(u32_at(head, 12)),
+        number: u64_at(head, 16),
+        segment_len: u64_at(head, 32),
+        root: hash_at(head, 48),
+        roots_crc: u32_at(head, 40),
+        rest_crc: u32_at(head, 44),
+    };
+    let roots = bytes.get(INDEX_HEADER..IndexParts::of(header.segment_entries).offsets as usize)?;
+    (salt.crc(roots) == header.roots_crc).then(|| (header, hashes_of(roots)))
+}
+
+/// Reads the leaf hashes of a whole index file; `None` when anything in it is not whole.
+pub(crate) fn decode_index_leaves(bytes: &[u8], salt: &Salt) -> Option<Vec<Hash>> {
+    let (header, _) = decode_index_head(bytes, salt)?;
+    let parts = IndexParts::of(header.segment_entries);
+    let rest = bytes.get(parts.offsets as usize..)?;
+    let whole = bytes.len() as u64 == parts.end && salt.crc(rest) == header.rest_crc;
+    whole.then(|| hashes_of(&bytes[parts.leaves as usize..]))
+}
+
+/// `00000012.seg`
+pub(crate) fn segment_name(number: u64) -> String {
+    format!("{number:08}.seg")
+}
+
+/// `00000012.idx`
+pub(crate) fn index_name(number: u64) -> String {
+    format!("{number:08}.idx")
+}
+
+/// The number in a segment file's name.
+pub(crate) fn segment_number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".seg")?;
+    let number: u64 = digits.parse().ok()?;
+    (segment_name(number) == name).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn salt() -> Salt {
+        Salt::new([3; 16])
+    }
+
+    #[test]
+    fn headers_survive_and_notice_every_changed_byte() {
+        let segment = SegmentHeader {
+            segment_entries: 256,
+            number: 2,
+            first: 512,
+            root: [4; 32],
+            checkpoint_size: 511,
+        };
+        let bytes = segment.encode(&salt(), "o");
+        assert_eq!(SegmentHeader::decode(&bytes, &salt(), "o"), Ok(segment));
+        assert!(SegmentHeader::decode(&bytes, &salt(), "p").is_err());
+        assert!(SegmentHeader::decode(&bytes, &Salt::new([9; 16]), "o").is_err());
+        for at in 0..bytes.len() {
+            let mut changed = bytes;
+            changed[at] ^= 0x40;
+            assert!(
+                SegmentHeader::decode(&changed, &salt(), "o").is_err(),
+                "byte {at}"
+            );
+        }
+        let batch = BatchHeader {
+            count: 3,
+            body: 99,
+            first: 515,
+            root: [6; 32],
+            checkpoint_size: 512,
+        };
+        let bytes = batch.encode(&salt());
+        assert_eq!(BatchHeader::decode(&bytes, &salt()), Some(batch));
+        for at in 0..bytes.len() {
+            let mut changed = bytes;
+            changed[at] ^= 0x40;
+            assert_eq!(BatchHeader::decode(&changed, &salt()), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn entries_know_their_place() {
+        let mut bytes = Vec::new();
+        let leaf = push_entry(&mut bytes, &salt(), 7, b"data");
+        assert_eq!(&bytes[leaf..], b"\0data");
+        assert!(entry_holds(&bytes, &salt(), 7));
+        assert!(!entry_holds(&bytes, &salt(), 8), "another index");
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x40;
+            assert!(!entry_holds(&changed, &salt(), 7), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn an_index_survives_and_notices_every_changed_byte() {
+        let leaves: Vec<Hash> = (0..=255).map(|i| [i; 32]).collect();
+        let bytes = encode_index(
+            &salt(),
+            1,
+            9000,
+            &[8; 32],
+            &[[8; 32]],
+            &[128, 500, 900, 1300],
+            &leaves,
+        );
+        let (header, roots) = decode_index_head(&bytes, &salt()).expect("whole");
+        assert_eq!(
+            (header.number, header.segment_len, header.root, roots),
+            (1, 9000, [8; 32], vec![[8; 32]])
+        );
+        assert_eq!(decode_index_leaves(&bytes, &salt()), Some(leaves));
+        for at in (0..bytes.len()).step_by(7) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x40;
+            assert_eq!(decode_index_leaves(&changed, &salt()), None, "byte {at}");
+        }
+        assert_eq!(segment_number("00000012.seg"), Some(12));
+        assert_eq!(
+            segment_number(&segment_name(123_456_789)),
+            Some(123_456_789)
+        );
+        for wrong in ["12.seg", "00000012.idx", "-0000012.seg", "00000012.seg.tmp"] {
+            assert_eq!(segment_number(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! The writer: one owner, one write and one fdatasync per batch, closed for good after the first failure.
+
+use super::checkpointer::Checkpointer;
+use super::disk::{Disk, DiskLock, write_atomic};
+use super::errors::{AppendError, CheckpointError, OpenError};
+use super::layout::{
+    BATCH_BODY_MAX, BATCH_HEADER, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, SegmentHeader,
+    encode_index, index_name, push_entry,
+};
+use super::meta::Meta;
+use super::open::{self, Recovery};
+use super::reader::LogReader;
+use super::state::{Active, FullTile, Sealed, Shared, TreeState};
+use crate::checkpoint::Checkpoint;
+use crate::note::{NoteSigner, VerifierKey};
+use crate::tile::{ENTRY_BYTES_MAX, TILE_WIDTH};
+use crate::tree::{Frontier, Hash, complete_root};
+use ron_crypto::hash::sha256;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries per segment unless the options say otherwise.
+const SEGMENT_ENTRIES: u64 = 65_536;
+/// The batch buffer is given back to the system above this size.
+const BUFFER_KEPT: usize = 1024 * 1024;
+
+/// How a log is opened.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// The log's identity: first line of its checkpoints, and usually the name of its key.
+    pub origin: String,
+    /// Keys of which one must have signed the stored checkpoint. Empty: the signature is not looked at.
+    pub verifiers: Vec<VerifierKey>,
+    /// Heads known from elsewhere (a second path, a witness) that the log must extend; size and root count.
+    pub known_heads: Vec<Checkpoint>,
+    /// Longest admitted entry in bytes, at most 65,535.
+    pub entry_bytes_max: usize,
+    /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps its own.
+    pub segment_entries: u64,
+    /// Salt of a new log's checksums, for reproducible simulation. `None`: random.
+    pub salt: Option<[u8; 16]>,
+}
+
+impl LogOptions {
+    /// Defaults for a log of this origin.
+    pub fn new(origin: impl Into<String>) -> Self {
+        Self {
+            origin: origin.into(),
+            verifiers: Vec::new(),
+            known_heads: Vec::new(),
+            entry_bytes_max: ENTRY_BYTES_MAX,
+            segment_entries: SEGMENT_ENTRIES,
+            salt: None,
+        }
+    }
+
+    /// The same, with the key that the stored checkpoint must be signed by.
+    pub fn verified_by(mut self, key: VerifierKey) -> Self {
+        self.verifiers.push(key);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), OpenError> {
+        if self.origin.is_empty()
+            || self.origin.len() > 1024
+            || self.origin.chars().any(char::is_control)
+        {
+            return Err(OpenError::Options(
+                "the origin must have 1..=1024 bytes and no control characters",
+            ));
+        }
+        if self.entry_bytes_max == 0 || self.entry_bytes_max > ENTRY_BYTES_MAX {
+            return Err(OpenError::Options("entry_bytes_max must be 1..=65535"));
+        }
+        if !Meta::valid_segment_entries(self.segment_entries) {
+            return Err(OpenError::Options(
+                "segment_entries must be a power of two, 256..=65536",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What the writer keeps of the segment being filled.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    pub active: Arc<Active>,
+    pub partial: Vec<Hash>,
+    /// Length of the segment file.
+    pub end: u64,
+}
+
+impl Filling {
+    /// Takes the next entry's leaf: `position` is its place in the segment, `offset` its place in the file.
+    pub fn take(&mut self, position: u64, offset: u64, leaf: Hash) {
+        self.active.note_offset(position, offset);
+        self.partial.push(leaf);
+        if self.partial.len() as u64 == TILE_WIDTH {
+            let leaves =
+                std::mem::replace(&mut self.partial, Vec::with_capacity(TILE_WIDTH as usize));
+            let tile = FullTile {
+                root: complete_root(&leaves),
+                leaves: leaves.into_boxed_slice(),
+            };
+            let cell = &self.active.tiles[(position / TILE_WIDTH) as usize];
+            assert!(cell.set(tile).is_ok(), "a tile is filled once");
+        }
+    }
+}
+
+/// The writer of a log. There is one; it belongs to the thread that appends.
+#[derive(Debug)]
+pub struct Log {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) frontier: Frontier,
+    pub(crate) sealed: Arc<Vec<Arc<Sealed>>>,
+    pub(crate) filling: Filling,
+    pub(crate) entry_bytes_max: usize,
+    pub(crate) checkpointer: Option<Checkpointer>,
+    pub(crate) recovery: Recovery,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) _lock: Arc<dyn DiskLock>,
+}
+
+/// Closes the log for writing unless the batch came through, also when something panics in between.
+struct Armed<'a>(&'a Shared, bool);
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.poison();
+        }
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AppendError {
+    move |source| AppendError::Io { what, source }
+}
+
+impl Log {
+    /// Opens the log in `dir`, or makes a new one where there is none. A torn tail is cut and reported by
+    /// [`Log::recovery`]; everything else that is not as it was is refused.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
+        open::open(disk, dir, options)
+    }
+
+    /// Number of durable entries.
+    pub fn size(&self) -> u64 {
+        self.shared.tree.with(|t| t.size)
+    }
+
+    /// Root of the tree of all durable entries.
+    pub fn root(&self) -> Hash {
+        self.shared.tree.with(|t| t.root)
+    }
+
+    /// The log's origin.
+    pub fn origin(&self) -> &str {
+        &self.shared.meta.origin
+    }
+
+    /// What opening found and mended.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// True once a write has failed.
+    pub fn poisoned(&self) -> bool {
+        self.shared.is_poisoned()
+    }
+
+    /// A handle for readers.
+    pub fn reader(&self) -> LogReader {
+        LogReader(Arc::clone(&self.shared))
+    }
+
+    /// Appends a batch and returns the index of its first entry; the others follow. When this returns, all of them are
+    /// durable. On an error none may be acknowledged: after [`AppendError::Io`] a prefix of them may turn out to be there when the
+    /// log is opened again (all or none, unless the batch crosses a segment).
+    pub fn append<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<u64, AppendError> {
+        self.admit(entries)?;
+        let first = self.frontier.size();
+        if entries.is_empty() {
+            return Ok(first);
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut armed = Armed(&shared, true);
+        let mut rest = entries;
+        while !rest.is_empty() {
+            let filled =
+                self.frontier.size() - self.shared.meta.first_of(self.filling.active.number);
+            if filled == self.shared.meta.segment_entries {
+                self.roll()?;
+                continue;
+            }
+            let room = self.shared.meta.segment_entries - filled;
+            let (part, later) = rest.split_at(rest.len().min(room as usize));
+            self.write_batch(part)?;
+            rest = later;
+        }
+        self.publish_tree();
+        armed.1 = false;
+        if self.buffer.capacity() > BUFFER_KEPT {
+            self.buffer = Vec::new();
+        }
+        Ok(first)
+    }
+
+    fn admit<T: AsRef<[u8]>>(&self, entries: &[T]) -> Result<(), AppendError> {
+        if self.shared.is_poisoned() {
+            return Err(AppendError::Poisoned);
+        }
+        let mut total = 0;
+        for (at, entry) in entries.iter().enumerate() {
+            let bytes = entry.as_ref().len();
+            if bytes > self.entry_bytes_max {
+                return Err(AppendError::EntryTooLarge {
+                    at,
+                    bytes,
+                    most: self.entry_bytes_max,
+                });
+            }
+            total += bytes + ENTRY_HEADER;
+        }
+        if total > BATCH_BODY_MAX {
+            return Err(AppendError::BatchTooLarge {
+                bytes: total,
+                most: BATCH_BODY_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    /// One batch of one segment: encode, write, sync.
+    fn write_batch<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<(), AppendError> {
+        let meta = &self.shared.meta;
+        let first = self.frontier.size();
+        let root = self.frontier.root();
+        self.buffer.clear();
+        self.buffer.resize(BATCH_HEADER, 0);
+        for entry in entries {
+            let index = self.frontier.size();
+            let offset = self.filling.end + self.buffer.len() as u64;
+            let leaf_at = push_entry(&mut self.buffer, &meta.salt, index, entry.as_ref());
+            let leaf = sha256(&self.buffer[leaf_at..]);
+            self.filling
+                .take(index % meta.segment_entries, offset, leaf);
+            self.frontier.push(leaf);
+        }
+        let header = BatchHeader {
+            count: entries.len() as u32,
+            body: (self.buffer.len() - BATCH_HEADER) as u32,
+            first,
+            root,
+            checkpoint_size: self.shared.published_size(),
+        };
+        self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
+        let file = &self.filling.active.file;
+        file.write_at(self.filling.end, &self.buffer)
+            .map_err(failed("writing a batch"))?;
+        file.sync_data().map_err(failed("syncing a batch"))?;
+        self.filling.end += self.buffer.len() as u64;
+        Ok(())
+    }
+
+    /// Seals the full segment and starts the next one.
+    fn roll(&mut self) -> Result<(), AppendError> {
+        let shared = &self.shared;
+        let sealed = seal(&*shared.disk, &shared.dir, &shared.meta, &self.filling)
+            .map_err(failed("writing a segment's index"))?;
+        Arc::make_mut(&mut self.sealed).push(Arc::new(sealed));
+        let number = self.filling.active.number + 1;
+        self.filling = start_segment(
+            &*self.shared.disk,
+            &self.shared.dir,
+            &self.shared.meta,
+            number,
+            self.frontier.root(),
+            self.shared.published_size(),
+        )
+        .map_err(failed("starting a segment"))?;
+        Ok(())
+    }
+
+    /// Shows readers what is durable now.
+    fn publish_tree(&self) {
+        self.shared.tree.store(TreeState {
+            size: self.frontier.size(),
+            root: self.frontier.root(),
+            sealed: Arc::clone(&self.sealed),
+            active: Arc::clone(&self.filling.active),
+            partial: self.filling.partial.clone(),
+            end: self.filling.end,
+        });
+    }
+
+    /// Signs and publishes the head of the durable tree. For logs whose key is at hand; a log whose signer may be slow gives
+    /// its checkpointer to another thread ([`Log::take_checkpointer`]).
+    pub fn publish_checkpoint(
+        &mut self,
+        signer: &dyn NoteSigner,
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.checkpointer
+            .as_mut()
+            .ok_or(CheckpointError::HandedOut)?
+            .publish(&[signer])
+    }
+
+    /// The right to publish checkpoints, to be moved to the thread that does. `None` the second time.
+    pub fn take_checkpointer(&mut self) -> Option<Checkpointer> {
+        self.checkpointer.take()
+    }
+}
+
+/// Writes the index file of a full segment.
+pub(crate) fn seal(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    filling: &Filling,
+) -> io::Result<Sealed> {
+    let (bytes, sealed) = index_of(meta, filling);
+    write_atomic(disk, dir, &index_name(filling.active.number), &bytes)?;
+    Ok(sealed)
+}
+
+/// The index file of a full segment and what stays of it in memory.
+pub(crate) fn index_of(meta: &Meta, filling: &Filling) -> (Vec<u8>, Sealed) {
+    let active = &filling.active;
+    let tile_roots = active.tile_roots();
+    let leaves: Vec<Hash> = active
+        .tiles
+        .iter()
+        .filter_map(|t| t.get())
+        .flat_map(|t| t.leaves.iter().copied())
+        .collect();
+    assert_eq!(
+        leaves.len() as u64,
+        meta.segment_entries,
+        "only a full segment is sealed"
+    );
+    let offsets: Vec<u64> = active
+        .offsets
+        .iter()
+        .map(|o| o.load(Ordering::Relaxed))
+        .collect();
+    let root = complete_root(&tile_roots);
+    let bytes = encode_index(
+        &meta.salt,
+        active.number,
+        filling.end,
+        &root,
+        &tile_roots,
+        &offsets,
+        &leaves,
+    );
+    let sealed = Sealed {
+        segment_len: filling.end,
+        tile_roots,
+        root,
+    };
+    (bytes, sealed)
+}
+
+/// Makes an empty segment file, durable with its name.
+pub(crate) fn start_segment(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    number: u64,
+    root: Hash,
+    checkpoint_size: u64,
+) -> io::Result<Filling> {
+    let header = SegmentHeader {
+        segment_entries: meta.segment_entries,
+        number,
+        first: meta.first_of(number),
+        root,
+        checkpoint_size,
+    };
+    let file = disk.create(&dir.join(super::layout::segment_name(number)))?;
+    file.write_at(0, &header.encode(&meta.salt, &meta.origin))?;
+    file.sync_data()?;
+    disk.sync_dir(dir)?;
+    Ok(Filling {
+        active: Arc::new(Active::new(meta, number, file)),
+        partial: Vec::with_capacity(TILE_WIDTH as usize),
+        end: SEGMENT_HEADER as u64,
+    })
+}

@@ -1,0 +1,156 @@
+//! `log.meta`: what a log directory is, written once. Text, so that an operator can read it.
+//!
+//! ```text
+//! ron-tlog 1
+//! origin <origin>
+//! segment_entries <power of two, 256..=65536>
+//! salt <32 hex>
+//! crc <8 hex, CRC-32 of the lines above>
+//! ```
+
+use super::disk::{Disk, read_small, write_atomic};
+use super::errors::OpenError;
+use super::layout::{FORMAT, Salt};
+use crate::checkpoint::decimal;
+use crate::tile::TILE_WIDTH;
+use std::path::Path;
+
+pub(crate) const META_NAME: &str = "log.meta";
+const META_BYTES_MAX: u64 = 4096;
+
+/// What `log.meta` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub origin: String,
+    pub segment_entries: u64,
+    pub salt: Salt,
+}
+
+impl Meta {
+    /// Tree level of a full segment's root.
+    pub fn segment_level(&self) -> u32 {
+        self.segment_entries.trailing_zeros()
+    }
+
+    pub fn segment_of(&self, index: u64) -> u64 {
+        index / self.segment_entries
+    }
+
+    pub fn first_of(&self, segment: u64) -> u64 {
+        segment * self.segment_entries
+    }
+
+    pub fn valid_segment_entries(entries: u64) -> bool {
+        entries.is_power_of_two() && (TILE_WIDTH..=65_536).contains(&entries)
+    }
+
+    fn lines(&self) -> String {
+        let salt = hex::encode(self.salt.bytes());
+        format!(
+            "ron-tlog {FORMAT}\norigin {}\nsegment_entries {}\nsalt {salt}\n",
+            self.origin, self.segment_entries
+        )
+    }
+
+    pub fn to_text(&self) -> String {
+        let lines = self.lines();
+        format!("{lines}crc {:08x}\n", crc32fast::hash(lines.as_bytes()))
+    }
+
+    pub fn parse(text: &str) -> Result<Self, OpenError> {
+        let damaged = |why: &str| OpenError::Damaged {
+            index: 0,
+            why: format!("{META_NAME} {why}"),
+        };
+        let mut lines = text.lines();
+        let version = lines
+            .next()
+            .and_then(|l| l.strip_prefix("ron-tlog "))
+            .and_then(decimal);
+        match version {
+            Some(v) if v > u64::from(FORMAT) => {
+                return Err(OpenError::NewerFormat {
+                    file: META_NAME.into(),
+                    found: v as u32,
+                    known: FORMAT,
+                });
+            }
+            Some(v) if v == u64::from(FORMAT) => {}
+            _ => return Err(damaged("does not start with its format")),
+        }
+        let mut field = |name: &str| {
+            lines
+                .next()
+                .and_then(|l| l.strip_prefix(name))
+                .map(str::to_owned)
+        };
+        let origin = field("origin ").filter(|o| !o.is_empty());
+        let entries = field("segment_entries ")
+            .and_then(|v| decimal(&v))
+            .filter(|n| Self::valid_segment_entries(*n));
+        let salt = field("salt ")
+            .and_then(|v| hex::decode(v).ok())
+            .and_then(|v| <[u8; 16]>::try_from(v).ok());
+        let (Some(origin), Some(segment_entries), Some(salt)) = (origin, entries, salt) else {
+            return Err(damaged("has a bad or missing line"));
+        };
+        let meta = Self {
+            origin,
+            segment_entries,
+            salt: Salt::new(salt),
+        };
+        if meta.to_text() == text {
+            Ok(meta)
+        } else {
+            Err(damaged("does not match its checksum"))
+        }
+    }
+
+    /// Reads the file; `None` when there is none.
+    pub fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Self>, OpenError> {
+        let path = dir.join(META_NAME);
+        let Some(bytes) =
+            read_small(disk, &path, META_BYTES_MAX).map_err(OpenError::io("reading", path))?
+        else {
+            return Ok(None);
+        };
+        let text = String::from_utf8(bytes).map_err(|_| OpenError::Damaged {
+            index: 0,
+            why: format!("{META_NAME} is not text"),
+        })?;
+        Self::parse(&text).map(Some)
+    }
+
+    pub fn store(&self, disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+        write_atomic(disk, dir, META_NAME, self.to_text().as_bytes())
+            .map_err(OpenError::io("writing", dir.join(META_NAME)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meta_prints_parses_and_notices_changes() {
+        let meta = Meta {
+            origin: "log.example/a b".into(),
+            segment_entries: 256,
+            salt: Salt::new([7; 16]),
+        };
+        let text = meta.to_text();
+        assert_eq!(Meta::parse(&text).expect("parses"), meta);
+        for at in 0..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] ^= 1;
+            let changed = String::from_utf8(changed).expect("ASCII");
+            assert!(Meta::parse(&changed).is_err(), "byte {at}");
+        }
+        let newer = text.replace("ron-tlog 1", "ron-tlog 2");
+        assert!(matches!(
+            Meta::parse(&newer),
+            Err(OpenError::NewerFormat { found: 2, .. })
+        ));
+        assert!(Meta::parse(&text[..text.len() - 4]).is_err());
+    }
+}

@@ -1,0 +1,36 @@
+//! The log on disk: one writer with group commit, readers on snapshots, recovery, and the offline check.
+//!
+//! ```text
+//! <dir>/log.meta            origin, salt, entries per segment               written once
+//! <dir>/checkpoint          the last signed checkpoint, a C2SP note         replaced as a whole
+//! <dir>/00000000.seg        entries 0..65536 in batches                     truth; appended, then never changed
+//! <dir>/00000000.idx        leaf hashes and offsets of that segment         derived; written once when it is full
+//! <dir>/lock                held by the writer
+//! ```
+//!
+//! **Invariant:** the writer issues one write and one fdatasync per batch (two of each where a batch crosses a segment).
+//! **Invariant:** after the first failed write or sync nothing more is written; reads go on.
+//! **Invariant:** memory grows by 32 bytes per 256 entries, nothing per entry (but for the segment being filled).
+
+mod checkpointer;
+mod disk;
+mod errors;
+mod layout;
+mod log;
+mod meta;
+mod open;
+mod reader;
+mod scan;
+mod sim;
+mod state;
+mod verify;
+mod window;
+
+pub use checkpointer::Checkpointer;
+pub use disk::{Disk, DiskFile, DiskLock, OsDisk};
+pub use errors::{AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError};
+pub use log::{Log, LogOptions};
+pub use open::Recovery;
+pub use reader::{LogReader, TreeHead};
+pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
+pub use verify::{Verified, verify_dir, verify_on};

@@ -1,0 +1,571 @@
+//! Opening a log: find its files, verify the right edge and everything after the last checkpoint, cut a torn tail, refuse the rest.
+//!
+//! Full segments that the checkpoint covers are taken from their index files, whose tile roots must lead to the signed root; only
+//! the segment of the checkpoint and those after it are read entry by entry. When the roots do not come out, everything is read,
+//! to name the first bad entry, or to learn that only an index file was bad and rebuild it.
+
+use super::checkpointer::{CHECKPOINT_NAME, Checkpointer};
+use super::disk::{Disk, DiskFile, DiskLock, read_small};
+use super::errors::OpenError;
+use super::layout::{
+    FORMAT, SEGMENT_HEADER, Salt, SegmentHeader, index_name, segment_name, segment_number,
+};
+use super::log::{Filling, Log, LogOptions, index_of, seal, start_segment};
+use super::meta::{META_NAME, Meta};
+use super::scan::{Bad, Scanner, Step};
+use super::state::{Active, Published, Sealed, Shared, TreeState, View};
+use super::verify::Check;
+use super::window::Window;
+use crate::checkpoint::{Checkpoint, CheckpointFault};
+use crate::note::NOTE_BYTES_MAX;
+use crate::tile::TILE_WIDTH;
+use crate::tree::{Frontier, Hash, root_at};
+use ron_crypto::hash::sha256;
+use ron_kernel::Snapshot;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What opening found and mended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// True when the log was made just now.
+    pub created: bool,
+    /// Entries that were read and checked one by one.
+    pub scanned: u64,
+    /// A torn tail that was cut off: none of it was ever acknowledged.
+    pub cut: Option<Cut>,
+    /// Segments whose (derived) index file was missing or bad and was written anew.
+    pub rebuilt_indexes: Vec<u64>,
+}
+
+/// A torn tail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The index that the first lost entry would have had.
+    pub index: u64,
+    /// Bytes that were cut.
+    pub bytes: u64,
+    /// What was wrong with them.
+    pub why: String,
+}
+
+/// Bytes at the end of the last segment that need care before anything is written after them.
+struct Tail {
+    cut: Option<Cut>,
+    /// The last whole batch, when no checkpoint covers it: offset and length.
+    last_batch: Option<(u64, u64)>,
+}
+
+struct Opening<'a> {
+    disk: &'a Arc<dyn Disk>,
+    dir: &'a Path,
+    meta: Meta,
+    published: Option<Published>,
+    heads: Vec<(u64, Hash)>,
+    trust_indexes: bool,
+    /// Segments whose index file is to be written anew, once the entries are known to be right.
+    stale: Vec<u64>,
+    recovery: Recovery,
+}
+
+/// Everything built from the files, before it is judged.
+struct Built {
+    frontier: Frontier,
+    sealed: Vec<Arc<Sealed>>,
+    filling: Filling,
+    tail: Tail,
+}
+
+pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Log, OpenError> {
+    options.check()?;
+    disk.create_dir_all(dir)
+        .map_err(OpenError::io("making the directory", dir))?;
+    let lock_path = dir.join("lock");
+    let lock = disk
+        .lock(&lock_path)
+        .map_err(OpenError::io("locking", lock_path))?;
+    let lock: Arc<dyn DiskLock> = Arc::from(lock.ok_or_else(|| OpenError::InUse(dir.to_owned()))?);
+    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+    let mut segments: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+    segments.sort_unstable();
+    let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
+    let meta = load_meta(&*disk, dir, &options, created)?;
+    let published = load_checkpoint(&*disk, dir, &meta, &options)?;
+    let mut opening = Opening {
+        disk: &disk,
+        dir,
+        heads: known_heads(&meta, published.as_ref(), &options)?,
+        meta,
+        published,
+        trust_indexes: true,
+        stale: Vec::new(),
+        recovery: Recovery {
+            created,
+            ..Recovery::default()
+        },
+    };
+    opening.drop_unborn(&mut segments)?;
+    opening.check_names(&segments)?;
+    let (shared, built) = opening.build_and_judge(&segments)?;
+    opening.mend_tail(&built)?;
+    let shared = Arc::new(shared);
+    Ok(Log {
+        frontier: built.frontier,
+        sealed: Arc::new(built.sealed),
+        filling: built.filling,
+        entry_bytes_max: options.entry_bytes_max,
+        checkpointer: Some(Checkpointer {
+            shared: Arc::clone(&shared),
+            _lock: Arc::clone(&lock),
+        }),
+        shared,
+        recovery: opening.recovery,
+        buffer: Vec::new(),
+        _lock: lock,
+    })
+}
+
+fn damaged(index: u64, why: impl Into<String>) -> OpenError {
+    OpenError::Damaged {
+        index,
+        why: why.into(),
+    }
+}
+
+fn load_meta(
+    disk: &dyn Disk,
+    dir: &Path,
+    options: &LogOptions,
+    created: bool,
+) -> Result<Meta, OpenError> {
+    match Meta::load(disk, dir)? {
+        Some(meta) if meta.origin == options.origin => Ok(meta),
+        Some(meta) => Err(OpenError::Origin {
+            found: meta.origin,
+            wanted: options.origin.clone(),
+        }),
+        None if created => {
+            let meta = Meta {
+                origin: options.origin.clone(),
+                segment_entries: options.segment_entries,
+                salt: Salt::new(options.salt.unwrap_or_else(ron_crypto::rand::bytes::<16>)),
+            };
+            meta.store(disk, dir)?;
+            Ok(meta)
+        }
+        None => Err(damaged(0, format!("{META_NAME} is missing"))),
+    }
+}
+
+fn load_checkpoint(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    options: &LogOptions,
+) -> Result<Option<Published>, OpenError> {
+    let path = dir.join(CHECKPOINT_NAME);
+    let bytes =
+        read_small(disk, &path, NOTE_BYTES_MAX as u64).map_err(OpenError::io("reading", path))?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    let text =
+        String::from_utf8(bytes).map_err(|_| CheckpointFault::Malformed("it is not text"))?;
+    let origin = Some(meta.origin.as_str());
+    let checkpoint = if options.verifiers.is_empty() {
+        Checkpoint::read_unverified(&text, origin)?
+    } else {
+        Checkpoint::open(&text, &options.verifiers, origin)?
+    };
+    Ok(Some(Published {
+        text: text.into(),
+        checkpoint,
+    }))
+}
+
+fn known_heads(
+    meta: &Meta,
+    published: Option<&Published>,
+    options: &LogOptions,
+) -> Result<Vec<(u64, Hash)>, OpenError> {
+    if let Some(foreign) = options.known_heads.iter().find(|h| h.origin != meta.origin) {
+        return Err(CheckpointFault::Origin(foreign.origin.clone()).into());
+    }
+    let known = options
+        .known_heads
+        .iter()
+        .chain(published.map(|p| &p.checkpoint));
+    Ok(known.map(|c| (c.size, c.root)).collect())
+}
+
+impl Opening<'_> {
+    /// Number of entries that some signed head covers.
+    fn covered(&self) -> u64 {
+        self.heads.iter().map(|h| h.0).max().unwrap_or(0)
+    }
+
+    fn published_size(&self) -> u64 {
+        self.published.as_ref().map_or(0, |p| p.checkpoint.size)
+    }
+
+    fn open_segment(&self, number: u64) -> Result<(Arc<dyn DiskFile>, u64), OpenError> {
+        let path = self.dir.join(segment_name(number));
+        let file = self
+            .disk
+            .open_write(&path)
+            .map_err(OpenError::io("opening", &path))?;
+        let len = file.len().map_err(OpenError::io("measuring", &path))?;
+        Ok((file, len))
+    }
+
+    /// A crash while a segment was being made leaves a file without a whole header and without entries.
+    fn drop_unborn(&self, segments: &mut Vec<u64>) -> Result<(), OpenError> {
+        let Some(last) = segments.last().copied() else {
+            return Ok(());
+        };
+        let (file, len) = self.open_segment(last)?;
+        if len > SEGMENT_HEADER as u64 || self.covered() > self.meta.first_of(last) {
+            return Ok(());
+        }
+        let mut head = vec![0; len as usize];
+        let path = self.dir.join(segment_name(last));
+        file.read_at(0, &mut head)
+            .map_err(OpenError::io("reading", &path))?;
+        if SegmentHeader::decode(&head, &self.meta.salt, &self.meta.origin).is_ok() {
+            return Ok(());
+        }
+        self.disk
+            .remove(&path)
+            .map_err(OpenError::io("removing the unfinished", &path))?;
+        self.disk
+            .sync_dir(self.dir)
+            .map_err(OpenError::io("syncing", self.dir))?;
+        segments.pop();
+        Ok(())
+    }
+
+    fn check_names(&self, segments: &[u64]) -> Result<(), OpenError> {
+        for (at, number) in segments.iter().enumerate() {
+            if at as u64 != *number {
+                let missing = self.meta.first_of(at as u64);
+                return Err(damaged(
+                    missing,
+                    format!("the segment file {} is missing", segment_name(at as u64)),
+                ));
+            }
+        }
+        let end = self.meta.first_of(segments.len() as u64);
+        if self.covered() > end {
+            let why = format!(
+                "the segment file {} is missing, a checkpoint covers it",
+                segment_name(segments.len() as u64)
+            );
+            return Err(damaged(end, why));
+        }
+        Ok(())
+    }
+
+    /// Builds from the files; when something does not come out, finds out what: an entry (then the log is refused) or only an index
+    /// file (then everything is built from the entries).
+    fn build_and_judge(&mut self, segments: &[u64]) -> Result<(Shared, Built), OpenError> {
+        let built = self.build(segments).and_then(|built| {
+            let shared = self.share(&built);
+            self.judge(&shared)?;
+            Ok((shared, built))
+        });
+        match built {
+            Ok((shared, built)) => {
+                self.rebuild_indexes(&built)?;
+                Ok((shared, built))
+            }
+            Err(OpenError::Damaged { index, why }) => {
+                self.name_the_damage()?;
+                if !self.trust_indexes {
+                    return Err(damaged(index, why));
+                }
+                self.trust_indexes = false;
+                self.stale.clear();
+                self.recovery.scanned = 0;
+                self.build_and_judge(segments)
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Writes the index files anew that were missing or said something else than the entries.
+    fn rebuild_indexes(&mut self, built: &Built) -> Result<(), OpenError> {
+        for number in std::mem::take(&mut self.stale) {
+            let mut frontier = Frontier::new();
+            for sealed in &built.sealed[..number as usize] {
+                frontier.push_subtree(self.meta.segment_level(), sealed.root);
+            }
+            let (filling, _) = self.scan(number, &mut frontier, false)?;
+            seal(&**self.disk, self.dir, &self.meta, &filling).map_err(OpenError::io(
+                "rebuilding",
+                self.dir.join(index_name(number)),
+            ))?;
+            self.recovery.rebuilt_indexes.push(number);
+        }
+        Ok(())
+    }
+
+    fn share(&self, built: &Built) -> Shared {
+        Shared {
+            disk: Arc::clone(self.disk),
+            dir: self.dir.to_owned(),
+            meta: self.meta.clone(),
+            tree: Snapshot::new(TreeState {
+                size: built.frontier.size(),
+                root: built.frontier.root(),
+                sealed: Arc::new(built.sealed.clone()),
+                active: Arc::clone(&built.filling.active),
+                partial: built.filling.partial.clone(),
+                end: built.filling.end,
+            }),
+            published: Snapshot::new(self.published.clone()),
+            poisoned: AtomicBool::new(false),
+        }
+    }
+
+    /// Every known head must be a past of this tree.
+    fn judge(&self, shared: &Shared) -> Result<(), OpenError> {
+        let tree = shared.tree.load();
+        let view = View::new(shared, &tree);
+        for (size, root) in &self.heads {
+            if *size > tree.size {
+                let why = format!(
+                    "the log ends here, but a checkpoint covers {size} entries: it was cut or rolled back"
+                );
+                return Err(damaged(tree.size, why));
+            }
+            let found = root_at(&view, *size)
+                .map_err(|e| damaged(size.saturating_sub(1), e.to_string()))?;
+            if found != *root {
+                let why =
+                    format!("the first {size} entries do not hash to the root of their checkpoint");
+                return Err(damaged(0, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all entries to find the first that is wrong.
+    fn name_the_damage(&self) -> Result<(), OpenError> {
+        let mut check = Check {
+            disk: &**self.disk,
+            dir: self.dir,
+            meta: &self.meta,
+            heads: self.heads.clone(),
+            frontier: Frontier::new(),
+            suspect: None,
+            notes: Vec::new(),
+            newest_checkpoint: u64::MAX,
+            keys: &[],
+            on_entry: &mut |_, _| Ok(()),
+            progress: &mut |_, _| (),
+        };
+        check
+            .run()
+            .map(|_| ())
+            .map_err(|e| damaged(e.index.unwrap_or(0), e.why))
+    }
+
+    fn build(&mut self, segments: &[u64]) -> Result<Built, OpenError> {
+        let mut frontier = Frontier::new();
+        let mut sealed = Vec::new();
+        let Some(last) = segments.last().copied() else {
+            let filling = start_segment(&**self.disk, self.dir, &self.meta, 0, frontier.root(), 0)
+                .map_err(OpenError::io("starting the first segment in", self.dir))?;
+            return Ok(Built {
+                frontier,
+                sealed,
+                filling,
+                tail: Tail {
+                    cut: None,
+                    last_batch: None,
+                },
+            });
+        };
+        let from = last.min(self.meta.segment_of(self.published_size()));
+        for number in 0..last {
+            let full = if number < from {
+                self.indexed(number)?
+            } else {
+                None
+            };
+            let full = match full {
+                Some(full) => full,
+                None => self.rescan_full(number, &mut frontier.clone())?,
+            };
+            frontier.push_subtree(self.meta.segment_level(), full.root);
+            sealed.push(Arc::new(full));
+        }
+        let (filling, tail) = self.scan(last, &mut frontier, true)?;
+        Ok(Built {
+            frontier,
+            sealed,
+            filling,
+            tail,
+        })
+    }
+
+    /// A full segment as its index file remembers it, when the segment file at least has the right length.
+    fn indexed(&self, number: u64) -> Result<Option<Sealed>, OpenError> {
+        if !self.trust_indexes {
+            return Ok(None);
+        }
+        let path = self.dir.join(index_name(number));
+        let sealed = Sealed::load(&**self.disk, self.dir, &self.meta, number);
+        let sealed = sealed.map_err(OpenError::io("reading", path))?;
+        let (_, len) = self.open_segment(number)?;
+        Ok(sealed.filter(|s| s.segment_len == len))
+    }
+
+    /// A full segment read entry by entry; notes when its index file does not say the same.
+    fn rescan_full(&mut self, number: u64, frontier: &mut Frontier) -> Result<Sealed, OpenError> {
+        let (filling, _) = self.scan(number, frontier, false)?;
+        let (bytes, sealed) = index_of(&self.meta, &filling);
+        let path = self.dir.join(index_name(number));
+        let kept = read_small(&**self.disk, &path, bytes.len() as u64).unwrap_or_default();
+        if kept.as_deref() != Some(&bytes) {
+            self.stale.push(number);
+        }
+        Ok(sealed)
+    }
+
+    /// Reads a segment entry by entry.
+    fn scan(
+        &mut self,
+        number: u64,
+        frontier: &mut Frontier,
+        is_last: bool,
+    ) -> Result<(Filling, Tail), OpenError> {
+        let (file, len) = self.open_segment(number)?;
+        let path = self.dir.join(segment_name(number));
+        let io = |e| OpenError::io("reading", &path)(e);
+        let mut window = Window::new(&*file, len);
+        self.check_header(
+            number,
+            window.at(0, SEGMENT_HEADER).map_err(io)?.unwrap_or(&[]),
+            frontier,
+        )?;
+        let mut filling = Filling {
+            active: Arc::new(Active::new(&self.meta, number, Arc::clone(&file))),
+            partial: Vec::with_capacity(TILE_WIDTH as usize),
+            end: SEGMENT_HEADER as u64,
+        };
+        let (covered, published) = (self.covered(), self.published_size());
+        let mut scanner = Scanner::new(&self.meta, window, number);
+        let mut tail = Tail {
+            cut: None,
+            last_batch: None,
+        };
+        let mut scanned = 0;
+        loop {
+            match scanner.step(&frontier.root()).map_err(io)? {
+                Step::Batch(batch) => {
+                    check_published(batch.header.checkpoint_size, published, frontier.size())?;
+                    for entry in batch.entries() {
+                        let leaf = sha256(entry.preimage);
+                        filling.take(entry.index % self.meta.segment_entries, entry.offset, leaf);
+                        frontier.push(leaf);
+                        scanned += 1;
+                    }
+                    filling.end = batch.offset + batch.len;
+                    tail.last_batch =
+                        (frontier.size() > covered).then_some((batch.offset, batch.len));
+                }
+                Step::End => break,
+                Step::Bad(bad) if bad.torn && is_last && bad.index >= covered => {
+                    tail.cut = Some(cut(bad, frontier.size(), len));
+                    break;
+                }
+                Step::Bad(bad) => return Err(damaged(bad.index, bad.why)),
+            }
+        }
+        self.recovery.scanned += scanned;
+        if !is_last && frontier.size() != self.meta.first_of(number + 1) {
+            return Err(damaged(
+                frontier.size(),
+                format!("{} ends before it is full", segment_name(number)),
+            ));
+        }
+        Ok((filling, tail))
+    }
+
+    fn check_header(&self, number: u64, head: &[u8], frontier: &Frontier) -> Result<(), OpenError> {
+        let first = self.meta.first_of(number);
+        let version = head
+            .get(8..12)
+            .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        if head.starts_with(b"RONTLSEG") && version > FORMAT {
+            return Err(OpenError::NewerFormat {
+                file: segment_name(number),
+                found: version,
+                known: FORMAT,
+            });
+        }
+        let header = SegmentHeader::decode(head, &self.meta.salt, &self.meta.origin)
+            .map_err(|e| damaged(first, e))?;
+        if (header.number, header.first, header.segment_entries)
+            != (number, first, self.meta.segment_entries)
+        {
+            return Err(damaged(
+                first,
+                format!("{} holds another segment", segment_name(number)),
+            ));
+        }
+        if header.root != frontier.root() {
+            return Err(damaged(
+                first.saturating_sub(1),
+                "the segment was written after other entries",
+            ));
+        }
+        check_published(header.checkpoint_size, self.published_size(), first)
+    }
+
+    /// Cuts the torn bytes, and writes the last unsigned batch once more: after a failed sync the kernel may show bytes that
+    /// never reached the disk and hold them for clean, so that syncing them again would save nothing.
+    fn mend_tail(&mut self, built: &Built) -> Result<(), OpenError> {
+        let file = &built.filling.active.file;
+        let path = self.dir.join(segment_name(built.filling.active.number));
+        let io = |what| OpenError::io(what, &path);
+        if built.tail.cut.is_some() {
+            file.set_len(built.filling.end)
+                .map_err(io("cutting the torn end of"))?;
+        }
+        if let Some((offset, len)) = built.tail.last_batch {
+            let mut bytes = vec![0; len as usize];
+            file.read_at(offset, &mut bytes).map_err(io("reading"))?;
+            file.write_at(offset, &bytes)
+                .map_err(io("writing the last batch of"))?;
+        }
+        if built.tail.cut.is_some() || built.tail.last_batch.is_some() {
+            file.sync_data().map_err(io("syncing"))?;
+            self.disk
+                .sync_dir(self.dir)
+                .map_err(OpenError::io("syncing", self.dir))?;
+        }
+        self.recovery.cut.clone_from(&built.tail.cut);
+        Ok(())
+    }
+}
+
+fn cut(bad: Bad, index: u64, len: u64) -> Cut {
+    Cut {
+        index,
+        bytes: len - bad.offset,
+        why: bad.why,
+    }
+}
+
+/// A batch that was written after a checkpoint of `noted` entries convicts an older checkpoint file.
+fn check_published(noted: u64, published: u64, index: u64) -> Result<(), OpenError> {
+    if noted > published {
+        let why = format!(
+            "a checkpoint of {noted} entries was published before it, the stored one covers {published}: \
+             the checkpoint is missing or was replaced by an older one"
+        );
+        return Err(damaged(index, why));
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! Reading a log while it grows: entries, tiles, bundles, checkpoint, proofs. Never blocks the writer, takes no lock.
+
+use super::errors::{ProofError, ReadError};
+use super::layout::{BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, entry_holds, entry_len};
+use super::state::{Shared, View};
+use super::window::Window;
+use crate::checkpoint::Checkpoint;
+use crate::proof::TlogProof;
+use crate::tile::{LEVELS, TILE_HEIGHT, TILE_WIDTH, TilePath, push_entry};
+use crate::tree::{self, Hash, HashReader as _};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that a read of few entries asks of the disk at once.
+const NEAR: usize = 32 * 1024;
+/// The same for a long run.
+const FAR: usize = 256 * 1024;
+
+/// The head of the durable tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeHead {
+    /// Number of durable entries.
+    pub size: u64,
+    /// Root of their tree.
+    pub root: Hash,
+}
+
+/// A handle for readers; clone it freely. Outlives the [`super::Log`] it came from, and then shows its last state.
+#[derive(Clone, Debug)]
+pub struct LogReader(pub(crate) Arc<Shared>);
+
+impl LogReader {
+    /// The log's origin.
+    pub fn origin(&self) -> &str {
+        &self.0.meta.origin
+    }
+
+    /// Number of entries that are durable.
+    pub fn size_durable(&self) -> u64 {
+        self.0.tree.with(|t| t.size)
+    }
+
+    /// Size and root of the durable tree, of one moment.
+    pub fn head(&self) -> TreeHead {
+        self.0.tree.with(|t| TreeHead {
+            size: t.size,
+            root: t.root,
+        })
+    }
+
+    /// True once a write has failed: nothing more is appended until the log is opened again.
+    pub fn poisoned(&self) -> bool {
+        self.0.is_poisoned()
+    }
+
+    /// The last published checkpoint, a signed note.
+    pub fn checkpoint(&self) -> Option<Arc<str>> {
+        self.0
+            .published
+            .with(|p| p.as_ref().map(|p| Arc::clone(&p.text)))
+    }
+
+    /// The contents of the last published checkpoint.
+    pub fn checkpoint_head(&self) -> Option<Checkpoint> {
+        self.0
+            .published
+            .with(|p| p.as_ref().map(|p| p.checkpoint.clone()))
+    }
+
+    /// Number of entries that the last published checkpoint covers.
+    pub fn checkpoint_size(&self) -> u64 {
+        self.0.published_size()
+    }
+
+    /// One entry.
+    pub fn entry(&self, index: u64) -> Result<Vec<u8>, ReadError> {
+        let mut found = Vec::new();
+        self.entries(index..index.saturating_add(1), |_, entry| {
+            found.extend_from_slice(entry);
+            Ok::<(), ReadError>(())
+        })?;
+        Ok(found)
+    }
+
+    /// Calls `visit` with every entry of `range` in order. Ends early with the visitor's error.
+    pub fn entries<E: From<ReadError>>(
+        &self,
+        range: Range<u64>,
+        mut visit: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let tree = self.0.tree.load();
+        if range.end > tree.size && range.start < range.end {
+            return Err(E::from(ReadError::NotFound {
+                index: range.start.max(tree.size),
+                size: tree.size,
+            }));
+        }
+        let view = View::new(&self.0, &tree);
+        view.walk(range.start, range.end, &mut |index, preimage| {
+            visit(index, &preimage[1..])
+        })
+    }
+
+    /// The bytes of a hash tile (`width` hashes), as C2SP tlog-tiles serves them.
+    pub fn tile(&self, level: u8, index: u64, width: u16) -> Result<Vec<u8>, ReadError> {
+        let tree = self.0.tree.load();
+        let not_there = ReadError::NotFound {
+            index: index
+                .saturating_mul(TILE_WIDTH)
+                .checked_shl(TILE_HEIGHT * u32::from(level))
+                .unwrap_or(u64::MAX),
+            size: tree.size,
+        };
+        if level >= LEVELS
+            || !(TilePath::Hashes {
+                level,
+                index,
+                width,
+            })
+            .exists_at(tree.size)
+        {
+            return Err(not_there);
+        }
+        let view = View::new(&self.0, &tree);
+        let mut bytes = Vec::with_capacity(usize::from(width) * 32);
+        if level == 0 {
+            for hash in &view.leaves(index)?[..usize::from(width)] {
+                bytes.extend_from_slice(hash);
+            }
+        } else {
+            for at in 0..u64::from(width) {
+                let node = view.node(TILE_HEIGHT * u32::from(level), index * TILE_WIDTH + at)?;
+                bytes.extend_from_slice(&node);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes of an entry bundle (`width` entries), as C2SP tlog-tiles serves them.
+    pub fn entry_bundle(&self, index: u64, width: u16) -> Result<Vec<u8>, ReadError> {
+        let size = self.size_durable();
+        if !(TilePath::Entries { index, width }).exists_at(size) {
+            return Err(ReadError::NotFound {
+                index: index.saturating_mul(TILE_WIDTH),
+                size,
+            });
+        }
+        let first = index * TILE_WIDTH;
+        let mut bundle = Vec::new();
+        self.entries(first..first + u64::from(width), |_, entry| {
+            push_entry(&mut bundle, entry);
+            Ok::<(), ReadError>(())
+        })?;
+        Ok(bundle)
+    }
+
+    /// The `c2sp.org/tlog-proof@v1` text that entry `index` is in the published checkpoint.
+    pub fn proof(&self, index: u64) -> Result<String, ProofError> {
+        // The checkpoint first: the tree only grows, so it covers whatever checkpoint was read before it.
+        let published = self.0.published.load();
+        let tree = self.0.tree.load();
+        if index >= tree.size {
+            return Err(ProofError::NotFound {
+                index,
+                size: tree.size,
+            });
+        }
+        let covered = published.as_ref().as_ref().map_or(0, |p| p.checkpoint.size);
+        let Some(published) = published.as_ref().as_ref().filter(|_| index < covered) else {
+            return Err(ProofError::NotYetCovered { index, covered });
+        };
+        let view = View::new(&self.0, &tree);
+        let hashes = tree::inclusion_proof(&view, index, covered)?;
+        let leaf = view.node(0, index)?;
+        // What leaves here was checked against what was signed.
+        tree::verify_inclusion(&leaf, index, covered, &hashes, &published.checkpoint.root)
+            .map_err(|fault| ReadError::Damaged {
+                index,
+                why: format!("its proof does not lead to the published checkpoint: {fault}"),
+            })?;
+        let proof = TlogProof {
+            extra: None,
+            index,
+            hashes,
+            checkpoint: published.text.to_string(),
+        };
+        Ok(proof.to_string())
+    }
+
+    /// Root of the tree of the first `size` entries.
+    pub fn root_at(&self, size: u64) -> Result<Hash, ReadError> {
+        let tree = self.0.tree.load();
+        if size > tree.size {
+            return Err(ReadError::NotFound {
+                index: size,
+                size: tree.size,
+            });
+        }
+        tree::root_at(&View::new(&self.0, &tree), size)
+    }
+
+    /// Consistency proof between two sizes of this log (for witnesses).
+    pub fn consistency(&self, old: u64, new: u64) -> Result<Vec<Hash>, ReadError> {
+        let tree = self.0.tree.load();
+        if new > tree.size || old > new {
+            return Err(ReadError::NotFound {
+                index: old.max(new),
+                size: tree.size,
+            });
+        }
+        tree::consistency_proof(&View::new(&self.0, &tree), old, new)
+    }
+}
+
+impl View<'_> {
+    /// Calls `visit` with index and leaf preimage (a zero byte and the data) of every entry of `[from, to)`, which exist.
+    pub(crate) fn walk<E: From<ReadError>>(
+        &self,
+        from: u64,
+        to: u64,
+        visit: &mut dyn FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut next = from;
+        while next < to {
+            let number = self.shared.meta.segment_of(next);
+            let until = to.min(self.shared.meta.first_of(number + 1));
+            let at = self.offset_before(next);
+            let at = at.map_err(|source| ReadError::Io {
+                index: next,
+                source,
+            })?;
+            let from_stride = self.walk_segment(number, at, next..until, visit)?;
+            if let Some(reached) = from_stride {
+                // A stale offset costs a longer way, not the answer.
+                let start = self.segment_start(number);
+                if let Some(bad) = self.walk_segment(number, start, reached..until, visit)? {
+                    return Err(E::from(ReadError::Damaged {
+                        index: bad,
+                        why: "it is not as it was written".into(),
+                    }));
+                }
+            }
+            next = until;
+        }
+        Ok(())
+    }
+
+    /// Walks one segment from a known place. `Some(index)` when an entry at or before `index` could not be found from there;
+    /// everything before `index` was visited.
+    fn walk_segment<E: From<ReadError>>(
+        &self,
+        number: u64,
+        (mut offset, mut index): (u64, u64),
+        range: Range<u64>,
+        visit: &mut dyn FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
+        let io = |source| ReadError::Io {
+            index: range.start,
+            source,
+        };
+        let (file, end) = self.segment(number).map_err(io)?;
+        let chunk = if range.end - range.start > TILE_WIDTH {
+            FAR
+        } else {
+            NEAR
+        };
+        let mut window = Window::with_chunk(&*file, end, chunk);
+        let salt = &self.shared.meta.salt;
+        while index < range.end {
+            let reached = Ok(Some(index.max(range.start)));
+            let Some(head) = window.at(offset, ENTRY_HEADER).map_err(io)? else {
+                return reached;
+            };
+            if head[0] == BATCH_TAG {
+                let header = window.at(offset, BATCH_HEADER).map_err(io)?;
+                match header.and_then(|b| BatchHeader::decode(b, salt)) {
+                    Some(header) if header.first == index => offset += BATCH_HEADER as u64,
+                    _ => return reached,
+                }
+                continue;
+            }
+            let Some(len) = entry_len(head) else {
+                return reached;
+            };
+            if index >= range.start {
+                let entry = window
+                    .at(offset, len)
+                    .map_err(io)?
+                    .filter(|e| entry_holds(e, salt, index));
+                let Some(entry) = entry else { return reached };
+                visit(index, &entry[ENTRY_HEADER - 1..])?;
+            }
+            index += 1;
+            offset += len as u64;
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,235 @@
+//! Walks a segment file batch by batch, checking everything, and tells a torn tail from damage.
+//!
+//! The writer issues a batch only after the one before it is durable. So only the last batch of the log can be torn by a crash,
+//! and anything that is wrong before a later batch is damage. A batch whose header is whole says where it ends: bytes beyond
+//! prove that it was durable once. A batch whose header is not whole is torn only when no later header is found after it.
+
+use super::layout::{
+    BATCH_BODY_MAX, BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER,
+    entry_holds, entry_len,
+};
+use super::meta::Meta;
+use super::window::Window;
+use crate::tree::Hash;
+use std::io;
+
+/// What stands at the scanner's position.
+pub(crate) enum Step<'w> {
+    /// A whole batch.
+    Batch(Batch<'w>),
+    /// The end of the file, at the end of a batch.
+    End,
+    /// Something else.
+    Bad(Bad),
+}
+
+/// A place where the file is not as it was written.
+#[derive(Debug)]
+pub(crate) struct Bad {
+    /// First entry affected.
+    pub index: u64,
+    /// Where the batch begins.
+    pub offset: u64,
+    /// What is wrong.
+    pub why: String,
+    /// True when a crash during the last, unacknowledged write explains it.
+    pub torn: bool,
+}
+
+/// A batch whose checksums hold.
+pub(crate) struct Batch<'w> {
+    pub header: BatchHeader,
+    pub offset: u64,
+    pub len: u64,
+    body: &'w [u8],
+}
+
+/// One entry of a batch.
+pub(crate) struct Entry<'w> {
+    pub index: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// A zero byte and the data: what the leaf hash is taken of.
+    pub preimage: &'w [u8],
+}
+
+impl<'w> Batch<'w> {
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'w>> + use<'w> {
+        let (mut rest, mut index) = (self.body, self.header.first);
+        let mut offset = self.offset + BATCH_HEADER as u64;
+        std::iter::from_fn(move || {
+            let (entry, after) = rest.split_at_checked(entry_len(rest)?)?;
+            let this = Entry {
+                index,
+                offset,
+                preimage: &entry[ENTRY_HEADER - 1..],
+            };
+            offset += entry.len() as u64;
+            index += 1;
+            rest = after;
+            Some(this)
+        })
+    }
+}
+
+pub(crate) struct Scanner<'f> {
+    meta: &'f Meta,
+    window: Window<'f>,
+    position: u64,
+    next: u64,
+    limit: u64,
+    previous: Option<u64>,
+}
+
+impl<'f> Scanner<'f> {
+    /// Scans the first `end` bytes of segment `number`, from behind its header.
+    pub fn new(meta: &'f Meta, window: Window<'f>, number: u64) -> Self {
+        Self {
+            meta,
+            window,
+            position: SEGMENT_HEADER as u64,
+            next: meta.first_of(number),
+            limit: meta.first_of(number + 1),
+            previous: None,
+        }
+    }
+
+    /// Index of the entry that comes next.
+    pub fn next_index(&self) -> u64 {
+        self.next
+    }
+
+    /// Index of the first entry of the next segment.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The next batch. `root` is the root of the tree of everything before it.
+    pub fn step(&mut self, root: &Hash) -> io::Result<Step<'_>> {
+        let (offset, end) = (self.position, self.window.end());
+        if offset >= end {
+            return Ok(Step::End);
+        }
+        let header = self
+            .window
+            .at(offset, BATCH_HEADER)?
+            .and_then(|b| BatchHeader::decode(b, &self.meta.salt));
+        let Some(header) = header else {
+            let torn = !self.later_batch(offset)?;
+            return Ok(self.bad(
+                self.next,
+                torn,
+                format!("no whole batch begins at byte {offset} of the segment"),
+            ));
+        };
+        if let Some(bad) = self.misplaced(&header, root) {
+            return Ok(Step::Bad(bad));
+        }
+        let body_end = offset + (BATCH_HEADER as u64) + u64::from(header.body);
+        if let Some(at) = self.first_bad_entry(&header, offset)? {
+            let torn = body_end >= end;
+            let what = if body_end > end {
+                "the segment ends within its batch"
+            } else {
+                "its checksum does not hold"
+            };
+            return Ok(self.bad(header.first + at, torn, what.into()));
+        }
+        self.position = body_end;
+        self.next = header.first + u64::from(header.count);
+        self.previous = Some(header.first);
+        let body = self
+            .window
+            .at(offset + BATCH_HEADER as u64, header.body as usize)?;
+        Ok(Step::Batch(Batch {
+            header,
+            offset,
+            len: body_end - offset,
+            body: body.ok_or_else(|| io::Error::other("the segment shrank while it was read"))?,
+        }))
+    }
+
+    fn bad(&self, index: u64, torn: bool, why: String) -> Step<'static> {
+        Step::Bad(Bad {
+            index,
+            offset: self.position,
+            why,
+            torn,
+        })
+    }
+
+    /// A header that is whole but does not belong here is never the work of a crash.
+    fn misplaced(&self, header: &BatchHeader, root: &Hash) -> Option<Bad> {
+        let (index, why) = if header.first != self.next {
+            (
+                self.next,
+                format!("the batch of entry {} stands in its place", header.first),
+            )
+        } else if header.count == 0
+            || u64::from(header.count) > self.limit - header.first
+            || header.body as usize > BATCH_BODY_MAX
+        {
+            (self.next, "its batch has an impossible size".into())
+        } else if header.root != *root {
+            let why = format!(
+                "entries before {} are not those that were written then",
+                header.first
+            );
+            (self.previous.unwrap_or(self.next.saturating_sub(1)), why)
+        } else {
+            return None;
+        };
+        Some(Bad {
+            index,
+            offset: self.position,
+            why,
+            torn: false,
+        })
+    }
+
+    /// Position in the batch of the first entry that is not whole, or `None` when all are.
+    fn first_bad_entry(&mut self, header: &BatchHeader, offset: u64) -> io::Result<Option<u64>> {
+        let from = offset + BATCH_HEADER as u64;
+        let there = u64::from(header.body).min(self.window.end() - from);
+        let whole = there == u64::from(header.body);
+        let salt = &self.meta.salt;
+        let Some(mut rest) = self.window.at(from, there as usize)? else {
+            return Ok(Some(0));
+        };
+        for at in 0..u64::from(header.count) {
+            let Some((entry, after)) = entry_len(rest).and_then(|n| rest.split_at_checked(n))
+            else {
+                return Ok(Some(at));
+            };
+            if !entry_holds(entry, salt, header.first + at) {
+                return Ok(Some(at));
+            }
+            rest = after;
+        }
+        let leftover = !whole || !rest.is_empty();
+        Ok(leftover.then(|| u64::from(header.count) - 1))
+    }
+
+    /// Whether a whole header of a later batch follows somewhere behind `offset`.
+    fn later_batch(&mut self, offset: u64) -> io::Result<bool> {
+        const PIECE: usize = 64 * 1024;
+        let end = self.window.end();
+        let mut at = offset + 1;
+        while at + BATCH_HEADER as u64 <= end {
+            let n = (PIECE + BATCH_HEADER).min((end - at) as usize);
+            let Some(bytes) = self.window.at(at, n)? else {
+                break;
+            };
+            let starts = bytes.len() - BATCH_HEADER + 1;
+            let found = (0..starts).filter(|i| bytes[*i] == BATCH_TAG).any(|i| {
+                let header = BatchHeader::decode(&bytes[i..], &self.meta.salt);
+                header.is_some_and(|h| h.first > self.next)
+            });
+            if found {
+                return Ok(true);
+            }
+            at += starts as u64;
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,556 @@
+//! A disk in memory for tests and simulation, with a fault model.
+//!
+//! Fault model: what is written is visible at once but durable only after `sync_data` of that file; names are durable only
+//! after `sync_dir`. A crash drops what is not durable, or keeps all of it, or keeps all but tears the last write. A failed sync
+//! leaves the bytes readable and marks them clean, so that a later sync does not save them (as Linux does). The n-th operation
+//! that changes something can fail with EIO or ENOSPC (after a part of a write), or cut the power: from then on everything fails
+//! until [`SimDisk::crash`]. Not modelled: bit rot, reordering between files within one crash beyond the modes.
+
+use super::disk::{Disk, DiskFile, DiskLock};
+use ron_kernel::RankedMutex;
+use ron_kernel::topology::LockSpec;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+static LOCK: LockSpec = LockSpec {
+    name: "sim_disk",
+    rank: u16::MAX,
+    guards: "the simulated disk's whole state",
+};
+
+/// What a failing operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A device error; a write leaves nothing, a sync loses what it should have saved.
+    Io,
+    /// No space; a write leaves its first half.
+    NoSpace,
+    /// The power goes: this operation is not done (a write leaves its bytes unsynced), all later ones fail.
+    PowerOff,
+}
+
+/// A fault at the n-th changing operation from now on (1 is the next one).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which operation, counted by [`SimDisk::operations`].
+    pub at: u64,
+    /// What happens then.
+    pub kind: FaultKind,
+}
+
+/// What a crash leaves of everything that was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashMode {
+    /// Nothing.
+    LoseAll,
+    /// Everything: the cache happened to be written out.
+    KeepAll,
+    /// Everything but the end of the last write: this many of its bytes stay.
+    TearLast(usize),
+    /// Everything, but the 512 bytes of the last write that start here stay zero: sectors reached the disk out of order.
+    HoleInLast(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write { offset: u64, bytes: Vec<u8> },
+    Length(u64),
+}
+
+impl Change {
+    fn apply(&self, data: &mut Vec<u8>) {
+        match self {
+            Self::Length(len) => data.resize(*len as usize, 0),
+            Self::Write { offset, bytes } => {
+                let (from, to) = (*offset as usize, *offset as usize + bytes.len());
+                if data.len() < to {
+                    data.resize(to, 0);
+                }
+                data[from..to].copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inode {
+    visible: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Change>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inodes: BTreeMap<u64, Inode>,
+    next_inode: u64,
+    names: BTreeMap<PathBuf, u64>,
+    durable_names: BTreeMap<PathBuf, u64>,
+    locks: BTreeMap<PathBuf, u64>,
+    boot: u64,
+    operations: u64,
+    syncs: u64,
+    last_write: Option<u64>,
+    faults: Vec<Fault>,
+    powered_off: bool,
+}
+
+/// The simulated disk. Clones share the same state.
+#[derive(Clone, Debug)]
+pub struct SimDisk(Arc<RankedMutex<State>>);
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn power_is_off() -> io::Error {
+    io::Error::other("the simulated power is off")
+}
+
+impl State {
+    /// Counts a changing operation and says what goes wrong with it.
+    fn step(&mut self) -> io::Result<Option<FaultKind>> {
+        if self.powered_off {
+            return Err(power_is_off());
+        }
+        self.operations += 1;
+        let now = self.operations;
+        let fault = self.faults.iter().find(|f| f.at == now).map(|f| f.kind);
+        if fault == Some(FaultKind::PowerOff) {
+            self.powered_off = true;
+        }
+        Ok(fault)
+    }
+
+    /// A step that either happens or fails without a trace.
+    fn step_whole(&mut self) -> io::Result<()> {
+        match self.step()? {
+            None => Ok(()),
+            Some(FaultKind::PowerOff) => Err(power_is_off()),
+            Some(FaultKind::Io) => Err(io::Error::from_raw_os_error(5)),
+            Some(FaultKind::NoSpace) => Err(io::Error::from_raw_os_error(28)),
+        }
+    }
+
+    fn find(&self, path: &Path) -> io::Result<u64> {
+        if self.powered_off {
+            return Err(power_is_off());
+        }
+        self.names
+            .get(path)
+            .copied()
+            .ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn change(&mut self, inode: u64, change: Change) {
+        let file = self
+            .inodes
+            .get_mut(&inode)
+            .expect("an open file has its inode");
+        change.apply(&mut file.visible);
+        file.pending.push(change);
+    }
+
+    fn write(&mut self, inode: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let fault = self.step()?;
+        let kept = match fault {
+            None | Some(FaultKind::PowerOff) => bytes,
+            Some(FaultKind::NoSpace) => &bytes[..bytes.len() / 2],
+            Some(FaultKind::Io) => &[],
+        };
+        self.change(
+            inode,
+            Change::Write {
+                offset,
+                bytes: kept.to_vec(),
+            },
+        );
+        self.last_write = Some(inode);
+        match fault {
+            None => Ok(()),
+            Some(FaultKind::PowerOff) => Err(power_is_off()),
+            Some(FaultKind::NoSpace) => Err(io::Error::from_raw_os_error(28)),
+            Some(FaultKind::Io) => Err(io::Error::from_raw_os_error(5)),
+        }
+    }
+
+    fn sync(&mut self, inode: u64) -> io::Result<()> {
+        self.syncs += 1;
+        let fault = self.step()?;
+        let file = self
+            .inodes
+            .get_mut(&inode)
+            .expect("an open file has its inode");
+        match fault {
+            None => {
+                for change in file.pending.drain(..) {
+                    change.apply(&mut file.durable);
+                }
+                Ok(())
+            }
+            Some(FaultKind::PowerOff) => Err(power_is_off()),
+            Some(_) => {
+                file.pending.clear();
+                Err(io::Error::from_raw_os_error(5))
+            }
+        }
+    }
+
+    /// Shortens or holes the newest pending write, which is the last one before the crash.
+    fn damage_last(&mut self, mode: CrashMode) {
+        let Some(file) = self.last_write.and_then(|i| self.inodes.get_mut(&i)) else {
+            return;
+        };
+        let Some(Change::Write { bytes, .. }) = file.pending.last_mut() else {
+            return;
+        };
+        match mode {
+            CrashMode::TearLast(kept) => bytes.truncate(kept),
+            CrashMode::HoleInLast(from) => {
+                let end = bytes.len().min(from + 512);
+                if from < end {
+                    bytes[from..end].fill(0);
+                }
+            }
+            CrashMode::LoseAll | CrashMode::KeepAll => {}
+        }
+    }
+
+    fn crash(&mut self, mode: CrashMode) {
+        self.damage_last(mode);
+        for file in self.inodes.values_mut() {
+            let pending = std::mem::take(&mut file.pending);
+            if mode != CrashMode::LoseAll {
+                for change in pending {
+                    change.apply(&mut file.durable);
+                }
+            }
+            file.visible = file.durable.clone();
+        }
+        if mode == CrashMode::LoseAll {
+            self.names = self.durable_names.clone();
+        } else {
+            self.durable_names = self.names.clone();
+        }
+        let live: Vec<u64> = self.names.values().copied().collect();
+        self.inodes.retain(|inode, _| live.contains(inode));
+        self.locks.clear();
+        self.faults.clear();
+        self.last_write = None;
+        self.boot += 1;
+        self.powered_off = false;
+    }
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self(Arc::new(RankedMutex::new(&LOCK, State::default())))
+    }
+
+    /// Changing operations so far: writes, syncs, creates, renames, removes, cuts.
+    pub fn operations(&self) -> u64 {
+        self.0.lock().operations
+    }
+
+    /// File syncs so far.
+    pub fn syncs(&self) -> u64 {
+        self.0.lock().syncs
+    }
+
+    /// Plans a fault at the `after`-th changing operation from now (1 is the next).
+    pub fn fail_after(&self, after: u64, kind: FaultKind) {
+        let mut state = self.0.lock();
+        let at = state.operations + after;
+        state.faults.push(Fault { at, kind });
+    }
+
+    /// Ends the machine and starts it again: what was not durable goes as `mode` says, planned faults are forgotten, files that
+    /// are still open from before fail, locks are free.
+    pub fn crash(&self, mode: CrashMode) {
+        self.0.lock().crash(mode);
+    }
+
+    /// A disk of its own with the same visible contents, all durable. To try one crash in several ways.
+    pub fn fork(&self) -> Self {
+        let state = self.0.lock();
+        let inodes = state.inodes.iter().map(|(id, f)| {
+            let copy = Inode {
+                visible: f.visible.clone(),
+                durable: f.durable.clone(),
+                pending: f.pending.clone(),
+            };
+            (*id, copy)
+        });
+        Self(Arc::new(RankedMutex::new(
+            &LOCK,
+            State {
+                inodes: inodes.collect(),
+                next_inode: state.next_inode,
+                names: state.names.clone(),
+                durable_names: state.durable_names.clone(),
+                last_write: state.last_write,
+                powered_off: state.powered_off,
+                ..State::default()
+            },
+        )))
+    }
+
+    /// The contents of a file, for tests that look or damage.
+    pub fn peek(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.0.lock();
+        let inode = state.names.get(path)?;
+        Some(state.inodes[inode].visible.clone())
+    }
+
+    /// Replaces (or removes) a file durably behind everybody's back, as an intruder or bit rot would.
+    pub fn poke(&self, path: &Path, bytes: Option<Vec<u8>>) {
+        let mut state = self.0.lock();
+        let Some(bytes) = bytes else {
+            state.names.remove(path);
+            state.durable_names.remove(path);
+            return;
+        };
+        let inode = state.next_inode;
+        state.next_inode += 1;
+        let file = Inode {
+            visible: bytes.clone(),
+            durable: bytes,
+            pending: Vec::new(),
+        };
+        state.inodes.insert(inode, file);
+        state.names.insert(path.to_owned(), inode);
+        state.durable_names.insert(path.to_owned(), inode);
+    }
+
+    fn handle(&self, inode: u64, boot: u64) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile {
+            disk: self.clone(),
+            inode,
+            boot,
+        })
+    }
+}
+
+impl Disk for SimDisk {
+    fn create_dir_all(&self, _dir: &Path) -> io::Result<()> {
+        Ok(()) // directories are implied by the names in them
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let state = self.0.lock();
+        if state.powered_off {
+            return Err(power_is_off());
+        }
+        let here = state.names.keys().filter(|p| p.parent() == Some(dir));
+        Ok(here
+            .filter_map(|p| Some(p.file_name()?.to_str()?.to_owned()))
+            .collect())
+    }
+
+    fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = self.0.lock();
+        Ok(self.handle(state.find(path)?, state.boot))
+    }
+
+    fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.open_read(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.0.lock();
+        state.step_whole()?;
+        let boot = state.boot;
+        if let Ok(inode) = state.find(path) {
+            state.change(inode, Change::Length(0));
+            return Ok(self.handle(inode, boot));
+        }
+        let inode = state.next_inode;
+        state.next_inode += 1;
+        state.inodes.insert(inode, Inode::default());
+        state.names.insert(path.to_owned(), inode);
+        Ok(self.handle(inode, boot))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.step_whole()?;
+        let inode = state.find(from)?;
+        state.names.remove(from);
+        state.names.insert(to.to_owned(), inode);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.step_whole()?;
+        state.find(path)?;
+        state.names.remove(path);
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.step_whole()?;
+        let state = &mut *state;
+        state
+            .durable_names
+            .retain(|path, _| path.parent() != Some(dir));
+        let here = state
+            .names
+            .iter()
+            .filter(|(path, _)| path.parent() == Some(dir));
+        state
+            .durable_names
+            .extend(here.map(|(path, inode)| (path.clone(), *inode)));
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
+        let mut state = self.0.lock();
+        let boot = state.boot;
+        if state.locks.contains_key(path) {
+            return Ok(None);
+        }
+        state.locks.insert(path.to_owned(), boot);
+        Ok(Some(Box::new(SimLock {
+            disk: self.clone(),
+            path: path.to_owned(),
+            boot,
+        })))
+    }
+}
+
+#[derive(Debug)]
+struct SimLock {
+    disk: SimDisk,
+    path: PathBuf,
+    boot: u64,
+}
+
+impl DiskLock for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut state = self.disk.0.lock();
+        if state.locks.get(&self.path) == Some(&self.boot) {
+            state.locks.remove(&self.path);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+    boot: u64,
+}
+
+impl SimFile {
+    fn with<R>(&self, act: impl FnOnce(&mut State) -> io::Result<R>) -> io::Result<R> {
+        let mut state = self.disk.0.lock();
+        if state.powered_off || state.boot != self.boot {
+            return Err(power_is_off());
+        }
+        act(&mut state)
+    }
+}
+
+impl DiskFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        self.with(|s| Ok(s.inodes[&self.inode].visible.len() as u64))
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.with(|s| {
+            let data = &s.inodes[&self.inode].visible;
+            let from = (offset as usize).min(data.len());
+            let n = buf.len().min(data.len() - from);
+            buf[..n].copy_from_slice(&data[from..from + n]);
+            Ok(n)
+        })
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.with(|s| s.write(self.inode, offset, bytes))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(|s| {
+            s.step_whole()?;
+            s.change(self.inode, Change::Length(len));
+            Ok(())
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(|s| s.sync(self.inode))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path() -> PathBuf {
+        PathBuf::from("/d/f")
+    }
+
+    fn with_two_writes() -> SimDisk {
+        let disk = SimDisk::new();
+        let file = disk.create(&path()).expect("created");
+        file.write_at(0, b"safe").expect("written");
+        file.sync_data().expect("synced");
+        disk.sync_dir(Path::new("/d")).expect("synced");
+        file.write_at(4, b"risky").expect("written");
+        disk
+    }
+
+    #[test]
+    fn a_crash_keeps_what_was_synced() {
+        for (mode, left) in [
+            (CrashMode::LoseAll, b"safe".to_vec()),
+            (CrashMode::KeepAll, b"saferisky".to_vec()),
+            (CrashMode::TearLast(2), b"saferi".to_vec()),
+            (CrashMode::HoleInLast(0), b"safe\0\0\0\0\0".to_vec()),
+        ] {
+            let disk = with_two_writes();
+            disk.crash(mode);
+            assert_eq!(disk.peek(&path()), Some(left), "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn names_need_a_directory_sync() {
+        let disk = with_two_writes();
+        disk.rename(&path(), Path::new("/d/g")).expect("renamed");
+        disk.crash(CrashMode::LoseAll);
+        assert_eq!(disk.list(Path::new("/d")).expect("listed"), ["f"]);
+    }
+
+    #[test]
+    fn a_failed_sync_loses_the_bytes_for_good() {
+        let disk = with_two_writes();
+        let file = disk.open_write(&path()).expect("open");
+        disk.fail_after(1, FaultKind::Io);
+        assert!(file.sync_data().is_err());
+        file.sync_data().expect("the second sync lies, as on Linux");
+        assert_eq!(disk.peek(&path()), Some(b"saferisky".to_vec()));
+        disk.crash(CrashMode::LoseAll);
+        assert_eq!(disk.peek(&path()), Some(b"safe".to_vec()));
+        assert!(file.len().is_err(), "handles do not survive the machine");
+    }
+
+    #[test]
+    fn power_stays_off_until_the_restart() {
+        let disk = with_two_writes();
+        disk.fail_after(1, FaultKind::PowerOff);
+        assert!(disk.create(Path::new("/d/x")).is_err());
+        assert!(disk.open_read(&path()).is_err());
+        disk.crash(CrashMode::LoseAll);
+        assert!(disk.open_read(&path()).is_ok());
+    }
+}

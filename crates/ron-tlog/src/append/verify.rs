@@ -1,0 +1,351 @@
+//! The offline check of a log directory: reads every entry, trusts only the verifier key. Takes no lock and changes nothing, so it
+//! works on a copy and on a live log alike.
+//!
+//! What convicts is the signed checkpoint: all entries below its size must hash to its root. What names the place is whatever
+//! disagrees first: an entry's checksum (bound to its index), a batch out of sequence, the leaf hash kept in the index file, or
+//! the root that each batch recorded of everything before it.
+
+use super::checkpointer::CHECKPOINT_NAME;
+use super::disk::{Disk, OsDisk, read_small};
+use super::errors::VerifyError;
+use super::layout::{
+    IndexParts, SEGMENT_HEADER, SegmentHeader, decode_index_leaves, index_name, segment_name,
+    segment_number,
+};
+use super::meta::Meta;
+use super::scan::{Scanner, Step};
+use super::window::Window;
+use crate::checkpoint::Checkpoint;
+use crate::note::{NOTE_BYTES_MAX, VerifierKey};
+use crate::tree::{Frontier, Hash};
+use ron_crypto::hash::sha256;
+use std::path::Path;
+
+/// Entries between two calls of `progress`.
+const PROGRESS_EVERY: u64 = 4096;
+
+/// What a directory holds, once it is known to be whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// The log's origin, signed by the key.
+    pub origin: String,
+    /// Number of entries found.
+    pub size: u64,
+    /// Root of their tree.
+    pub root: Hash,
+    /// Number of entries that the signed checkpoint covers; the rest is whole but not signed yet.
+    pub checkpoint_size: u64,
+    /// Bytes after the last whole batch: a write that was under way or torn.
+    pub tail_bytes: u64,
+    /// What is odd but does not touch the entries (a derived file that is damaged).
+    pub notes: Vec<String>,
+}
+
+/// Checks the log in `dir` against `key`. See [`verify_on`].
+pub fn verify_dir(
+    dir: &Path,
+    key: &VerifierKey,
+    on_entry: &mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verified, VerifyError> {
+    verify_on(&OsDisk, dir, std::slice::from_ref(key), on_entry, progress)
+}
+
+/// Checks the log in `dir` of `disk`: the stored checkpoint must be signed by one of `keys`, and the entries must be those that it
+/// signed. `on_entry` sees every entry in order, before the verdict on all of them is known, and may object. `progress` is told the
+/// entries done and how many the checkpoint covers.
+pub fn verify_on(
+    disk: &dyn Disk,
+    dir: &Path,
+    keys: &[VerifierKey],
+    on_entry: &mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verified, VerifyError> {
+    let whole = |e: &dyn std::fmt::Display| VerifyError::whole(e.to_string());
+    let meta = Meta::load(disk, dir).map_err(|e| whole(&e))?;
+    let meta = meta.ok_or_else(|| VerifyError::whole(format!("{} holds no log", dir.display())))?;
+    // The checkpoint first: a live log only adds to what it covers.
+    let checkpoint = signed_checkpoint(disk, dir, &meta, keys)?;
+    let mut check = Check {
+        disk,
+        dir,
+        meta: &meta,
+        heads: vec![(checkpoint.size, checkpoint.root)],
+        frontier: Frontier::new(),
+        suspect: None,
+        notes: Vec::new(),
+        newest_checkpoint: checkpoint.size,
+        keys,
+        on_entry,
+        progress,
+    };
+    let tail_bytes = check.run()?;
+    Ok(Verified {
+        size: check.frontier.size(),
+        root: check.frontier.root(),
+        notes: check.notes,
+        origin: meta.origin,
+        checkpoint_size: checkpoint.size,
+        tail_bytes,
+    })
+}
+
+/// The stored checkpoint, when one of `keys` signed it.
+fn signed_checkpoint(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    keys: &[VerifierKey],
+) -> Result<Checkpoint, VerifyError> {
+    let note = read_small(disk, &dir.join(CHECKPOINT_NAME), NOTE_BYTES_MAX as u64);
+    let note = note.map_err(|e| VerifyError::whole(format!("reading the checkpoint: {e}")))?;
+    let note = note
+        .ok_or_else(|| VerifyError::whole("the log has no checkpoint: nothing in it is signed"))?;
+    let note =
+        String::from_utf8(note).map_err(|_| VerifyError::whole("the checkpoint is not text"))?;
+    match Checkpoint::open(&note, keys, Some(&meta.origin)) {
+        Ok(checkpoint) => Ok(checkpoint),
+        Err(fault) => Err(VerifyError::whole(format!(
+            "the checkpoint is not acceptable: {fault}"
+        ))),
+    }
+}
+
+/// One run over all entries.
+pub(crate) struct Check<'a> {
+    pub disk: &'a dyn Disk,
+    pub dir: &'a Path,
+    pub meta: &'a Meta,
+    /// Sizes and roots that the log must have had.
+    pub heads: Vec<(u64, Hash)>,
+    pub frontier: Frontier,
+    /// First entry that differs from the leaf hash in its index file; guilty only if a root does not come out.
+    pub suspect: Option<u64>,
+    pub notes: Vec<String>,
+    /// Size of the newest checkpoint that is known to have been published.
+    pub newest_checkpoint: u64,
+    /// Who may have signed it.
+    pub keys: &'a [VerifierKey],
+    pub on_entry: &'a mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
+    pub progress: &'a mut dyn FnMut(u64, u64),
+}
+
+enum After {
+    NextSegment,
+    /// The end of the log, with the bytes that follow it.
+    End(u64),
+}
+
+impl Check<'_> {
+    /// Checks everything; returns the bytes of a torn or unfinished tail.
+    pub fn run(&mut self) -> Result<u64, VerifyError> {
+        let names = self
+            .disk
+            .list(self.dir)
+            .map_err(|e| VerifyError::whole(e.to_string()))?;
+        let last = names.iter().filter_map(|n| segment_number(n)).max();
+        self.check_heads()?;
+        let mut number = 0;
+        let tail = loop {
+            match self.segment(number, last)? {
+                After::NextSegment => number += 1,
+                After::End(tail) => break tail,
+            }
+        };
+        let size = self.frontier.size();
+        (self.progress)(size, self.heads.iter().map(|h| h.0).max().unwrap_or(size));
+        if let Some((covered, _)) = self.heads.iter().find(|h| h.0 > size) {
+            let why = format!(
+                "the log ends here, but a signed checkpoint covers {covered} entries: it was cut"
+            );
+            return Err(VerifyError::at(size, why));
+        }
+        if let Some(at) = self.suspect {
+            let segment = self.meta.segment_of(at);
+            self.notes.push(format!(
+                "{} is damaged (the entries are not)",
+                index_name(segment)
+            ));
+        }
+        Ok(tail)
+    }
+
+    fn segment(&mut self, number: u64, last: Option<u64>) -> Result<After, VerifyError> {
+        let first = self.meta.first_of(number);
+        let io =
+            |e: std::io::Error| VerifyError::at(first, format!("{}: {e}", segment_name(number)));
+        let file = match self.disk.open_read(&self.dir.join(segment_name(number))) {
+            Ok(file) => file,
+            Err(e)
+                if e.kind() == std::io::ErrorKind::NotFound && last.is_none_or(|l| l < number) =>
+            {
+                return Ok(After::End(0));
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(VerifyError::at(
+                    first,
+                    format!("the segment file {} is missing", segment_name(number)),
+                ));
+            }
+            Err(e) => return Err(io(e)),
+        };
+        // Whether more segments exist was looked up before this length: a segment that has a successor is full by now.
+        let (len, is_last) = (file.len().map_err(io)?, last.is_none_or(|l| l <= number));
+        let mut window = Window::new(&*file, len);
+        let head = window.at(0, SEGMENT_HEADER).map_err(io)?.unwrap_or(&[]);
+        let header = match SegmentHeader::decode(head, &self.meta.salt, &self.meta.origin) {
+            Ok(header) => header,
+            Err(_) if is_last && len <= SEGMENT_HEADER as u64 && self.covered() <= first => {
+                return Ok(After::End(len));
+            }
+            Err(why) => return Err(VerifyError::at(first, why)),
+        };
+        if (header.number, header.first, header.segment_entries)
+            != (number, first, self.meta.segment_entries)
+        {
+            let why = format!(
+                "{} holds segment {}: files were exchanged",
+                segment_name(number),
+                header.number
+            );
+            return Err(VerifyError::at(first, why));
+        }
+        if header.root != self.frontier.root() {
+            return Err(self.blame(
+                first.saturating_sub(1),
+                "entries before it are not those that were written then",
+            ));
+        }
+        self.saw_checkpoint(header.checkpoint_size)?;
+        let known = self.index_leaves(number, is_last);
+        let scanner = Scanner::new(self.meta, window, number);
+        self.scan(scanner, &known, len, is_last)
+    }
+
+    /// Leaf hashes that the index file remembers.
+    fn index_leaves(&mut self, number: u64, is_last: bool) -> Vec<Hash> {
+        let most = IndexParts::of(self.meta.segment_entries).end;
+        let bytes = read_small(self.disk, &self.dir.join(index_name(number)), most);
+        match bytes {
+            Ok(None) if is_last => Vec::new(),
+            Ok(Some(bytes)) => decode_index_leaves(&bytes, &self.meta.salt).unwrap_or_else(|| {
+                self.notes.push(format!(
+                    "{} is damaged; it is derived and can be rebuilt",
+                    index_name(number)
+                ));
+                Vec::new()
+            }),
+            _ => {
+                self.notes.push(format!(
+                    "{} is missing; it is derived and can be rebuilt",
+                    index_name(number)
+                ));
+                Vec::new()
+            }
+        }
+    }
+
+    fn scan(
+        &mut self,
+        mut scanner: Scanner<'_>,
+        known: &[Hash],
+        len: u64,
+        is_last: bool,
+    ) -> Result<After, VerifyError> {
+        let limit = scanner.limit();
+        loop {
+            let root = self.frontier.root();
+            let next = scanner.next_index();
+            let step = scanner.step(&root);
+            match step.map_err(|e| VerifyError::at(next, format!("cannot be read: {e}")))? {
+                Step::Batch(batch) => {
+                    self.saw_checkpoint(batch.header.checkpoint_size)?;
+                    for entry in batch.entries() {
+                        self.entry(entry.index, entry.preimage, known)?;
+                    }
+                }
+                Step::End if next == limit => return Ok(After::NextSegment),
+                Step::End if is_last => return Ok(After::End(0)),
+                Step::End => {
+                    return Err(VerifyError::at(next, "its segment ends before it is full"));
+                }
+                Step::Bad(bad) if bad.torn && is_last && bad.index >= self.covered() => {
+                    return Ok(After::End(len - bad.offset));
+                }
+                Step::Bad(bad) if bad.torn && bad.index < self.covered() => {
+                    return Err(VerifyError::at(
+                        bad.index,
+                        format!("{}; a signed checkpoint covers it", bad.why),
+                    ));
+                }
+                Step::Bad(bad) => return Err(self.blame(bad.index, &bad.why)),
+            }
+        }
+    }
+
+    fn entry(&mut self, index: u64, preimage: &[u8], known: &[Hash]) -> Result<(), VerifyError> {
+        let leaf = sha256(preimage);
+        let kept = known.get((index % self.meta.segment_entries) as usize);
+        if self.suspect.is_none() && kept.is_some_and(|k| *k != leaf) {
+            self.suspect = Some(index);
+        }
+        self.frontier.push(leaf);
+        (self.on_entry)(index, &preimage[1..]).map_err(|why| VerifyError::at(index, why))?;
+        self.check_heads()?;
+        if index.is_multiple_of(PROGRESS_EVERY) {
+            let covered = self.covered();
+            (self.progress)(index, covered);
+        }
+        Ok(())
+    }
+
+    /// Compares the tree with every head of just this size.
+    fn check_heads(&mut self) -> Result<(), VerifyError> {
+        let size = self.frontier.size();
+        let wrong = self
+            .heads
+            .iter()
+            .any(|(at, root)| *at == size && *root != self.frontier.root());
+        if wrong {
+            let why = format!(
+                "the first {size} entries do not hash to the root that was signed for them"
+            );
+            return Err(self.blame(0, &why));
+        }
+        Ok(())
+    }
+
+    /// The entry to name: the first that differs from its kept leaf hash, or else `index`.
+    fn blame(&self, index: u64, why: &str) -> VerifyError {
+        match self.suspect {
+            Some(at) => {
+                VerifyError::at(at, format!("it is not the entry that was written ({why})"))
+            }
+            None => VerifyError::at(index, why),
+        }
+    }
+
+    /// Files note which checkpoint existed when they were written; an older one in its place was put there later. On a live log a
+    /// newer one may have been published since it was read, so it is read again before anybody is accused.
+    fn saw_checkpoint(&mut self, size: u64) -> Result<(), VerifyError> {
+        if size <= self.newest_checkpoint {
+            return Ok(());
+        }
+        if let Ok(checkpoint) = signed_checkpoint(self.disk, self.dir, self.meta, self.keys) {
+            self.newest_checkpoint = self.newest_checkpoint.max(checkpoint.size);
+        }
+        if size <= self.newest_checkpoint {
+            return Ok(());
+        }
+        let why = format!(
+            "the stored checkpoint covers {} entries, but one of {size} was published before this entry: \
+             the checkpoint is missing or was replaced by an older one",
+            self.newest_checkpoint
+        );
+        Err(VerifyError::at(self.frontier.size(), why))
+    }
+
+    fn covered(&self) -> u64 {
+        self.heads.iter().map(|h| h.0).max().unwrap_or(0)
+    }
+}
