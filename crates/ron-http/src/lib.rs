@@ -40,7 +40,7 @@ pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
 pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use limits::{FIELDS_MAX, Limits};
-pub use request::{Headers, Method, Request, RequestHead, Transport};
+pub use request::{Headers, Method, Request, RequestHead, Transport, form_decode, form_fields};
 pub use responder::Responder;
 pub use response::{Body, HeaderText, Response};
 pub use router::{ApiInfo, Handler, Route, Router, sync};

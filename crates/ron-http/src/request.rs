@@ -397,6 +397,17 @@ pub(crate) fn parse_query(query: &str) -> Option<Vec<(String, String)>> {
     Some(pairs)
 }
 
+/// The fields of an `application/x-www-form-urlencoded` text, decoded, in order; `None` when it is
+/// malformed or has more than 64 of them.
+pub fn form_fields(text: &str) -> Option<Vec<(String, String)>> {
+    parse_query(text)
+}
+
+/// One form-encoded value, decoded; `None` when it is malformed.
+pub fn form_decode(text: &str) -> Option<String> {
+    percent_decode(text, true).map(Cow::into_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
