@@ -139,12 +139,18 @@ pub struct Digest {
 impl Digest {
     /// A digest from its 32 raw bytes.
     pub fn new(alg: DigestAlg, raw: &[u8; 32]) -> Self {
-        Self { alg, value: hex::encode(raw) }
+        Self {
+            alg,
+            value: hex::encode(raw),
+        }
     }
 
     /// The 32 raw bytes; `None` unless the value is exactly 64 lower-case hex digits.
     pub fn raw(&self) -> Option<[u8; 32]> {
-        let lower = self.value.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let lower = self
+            .value
+            .bytes()
+            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let mut raw = [0_u8; 32];
         (lower && hex::decode_to_slice(&self.value, &mut raw).is_ok()).then_some(raw)
     }
@@ -379,12 +385,26 @@ impl SignRequest {
     /// A request for `message` with nothing else set.
     pub fn message(key: Kid, message: impl Into<Vec<u8>>) -> Self {
         let message = Some(Bytes(message.into()));
-        Self { key, version: None, message, digest: None, op_id: None, context: None }
+        Self {
+            key,
+            version: None,
+            message,
+            digest: None,
+            op_id: None,
+            context: None,
+        }
     }
 
     /// A request for `digest` with nothing else set.
     pub fn digest(key: Kid, digest: Digest) -> Self {
-        Self { key, version: None, message: None, digest: Some(digest), op_id: None, context: None }
+        Self {
+            key,
+            version: None,
+            message: None,
+            digest: Some(digest),
+            op_id: None,
+            context: None,
+        }
     }
 }
 
@@ -581,7 +601,10 @@ mod tests {
         check("\"any\"", true);
         check("\"digest\"", true);
         check(r#"{"note":{"origin":"o"}}"#, true);
-        check(r#"{"jwt":{"typ":["at+jwt"],"iss":"i","aud":["a"],"max_ttl_s":60}}"#, true);
+        check(
+            r#"{"jwt":{"typ":["at+jwt"],"iss":"i","aud":["a"],"max_ttl_s":60}}"#,
+            true,
+        );
         check("\"jwt\"", false);
         check("\"Any\"", false);
         check(r#"{"note":{"origin":"o","more":1}}"#, false);
@@ -591,7 +614,10 @@ mod tests {
     #[test]
     fn digest_is_lower_hex() {
         let check = |value: &str, ok: bool| {
-            let digest = Digest { alg: DigestAlg::Sha256, value: value.into() };
+            let digest = Digest {
+                alg: DigestAlg::Sha256,
+                value: value.into(),
+            };
             assert_eq!(digest.raw().is_some(), ok, "{value}");
         };
         check(&"0a".repeat(32), true);

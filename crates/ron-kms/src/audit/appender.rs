@@ -1,0 +1,107 @@
+//! The appender thread: collects what waits, makes its leaves durable at once, then answers.
+
+use std::time::Duration;
+
+use ron_kernel::{Credit, Deadline, Receiver, Recv, ShutdownTrigger, ThreadCtx};
+
+use super::health::{AuditHealth, Fault};
+use super::leaf::{Leaf, Op};
+use super::writer::{AuditWriter, Draft};
+use crate::work::answer::Done;
+
+/// A result that waits for its leaves.
+pub struct Entry {
+    /// One leaf each.
+    pub drafts: Vec<Draft>,
+    /// What happens once they are durable, or are known not to be.
+    pub done: Done,
+    /// The room that was reserved; given back when the entry is done with.
+    pub credits: Vec<Credit>,
+}
+
+/// The appender's state.
+pub struct Appender {
+    /// The log.
+    pub writer: AuditWriter,
+    /// Where entries come from.
+    pub entries: Receiver<Entry>,
+    /// Turned to "no" by a failed append.
+    pub health: AuditHealth,
+    /// Origin of the log, for receipts.
+    pub origin: String,
+    /// Most leaves of one append.
+    pub batch_leaves: usize,
+    /// Fired when the last leaf is written.
+    pub finished: ShutdownTrigger,
+}
+
+impl Appender {
+    /// Runs until shutdown, then writes what is left and the stop leaf.
+    pub fn run(&mut self, ctx: &ThreadCtx) {
+        let mut batch = Vec::new();
+        loop {
+            match self.entries.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {
+                Recv::Item(first) => {
+                    batch.push(first);
+                    self.collect(&mut batch);
+                    self.tick(&mut batch);
+                }
+                Recv::Timeout => self.writer.keep_state(false),
+                Recv::Shutdown | Recv::Closed => break,
+            }
+        }
+        while let Some(entry) = self.entries.try_recv() {
+            batch.push(entry);
+            self.collect(&mut batch);
+            self.tick(&mut batch);
+        }
+        self.stop();
+        self.finished.fire();
+    }
+
+    /// Takes what is queued, up to the most leaves of one append.
+    fn collect(&self, batch: &mut Vec<Entry>) {
+        let mut leaves: usize = batch.iter().map(|e| e.drafts.len()).sum();
+        // A batch request brings at most 1000 leaves, so the limit may be passed by 999.
+        while leaves < self.batch_leaves {
+            let Some(entry) = self.entries.try_recv() else { return };
+            leaves += entry.drafts.len();
+            batch.push(entry);
+        }
+    }
+
+    /// Makes the leaves of `batch` durable and answers everyone in it. Leaves it empty.
+    pub fn tick(&mut self, batch: &mut Vec<Entry>) {
+        if !self.health.is_ok() {
+            batch.drain(..).for_each(|entry| entry.done.fail());
+            return;
+        }
+        let drafts = batch.iter_mut().flat_map(|entry| entry.drafts.iter_mut());
+        match self.writer.append(drafts) {
+            Ok(mut index) => {
+                for entry in batch.drain(..) {
+                    let leaves = entry.drafts.len() as u64;
+                    entry.done.complete(&self.origin, index);
+                    index += leaves;
+                }
+                self.writer.keep_state(false);
+            }
+            Err(error) => {
+                self.health.fail(Fault::Failure, &format!("the audit log cannot be written: {error}"));
+                batch.drain(..).for_each(|entry| entry.done.fail());
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        if !self.health.is_ok() {
+            return;
+        }
+        let leaf = Leaf::service(Op::Stop, "drained", 0);
+        let mut draft = Draft::new(leaf, false);
+        if let Err(error) = self.writer.append(std::iter::once(&mut draft)) {
+            self.health.fail(Fault::Failure, &format!("the stop leaf was not written: {error}"));
+        }
+        self.writer.keep_state(true);
+    }
+}

@@ -1,0 +1,246 @@
+//! The checkpoint thread: signs the head of the log one interval after a new leaf, or at once
+//! after many, keeps a copy in a second place, and signs once more when the last leaf is written.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
+use ron_service::ReadyBoard;
+use ron_tlog::append::{Checkpointer, LogReader};
+use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
+
+use super::health::{AuditHealth, Fault};
+use crate::keys::SecretKey;
+use crate::metrics::Metrics;
+use crate::store::LogIdentity;
+
+/// How much later than its interval a checkpoint may be.
+const LATE_AFTER: Duration = Duration::from_secs(1);
+/// How long the last checkpoint waits for the last leaf.
+const FINAL_WAIT: Duration = Duration::from_secs(5);
+/// How long an idle thread sleeps; only shutdown and new leaves wake it earlier.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Signs checkpoints with the log key that is sealed in the store.
+pub struct LogSigner {
+    verifier: VerifierKey,
+    key: Arc<SecretKey>,
+}
+
+impl LogSigner {
+    /// The signer of this log; fails when the origin is not a valid note name.
+    pub fn new(identity: &LogIdentity) -> Result<Self, String> {
+        let verifier = VerifierKey::ed25519(&identity.origin, &identity.public)
+            .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
+        Ok(Self { verifier, key: identity.key.clone() })
+    }
+
+    /// What verifies the checkpoints.
+    pub fn verifier(&self) -> &VerifierKey {
+        &self.verifier
+    }
+}
+
+impl NoteSigner for LogSigner {
+    fn name(&self) -> &str {
+        self.verifier.name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.verifier.key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        Ok(self.key.sign(text).to_vec())
+    }
+}
+
+/// Why the checkpoint thread is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// There is a leaf that no checkpoint covers.
+    NewLeaf,
+    /// There are so many that the interval does not matter.
+    Many,
+}
+
+/// How the appender tells the checkpoint thread of new leaves.
+pub struct Signal {
+    idle: AtomicBool,
+    many_sent: AtomicBool,
+    /// When the oldest uncovered leaf was appended, Unix milliseconds; 0 when all are covered.
+    uncovered_since_ms: AtomicU64,
+    many: u64,
+    late_ms: u64,
+    wake: Sender<Wake>,
+    reader: LogReader,
+    clock: SharedClock,
+}
+
+impl Signal {
+    /// Wakes through `wake` after `many` uncovered leaves, or for the first one.
+    pub fn new(
+        many: u64,
+        interval: Duration,
+        wake: Sender<Wake>,
+        reader: LogReader,
+        clock: SharedClock,
+    ) -> Self {
+        let late_ms = (interval + LATE_AFTER).as_millis() as u64;
+        Self {
+            idle: AtomicBool::new(false),
+            many_sent: AtomicBool::new(false),
+            uncovered_since_ms: AtomicU64::new(0),
+            many,
+            late_ms,
+            wake,
+            reader,
+            clock,
+        }
+    }
+
+    /// Called after each durable append.
+    pub fn appended(&self) {
+        let _ = self.uncovered_since_ms.compare_exchange(
+            0,
+            self.clock.unix_ms(),
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        // Either this sees `idle`, or the checkpoint thread, which sets it before it looks at the
+        // log a last time, sees the new leaf.
+        if self.idle.swap(false, Ordering::SeqCst) {
+            self.send(Wake::NewLeaf);
+        }
+        let uncovered = self.reader.size_durable().saturating_sub(self.reader.checkpoint_size());
+        if uncovered >= self.many && !self.many_sent.swap(true, Ordering::SeqCst) {
+            self.send(Wake::Many);
+        }
+    }
+
+    /// At most one message of each kind is under way, so the queue of four cannot be full.
+    fn send(&self, wake: Wake) {
+        if self.wake.try_send(wake).is_err() {
+            tracing::warn!(event = "checkpoint_wake_lost");
+        }
+    }
+
+    /// How long the oldest uncovered leaf has waited.
+    pub fn age(&self) -> Duration {
+        match self.uncovered_since_ms.load(Ordering::SeqCst) {
+            0 => Duration::ZERO,
+            since => Duration::from_millis(self.clock.unix_ms().saturating_sub(since)),
+        }
+    }
+
+    /// Called now and then by the appender: shows the age, and a checkpoint that does not come.
+    pub fn watch(&self, metrics: &Metrics, ready: &ReadyBoard) {
+        let age = self.age();
+        metrics.checkpoint_age.set(age.as_secs().cast_signed());
+        if age.as_millis() as u64 > self.late_ms {
+            ready.missing("checkpoint", "the last checkpoint of the audit log is overdue");
+        }
+    }
+}
+
+/// The checkpoint thread's state.
+pub struct CheckpointThread {
+    /// The right to publish.
+    pub checkpointer: Checkpointer,
+    /// The log key.
+    pub signer: LogSigner,
+    /// Shared with the appender.
+    pub signal: Arc<Signal>,
+    /// Wakes.
+    pub wakes: Receiver<Wake>,
+    /// Pause after a new leaf.
+    pub interval: Duration,
+    /// Second place for the newest checkpoint.
+    pub anchor: Option<PathBuf>,
+    /// Turned to "no" by a failed write.
+    pub health: AuditHealth,
+    /// Where lateness is shown.
+    pub ready: ReadyBoard,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Fired by the appender after the last leaf.
+    pub last_leaf: Shutdown,
+}
+
+impl CheckpointThread {
+    /// Runs until shutdown; the last act is a checkpoint over the stop leaf.
+    pub fn run(&mut self, ctx: &ThreadCtx) {
+        while !ctx.shutdown.is_set() {
+            if !self.wait_for_leaf(ctx) {
+                continue;
+            }
+            let due = Deadline::within(self.interval);
+            loop {
+                match self.wakes.recv(&ctx.shutdown, due) {
+                    Recv::Item(Wake::NewLeaf) => {}
+                    Recv::Item(Wake::Many) | Recv::Timeout => break self.publish(),
+                    Recv::Shutdown | Recv::Closed => break,
+                }
+            }
+        }
+        if !self.last_leaf.wait(Deadline::within(FINAL_WAIT)) {
+            tracing::warn!(event = "final_checkpoint_without_stop_leaf");
+        }
+        self.publish();
+    }
+
+    /// True when a leaf needs a checkpoint; otherwise goes idle until one comes.
+    fn wait_for_leaf(&mut self, ctx: &ThreadCtx) -> bool {
+        self.signal.idle.store(true, Ordering::SeqCst);
+        if self.health.is_ok() && self.checkpointer.uncovered() > 0 {
+            self.signal.idle.store(false, Ordering::SeqCst);
+            return true;
+        }
+        matches!(self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)), Recv::Item(_))
+    }
+
+    /// Signs and stores the head as it is now.
+    pub fn publish(&mut self) {
+        if !self.health.is_ok() {
+            return;
+        }
+        self.signal.many_sent.store(false, Ordering::SeqCst);
+        let age = self.signal.age();
+        self.signal.uncovered_since_ms.store(0, Ordering::SeqCst);
+        match self.checkpointer.publish(&[&self.signer]) {
+            Ok(note) => {
+                if age > self.interval + LATE_AFTER {
+                    self.metrics.checkpoint_late.inc();
+                }
+                self.ready.present("checkpoint");
+                self.keep_anchor(&note);
+            }
+            Err(error) => {
+                self.health.fail(Fault::Failure, &format!("no checkpoint can be written: {error}"));
+            }
+        }
+    }
+
+    fn keep_anchor(&self, note: &str) {
+        let Some(path) = &self.anchor else { return };
+        match write_whole(path, note) {
+            Ok(()) => self.ready.clear("anchor"),
+            Err(error) => {
+                tracing::warn!(event = "anchor_not_written", %error);
+                self.ready.degrade("anchor", "the copy of the checkpoint cannot be written");
+            }
+        }
+    }
+}
+
+/// Replaces the file as a whole, durably.
+fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    let temporary = path.with_extension("tmp");
+    let mut file = std::fs::File::create(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}

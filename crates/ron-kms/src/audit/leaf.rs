@@ -1,0 +1,192 @@
+//! One leaf of the audit log: canonical JSON, at most 4 KiB, the same fields for every operation.
+
+use ron_proto::strict;
+use serde::{Deserialize, Serialize};
+
+/// Longest leaf, in bytes.
+pub const LEAF_BYTES_MAX: usize = 4 * 1024;
+/// Format of the leaves written now.
+pub const LEAF_VERSION: u64 = 1;
+
+/// What was done, or asked for.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// The service started.
+    Start,
+    /// The service stopped in order.
+    Stop,
+    /// A configuration was loaded while running.
+    Reload,
+    /// A key was made.
+    Create,
+    /// A key got a new head.
+    Rotate,
+    /// A signature.
+    Sign,
+}
+
+impl Op {
+    /// The name in leaves and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Reload => "reload",
+            Self::Create => "create",
+            Self::Rotate => "rotate",
+            Self::Sign => "sign",
+        }
+    }
+}
+
+/// A leaf. **The fields stand in alphabetical order**: that, ASCII names and integers only make
+/// `serde_json` write the canonical form (RFC 8785) directly; a test compares the two.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Leaf {
+    /// Name of the principal who asked, or `ron-kms`.
+    pub actor: String,
+    /// Algorithm of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alg: Option<String>,
+    /// Remark of the caller, or what a start or reload is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// SHA-256 of the signed bytes, or of the canonical request body; hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_sha256: Option<String>,
+    /// Name of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How many leaves name this key, this one included; absent when there is no such key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_op_counter: Option<u64>,
+    /// The operation.
+    pub op: Op,
+    /// Operation id, where one was given or made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<String>,
+    /// SHA-256 of the signature, or of the new public key; hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_sha256: Option<String>,
+    /// The whole-store version before the operation.
+    pub prev_store_version: u64,
+    /// Purpose of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
+    /// `ok`, or the code of the refusal.
+    pub result: String,
+    /// Tenant of the key, or of the caller where no key is named.
+    pub tenant: String,
+    /// Unix milliseconds; never less than the leaf before.
+    pub ts: u64,
+    /// [`LEAF_VERSION`].
+    pub v: u64,
+    /// Version of the key that was used or made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+}
+
+/// The result of an operation that was done.
+pub const OK: &str = "ok";
+
+impl Leaf {
+    /// A leaf about the service itself.
+    pub fn service(op: Op, context: &str, store_version: u64) -> Self {
+        Self {
+            actor: "ron-kms".into(),
+            alg: None,
+            context: Some(context.into()),
+            input_sha256: None,
+            key: None,
+            key_op_counter: None,
+            op,
+            op_id: None,
+            output_sha256: None,
+            prev_store_version: store_version,
+            purpose: None,
+            result: OK.into(),
+            tenant: "ron".into(),
+            ts: 0,
+            v: LEAF_VERSION,
+            version: None,
+        }
+    }
+
+    /// The canonical bytes. A leaf that would be too long loses its `context`, which alone has no
+    /// fixed bound.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let bytes = serde_json::to_vec(self).expect("a leaf holds strings and integers only");
+        if bytes.len() <= LEAF_BYTES_MAX || self.context.is_none() {
+            return bytes;
+        }
+        Self { context: None, ..self.clone() }.to_bytes()
+    }
+
+    /// Parses a leaf and insists on the canonical form.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let leaf: Self = strict::from_slice(bytes).map_err(|e| format!("not a leaf: {e}"))?;
+        if leaf.v != LEAF_VERSION {
+            return Err(format!("leaf format {} is newer than this program", leaf.v));
+        }
+        if leaf.to_bytes() != bytes {
+            return Err("the leaf is not in canonical form".into());
+        }
+        Ok(leaf)
+    }
+
+    /// Whether it records a change of the store: the version after it is one higher.
+    pub fn changed_store(&self) -> bool {
+        matches!(self.op, Op::Create | Op::Rotate) && self.result == OK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::jcs;
+
+    fn full() -> Leaf {
+        Leaf {
+            alg: Some("ed25519".into()),
+            context: Some("a \"remark\" \\ with / signs".into()),
+            input_sha256: Some("00".repeat(32)),
+            key: Some("ron/issuer/ed25519/x".into()),
+            key_op_counter: Some(7),
+            op_id: Some("0190".into()),
+            output_sha256: Some("11".repeat(32)),
+            purpose: Some("issuer".into()),
+            version: Some(2),
+            ts: 1_700_000_000_123,
+            ..Leaf::service(Op::Sign, "", 3)
+        }
+    }
+
+    #[test]
+    fn serde_json_writes_the_canonical_form() {
+        for leaf in [full(), Leaf::service(Op::Start, "x", 0)] {
+            let plain = leaf.to_bytes();
+            assert_eq!(plain, jcs::to_vec(&leaf).expect("canonical"));
+            assert_eq!(Leaf::parse(&plain).expect("parses"), leaf);
+        }
+    }
+
+    #[test]
+    fn anything_but_the_canonical_form_is_refused() {
+        let text = String::from_utf8(full().to_bytes()).expect("utf-8");
+        let check = |text: String| assert!(Leaf::parse(text.as_bytes()).is_err(), "{text}");
+        check(text.replace("\"v\":1", "\"v\":2"));
+        check(text.replace("\"v\":1", "\"v\": 1"));
+        check(text.replacen('{', "{\"zz\":1,", 1));
+        check(text.replacen("{\"actor\":\"ron-kms\",", "{", 1));
+        check(format!("{text}\n"));
+        check(text.replace("\"ts\":1700000000123", "\"ts\":1700000000123.0"));
+    }
+
+    #[test]
+    fn a_leaf_stays_under_its_limit() {
+        let leaf = Leaf { context: Some("x".repeat(LEAF_BYTES_MAX)), ..full() };
+        assert!(leaf.to_bytes().len() <= LEAF_BYTES_MAX);
+    }
+}

@@ -1,0 +1,23 @@
+//! The audit log: no signature leaves before its leaf is durable.
+//!
+//! ```text
+//! job -> credit (room for its leaf) -> work -> Entry -> kms-audit: leaves, one append + fdatasync
+//!                                                          -> answers of the whole batch
+//!                                              kms-ckpt:  signed checkpoint, copy in anchor_dir
+//!                                              kms-scrub: verifies everything, again and again
+//! ```
+//!
+//! **Invariants.** The appender alone writes leaves, so counters and store versions in them only
+//! grow. After a failed append nothing is signed or changed until a restart; verification goes on.
+
+pub mod appender;
+pub mod checkpoint;
+pub mod health;
+pub mod leaf;
+pub mod scrub;
+pub mod start;
+pub mod verify;
+pub mod writer;
+
+pub use health::AuditHealth;
+pub use verify::{AuditError, AuditReport, KeyOps, verify_dir};

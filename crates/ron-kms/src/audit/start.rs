@@ -1,0 +1,239 @@
+//! Opening the log at start: is it the one that was written, whole, and does it agree with the
+//! key store and with the copy of its checkpoint?
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ron_kernel::SharedClock;
+use ron_proto::strict;
+use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
+use ron_tlog::checkpoint::Checkpoint;
+
+use super::checkpoint::LogSigner;
+use super::health::Fault;
+use super::leaf::{LEAF_BYTES_MAX, Leaf, Op};
+use super::writer::{AuditWriter, Counters, Draft};
+use crate::config::Settings;
+use crate::metrics::Metrics;
+use crate::store::KeyStore;
+use crate::store::write::Pending;
+use crate::work::lifecycle::settle;
+
+/// A log that may be relied on.
+pub struct OpenedLog {
+    /// Writes leaves.
+    pub writer: AuditWriter,
+    /// Publishes checkpoints.
+    pub checkpointer: Checkpointer,
+    /// Signs them.
+    pub signer: LogSigner,
+    /// Reads.
+    pub reader: LogReader,
+}
+
+/// Why the log may not be relied on.
+#[derive(Debug)]
+pub struct Distrust {
+    /// Failure or tampering.
+    pub fault: Fault,
+    /// In words.
+    pub why: String,
+}
+
+fn tampered(why: impl Into<String>) -> Distrust {
+    Distrust { fault: Fault::Tampering, why: why.into() }
+}
+
+fn failure(why: impl Into<String>) -> Distrust {
+    Distrust { fault: Fault::Failure, why: why.into() }
+}
+
+/// Where the copy of the checkpoint is kept.
+pub fn anchor_path(settings: &Settings, origin: &str) -> Option<PathBuf> {
+    let name: String =
+        origin.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    settings.anchor_dir.as_ref().map(|dir| dir.join(format!("{name}.checkpoint")))
+}
+
+/// What opening needs besides the store.
+pub struct OpenWith<'a> {
+    /// The disk of the log.
+    pub disk: Arc<dyn Disk>,
+    /// Its directory.
+    pub dir: &'a Path,
+    /// Settings.
+    pub settings: &'a Settings,
+    /// Time.
+    pub clock: SharedClock,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
+/// Opens the log, compares it with everything that knows about it, settles a change that a crash
+/// interrupted, writes the start leaf and a first checkpoint.
+pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distrust> {
+    let OpenWith { disk, dir, settings, clock, metrics } = with;
+    let identity = store.log().clone();
+    let signer = LogSigner::new(&identity).map_err(failure)?;
+    let mut options = LogOptions::new(&identity.origin).verified_by(signer.verifier().clone());
+    options.entry_bytes_max = LEAF_BYTES_MAX;
+    options.known_heads.extend(anchored(settings, &identity.origin, &signer)?);
+    let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
+    let reader = log.reader();
+    compare_births(store, &log)?;
+    let on_disk = settings.data_dir.is_some();
+    let state_path = on_disk.then(|| dir.join("counters.json"));
+    let counters = recount(&reader, state_path.as_deref())?;
+    if counters.store_version > store.version() {
+        return Err(tampered(format!(
+            "the key store is at version {}, but the audit log has seen version {}: an older copy of the store was put in place",
+            store.version(),
+            counters.store_version
+        )));
+    }
+    let checkpointer =
+        log.take_checkpointer().ok_or_else(|| failure("the log has no checkpointer"))?;
+    let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
+    settle_pending(&mut writer, &reader, store, settings)?;
+    writer.set_store_version(store.version());
+    let context = format!("version {} backend {}", env!("CARGO_PKG_VERSION"), settings.backend.as_str());
+    append(&mut writer, Draft::new(Leaf::service(Op::Start, &context, 0), false))?;
+    let mut opened = OpenedLog { writer, checkpointer, signer, reader };
+    opened
+        .checkpointer
+        .publish(&[&opened.signer])
+        .map_err(|e| failure(format!("the first checkpoint cannot be written: {e}")))?;
+    Ok(opened)
+}
+
+fn append(writer: &mut AuditWriter, mut draft: Draft) -> Result<u64, Distrust> {
+    writer
+        .append(std::iter::once(&mut draft))
+        .map_err(|e| failure(format!("the audit log cannot be written: {e}")))
+}
+
+fn distrust(error: &OpenError) -> Distrust {
+    let fault = match error {
+        OpenError::Damaged { .. } | OpenError::Checkpoint(_) | OpenError::Origin { .. } => Fault::Tampering,
+        _ => Fault::Failure,
+    };
+    Distrust { fault, why: format!("the audit log cannot be opened: {error}") }
+}
+
+/// The head in `audit.anchor_dir`, which the log must extend.
+fn anchored(settings: &Settings, origin: &str, signer: &LogSigner) -> Result<Option<Checkpoint>, Distrust> {
+    let Some(path) = anchor_path(settings, origin) else { return Ok(None) };
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let dir = path.parent().unwrap_or(&path);
+            return match std::fs::create_dir_all(dir) {
+                Ok(()) => Ok(None),
+                Err(error) => Err(failure(format!("audit.anchor_dir {}: {error}", dir.display()))),
+            };
+        }
+        Err(error) => return Err(failure(format!("{}: {error}", path.display()))),
+    };
+    Checkpoint::open(&text, std::slice::from_ref(signer.verifier()), Some(origin))
+        .map(Some)
+        .map_err(|e| tampered(format!("the checkpoint copy {}: {e}", path.display())))
+}
+
+/// Every key was born in a leaf; a log that is too short for that was replaced.
+fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
+    let index = store.index();
+    let youngest = index.keys.values().flat_map(|k| k.versions.iter().map(|v| v.birth)).max();
+    match youngest {
+        Some(birth) if birth >= log.size() => Err(tampered(format!(
+            "the audit log has {} leaves, but a key was recorded in leaf {birth}: leaves were removed or the log was replaced",
+            log.size()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The counters as of the end of the log: from the state kept beside it and the leaves since.
+fn recount(reader: &LogReader, kept: Option<&Path>) -> Result<Counters, Distrust> {
+    let size = reader.size_durable();
+    let kept = kept
+        .and_then(|path| std::fs::read(path).ok())
+        .and_then(|text| strict::from_slice::<Counters>(&text).ok());
+    let mut counters = kept.unwrap_or_default();
+    if counters.log_size > size {
+        return Err(tampered(format!(
+            "the audit log has {size} leaves, but it had {} at the last stop: leaves were removed",
+            counters.log_size
+        )));
+    }
+    let from = counters.log_size;
+    scan(reader, from, size, |leaf| counters.follow(leaf).map(|()| false))?;
+    Ok(counters)
+}
+
+/// Parses leaves `from..to`; ends early when `visit` says true. Returns the index it ended at.
+fn scan(
+    reader: &LogReader,
+    from: u64,
+    to: u64,
+    mut visit: impl FnMut(&Leaf) -> Result<bool, String>,
+) -> Result<Option<u64>, Distrust> {
+    enum End {
+        Found(u64),
+        Bad(Distrust),
+    }
+    impl From<ReadError> for End {
+        fn from(error: ReadError) -> Self {
+            Self::Bad(tampered(format!("the audit log: {error}")))
+        }
+    }
+    let outcome = reader.entries(from..to, |index: u64, bytes: &[u8]| {
+        match Leaf::parse(bytes).and_then(|leaf| visit(&leaf)) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(End::Found(index)),
+            Err(why) => Err(End::Bad(tampered(format!("audit leaf {index}: {why}")))),
+        }
+    });
+    match outcome {
+        Ok(()) => Ok(None),
+        Err(End::Found(index)) => Ok(Some(index)),
+        Err(End::Bad(distrust)) => Err(distrust),
+    }
+}
+
+/// A change that was committed to the store but whose leaf was not known to be durable: finds its
+/// leaf, or writes it now, and lets the version become visible.
+fn settle_pending(
+    writer: &mut AuditWriter,
+    reader: &LogReader,
+    store: &mut KeyStore,
+    settings: &Settings,
+) -> Result<(), Distrust> {
+    let pending = store.pending().map_err(|e| failure(e.to_string()))?;
+    let Some(pending) = pending else { return Ok(()) };
+    let leaf = Leaf::parse(&pending.leaf).map_err(|e| tampered(format!("the outbox: {e}")))?;
+    let found = scan(reader, pending.log_size, reader.size_durable(), |seen| {
+        Ok(seen.op_id == leaf.op_id && seen.key == leaf.key && seen.version == leaf.version && seen.op == leaf.op && seen.result == leaf.result)
+    })?;
+    let op = leaf.op;
+    let birth = match found {
+        Some(index) => index,
+        None => write_pending(writer, store, &pending, leaf)?,
+    };
+    let origin = store.log().origin.clone();
+    settle(store, &pending, op, birth, &origin, settings.backend.as_str())
+        .map_err(|e| failure(e.to_string()))?;
+    tracing::info!(event = "interrupted_change_settled", leaf = birth);
+    Ok(())
+}
+
+fn write_pending(
+    writer: &mut AuditWriter,
+    store: &KeyStore,
+    pending: &Pending,
+    leaf: Leaf,
+) -> Result<u64, Distrust> {
+    writer.set_store_version(pending.version_before);
+    let mut draft = Draft::new(leaf, true);
+    draft.store_version_after = Some(store.version());
+    append(writer, draft)
+}

@@ -1,0 +1,174 @@
+//! The one writer of the log: turns drafts into leaves and makes a batch durable.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ron_kernel::SharedClock;
+use ron_tlog::append::{AppendError, Log};
+use serde::{Deserialize, Serialize};
+
+use super::leaf::Leaf;
+use crate::metrics::Metrics;
+
+/// Leaves after which the counters are written beside the log.
+const STATE_EVERY: u64 = 20_000;
+
+/// A leaf before its time, counter and store version are known.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The leaf; `ts`, `key_op_counter` and `prev_store_version` are filled in by the writer.
+    pub leaf: Leaf,
+    /// Whether the key exists, so that its operations are counted.
+    pub counted: bool,
+    /// The whole-store version after the operation, if it changed the store.
+    pub store_version_after: Option<u64>,
+}
+
+impl Draft {
+    /// A leaf that changes no store version.
+    pub fn new(leaf: Leaf, counted: bool) -> Self {
+        Self { leaf, counted, store_version_after: None }
+    }
+}
+
+/// Counters as of a log size; a cache beside the log, rebuilt from it where missing.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// Leaves counted.
+    pub log_size: u64,
+    /// Time of the last of them, Unix milliseconds.
+    pub last_ts: u64,
+    /// Store version that the last of them states.
+    pub store_version: u64,
+    /// Leaves per key.
+    pub keys: BTreeMap<String, u64>,
+}
+
+impl Counters {
+    /// Takes a leaf into account; refuses one that does not follow from those before.
+    pub fn follow(&mut self, leaf: &Leaf) -> Result<(), String> {
+        if leaf.ts < self.last_ts {
+            return Err("its time is before that of the leaf before it".into());
+        }
+        if leaf.prev_store_version < self.store_version {
+            return Err("its store version is lower than that of the leaf before it".into());
+        }
+        match (&leaf.key, leaf.key_op_counter) {
+            (Some(key), Some(counter)) => {
+                let count = self.keys.entry(key.clone()).or_default();
+                if counter != *count + 1 {
+                    return Err(format!("its key_op_counter is {counter}, but {} is due", *count + 1));
+                }
+                *count = counter;
+            }
+            (None, Some(_)) => return Err("it counts operations of no key".into()),
+            (_, None) => {}
+        }
+        self.last_ts = leaf.ts;
+        self.store_version = leaf.prev_store_version + u64::from(leaf.changed_store());
+        self.log_size += 1;
+        Ok(())
+    }
+}
+
+/// Owned by the appender thread.
+pub struct AuditWriter {
+    log: Log,
+    counters: Counters,
+    state_at: u64,
+    state_path: Option<PathBuf>,
+    clock: SharedClock,
+    metrics: Metrics,
+}
+
+impl AuditWriter {
+    /// Goes on after `counters`. `state_path` is where they are kept between starts.
+    pub fn new(
+        log: Log,
+        counters: Counters,
+        state_path: Option<PathBuf>,
+        clock: SharedClock,
+        metrics: Metrics,
+    ) -> Self {
+        let state_at = counters.log_size;
+        Self { log, counters, state_at, state_path, clock, metrics }
+    }
+
+    /// Makes the drafts durable as consecutive leaves, in one append and one sync; the index of
+    /// the first. After an error the log is closed for writing.
+    pub fn append<'a>(
+        &mut self,
+        drafts: impl Iterator<Item = &'a mut Draft>,
+    ) -> Result<u64, AppendError> {
+        let now = self.clock.unix_ms();
+        let leaves: Vec<Vec<u8>> = drafts.map(|draft| self.finish(draft, now)).collect();
+        let started = self.clock.now();
+        let first = self.log.append(&leaves)?;
+        let took = self.clock.now().saturating_duration_since(started);
+        self.metrics.fsync_seconds.observe(took.as_secs_f64());
+        self.metrics.batch_size.observe(leaves.len() as f64);
+        self.metrics.leaves.inc_by(leaves.len() as u64);
+        self.metrics.log_size.set(self.counters.log_size.cast_signed());
+        Ok(first)
+    }
+
+    fn finish(&mut self, draft: &mut Draft, now: u64) -> Vec<u8> {
+        let counters = &mut self.counters;
+        counters.last_ts = counters.last_ts.max(now);
+        counters.log_size += 1;
+        let leaf = &mut draft.leaf;
+        leaf.ts = counters.last_ts;
+        leaf.prev_store_version = counters.store_version;
+        leaf.key_op_counter = None;
+        if let Some(key) = leaf.key.as_ref().filter(|_| draft.counted) {
+            let count = match counters.keys.get_mut(key) {
+                Some(count) => count,
+                None => counters.keys.entry(key.clone()).or_default(),
+            };
+            *count += 1;
+            leaf.key_op_counter = Some(*count);
+        }
+        if let Some(after) = draft.store_version_after {
+            counters.store_version = after;
+        }
+        leaf.to_bytes()
+    }
+
+    /// Number of durable leaves.
+    pub fn size(&self) -> u64 {
+        self.log.size()
+    }
+
+    /// The log, for its reader and checkpointer.
+    pub fn log(&mut self) -> &mut Log {
+        &mut self.log
+    }
+
+    /// The store version after the last leaf.
+    pub fn store_version(&self) -> u64 {
+        self.counters.store_version
+    }
+
+    /// Sets the store version that the next leaf states; only before the first append.
+    pub fn set_store_version(&mut self, version: u64) {
+        self.counters.store_version = version;
+    }
+
+    /// Writes the counters beside the log when enough leaves are new, or when `now` is asked.
+    /// A failure costs only a longer scan at the next start.
+    pub fn keep_state(&mut self, now: bool) {
+        let new = self.counters.log_size - self.state_at;
+        let Some(path) = self.state_path.as_ref().filter(|_| new >= STATE_EVERY || (now && new > 0))
+        else {
+            return;
+        };
+        let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
+        let temporary = path.with_extension("tmp");
+        let done = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+        match done {
+            Ok(()) => self.state_at = self.counters.log_size,
+            Err(error) => tracing::warn!(event = "audit_state_not_kept", %error),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The one table of configuration keys, and the validated settings made from it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_proto::values::Alg;
+use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
+
+use crate::keys::material::SUPPORTED;
+
+static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
+
+static KEYS: [Key; 17] = [
+    Key::choice(
+        "backend",
+        &["file", "memory"],
+        "file",
+        "Where keys live: sealed in data_dir, or in memory only (needs amnesia = true).",
+    ),
+    Key::path(
+        "seal.key_file",
+        "",
+        "Seal key, 64 hex digits, mode 0600. Empty: data_dir/seal.key, made with a new store. It protects copies of the database, not this host.",
+    ),
+    Key::path(
+        "seal.passphrase_file",
+        "",
+        "Passphrase, mode 0600, from which Argon2id makes the seal key; instead of seal.key_file.",
+    ),
+    Key::list("algs", "ed25519,ecdsa-p256", "Algorithms for which keys may be made."),
+    Key::count("signers", "0", "Threads that sign; 0 means one per core.").range("0", "64"),
+    Key::count("queues.sign", "512", "Sign requests waiting for a signer; full means 429.").range("1", "65536"),
+    Key::count("queues.store", "64", "Changes of keys waiting; full means 429.").range("1", "4096"),
+    Key::count("queues.audit", "2048", "Signed results waiting for their leaf; at least 1000 for a full batch.")
+        .range("1000", "65536"),
+    Key::duration("sign_deadline", "2s", "Longest time a sign request may take, queueing included.").range("10ms", "1m"),
+    Key::duration("audit.reserve_wait", "200ms", "Longest wait for room in the audit queue before a 429.").range("1ms", "5s"),
+    Key::count("audit.checkpoint_ops", "5000", "Leaves after which a checkpoint is signed at once.").range("1", "1000000"),
+    Key::duration("audit.checkpoint_interval", "1s", "Longest time a leaf waits for its checkpoint.").range("10ms", "1m"),
+    Key::path("audit.anchor_dir", "", "Second place for the newest checkpoint; compared at start to find rollbacks."),
+    Key::text("audit.origin", "", "Name of the audit log in its checkpoints. Empty: made with a new store. Cannot change afterwards.")
+        .range("0", "200"),
+    Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
+    Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
+    Key::count("replay.capacity", "16384", "Finished sign operations remembered by op_id, oldest out first.")
+        .range("16", "1000000"),
+];
+
+/// All keys of ron-kms.
+pub static TABLE: Table =
+    Table { service: "ron-kms", env_prefix: "RON_KMS_", keys: &[CHASSIS_KEYS, &LISTEN, &KEYS] };
+
+/// Which backend holds the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackendKind {
+    /// Sealed records in SQLite.
+    File,
+    /// Nothing on disk.
+    Memory,
+}
+
+impl BackendKind {
+    /// Its name in documents and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// Where the seal key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SealSource {
+    /// A file of 64 hex digits; made when the store is new and `may_create` is set.
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// Only for the default place inside the data directory.
+        may_create: bool,
+    },
+    /// A passphrase for Argon2id.
+    Passphrase(PathBuf),
+    /// A random key that is never written.
+    Ephemeral,
+}
+
+/// Validated settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which backend.
+    pub backend: BackendKind,
+    /// `None` in amnesia.
+    pub data_dir: Option<PathBuf>,
+    /// Seal key.
+    pub seal: SealSource,
+    /// Algorithms for new keys.
+    pub algs: Vec<Alg>,
+    /// Signer threads, at least 1.
+    pub signers: usize,
+    /// Capacity of the sign queue.
+    pub sign_queue: usize,
+    /// Capacity of the store queue.
+    pub store_queue: usize,
+    /// Capacity of the audit queue and number of credits.
+    pub audit_queue: usize,
+    /// Cap on a job's deadline.
+    pub sign_deadline: Duration,
+    /// Cap on the wait for a credit.
+    pub reserve_wait: Duration,
+    /// Leaves per checkpoint.
+    pub checkpoint_ops: u64,
+    /// Time per checkpoint.
+    pub checkpoint_interval: Duration,
+    /// Second place of the newest checkpoint.
+    pub anchor_dir: Option<PathBuf>,
+    /// Configured origin.
+    pub origin: Option<String>,
+    /// Pause between background verifications.
+    pub scrub_interval: Duration,
+    /// Most leaves of one append.
+    pub batch_leaves: usize,
+    /// Entries of the replay table.
+    pub replay_capacity: usize,
+}
+
+impl Settings {
+    /// Checks what the table alone cannot: keys that depend on each other.
+    pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
+        let mut problems = Vec::new();
+        let amnesia = config.bool("amnesia");
+        let backend = match config.str("backend") {
+            "file" if !amnesia => BackendKind::File,
+            _ => BackendKind::Memory,
+        };
+        if backend == BackendKind::Memory && !amnesia {
+            problems.push("backend = \"memory\" needs amnesia = true: keys would be lost at the next stop".into());
+        }
+        let data_dir = config.path_opt("data_dir").map(PathBuf::from);
+        if backend == BackendKind::File && data_dir.is_none() {
+            problems.push("data_dir is not set: the file backend needs one (or set amnesia = true)".into());
+        }
+        for key in ["audit.anchor_dir", "seal.key_file", "seal.passphrase_file"] {
+            if amnesia && config.is_set(key) {
+                problems.push(format!("{key} is set, but amnesia = true uses nothing on disk; drop one of the two"));
+            }
+        }
+        let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
+        let algs = algs(config, &mut problems);
+        let origin = config.str_opt("audit.origin").map(str::to_owned);
+        if origin.as_deref().is_some_and(|o| o.chars().any(|c| c.is_control() || c.is_whitespace() || c == '+')) {
+            problems.push("audit.origin may hold no spaces, control characters or `+`".into());
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let signers = match config.usize("signers") {
+            0 => ron_kernel::cores().min(64),
+            n => n,
+        };
+        Ok(Self {
+            backend,
+            data_dir,
+            seal,
+            algs,
+            signers,
+            sign_queue: config.usize("queues.sign"),
+            store_queue: config.usize("queues.store"),
+            audit_queue: config.usize("queues.audit"),
+            sign_deadline: config.duration("sign_deadline"),
+            reserve_wait: config.duration("audit.reserve_wait"),
+            checkpoint_ops: config.u64("audit.checkpoint_ops"),
+            checkpoint_interval: config.duration("audit.checkpoint_interval"),
+            anchor_dir: config.path_opt("audit.anchor_dir").map(PathBuf::from),
+            origin,
+            scrub_interval: config.duration("audit.scrub_interval"),
+            batch_leaves: config.usize("audit.batch_leaves"),
+            replay_capacity: config.usize("replay.capacity"),
+        })
+    }
+}
+
+fn seal_source(
+    config: &Config,
+    data_dir: Option<&std::path::Path>,
+    amnesia: bool,
+    problems: &mut Vec<String>,
+) -> SealSource {
+    match (config.path_opt("seal.key_file"), config.path_opt("seal.passphrase_file")) {
+        (Some(_), Some(_)) => {
+            problems.push("seal.key_file and seal.passphrase_file are both set; drop one".into());
+            SealSource::Ephemeral
+        }
+        (Some(path), None) => SealSource::KeyFile { path: path.into(), may_create: false },
+        (None, Some(path)) => SealSource::Passphrase(path.into()),
+        (None, None) => match data_dir {
+            Some(dir) if !amnesia => {
+                SealSource::KeyFile { path: dir.join("seal.key"), may_create: true }
+            }
+            _ => SealSource::Ephemeral,
+        },
+    }
+}
+
+fn algs(config: &Config, problems: &mut Vec<String>) -> Vec<Alg> {
+    let mut algs = Vec::new();
+    for name in config.list("algs") {
+        match name.parse::<Alg>() {
+            Ok(alg) if SUPPORTED.contains(&alg) => algs.push(alg),
+            Ok(alg) => problems.push(format!("algs: {alg} is not offered by the file and memory backends")),
+            Err(error) => problems.push(format!("algs: {error}")),
+        }
+    }
+    if algs.is_empty() && problems.is_empty() {
+        problems.push("algs is empty: name at least one of ed25519, ecdsa-p256".into());
+    }
+    algs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(flags: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+        let flags: Vec<_> = flags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let config = Config::load(&TABLE, None, &|_| None, &flags)
+            .map_err(|p| p.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        Settings::from_config(&config)
+    }
+
+    #[test]
+    fn what_goes_together() {
+        let check = |flags: &[(&str, &str)], word: Option<&str>| {
+            let got = settings(flags);
+            match (word, &got) {
+                (None, Ok(_)) => {}
+                (Some(word), Err(problems)) => {
+                    assert!(problems.iter().any(|p| p.contains(word)), "{flags:?}: {problems:?}");
+                }
+                _ => panic!("{flags:?}: {got:?}"),
+            }
+        };
+        check(&[("data_dir", "/x")], None);
+        check(&[], Some("data_dir"));
+        check(&[("amnesia", "true")], None);
+        check(&[("amnesia", "true"), ("audit.anchor_dir", "/y")], Some("audit.anchor_dir"));
+        check(&[("data_dir", "/x"), ("backend", "memory")], Some("amnesia"));
+        check(&[("data_dir", "/x"), ("backend", "tpm")], Some("backend"));
+        check(&[("data_dir", "/x"), ("algs", "ed25519,rsa")], Some("algs"));
+        check(&[("data_dir", "/x"), ("algs", "ml-dsa-65")], Some("ml-dsa-65"));
+        check(&[("data_dir", "/x"), ("seal.key_file", "/k"), ("seal.passphrase_file", "/p")], Some("seal"));
+        check(&[("data_dir", "/x"), ("audit.orign", "o")], Some("audit.origin"));
+        check(&[("data_dir", "/x"), ("audit.origin", "a b")], Some("audit.origin"));
+        let memory = settings(&[("amnesia", "true")]).expect("amnesia");
+        assert_eq!((memory.backend, memory.seal), (BackendKind::Memory, SealSource::Ephemeral));
+    }
+}

@@ -1,0 +1,191 @@
+//! Why an operation was not done: one closed list, with the status and code each cause becomes.
+
+use ron_proto::kms::ItemError;
+use ron_proto::problem::Problem;
+use serde_json::json;
+
+/// Every cause of a refusal or failure. One cause has one code, on the wire and as the `result`
+/// of the audit leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// The request breaks a rule of its shape.
+    BadRequest,
+    /// A message above its limit.
+    TooLarge,
+    /// An algorithm, mode or property no backend offers.
+    Unsupported,
+    /// The key belongs to another tenant, or the caller is limited to other keys.
+    Forbidden,
+    /// No such key or version.
+    NotFound,
+    /// The key's payload policy does not allow these bytes.
+    PayloadRefused,
+    /// A checkpoint that shrinks its log or contradicts an earlier one.
+    CheckpointRefused,
+    /// The pinned version is not the head.
+    VersionNotHead,
+    /// `expected_head` is not the head.
+    StaleHead,
+    /// The op_id came before with another body.
+    OpIdMismatch,
+    /// The operation with this op_id is still running.
+    InFlight,
+    /// A bounded queue is full.
+    Busy,
+    /// The audit log cannot take leaves, so nothing may be signed or changed.
+    AuditUnavailable,
+    /// The key store cannot be written.
+    StoreUnavailable,
+    /// The job's time ran out before work on it began.
+    DeadlineExceeded,
+    /// The service is stopping.
+    Draining,
+    /// A fault of ours.
+    Internal,
+}
+
+impl Why {
+    /// All causes, in the order of the documentation.
+    pub const ALL: [Self; 17] = [
+        Self::BadRequest,
+        Self::TooLarge,
+        Self::Unsupported,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::PayloadRefused,
+        Self::CheckpointRefused,
+        Self::VersionNotHead,
+        Self::StaleHead,
+        Self::OpIdMismatch,
+        Self::InFlight,
+        Self::Busy,
+        Self::AuditUnavailable,
+        Self::StoreUnavailable,
+        Self::DeadlineExceeded,
+        Self::Draining,
+        Self::Internal,
+    ];
+
+    /// The stable code.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad_request",
+            Self::TooLarge => "too_large",
+            Self::Unsupported => "unsupported",
+            Self::Forbidden => "forbidden",
+            Self::NotFound => "not_found",
+            Self::PayloadRefused => "payload_refused",
+            Self::CheckpointRefused => "checkpoint_refused",
+            Self::VersionNotHead => "version_not_head",
+            Self::StaleHead => "stale_head",
+            Self::OpIdMismatch => "idempotency_mismatch",
+            Self::InFlight => "in_flight",
+            Self::Busy => "busy",
+            Self::AuditUnavailable => "audit_unavailable",
+            Self::StoreUnavailable => "store_unavailable",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::Draining => "draining",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+/// A refusal with what to do about it. Holds no input bytes and no secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {detail}", why.code())]
+pub struct Refusal {
+    /// The cause.
+    pub why: Why,
+    /// What happened and what would work.
+    pub detail: String,
+    /// The head version, where the caller needs it to try again.
+    pub head: Option<u32>,
+    /// Seconds to wait, for causes that pass.
+    pub retry_after_s: u32,
+}
+
+impl Refusal {
+    /// A refusal for `why`; `detail` must hold no input.
+    pub fn new(why: Why, detail: impl Into<String>) -> Self {
+        Self { why, detail: detail.into(), head: None, retry_after_s: 1 }
+    }
+
+    /// Adds the present head version.
+    pub fn with_head(mut self, head: u32) -> Self {
+        self.head = Some(head);
+        self
+    }
+
+    /// A queue is full; `retry_after_s` from its drain rate.
+    pub fn busy(retry_after_s: u32) -> Self {
+        let detail = "a queue is full; nothing was done";
+        Self { retry_after_s, ..Self::new(Why::Busy, detail) }
+    }
+
+    /// The audit log is down.
+    pub fn audit_down() -> Self {
+        let detail = "the audit log cannot be written, so nothing is signed or changed; \
+                      verification still works. See /readyz.";
+        Self { retry_after_s: 5, ..Self::new(Why::AuditUnavailable, detail) }
+    }
+
+    /// As the error of one batch item.
+    pub fn to_item(&self) -> ItemError {
+        let problem = Problem::from(self.clone());
+        ItemError {
+            status: problem.status,
+            code: problem.code.to_owned(),
+            detail: problem.detail,
+            retryable: problem.retryable,
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { why, detail, head, retry_after_s } = refusal;
+        let own = |status, title| Self::new(status, why.code(), title, detail.clone());
+        let problem = match why {
+            Why::BadRequest => Self::bad_request(detail),
+            Why::TooLarge => Self::too_large(detail),
+            Why::Unsupported => own(400, "No backend offers this"),
+            Why::Forbidden => Self::forbidden(detail),
+            Why::NotFound => Self::not_found(detail),
+            Why::PayloadRefused => own(403, "The key's payload policy refuses this"),
+            Why::CheckpointRefused => own(409, "The checkpoint does not extend the last one signed"),
+            Why::VersionNotHead => own(409, "The pinned version is not the head"),
+            Why::StaleHead => own(409, "The expected head is not the head"),
+            Why::OpIdMismatch => Self::idempotency_mismatch(detail),
+            Why::InFlight => Self::in_flight(detail),
+            Why::Busy => Self::busy(retry_after_s),
+            Why::AuditUnavailable => {
+                own(503, "The audit log is not available").with_retry_after(retry_after_s)
+            }
+            Why::StoreUnavailable => {
+                own(503, "The key store is not available").with_retry_after(retry_after_s)
+            }
+            Why::DeadlineExceeded => Self::deadline_exceeded(detail),
+            Why::Draining => Self::draining(retry_after_s),
+            Why::Internal => Self::internal(detail),
+        };
+        match head {
+            Some(head) => problem.with_details(json!({ "head": head })),
+            None => problem,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_keeps_its_code() {
+        for why in Why::ALL {
+            let problem = Problem::from(Refusal::new(why, "d"));
+            assert_eq!(problem.code, why.code());
+            assert!((400..600).contains(&problem.status));
+            assert_eq!(problem.retryable, matches!(problem.status, 429 | 503 | 504) || why == Why::InFlight);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Payload policy `jwt`: the signing input of a JWS is parsed and held against the key's limits,
+//! so that a stolen issuer credential cannot sign arbitrary bytes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_proto::kms::JwtPolicy;
+use ron_proto::strict;
+use ron_proto::values::Alg;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::payload::Head;
+
+/// The header `typ` of an access token (RFC 9068); such a token must name its audience.
+pub const ACCESS_TOKEN: &str = "at+jwt";
+/// How far `iat` may lie ahead of this host's clock.
+const SKEW_AHEAD_S: u64 = 60;
+/// How far `iat` may lie behind: skew plus time spent in queues.
+const SKEW_BEHIND_S: u64 = 300;
+
+/// Every header member there may be. `jwk`, `jku`, `x5c`, `crit`, `b64` and the rest would let a
+/// token speak for itself, so they are refused as unknown.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    alg: String,
+    kid: String,
+    typ: String,
+}
+
+/// The JWS `alg` name of a key's algorithm, if it has one.
+pub fn jws_alg(alg: Alg) -> Option<&'static str> {
+    match alg {
+        Alg::Ed25519 => Some("EdDSA"),
+        Alg::EcdsaP256 => Some("ES256"),
+        _ => None,
+    }
+}
+
+/// Whether `input` (`base64url(header).base64url(claims)`) may be signed by `head` at `now_s`.
+/// The error says which rule was broken and holds no input.
+pub fn check(
+    policy: &JwtPolicy,
+    head: Head<'_>,
+    input: &[u8],
+    now_s: u64,
+) -> Result<(), String> {
+    let shape = || "not a JWS signing input: base64url(header).base64url(claims)".to_owned();
+    let mut parts = input.split(|&b| b == b'.');
+    let (Some(header), Some(claims), None) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(shape());
+    };
+    let decode = |part: &[u8]| URL_SAFE_NO_PAD.decode(part).map_err(|_| shape());
+    let header: Header = strict::from_slice(&decode(header)?)
+        .map_err(|_| "the header must be a JSON object of exactly alg, kid and typ".to_owned())?;
+    let claims: Value = strict::from_slice(&decode(claims)?)
+        .map_err(|_| "the claims are not a JSON object without duplicate names".to_owned())?;
+    let Value::Object(claims) = claims else {
+        return Err("the claims are not a JSON object".into());
+    };
+    check_header(policy, head, &header)?;
+    if claims.get("iss").and_then(Value::as_str) != Some(policy.iss.as_str()) {
+        return Err("`iss` is not the issuer this key signs for".into());
+    }
+    check_audience(policy, claims.get("aud"), header.typ == ACCESS_TOKEN)?;
+    check_times(policy, &claims, now_s)
+}
+
+fn check_header(policy: &JwtPolicy, head: Head<'_>, header: &Header) -> Result<(), String> {
+    if jws_alg(head.alg) != Some(header.alg.as_str()) {
+        return Err("header `alg` is not the algorithm of the signing version".into());
+    }
+    if header.kid != head.thumbprint {
+        return Err("header `kid` is not the thumbprint of the signing version".into());
+    }
+    if !policy.typ.contains(&header.typ) {
+        return Err("header `typ` is not one this key signs".into());
+    }
+    Ok(())
+}
+
+fn check_audience(policy: &JwtPolicy, aud: Option<&Value>, required: bool) -> Result<(), String> {
+    let allowed = |value: &Value| value.as_str().is_some_and(|a| policy.aud.iter().any(|p| p == a));
+    match aud {
+        None if required => Err("an access token must have an `aud`".into()),
+        None => Ok(()),
+        Some(Value::Array(list)) if !list.is_empty() && list.iter().all(allowed) => Ok(()),
+        Some(one @ Value::String(_)) if allowed(one) => Ok(()),
+        Some(_) => Err("`aud` names an audience this key does not sign for".into()),
+    }
+}
+
+fn check_times(
+    policy: &JwtPolicy,
+    claims: &serde_json::Map<String, Value>,
+    now_s: u64,
+) -> Result<(), String> {
+    let seconds = |name: &str| match claims.get(name) {
+        None => Ok(None),
+        Some(value) => match value.as_u64() {
+            Some(s) => Ok(Some(s)),
+            None => Err(format!("`{name}` must be a whole number of seconds")),
+        },
+    };
+    let iat = seconds("iat")?.ok_or("`iat` is missing")?;
+    let exp = seconds("exp")?.ok_or("`exp` is missing")?;
+    if iat > now_s.saturating_add(SKEW_AHEAD_S) || iat.saturating_add(SKEW_BEHIND_S) < now_s {
+        return Err("`iat` is not the present time".into());
+    }
+    let lifetime = exp.checked_sub(iat).filter(|&s| s > 0).ok_or("`exp` must be after `iat`")?;
+    if lifetime > policy.max_ttl_s {
+        return Err(format!("lifetime {lifetime} s exceeds the key's limit {} s", policy.max_ttl_s));
+    }
+    // A token may start later, but not outlive itself nor claim to be older than it is.
+    let starts_inside =
+        |nbf: u64| nbf < exp && nbf.saturating_add(SKEW_AHEAD_S + SKEW_BEHIND_S) >= iat;
+    match seconds("nbf")? {
+        Some(nbf) if !starts_inside(nbf) => Err("`nbf` lies outside the token's lifetime".into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000;
+
+    fn policy() -> JwtPolicy {
+        JwtPolicy {
+            typ: vec!["at+jwt".into(), "statuslist+jwt".into()],
+            iss: "https://issuer.example".into(),
+            aud: vec!["svc-wallet".into(), "ron-ledger".into()],
+            max_ttl_s: 900,
+        }
+    }
+
+    fn input(header: &str, claims: &str) -> Vec<u8> {
+        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        format!("{}.{}", part(header), part(claims)).into_bytes()
+    }
+
+    fn verdict(alg: Alg, input: &[u8]) -> Result<(), String> {
+        super::check(&policy(), Head { alg, thumbprint: "thumb" }, input, NOW)
+    }
+
+    const HEADER: &str = r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt"}"#;
+
+    fn claims(change: &str) -> String {
+        // Later duplicates would be refused, so a change replaces the named member.
+        let base = format!(
+            r#"{{"iss":"https://issuer.example","aud":"svc-wallet","iat":{NOW},"exp":{},"sub":"x"}}"#,
+            NOW + 600
+        );
+        let mut value: Value = serde_json::from_str(&base).expect("base");
+        let change: Value = serde_json::from_str(change).expect("change");
+        for (name, new) in change.as_object().expect("object") {
+            let map = value.as_object_mut().expect("object");
+            if new.is_null() { map.remove(name) } else { map.insert(name.clone(), new.clone()) };
+        }
+        value.to_string()
+    }
+
+    #[test]
+    fn header_attacks() {
+        let check = |header: &str, ok: bool| {
+            let got = verdict(Alg::Ed25519, &input(header, &claims("{}")));
+            assert_eq!(got.is_ok(), ok, "{header}: {got:?}");
+        };
+        check(HEADER, true);
+        check(r#"{"typ":"at+jwt","kid":"thumb","alg":"EdDSA"}"#, true);
+        for header in [
+            r#"{"alg":"none","kid":"thumb","typ":"at+jwt"}"#,
+            r#"{"alg":"ES256","kid":"thumb","typ":"at+jwt"}"#,
+            r#"{"alg":"Ed25519","kid":"thumb","typ":"at+jwt"}"#,
+            r#"{"alg":"HS256","kid":"thumb","typ":"at+jwt"}"#,
+            r#"{"alg":"eddsa","kid":"thumb","typ":"at+jwt"}"#,
+            r#"{"alg":"EdDSA","kid":"other","typ":"at+jwt"}"#,
+            r#"{"alg":"EdDSA","typ":"at+jwt"}"#,
+            r#"{"alg":"EdDSA","kid":"thumb"}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"JWT"}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"AT+JWT"}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"application/at+jwt"}"#,
+            r#"{"alg":"EdDSA","alg":"none","kid":"thumb","typ":"at+jwt"}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt","jku":"https://evil"}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt","jwk":{}}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt","crit":["b64"],"b64":false}"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt","zip":"DEF"}"#,
+            r#"{"alg":["EdDSA"],"kid":"thumb","typ":"at+jwt"}"#,
+            r#"["EdDSA","thumb","at+jwt"]"#,
+            r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt"} "x""#,
+            "",
+        ] {
+            check(header, false);
+        }
+        let es256 = r#"{"alg":"ES256","kid":"thumb","typ":"at+jwt"}"#;
+        assert!(verdict(Alg::EcdsaP256, &input(es256, &claims("{}"))).is_ok());
+        assert!(verdict(Alg::EcdsaP256, &input(HEADER, &claims("{}"))).is_err());
+    }
+
+    #[test]
+    fn claim_attacks() {
+        let check = |change: &str, ok: bool| {
+            let got = verdict(Alg::Ed25519, &input(HEADER, &claims(change)));
+            assert_eq!(got.is_ok(), ok, "{change}: {got:?}");
+        };
+        check("{}", true);
+        check(r#"{"iss":"https://evil.example"}"#, false);
+        check(r#"{"iss":"https://issuer.example/"}"#, false);
+        check(r#"{"iss":["https://issuer.example"]}"#, false);
+        check(r#"{"iss":null}"#, false);
+        check(r#"{"aud":null}"#, false);
+        check(r#"{"aud":"svc-admin"}"#, false);
+        check(r#"{"aud":""}"#, false);
+        check(r#"{"aud":[]}"#, false);
+        check(r#"{"aud":7}"#, false);
+        check(r#"{"aud":["svc-wallet","ron-ledger"]}"#, true);
+        check(r#"{"aud":["svc-wallet","svc-admin"]}"#, false);
+        check(r#"{"aud":["svc-wallet",["ron-ledger"]]}"#, false);
+        check(&format!(r#"{{"exp":{}}}"#, NOW + 900), true);
+        check(&format!(r#"{{"exp":{}}}"#, NOW + 901), false);
+        check(&format!(r#"{{"exp":{NOW}}}"#), false);
+        check(&format!(r#"{{"exp":{}}}"#, NOW - 1), false);
+        check(r#"{"exp":null}"#, false);
+        check(&format!(r#"{{"exp":{}.0}}"#, NOW + 60), false);
+        check(&format!(r#"{{"exp":"{}"}}"#, NOW + 60), false);
+        check(r#"{"exp":-1}"#, false);
+        check(r#"{"exp":18446744073709551615}"#, false);
+        check(r#"{"iat":null}"#, false);
+        check(&format!(r#"{{"iat":{}}}"#, NOW + 61), false);
+        check(&format!(r#"{{"iat":{},"exp":{}}}"#, NOW - 301, NOW + 1), false);
+        check(r#"{"iat":18446744073709551615,"exp":18446744073709551615}"#, false);
+        check(r#"{"iat":0,"exp":1}"#, false);
+        check(&format!(r#"{{"nbf":{NOW}}}"#), true);
+        check(&format!(r#"{{"nbf":{}}}"#, NOW + 599), true);
+        check(&format!(r#"{{"nbf":{}}}"#, NOW + 600), false);
+        check(r#"{"nbf":0}"#, false);
+        check(r#"{"nbf":"now"}"#, false);
+    }
+
+    #[test]
+    fn a_status_list_needs_no_audience() {
+        let header = r#"{"alg":"EdDSA","kid":"thumb","typ":"statuslist+jwt"}"#;
+        let check = |change: &str, ok: bool| {
+            assert_eq!(verdict(Alg::Ed25519, &input(header, &claims(change))).is_ok(), ok);
+        };
+        check(r#"{"aud":null,"status_list":{"bits":1,"lst":"x"}}"#, true);
+        check(r#"{"aud":"svc-admin"}"#, false);
+    }
+
+    #[test]
+    fn framing_attacks() {
+        let good = String::from_utf8(input(HEADER, &claims("{}"))).expect("ascii");
+        let duplicate = format!(
+            r#"{{"iss":"https://evil","iss":"https://issuer.example","aud":"svc-wallet","iat":{NOW},"exp":{}}}"#,
+            NOW + 60
+        );
+        let check = |text: &[u8], ok: bool| {
+            let got = verdict(Alg::Ed25519, text);
+            assert_eq!(got.is_ok(), ok, "{}: {got:?}", String::from_utf8_lossy(text));
+        };
+        check(good.as_bytes(), true);
+        check(format!("{good}.").as_bytes(), false);
+        check(format!("{good}.AAAA").as_bytes(), false);
+        check(format!("{good}=").as_bytes(), false);
+        check(format!("{good}\n").as_bytes(), false);
+        check(format!(" {good}").as_bytes(), false);
+        check(format!(".{good}").as_bytes(), false);
+        check(good.replace('.', "..").as_bytes(), false);
+        check(good.replace('.', "").as_bytes(), false);
+        check(b"", false);
+        check(b".", false);
+        check(b"\xff\xfe.\x00", false);
+        check(&input(HEADER, &duplicate), false);
+        check(&input(HEADER, "[]"), false);
+        check(&input(HEADER, "null"), false);
+        check(&input(HEADER, &"[".repeat(64)), false);
+    }
+}

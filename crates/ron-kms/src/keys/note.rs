@@ -1,0 +1,109 @@
+//! Payload policy `note`: texts of C2SP signed notes with one origin. Among them checkpoints of a
+//! log, recognised by their second line, may only grow.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ron_proto::kms::NotePolicy;
+
+/// Size and root of a log, as a checkpoint states them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Number of leaves.
+    pub size: u64,
+    /// RFC 6962 root of those leaves.
+    pub root: [u8; 32],
+}
+
+impl Checkpoint {
+    /// Whether signing `next` after `self` keeps the log append-only, as far as two heads can
+    /// show: it may grow, or be the very same head again.
+    pub fn may_be_followed_by(&self, next: &Self) -> bool {
+        next.size > self.size || next == self
+    }
+}
+
+/// Whether `text` is a note text of the policy's origin; `Some` when it is a checkpoint.
+pub fn check(policy: &NotePolicy, text: &[u8]) -> Result<Option<Checkpoint>, String> {
+    let text = std::str::from_utf8(text).map_err(|_| "a note text must be UTF-8".to_owned())?;
+    let Some(body) = text.strip_suffix('\n') else {
+        return Err("a note text ends with a newline".into());
+    };
+    if body.chars().any(|c| c.is_control() && c != '\n') {
+        return Err("a note text has no control characters but newlines".into());
+    }
+    let mut lines = body.split('\n');
+    if lines.next() != Some(policy.origin.as_str()) {
+        return Err("the first line is not the origin this key signs for".into());
+    }
+    if body.split('\n').any(|line| line.starts_with('\u{2014}')) {
+        return Err("a note text may not contain signature lines".into());
+    }
+    let rest: Vec<&str> = lines.collect();
+    match rest.first() {
+        // Whatever a lenient reader could take for a size must be a checkpoint to the letter.
+        Some(second) if looks_like_size(second) => strict_checkpoint(&rest).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn looks_like_size(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with(|c: char| c.is_numeric() || c == '+' || c == '-')
+}
+
+fn strict_checkpoint(rest: &[&str]) -> Result<Checkpoint, String> {
+    let refuse = || "a checkpoint is origin, size, root and nothing more".to_owned();
+    let [size, root] = rest else { return Err(refuse()) };
+    let plain = size.bytes().all(|b| b.is_ascii_digit()) && (*size == "0" || !size.starts_with('0'));
+    let size = size.parse::<u64>().ok().filter(|_| plain).ok_or_else(refuse)?;
+    let root = STANDARD.decode(root).map_err(|_| refuse())?;
+    Ok(Checkpoint { size, root: root.try_into().map_err(|_| refuse())? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attack_table() {
+        let policy = NotePolicy { origin: "example.org/log".into() };
+        let root = STANDARD.encode([9_u8; 32]);
+        let check = |text: &str, want: Result<Option<u64>, ()>| {
+            let got = super::check(&policy, text.as_bytes());
+            let got = got.map(|c| c.map(|c| c.size)).map_err(|_| ());
+            assert_eq!(got, want, "{text:?}");
+        };
+        check(&format!("example.org/log\n7\n{root}\n"), Ok(Some(7)));
+        check(&format!("example.org/log\n0\n{root}\n"), Ok(Some(0)));
+        check("example.org/log\npolicy text\n\nmore\n", Ok(None));
+        check("example.org/log\n", Ok(None));
+        check("", Err(()));
+        check("example.org/log", Err(()));
+        check("example.org/logs\ntext\n", Err(()));
+        check("\nexample.org/log\n", Err(()));
+        check(" example.org/log\ntext\n", Err(()));
+        check("example.org/log\r\n7\n", Err(()));
+        check("example.org/log\n\u{2014} someone AAAA\n", Err(()));
+        check("example.org/log\ntext\0\n", Err(()));
+        for odd in ["07", "+7", "-7", " 7", "7 ", "7x", "18446744073709551616", "٣"] {
+            check(&format!("example.org/log\n{odd}\n{root}\n"), Err(()));
+        }
+        check(&format!("example.org/log\n7\n{root}\nextension\n"), Err(()));
+        check("example.org/log\n7\n", Err(()));
+        check("example.org/log\n7\nAAAA\n", Err(()));
+        check(&format!("example.org/log\n7\n{}\n", root.trim_end_matches('=')), Err(()));
+        assert!(super::check(&policy, b"example.org/log\n\xff\n").is_err());
+    }
+
+    #[test]
+    fn a_log_only_grows() {
+        let at = |size, fill| Checkpoint { size, root: [fill; 32] };
+        let check = |a: Checkpoint, b: Checkpoint, ok: bool| {
+            assert_eq!(a.may_be_followed_by(&b), ok, "{} -> {}", a.size, b.size);
+        };
+        check(at(5, 1), at(6, 2), true);
+        check(at(5, 1), at(5, 1), true);
+        check(at(5, 1), at(5, 2), false);
+        check(at(5, 1), at(4, 1), false);
+    }
+}

@@ -1,0 +1,256 @@
+//! What is signed, and whether the key's payload policy allows it. Pure: the time is an argument.
+
+use std::borrow::Cow;
+
+use ron_proto::kms::{
+    Bytes, CONTEXT_BYTES_MAX, Digest, DigestAlg, JWT_TTL_S_MAX, JwtPolicy, MESSAGE_BYTES_MAX,
+    POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy,
+};
+use ron_proto::policy::digest_message;
+use ron_proto::values::Alg;
+
+use super::{jwt, note};
+use crate::error::{Refusal, Why};
+
+/// Messages of an `any` key may not begin like the bytes that a digest request signs: a signature
+/// must never be readable as both.
+const RESERVED_PREFIX: &[u8] = b"ron-kms/";
+
+/// The bytes of one sign or verify request, parsed.
+#[derive(Clone)]
+pub enum Payload {
+    /// A message, at most 64 KiB.
+    Message(Vec<u8>),
+    /// A digest and the function that made it.
+    Digest(DigestAlg, [u8; 32]),
+}
+
+impl Payload {
+    /// Exactly one of the two, within limits.
+    pub fn parse(message: Option<Bytes>, digest: Option<&Digest>) -> Result<Self, Refusal> {
+        match (message, digest) {
+            (Some(message), None) if message.0.len() > MESSAGE_BYTES_MAX => Err(Refusal::new(
+                Why::TooLarge,
+                format!(
+                    "`message` has {} bytes; at most {MESSAGE_BYTES_MAX} are signed at once. \
+                     Sign a digest of it instead.",
+                    message.0.len()
+                ),
+            )),
+            (Some(message), None) => Ok(Self::Message(message.0)),
+            (None, Some(digest)) => match digest.raw() {
+                Some(raw) => Ok(Self::Digest(digest.alg, raw)),
+                None => Err(Refusal::new(
+                    Why::BadRequest,
+                    "`digest.value` must be 64 lower-case hex digits",
+                )),
+            },
+            _ => Err(Refusal::new(
+                Why::BadRequest,
+                "give exactly one of `message` and `digest`",
+            )),
+        }
+    }
+
+    /// The bytes that the key signs: the message itself, or the framed digest.
+    pub fn signed_bytes(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Message(message) => Cow::Borrowed(message),
+            Self::Digest(alg, raw) => Cow::Owned(digest_message(alg.as_str(), raw)),
+        }
+    }
+}
+
+/// The head version whose key is about to sign, as far as a policy needs to know it.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    /// Its algorithm.
+    pub alg: Alg,
+    /// RFC 7638 thumbprint of its public key.
+    pub thumbprint: &'a str,
+}
+
+/// What an allowed payload obliges the signer to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// Nothing more.
+    Plain,
+    /// A checkpoint: sign only if it does not shrink the log, and remember it first.
+    Checkpoint(note::Checkpoint),
+}
+
+/// Whether `policy` lets the head version sign `payload` at `now_s` (Unix seconds).
+pub fn check(
+    policy: &PayloadPolicy,
+    head: Head<'_>,
+    payload: &Payload,
+    now_s: u64,
+) -> Result<Allowed, Refusal> {
+    let refuse = |why: String| Refusal::new(Why::PayloadRefused, why);
+    match (policy, payload) {
+        (PayloadPolicy::Any, Payload::Message(message)) if message.starts_with(RESERVED_PREFIX) => {
+            Err(refuse("a message may not begin with `ron-kms/`: that prefix frames digests".into()))
+        }
+        (PayloadPolicy::Any, _) | (PayloadPolicy::Digest, Payload::Digest(..)) => {
+            Ok(Allowed::Plain)
+        }
+        (PayloadPolicy::Digest, Payload::Message(_)) => {
+            Err(refuse("this key signs digests only; send `digest` instead of `message`".into()))
+        }
+        (PayloadPolicy::Note(note), Payload::Message(text)) => {
+            note::check(note, text).map_err(refuse).map(|checkpoint| match checkpoint {
+                Some(checkpoint) => Allowed::Checkpoint(checkpoint),
+                None => Allowed::Plain,
+            })
+        }
+        (PayloadPolicy::Jwt(jwt), Payload::Message(input)) => {
+            jwt::check(jwt, head, input, now_s).map_err(refuse).map(|()| Allowed::Plain)
+        }
+        (PayloadPolicy::Note(_) | PayloadPolicy::Jwt(_), Payload::Digest(..)) => Err(refuse(
+            format!("a `{}` key parses what it signs; send `message`", policy.kind()),
+        )),
+    }
+}
+
+/// Whether the parameters of a policy make sense, before a key is made with it.
+pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
+    let refuse = |why: String| Err(Refusal::new(Why::BadRequest, why));
+    match policy {
+        PayloadPolicy::Any | PayloadPolicy::Digest => Ok(()),
+        PayloadPolicy::Note(note) => {
+            if line_ok(&note.origin) {
+                Ok(())
+            } else {
+                refuse(bad_text("payload.note.origin"))
+            }
+        }
+        PayloadPolicy::Jwt(JwtPolicy { typ, iss, aud, max_ttl_s }) => {
+            let list_ok = |list: &[String]| {
+                list.len() <= POLICY_LIST_MAX && list.iter().all(|text| line_ok(text))
+            };
+            if typ.is_empty() || !list_ok(typ) {
+                return refuse(format!("payload.jwt.typ: 1 to {POLICY_LIST_MAX} entries; {TEXT_RULE}"));
+            }
+            if !list_ok(aud) || (aud.is_empty() && typ.iter().any(|t| t == jwt::ACCESS_TOKEN)) {
+                return refuse(format!(
+                    "payload.jwt.aud: at most {POLICY_LIST_MAX} entries, at least one for at+jwt; \
+                     {TEXT_RULE}"
+                ));
+            }
+            if !line_ok(iss) {
+                return refuse(bad_text("payload.jwt.iss"));
+            }
+            if *max_ttl_s == 0 || *max_ttl_s > JWT_TTL_S_MAX {
+                return refuse(format!("payload.jwt.max_ttl_s must be 1..={JWT_TTL_S_MAX} seconds"));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Whether a caller's remark may go into a leaf.
+pub fn check_context(context: Option<&str>) -> Result<(), Refusal> {
+    let ok = context.is_none_or(|text| {
+        (1..=CONTEXT_BYTES_MAX).contains(&text.len())
+            && text.bytes().all(|b| (b' '..=b'~').contains(&b))
+    });
+    if ok {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Why::BadRequest,
+        format!("`context` must be 1..={CONTEXT_BYTES_MAX} bytes of printable ASCII"),
+    ))
+}
+
+const TEXT_RULE: &str = "each 1..=256 bytes without control characters";
+
+fn bad_text(what: &str) -> String {
+    format!("{what}: 1..={POLICY_TEXT_BYTES_MAX} bytes without control characters")
+}
+
+fn line_ok(text: &str) -> bool {
+    (1..=POLICY_TEXT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::kms::NotePolicy;
+
+    const HEAD: Head<'static> = Head { alg: Alg::Ed25519, thumbprint: "t" };
+
+    #[test]
+    fn which_payload_fits_which_policy() {
+        let message = |text: &str| Payload::Message(text.as_bytes().to_vec());
+        let digest = Payload::Digest(DigestAlg::Blake3, [7; 32]);
+        let note = PayloadPolicy::Note(NotePolicy { origin: "o".into() });
+        let jwt = PayloadPolicy::Jwt(JwtPolicy {
+            typ: vec!["at+jwt".into()],
+            iss: "i".into(),
+            aud: vec!["a".into()],
+            max_ttl_s: 60,
+        });
+        let check = |policy: &PayloadPolicy, payload: &Payload, ok: bool| {
+            let got = check(policy, HEAD, payload, 1_000);
+            assert_eq!(got.is_ok(), ok, "{}", policy.kind());
+        };
+        check(&PayloadPolicy::Any, &message("hello"), true);
+        check(&PayloadPolicy::Any, &message(""), true);
+        check(&PayloadPolicy::Any, &digest, true);
+        // The bytes of a digest request, sent as a message: the signature would mean two things.
+        let framed = Payload::Message(digest.signed_bytes().into_owned());
+        check(&PayloadPolicy::Any, &framed, false);
+        check(&PayloadPolicy::Any, &message("ron-kms/v2/other"), false);
+        check(&PayloadPolicy::Digest, &digest, true);
+        check(&PayloadPolicy::Digest, &message("hello"), false);
+        check(&PayloadPolicy::Digest, &framed, false);
+        check(&note, &message("o\ntext\n"), true);
+        check(&note, &digest, false);
+        check(&jwt, &digest, false);
+        check(&jwt, &message("hello"), false);
+    }
+
+    #[test]
+    fn payload_is_one_of_two_and_bounded() {
+        let digest = Digest::new(DigestAlg::Sha256, &[1; 32]);
+        let bytes = |n: usize| Some(Bytes(vec![0; n]));
+        let check = |m: Option<Bytes>, d: Option<&Digest>, want: Option<Why>| {
+            assert_eq!(Payload::parse(m, d).err().map(|e| e.why), want);
+        };
+        check(bytes(0), None, None);
+        check(bytes(MESSAGE_BYTES_MAX), None, None);
+        check(bytes(MESSAGE_BYTES_MAX + 1), None, Some(Why::TooLarge));
+        check(None, Some(&digest), None);
+        check(None, None, Some(Why::BadRequest));
+        check(bytes(1), Some(&digest), Some(Why::BadRequest));
+        let odd = Digest { value: "AA".repeat(32), ..digest.clone() };
+        check(None, Some(&odd), Some(Why::BadRequest));
+    }
+
+    #[test]
+    fn senseless_policies_are_refused() {
+        let good = JwtPolicy {
+            typ: vec!["at+jwt".into()],
+            iss: "i".into(),
+            aud: vec!["a".into()],
+            max_ttl_s: 60,
+        };
+        let check = |policy: JwtPolicy, ok: bool| {
+            assert_eq!(check_policy(&PayloadPolicy::Jwt(policy)).is_ok(), ok);
+        };
+        check(good.clone(), true);
+        check(JwtPolicy { typ: vec![], ..good.clone() }, false);
+        check(JwtPolicy { aud: vec![], ..good.clone() }, false);
+        check(JwtPolicy { typ: vec!["statuslist+jwt".into()], aud: vec![], ..good.clone() }, true);
+        check(JwtPolicy { iss: String::new(), ..good.clone() }, false);
+        check(JwtPolicy { iss: "a\nb".into(), ..good.clone() }, false);
+        check(JwtPolicy { max_ttl_s: 0, ..good.clone() }, false);
+        check(JwtPolicy { max_ttl_s: JWT_TTL_S_MAX + 1, ..good.clone() }, false);
+        check(JwtPolicy { aud: vec!["a".into(); POLICY_LIST_MAX + 1], ..good }, false);
+        let origin = |o: &str| PayloadPolicy::Note(NotePolicy { origin: o.into() });
+        assert!(check_policy(&origin("example.org/log")).is_ok());
+        assert!(check_policy(&origin("")).is_err());
+        assert!(check_policy(&origin("two\nlines")).is_err());
+    }
+}

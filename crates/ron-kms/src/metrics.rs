@@ -1,0 +1,136 @@
+//! The one table of the service's own metrics (the chassis adds the common ones).
+
+use std::time::Duration;
+
+use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry};
+
+use crate::keys::KeyIndex;
+
+/// From 10 us: an Ed25519 signature takes about 10 us, a durable answer some milliseconds.
+const OP_BUCKETS: &[f64] = &[
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
+const BATCH_BUCKETS: &[f64] =
+    &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
+
+/// Handles of all metrics; cloning shares them.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Operations by `op`, `alg`, `result`.
+    pub ops: CounterVec,
+    /// Time from the parsed request to its answer, by `op`, `alg`.
+    pub op_seconds: HistogramVec,
+    /// Refusals by `reason`.
+    pub rejects: CounterVec,
+    /// Keys by `alg`, `state`.
+    pub keys: GaugeVec,
+    /// Sessions by `backend`, `state`.
+    pub backend_sessions: GaugeVec,
+    /// Reconnections by `backend`.
+    pub backend_reconnects: CounterVec,
+    /// Attestations by `result`.
+    pub attest: CounterVec,
+    /// Leaves appended.
+    pub leaves: Counter,
+    /// Leaves per durable append.
+    pub batch_size: Histogram,
+    /// Time of one durable append.
+    pub fsync_seconds: Histogram,
+    /// Seconds since the newest leaf that no checkpoint covers was appended.
+    pub checkpoint_age: Gauge,
+    /// Checkpoints later than their deadline.
+    pub checkpoint_late: Counter,
+    /// Findings of tampering; must stay 0.
+    pub integrity_failed: Counter,
+    /// Age of the public keys that verification uses.
+    pub verify_cache_age: Gauge,
+    /// Verifications past the soft limit of that age.
+    pub verify_cache_expired: Counter,
+    /// Leaves in the log.
+    pub log_size: Gauge,
+    /// Native calls given up on, by `backend`.
+    pub quarantined: CounterVec,
+}
+
+impl Metrics {
+    /// Registers everything with `r`.
+    pub fn new(r: &Registry, backend: &str) -> Self {
+        let metrics = Self {
+            ops: r.counter_vec("ops_total", "Operations done or refused.", &["op", "alg", "result"]),
+            op_seconds: r.histogram_vec(
+                "op_duration_seconds",
+                "Time from the parsed request to its answer.",
+                &["op", "alg"],
+                OP_BUCKETS,
+            ),
+            rejects: r.counter_vec("rejects_total", "Refused operations.", &["reason"]),
+            keys: r.gauge_vec("keys", "Keys held.", &["alg", "state"]),
+            backend_sessions: r.gauge_vec(
+                "backend_sessions",
+                "Sessions of each backend.",
+                &["backend", "state"],
+            ),
+            backend_reconnects: r.counter_vec(
+                "backend_reconnects_total",
+                "Reconnections to a backend.",
+                &["backend"],
+            ),
+            attest: r.counter_vec("attest_total", "Attestations made.", &["result"]),
+            leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
+            batch_size: r.histogram("audit_batch_size", "Leaves per durable append.", BATCH_BUCKETS),
+            fsync_seconds: r.histogram(
+                "audit_fsync_seconds",
+                "Time of one durable append.",
+                OP_BUCKETS,
+            ),
+            checkpoint_age: r.gauge(
+                "audit_checkpoint_age_seconds",
+                "Age of the oldest leaf without a checkpoint; 0 when all are covered.",
+            ),
+            checkpoint_late: r.counter(
+                "checkpoint_late_total",
+                "Checkpoints that missed their deadline.",
+            ),
+            integrity_failed: r.counter(
+                "audit_integrity_failed_total",
+                "Findings of tampering with the audit log; must stay 0.",
+            ),
+            verify_cache_age: r.gauge(
+                "verify_cache_age_seconds",
+                "Age of the public keys used to verify; 0 while the backend is up.",
+            ),
+            verify_cache_expired: r.counter(
+                "verify_cache_expired_total",
+                "Verifications with public keys past their soft age limit.",
+            ),
+            log_size: r.gauge("log_size", "Leaves in the audit log."),
+            quarantined: r.counter_vec(
+                "quarantined_calls",
+                "Native calls given up on.",
+                &["backend"],
+            ),
+        };
+        metrics.backend_sessions.with_label_values(&[backend, "open"]).set(1);
+        metrics.backend_reconnects.with_label_values(&[backend]);
+        metrics
+    }
+
+    /// Counts one operation. `result` is `ok` or a code of [`crate::error::Why`].
+    pub fn op(&self, op: &'static str, alg: &'static str, result: &'static str, took: Duration) {
+        self.ops.with_label_values(&[op, alg, result]).inc();
+        self.op_seconds.with_label_values(&[op, alg]).observe(took.as_secs_f64());
+        if result != crate::audit::leaf::OK {
+            self.rejects.with_label_values(&[result]).inc();
+        }
+    }
+
+    /// Shows the keys of a new snapshot.
+    pub fn show_keys(&self, index: &KeyIndex) {
+        for alg in crate::keys::material::SUPPORTED {
+            let count = index.keys.values().filter(|key| key.kid.alg == alg).count();
+            let state = ron_proto::kms::KeyState::Active.as_str();
+            self.keys.with_label_values(&[alg.as_str(), state]).set(count as i64);
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The key store: sealed private keys, their metadata and the whole-store version in one SQLite
+//! database, changed in one transaction and authenticated as a whole.
+//!
+//! ```text
+//! store     one row: store id, salt, store version, origin and sealed key of the audit log,
+//!           check of the seal key, MAC over everything below and the version
+//! keys      name, metadata as canonical JSON, MAC of it
+//! versions  key name, number, sealed record, index of the leaf that records its making
+//! ops       operation ids of create and rotate with their answers, kept 24 hours
+//! outbox    leaf of a change that is committed here but not yet known to be in the audit log
+//! ```
+//!
+//! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
+//! durable. One thread writes. After a failed write nothing more is written.
+
+pub mod seal;
+pub mod source;
+pub mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ron_crypto::ct;
+use ron_crypto::hash::sha256;
+use ron_crypto::rand::Random;
+use ron_proto::kms::PayloadPolicy;
+use ron_proto::values::{Alg, Kid, Timestamp};
+use ron_proto::{jcs, strict};
+use ron_service::store::{Migration, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Settings;
+use crate::keys::note::Checkpoint;
+use crate::keys::{Key, KeyIndex, PublicKey, SecretKey, Version};
+use seal::{RecordName, SealError, Sealer};
+
+/// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
+const LOG_KEY_NAME: &str = "ron-kms/log-key";
+
+/// Numbered, forward only.
+pub const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    sql: "
+    CREATE TABLE store (
+      id INTEGER PRIMARY KEY CHECK (id = 1),
+      store_id BLOB NOT NULL, salt BLOB NOT NULL, version INTEGER NOT NULL,
+      seal_check BLOB NOT NULL, log_origin TEXT NOT NULL, log_key BLOB NOT NULL,
+      log_key_created INTEGER NOT NULL, mac BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
+    CREATE TABLE versions (
+      kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL,
+      sealed BLOB NOT NULL, birth INTEGER,
+      PRIMARY KEY (kid, number)
+    ) STRICT;
+    CREATE TABLE ops (
+      tenant TEXT NOT NULL, op_id TEXT NOT NULL, body BLOB NOT NULL, created INTEGER NOT NULL,
+      answer TEXT, PRIMARY KEY (tenant, op_id)
+    ) STRICT;
+    CREATE TABLE outbox (
+      id INTEGER PRIMARY KEY CHECK (id = 1), tenant TEXT NOT NULL, op_id TEXT NOT NULL,
+      kid TEXT NOT NULL, number INTEGER NOT NULL, leaf BLOB NOT NULL,
+      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
+    ) STRICT;
+    ",
+}];
+
+/// Why the store cannot be opened or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The seal key cannot be read or made.
+    #[error("{0}")]
+    SealKey(String),
+    /// The seal key is readable but another one.
+    #[error("the seal key is not the one this store was made with; configure the right seal.key_file or seal.passphrase_file")]
+    WrongSealKey,
+    /// A sealed record does not open.
+    #[error(transparent)]
+    Sealed(#[from] SealError),
+    /// Metadata does not match its MAC.
+    #[error("the key store was changed from outside: {0}. Restore it from a backup")]
+    Tampered(String),
+    /// The configured origin is not the one of the store.
+    #[error("audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change")]
+    Origin {
+        /// From the configuration.
+        configured: String,
+        /// From the store.
+        stored: String,
+    },
+    /// The database failed.
+    #[error("key store: {0}")]
+    Db(String),
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Db(error.to_string())
+    }
+}
+
+/// Metadata of a key, stored as canonical JSON under a MAC.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Meta {
+    created: Timestamp,
+    head: u32,
+    min_verify: u32,
+    /// Size and hex root of the newest checkpoint signed by a `note` key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    note: Option<(u64, String)>,
+    payload: PayloadPolicy,
+}
+
+/// One version as the store holds it.
+#[derive(Clone)]
+pub(crate) struct VersionRow {
+    created: Timestamp,
+    public: PublicKey,
+    sealed_sha256: [u8; 32],
+    birth: Option<u64>,
+}
+
+/// A key as the store holds it.
+#[derive(Clone)]
+pub(crate) struct Record {
+    meta: Meta,
+    mac: [u8; 32],
+    versions: Vec<VersionRow>,
+    /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
+    /// version and, while a rotation waits for its leaf, the next one.
+    secrets: BTreeMap<u32, Arc<SecretKey>>,
+}
+
+/// Name and signing key of the audit log.
+#[derive(Clone)]
+pub struct LogIdentity {
+    /// Origin line of its checkpoints.
+    pub origin: String,
+    /// Signs them.
+    pub key: Arc<SecretKey>,
+    /// Verifies them.
+    pub public: [u8; 32],
+}
+
+/// The open store; owned by one thread.
+pub struct KeyStore {
+    db: Store,
+    sealer: Sealer,
+    random: Arc<dyn Random>,
+    records: BTreeMap<Kid, Record>,
+    version: u64,
+    log: LogIdentity,
+    log_key_sha256: [u8; 32],
+}
+
+impl KeyStore {
+    /// Opens the store, or makes it where there is none. Every sealed record is opened and every
+    /// MAC is checked before anything is served.
+    pub fn open(
+        settings: &Settings,
+        random: Arc<dyn Random>,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let db = match &settings.data_dir {
+            Some(dir) => Store::open(dir, MIGRATIONS),
+            None => Store::in_memory(MIGRATIONS),
+        };
+        let mut db = db.map_err(|e| StoreError::Db(e.to_string()))?;
+        let made = db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
+        if made == 0 {
+            return Self::make(db, settings, random, now);
+        }
+        Self::load(db, settings, random)
+    }
+
+    fn make(
+        db: Store,
+        settings: &Settings,
+        random: Arc<dyn Random>,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        let mut store_id = [0_u8; 16];
+        let mut salt = [0_u8; 16];
+        random.fill(&mut store_id);
+        random.fill(&mut salt);
+        let seal_key = source::seal_key(&settings.seal, &salt, true, random.as_ref())?;
+        let sealer = Sealer::new(&seal_key, store_id);
+        let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref()).expect("supported");
+        let public = key.public();
+        let name = log_key_name(now);
+        let sealed = sealer.seal(&name, &public, &secret, random.as_ref());
+        let origin = settings.origin.clone().unwrap_or_else(|| {
+            format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
+        });
+        let log = log_identity(origin, key);
+        let mut store = Self {
+            db,
+            sealer,
+            random,
+            records: BTreeMap::new(),
+            version: 0,
+            log_key_sha256: sha256(&sealed),
+            log,
+        };
+        let (mac, check) = (store.store_mac(0, &store.records), seal_check(&store.sealer, &salt));
+        let origin = store.log.origin.clone();
+        store.db.write(|tx| {
+            tx.execute(
+                "INSERT INTO store VALUES (1, ?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)",
+                rusqlite::params![&store_id[..], &salt[..], &check[..], origin, sealed, now.0 as i64, &mac[..]],
+            )
+        })?;
+        Ok(store)
+    }
+
+    fn load(mut db: Store, settings: &Settings, random: Arc<dyn Random>) -> Result<Self, StoreError> {
+        let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
+        let seal_key = source::seal_key(&settings.seal, &row.salt, false, random.as_ref())?;
+        let sealer = Sealer::new(&seal_key, row.store_id);
+        if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {
+            return Err(StoreError::WrongSealKey);
+        }
+        if let Some(configured) = settings.origin.clone().filter(|o| *o != row.log_origin) {
+            return Err(StoreError::Origin { configured, stored: row.log_origin });
+        }
+        let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
+        let records = load_records(&mut db, &sealer)?;
+        let store = Self {
+            db,
+            sealer,
+            random,
+            records,
+            version: row.version,
+            log_key_sha256: sha256(&row.log_key),
+            log: log_identity(row.log_origin, log_key),
+        };
+        if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
+            return Err(StoreError::Tampered(
+                "its keys are not those of store version it states (rows added, removed or rolled back)".into(),
+            ));
+        }
+        Ok(store)
+    }
+
+    /// The whole-store version: grows by one with every change of a key.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Name and key of the audit log.
+    pub fn log(&self) -> &LogIdentity {
+        &self.log
+    }
+
+    /// The settled keys as a snapshot.
+    pub fn index(&self) -> KeyIndex {
+        let keys = self.records.iter().filter_map(|(kid, record)| {
+            Some((kid.clone(), Arc::new(settled(kid, record)?)))
+        });
+        KeyIndex { keys: keys.collect(), store_version: self.version }
+    }
+
+    /// The key as settled now.
+    pub fn key(&self, kid: &Kid) -> Option<Key> {
+        settled(kid, self.records.get(kid)?)
+    }
+
+    /// The newest checkpoint that a `note` key signed.
+    pub fn note_head(&self, kid: &Kid) -> Option<Checkpoint> {
+        let (size, root) = self.records.get(kid)?.meta.note.as_ref()?;
+        let mut raw = [0_u8; 32];
+        hex::decode_to_slice(root, &mut raw).ok()?;
+        Some(Checkpoint { size: *size, root: raw })
+    }
+
+    /// Covers every key's MAC, every sealed record and the version, so that neither a row nor the
+    /// whole can be put back to an older state without the seal key.
+    fn store_mac(&self, version: u64, records: &BTreeMap<Kid, Record>) -> [u8; 32] {
+        let mut all = Vec::with_capacity(64 + records.len() * 96);
+        all.extend_from_slice(&version.to_be_bytes());
+        all.extend_from_slice(&self.log_key_sha256);
+        all.extend_from_slice(self.log.origin.as_bytes());
+        for (kid, record) in records {
+            all.extend_from_slice(kid.to_string().as_bytes());
+            all.extend_from_slice(&record.mac);
+            for version in &record.versions {
+                all.extend_from_slice(&version.sealed_sha256);
+            }
+        }
+        self.sealer.mac("store", &all)
+    }
+}
+
+struct StoreRow {
+    store_id: [u8; 16],
+    salt: [u8; 16],
+    version: u64,
+    seal_check: Vec<u8>,
+    log_origin: String,
+    log_key: Vec<u8>,
+    log_key_created: Timestamp,
+    mac: Vec<u8>,
+}
+
+impl StoreRow {
+    fn from_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            store_id: row.get("store_id")?,
+            salt: row.get("salt")?,
+            version: row.get::<_, i64>("version")?.cast_unsigned(),
+            seal_check: row.get("seal_check")?,
+            log_origin: row.get("log_origin")?,
+            log_key: row.get("log_key")?,
+            log_key_created: Timestamp(row.get::<_, i64>("log_key_created")?.cast_unsigned()),
+            mac: row.get("mac")?,
+        })
+    }
+}
+
+fn log_key_name(created: Timestamp) -> RecordName {
+    RecordName { key: LOG_KEY_NAME.into(), version: 1, alg: Alg::Ed25519, created }
+}
+
+fn log_identity(origin: String, key: SecretKey) -> LogIdentity {
+    let PublicKey::Ed25519(public) = key.public() else {
+        unreachable!("the log key is made and sealed as Ed25519")
+    };
+    LogIdentity { origin, key: Arc::new(key), public }
+}
+
+fn seal_check(sealer: &Sealer, salt: &[u8; 16]) -> [u8; 32] {
+    sealer.mac("seal-check", salt)
+}
+
+fn settled(kid: &Kid, record: &Record) -> Option<Key> {
+    let versions: Vec<Version> = (1_u32..)
+        .zip(&record.versions)
+        .map_while(|(number, row)| {
+            Some(Version {
+                number,
+                created: row.created,
+                public: row.public,
+                thumbprint: row.public.thumbprint().into(),
+                birth: row.birth?,
+            })
+        })
+        .collect();
+    let head = versions.last()?.number;
+    Some(Key {
+        kid: kid.clone(),
+        payload: record.meta.payload.clone(),
+        created: record.meta.created,
+        min_verify: record.meta.min_verify,
+        secret: record.secrets.get(&head)?.clone(),
+        versions,
+    })
+}
+
+fn load_records(db: &mut Store, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, StoreError> {
+    let rows = db.read(|c| {
+        let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
+        let rows = query.query_map([], |r| {
+            Ok((r.get::<_, String>(0)?, r.get::<_, Vec<u8>>(1)?, r.get::<_, Vec<u8>>(2)?))
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })?;
+    let mut records = BTreeMap::new();
+    for (name, meta, mac) in rows {
+        let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
+        let kid: Kid = name.parse().map_err(|_| StoreError::Tampered("a key's name".into()))?;
+        let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
+        if !ct::eq(&sealer.mac(&name, &meta), &mac) {
+            return Err(tampered());
+        }
+        let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
+        let (versions, secrets) = load_versions(db, sealer, &kid)?;
+        if versions.len() != meta.head as usize {
+            return Err(tampered());
+        }
+        records.insert(kid, Record { meta, mac, versions, secrets });
+    }
+    Ok(records)
+}
+
+type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<SecretKey>>);
+
+fn load_versions(db: &mut Store, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, StoreError> {
+    let rows = db.read(|c| {
+        let mut query = c.prepare(
+            "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
+        )?;
+        let rows = query.query_map([kid.to_string()], |r| {
+            let created = Timestamp(r.get::<_, i64>(1)?.cast_unsigned());
+            let birth = r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
+            Ok((r.get::<_, u32>(0)?, created, r.get::<_, Vec<u8>>(2)?, birth))
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })?;
+    let mut versions = Vec::with_capacity(rows.len());
+    let mut secrets = BTreeMap::new();
+    let keep_from = rows.len().saturating_sub(2);
+    for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
+        if number as usize != at + 1 {
+            return Err(StoreError::Tampered(format!("versions of key {kid}")));
+        }
+        let (secret, public) = sealer.open(&RecordName::of(kid, number, created), &sealed)?;
+        // Old versions only verify: their private keys are opened as a check and dropped.
+        if at >= keep_from {
+            secrets.insert(number, Arc::new(secret));
+        }
+        versions.push(VersionRow { created, public, sealed_sha256: sha256(&sealed), birth });
+    }
+    Ok((versions, secrets))
+}
+
+fn meta_bytes(meta: &Meta) -> Vec<u8> {
+    jcs::to_vec(meta).expect("metadata holds strings and integers only")
+}

@@ -1,0 +1,219 @@
+//! Sealed records: private keys at rest, AES-256-GCM with the whole header as associated data.
+//!
+//! What this protects: copies of the database (backups, stolen disks, a volume snapshot) as long
+//! as the seal key did not travel with them. It does not protect the host: whoever can read the
+//! seal key file, or this process, has the keys. A TPM or HSM backend is the answer to that.
+//!
+//! ```text
+//! record  "RKMS" | format u8 = 1 | alg u8 | store id 16 | key name u16 + bytes | version u32
+//!         | created u64 (unix ms) | public key u16 + bytes | nonce 12        <- header, the AAD
+//!         | ciphertext of the private key | tag 16
+//! ```
+//! Numbers are big-endian. The encryption key comes from the seal key by HKDF-SHA-256 with the store id
+//! as salt, so a record opens in its own store only. The nonce is 96 random bits; a store seals a
+//! record once per key version, far below the 2^32 uses that random nonces allow.
+
+use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
+use ron_crypto::hash::{hkdf_sha256, hmac_sha256};
+use ron_crypto::rand::Random;
+use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_proto::values::{Alg, Kid, Timestamp};
+
+use crate::keys::{PublicKey, SecretKey};
+
+const MAGIC: &[u8; 4] = b"RKMS";
+const FORMAT: u8 = 1;
+const NONCE_BYTES: usize = 12;
+
+/// What a record is about; everything here is authenticated by the seal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordName {
+    /// `tenant/purpose/alg/uuid`, or the fixed name of the log key.
+    pub key: String,
+    /// From 1.
+    pub version: u32,
+    /// Algorithm of the private key.
+    pub alg: Alg,
+    /// When it was made.
+    pub created: Timestamp,
+}
+
+impl RecordName {
+    /// The name of a key's version.
+    pub fn of(kid: &Kid, version: u32, created: Timestamp) -> Self {
+        Self { key: kid.to_string(), version, alg: kid.alg, created }
+    }
+}
+
+/// Why a record does not open. Names the key, never its content.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "sealed key {name} is refused: {why}. Restore the store from a backup made with this seal key"
+)]
+pub struct SealError {
+    /// `key#vN`.
+    pub name: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// Seals and opens the records of one store.
+pub struct Sealer {
+    store_id: [u8; 16],
+    record_key: Secret32,
+    mac_key: Secret32,
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sealer([secret])")
+    }
+}
+
+impl Sealer {
+    /// The sealer of the store `store_id` under `seal_key`.
+    pub fn new(seal_key: &Secret32, store_id: [u8; 16]) -> Self {
+        let derive = |info: &[u8]| {
+            let mut out = Secret32::zeroed();
+            hkdf_sha256(&store_id, seal_key.expose(), info, out.expose_mut());
+            out
+        };
+        Self {
+            store_id,
+            record_key: derive(b"ron-kms/v1/record"),
+            mac_key: derive(b"ron-kms/v1/metadata"),
+        }
+    }
+
+    /// Seals the private key `secret`, whose public half is `public`.
+    pub fn seal(
+        &self,
+        name: &RecordName,
+        public: &PublicKey,
+        secret: &SecretBytes,
+        random: &dyn Random,
+    ) -> Vec<u8> {
+        let mut nonce = [0_u8; NONCE_BYTES];
+        random.fill(&mut nonce);
+        let mut record = self.header(name, public.raw());
+        record.extend_from_slice(&nonce);
+        let sealed = seal_aes256_gcm(&self.record_key, &nonce, &record, secret.expose());
+        record.extend_from_slice(&sealed);
+        record
+    }
+
+    /// Opens `record`, which must be the one sealed under `name`, and checks that the private key
+    /// belongs to the public key in the header.
+    pub fn open(&self, name: &RecordName, record: &[u8]) -> Result<(SecretKey, PublicKey), SealError> {
+        let refuse = |why| SealError { name: format!("{}#v{}", name.key, name.version), why };
+        let public_at = self.header(name, &[]).len();
+        let public_len = if name.alg == Alg::Ed25519 { 32 } else { 65 };
+        let aad_len = public_at + public_len + NONCE_BYTES;
+        if record.len() <= aad_len {
+            return Err(refuse("the record is cut short"));
+        }
+        let (aad, sealed) = record.split_at(aad_len);
+        let public_raw = &aad[public_at..public_at + public_len];
+        if aad[..public_at + public_len] != self.header(name, public_raw)[..] {
+            return Err(refuse("its header was changed or belongs to another record"));
+        }
+        let nonce = aad[aad_len - NONCE_BYTES..].try_into().expect("the nonce ends the header");
+        let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed)
+            .ok_or_else(|| refuse("its bytes were changed, or the seal key is another one"))?;
+        let key = SecretKey::from_secret(name.alg, &secret)
+            .ok_or_else(|| refuse("it does not hold a key of its algorithm"))?;
+        let public = key.public();
+        if public.raw() != public_raw {
+            return Err(refuse("its public key is not that of the private key"));
+        }
+        Ok((key, public))
+    }
+
+    /// Authenticates metadata that is not secret, bound to what it is about.
+    pub fn mac(&self, about: &str, data: &[u8]) -> [u8; 32] {
+        let mut framed = Vec::with_capacity(about.len() + data.len() + 8);
+        framed.extend_from_slice(&(about.len() as u64).to_be_bytes());
+        framed.extend_from_slice(about.as_bytes());
+        framed.extend_from_slice(data);
+        hmac_sha256(self.mac_key.expose(), &framed)
+    }
+
+    fn header(&self, name: &RecordName, public_raw: &[u8]) -> Vec<u8> {
+        let alg = Alg::ALL.iter().position(|a| *a == name.alg).expect("ALL holds every algorithm");
+        let public_len = if name.alg == Alg::Ed25519 { 32_u16 } else { 65 };
+        let mut out = Vec::with_capacity(256);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&[FORMAT, alg as u8]);
+        out.extend_from_slice(&self.store_id);
+        out.extend_from_slice(&(name.key.len() as u16).to_be_bytes());
+        out.extend_from_slice(name.key.as_bytes());
+        out.extend_from_slice(&name.version.to_be_bytes());
+        out.extend_from_slice(&name.created.0.to_be_bytes());
+        out.extend_from_slice(&public_len.to_be_bytes());
+        out.extend_from_slice(public_raw);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::material::SUPPORTED;
+    use ron_crypto::rand::SeededRandom;
+
+    fn sealer(fill: u8, store: u8) -> Sealer {
+        Sealer::new(&Secret32::new([fill; 32]), [store; 16])
+    }
+
+    fn name(alg: Alg) -> RecordName {
+        RecordName {
+            key: format!("ron/issuer/{alg}/0190f0a0-0000-7000-8000-000000000000"),
+            version: 3,
+            alg,
+            created: Timestamp(1_700_000_000_000),
+        }
+    }
+
+    #[test]
+    fn one_changed_byte_anywhere_is_refused_by_name() {
+        for alg in SUPPORTED {
+            let random = SeededRandom::new(5);
+            let (key, secret) = SecretKey::generate(alg, &random).expect("supported");
+            let sealer = sealer(1, 1);
+            let record = sealer.seal(&name(alg), &key.public(), &secret, &random);
+            let (again, public) = sealer.open(&name(alg), &record).expect("opens");
+            assert_eq!(again.public(), key.public());
+            assert_eq!(public, key.public());
+            for at in 0..record.len() {
+                let mut bad = record.clone();
+                bad[at] ^= 1;
+                let error = sealer.open(&name(alg), &bad).expect_err("changed");
+                assert!(error.name.ends_with("#v3"), "byte {at}: {error}");
+            }
+            for len in 0..record.len() {
+                assert!(sealer.open(&name(alg), &record[..len]).is_err(), "cut at {len}");
+            }
+            let mut longer = record.clone();
+            longer.push(0);
+            assert!(sealer.open(&name(alg), &longer).is_err());
+        }
+    }
+
+    #[test]
+    fn a_record_opens_under_its_own_name_key_and_store_only() {
+        let random = SeededRandom::new(5);
+        let (key, secret) = SecretKey::generate(Alg::Ed25519, &random).expect("supported");
+        let good = name(Alg::Ed25519);
+        let record = sealer(1, 1).seal(&good, &key.public(), &secret, &random);
+        let check = |sealer: &Sealer, name: &RecordName, ok: bool| {
+            assert_eq!(sealer.open(name, &record).is_ok(), ok, "{name:?}");
+        };
+        check(&sealer(1, 1), &good, true);
+        check(&sealer(2, 1), &good, false);
+        check(&sealer(1, 2), &good, false);
+        check(&sealer(1, 1), &RecordName { version: 2, ..good.clone() }, false);
+        check(&sealer(1, 1), &RecordName { key: good.key.replace("issuer", "issues"), ..good.clone() }, false);
+        check(&sealer(1, 1), &RecordName { created: Timestamp(1), ..good.clone() }, false);
+        check(&sealer(1, 1), &RecordName { alg: Alg::EcdsaP256, ..good.clone() }, false);
+    }
+}

@@ -1,0 +1,66 @@
+//! Where the seal key comes from: a key file, a passphrase file, or nowhere (memory backend).
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use ron_crypto::kdf::{Argon2Params, argon2id};
+use ron_crypto::rand::Random;
+use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_service::config::read_secret_file;
+
+use super::StoreError;
+use crate::config::SealSource;
+
+/// Reads or makes the seal key. `salt` belongs to the store; `new_store` allows making a key file
+/// in the default place.
+pub fn seal_key(
+    source: &SealSource,
+    salt: &[u8; 16],
+    new_store: bool,
+    random: &dyn Random,
+) -> Result<Secret32, StoreError> {
+    match source {
+        SealSource::Ephemeral => {
+            Ok(Secret32::generate(random))
+        }
+        SealSource::Passphrase(path) => {
+            let passphrase = read_secret_file(path).map_err(StoreError::SealKey)?;
+            argon2id(passphrase.expose(), salt, Argon2Params::SEALING)
+                .map_err(|e| StoreError::SealKey(format!("seal.passphrase_file: {e}")))
+        }
+        SealSource::KeyFile { path, may_create } => {
+            if *may_create && new_store && !path.exists() {
+                make_key_file(path, random)?;
+            }
+            parse_hex(path, &read_secret_file(path).map_err(StoreError::SealKey)?)
+        }
+    }
+}
+
+fn parse_hex(path: &Path, text: &SecretBytes) -> Result<Secret32, StoreError> {
+    let mut key = Secret32::zeroed();
+    hex::decode_to_slice(text.expose(), key.expose_mut()).map_err(|_| {
+        StoreError::SealKey(format!(
+            "seal key file {} must hold 64 hex digits; make one with: openssl rand -hex 32",
+            path.display()
+        ))
+    })?;
+    Ok(key)
+}
+
+fn make_key_file(path: &Path, random: &dyn Random) -> Result<(), StoreError> {
+    let fail = |e: std::io::Error| {
+        StoreError::SealKey(format!("seal key file {} cannot be made: {e}", path.display()))
+    };
+    let key = Secret32::generate(random);
+    let text = zeroize::Zeroizing::new(hex::encode(key.expose()));
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
+    if let Some(dir) = path.parent() {
+        std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(fail)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! The work itself: signing on the signer pool, changes of keys on the store thread, verification
+//! on the request's own thread, and the answers that leave once their leaf is durable.
+
+pub mod answer;
+pub mod lifecycle;
+pub mod signer;
+pub mod task;
+pub mod verify;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_crypto::rand::Random;
+use ron_http::{Principal, Responder};
+use ron_kernel::time::Instant;
+use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
+use ron_proto::kms::{CreateKey, RotateRequest};
+use ron_proto::problem::Problem;
+use ron_proto::values::Kid;
+
+use crate::audit::AuditHealth;
+use crate::audit::appender::Entry;
+use crate::config::Settings;
+use crate::error::{Refusal, Why};
+use crate::keys::KeyIndex;
+use crate::metrics::Metrics;
+use crate::replay::Replay;
+use task::SignTask;
+
+/// Longest batch, for the number of batches that may gather credits at once.
+const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
+
+/// Everything that the threads of the service share.
+pub struct Kms {
+    /// Validated settings.
+    pub settings: Settings,
+    /// All keys, as one snapshot.
+    pub index: Snapshot<KeyIndex>,
+    /// Operation ids of sign requests.
+    pub replay: Arc<Replay>,
+    /// Room for leaves.
+    pub credits: Credits,
+    /// How many batches may gather room at once: few enough that they cannot starve each other.
+    pub batch_lane: Credits,
+    /// Whether leaves can be written.
+    pub health: AuditHealth,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Time.
+    pub clock: SharedClock,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+    /// Origin of the audit log.
+    pub origin: String,
+    /// To the signers.
+    pub sign_tx: Sender<SignJob>,
+    /// To the store thread.
+    pub store_tx: Sender<StoreJob>,
+    /// To the appender.
+    pub audit_tx: Sender<Entry>,
+    /// Leaves known to be durable, for the outbox: a lower bound.
+    pub log_size: AtomicU64,
+}
+
+/// A caller who waits for an answer.
+pub struct Asked {
+    /// Who.
+    pub caller: Principal,
+    /// Where the answer goes.
+    pub responder: Responder,
+    /// After this nobody waits any more.
+    pub deadline: Deadline,
+    /// When the request was parsed.
+    pub since: Instant,
+}
+
+/// Work for a signer.
+pub struct SignJob {
+    /// Who asks.
+    pub asked: Asked,
+    /// For what.
+    pub what: SignWhat,
+}
+
+/// One signature or many.
+pub enum SignWhat {
+    /// `POST /sign`.
+    One(Box<SignTask>),
+    /// `POST /sign_batch`.
+    Batch(Vec<Result<SignTask, Refusal>>),
+}
+
+/// Work for the store thread.
+pub enum StoreJob {
+    /// `POST /keys`.
+    Create(Asked, Box<CreateKey>),
+    /// `POST /keys/.../rotate`.
+    Rotate(Asked, Kid, RotateRequest),
+    /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
+    /// is already reserved.
+    Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
+}
+
+impl Kms {
+    /// Hands a sign job to the pool, or answers 429 at once.
+    pub fn submit_sign(&self, job: SignJob) {
+        match self.sign_tx.try_send(job) {
+            Ok(()) => {}
+            Err(SendError::Full(job)) => {
+                self.refuse_unlogged(job.asked, &Refusal::busy(self.sign_tx.retry_after_s()));
+            }
+            Err(SendError::Closed(job)) => {
+                self.refuse_unlogged(job.asked, &Refusal::new(Why::Draining, ""));
+            }
+        }
+    }
+
+    /// Hands a store job over, or answers 429 at once.
+    pub fn submit_store(&self, job: StoreJob) {
+        let (job, refusal) = match self.store_tx.try_send(job) {
+            Ok(()) => return,
+            Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
+            Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
+        };
+        let (StoreJob::Create(asked, _) | StoreJob::Rotate(asked, ..) | StoreJob::Checkpoint(asked, ..)) = job;
+        self.refuse_unlogged(asked, &refusal);
+    }
+
+    /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.
+    pub fn refuse_unlogged(&self, asked: Asked, refusal: &Refusal) {
+        self.metrics.rejects.with_label_values(&[refusal.why.code()]).inc();
+        asked.responder.send(Problem::from(refusal.clone()));
+    }
+
+    /// What every job passes before any work: its deadline, the health of the audit log, and room
+    /// for its leaves. Without all three nothing is done and nothing is logged.
+    pub fn admit(&self, asked: &Asked, leaves: usize) -> Result<Vec<Credit>, Refusal> {
+        if asked.deadline.expired() {
+            return Err(Refusal::new(
+                Why::DeadlineExceeded,
+                "the request waited longer than its deadline; nothing was done",
+            ));
+        }
+        if !self.health.is_ok() {
+            return Err(Refusal::audit_down());
+        }
+        let until = asked.deadline.earlier(Deadline::within(self.settings.reserve_wait));
+        let busy = || {
+            self.metrics.rejects.with_label_values(&["audit_queue_full"]).inc();
+            Refusal::busy(self.audit_tx.retry_after_s())
+        };
+        // Held only while gathering, so that two batches never hold half of what each needs.
+        let _lane = match leaves {
+            0..=1 => None,
+            _ => Some(self.batch_lane.acquire(until).ok_or_else(busy)?),
+        };
+        let mut credits = Vec::with_capacity(leaves);
+        for _ in 0..leaves {
+            let credit = self.credits.try_acquire().or_else(|| self.credits.acquire(until));
+            credits.push(credit.ok_or_else(busy)?);
+        }
+        Ok(credits)
+    }
+
+    /// Hands an entry to the appender. Room was reserved, so a full queue is a bug; a closed one
+    /// is a drain that has passed us by. Either way nobody is told of success.
+    pub fn enter(&self, entry: Entry) {
+        let deadline = Deadline::within(Duration::from_secs(1));
+        if let Err(SendError::Full(entry) | SendError::Closed(entry)) =
+            self.audit_tx.send(entry, deadline)
+        {
+            entry.done.fail();
+        }
+    }
+
+    /// How many batches may gather credits at once.
+    pub fn batch_lanes(audit_queue: usize) -> usize {
+        (audit_queue / BATCH_LEAVES).max(1)
+    }
+
+    /// Leaves known to be durable.
+    pub fn log_size(&self) -> u64 {
+        self.log_size.load(Ordering::Acquire)
+    }
+}

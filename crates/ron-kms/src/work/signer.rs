@@ -1,0 +1,177 @@
+//! The signer pool: reserves room for the leaf, checks, signs, and hands the result to the
+//! appender, which answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::Response;
+use ron_kernel::{Deadline, Receiver, Recv, ThreadCtx};
+
+use super::answer::{Done, Item, Timing, failed, signed};
+use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
+use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
+use crate::audit::appender::Entry;
+use crate::error::{Refusal, Why};
+use crate::keys::index::may_use;
+use crate::keys::{Key, KeyIndex, note};
+use crate::replay::{Seen, Ticket};
+
+/// How long a signer waits for work before it looks around.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Sends checkpoints to the store thread, which alone may remember them.
+struct Forward;
+
+impl CheckpointGate for Forward {
+    fn pass(&mut self, _: &Key, _: &note::Checkpoint) -> Result<Gate, Refusal> {
+        Ok(Gate::Forward)
+    }
+}
+
+/// A batch cannot wait for the store thread item by item.
+struct NotInBatch;
+
+impl CheckpointGate for NotInBatch {
+    fn pass(&mut self, _: &Key, _: &note::Checkpoint) -> Result<Gate, Refusal> {
+        Err(Refusal::new(Why::Unsupported, "checkpoints are signed one at a time; use /sign"))
+    }
+}
+
+/// The loop of one signer.
+pub fn run(kms: &Kms, jobs: &Receiver<SignJob>, ctx: &ThreadCtx) {
+    loop {
+        match jobs.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+            Recv::Item(job) => kms.sign_job(job),
+            Recv::Timeout => {}
+            Recv::Shutdown | Recv::Closed => break,
+        }
+    }
+    while let Some(job) = jobs.try_recv() {
+        kms.sign_job(job);
+    }
+}
+
+impl Kms {
+    /// Does one job.
+    pub fn sign_job(&self, job: SignJob) {
+        match job.what {
+            SignWhat::One(task) => self.sign_one(job.asked, task),
+            SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
+        }
+    }
+
+    fn sign_one(&self, asked: Asked, task: Box<SignTask>) {
+        let ticket = match self.first_time(&asked, &task) {
+            Ok(Ok(ticket)) => ticket,
+            Ok(Err(answer)) => return asked.responder.send(Response::json(200, &*answer)),
+            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+        };
+        let credits = match self.admit(&asked, 1) {
+            Ok(credits) => credits,
+            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+        };
+        let index = self.index.load();
+        let now = self.clock.unix_ms();
+        match sign(&index, &asked.caller, &task, now, &mut Forward) {
+            Some(outcome) => self.enter_sign(asked, &task, outcome, ticket, credits),
+            // The ticket goes back: the store thread takes its own.
+            None => {
+                drop(ticket);
+                self.submit_store(StoreJob::Checkpoint(asked, task, credits));
+            }
+        }
+    }
+
+    /// Hands a single outcome to the appender.
+    pub(super) fn enter_sign(
+        &self,
+        asked: Asked,
+        task: &SignTask,
+        outcome: Outcome,
+        ticket: Option<Ticket>,
+        credits: Vec<ron_kernel::Credit>,
+    ) {
+        let timing = self.timing(&asked);
+        let responder = asked.responder;
+        let done = match outcome.result {
+            Ok(answer) => Done::Sign { responder, answer: Box::new(answer), ticket, timing },
+            Err(refusal) => {
+                let label = ("sign", task.key.alg.as_str());
+                Done::Refused { responder, refusal, label, timing }
+            }
+        };
+        self.enter(Entry { drafts: vec![outcome.draft], done, credits });
+    }
+
+    fn sign_batch(&self, asked: Asked, tasks: Vec<Result<SignTask, Refusal>>) {
+        let credits = match self.admit(&asked, tasks.len()) {
+            Ok(credits) => credits,
+            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+        };
+        let index = self.index.load();
+        let mut drafts = Vec::with_capacity(tasks.len());
+        let mut items = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let (item, draft) = self.batch_item(&index, &asked, task);
+            items.push(item);
+            drafts.extend(draft);
+        }
+        let timing = self.timing(&asked);
+        let done = Done::Batch { responder: asked.responder, items, timing };
+        if drafts.is_empty() {
+            return done.complete(&self.origin, 0);
+        }
+        self.enter(Entry { drafts, done, credits });
+    }
+
+    fn batch_item(
+        &self,
+        index: &KeyIndex,
+        asked: &Asked,
+        task: Result<SignTask, Refusal>,
+    ) -> (Item, Option<crate::audit::writer::Draft>) {
+        let known = |refusal: &Refusal| (Item::Known(failed(refusal.to_item())), None);
+        let task = match task {
+            Ok(task) => task,
+            Err(refusal) => return known(&refusal),
+        };
+        let ticket = match self.first_time(asked, &task) {
+            Ok(Ok(ticket)) => ticket,
+            Ok(Err(answer)) => return (Item::Known(signed((*answer).clone())), None),
+            Err(refusal) => return known(&refusal),
+        };
+        let now = self.clock.unix_ms();
+        let Some(outcome) = sign(index, &asked.caller, &task, now, &mut NotInBatch) else {
+            return known(&Refusal::new(Why::Internal, "a batch item was forwarded"));
+        };
+        let item = match outcome.result {
+            Ok(answer) => Item::Signed(answer, ticket),
+            Err(refusal) => Item::Refused(refusal, task.key.alg.as_str()),
+        };
+        (item, Some(outcome.draft))
+    }
+
+    /// Looks the operation id up, if there is one: a ticket for a new operation, or the answer
+    /// that it got before.
+    pub(super) fn first_time(
+        &self,
+        asked: &Asked,
+        task: &SignTask,
+    ) -> Result<Result<Option<Ticket>, Arc<ron_proto::kms::SignAnswer>>, Refusal> {
+        let Some((op_id, body)) = task.op else { return Ok(Ok(None)) };
+        // An answer is repeated only to those who could have asked for it; the others go on to
+        // their refusal, which is a leaf.
+        if may_use(&asked.caller, &task.key).is_err() {
+            return Ok(Ok(None));
+        }
+        match self.replay.begin(&asked.caller.tenant, op_id, body, self.clock.unix_ms())? {
+            Seen::New(ticket) => Ok(Ok(Some(ticket))),
+            Seen::Done(answer) => Ok(Err(answer)),
+        }
+    }
+
+    /// What an answer needs for the metrics.
+    pub(super) fn timing(&self, asked: &Asked) -> Timing {
+        Timing { metrics: self.metrics.clone(), since: asked.since, clock: self.clock.clone() }
+    }
+}

@@ -1,0 +1,179 @@
+//! One signature to make: from the request to the signature or the refusal, and the leaf of
+//! either. Works on one snapshot of the keys and waits for nothing.
+
+use ron_crypto::hash::sha256;
+use ron_http::Principal;
+use ron_proto::jcs;
+use ron_proto::kms::{Bytes, Digest, SignAnswer, SignBatch, SignRequest, Signature};
+use ron_proto::receipt::LogReceipt;
+use ron_proto::values::{Kid, OpId};
+
+use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
+use crate::audit::writer::Draft;
+use crate::error::{Refusal, Why};
+use crate::keys::payload::{self, Allowed, Head, Payload};
+use crate::keys::{Key, KeyIndex};
+
+/// A sign request or one item of a batch.
+#[derive(Clone)]
+pub struct SignTask {
+    /// Which key.
+    pub key: Kid,
+    /// Pinned version.
+    pub version: Option<u32>,
+    /// What to sign, or why that cannot be told.
+    pub payload: Result<Payload, Refusal>,
+    /// Operation id and the hash of the whole request.
+    pub op: Option<(OpId, [u8; 32])>,
+    /// Remark for the leaf.
+    pub context: Option<String>,
+}
+
+impl SignTask {
+    /// From `POST /sign`.
+    pub fn from_request(request: SignRequest) -> Self {
+        let op = request.op_id.map(|id| {
+            let canonical = jcs::to_vec(&request).expect("a request holds strings and integers");
+            (id, sha256(&canonical))
+        });
+        let SignRequest { key, version, message, digest, op_id: _, context } = request;
+        Self::build(key, version, message, digest.as_ref(), op, context)
+    }
+
+    /// From `POST /sign_batch`: one result per item.
+    pub fn from_batch(batch: SignBatch) -> Vec<Result<Self, Refusal>> {
+        let SignBatch { key: default_key, version: default_version, items } = batch;
+        let one = |item: ron_proto::kms::SignItem| {
+            let version = match item.key {
+                Some(_) => item.version,
+                None => item.version.or(default_version),
+            };
+            let key = item.key.or_else(|| default_key.clone()).ok_or_else(|| {
+                Refusal::new(Why::BadRequest, "the item names no key and the batch has none")
+            })?;
+            let (message, digest, op_id, context) =
+                (item.message, item.digest, item.op_id, item.context);
+            Ok(Self::from_request(SignRequest { key, version, message, digest, op_id, context }))
+        };
+        items.into_iter().map(one).collect()
+    }
+
+    fn build(
+        key: Kid,
+        version: Option<u32>,
+        message: Option<Bytes>,
+        digest: Option<&Digest>,
+        op: Option<(OpId, [u8; 32])>,
+        context: Option<String>,
+    ) -> Self {
+        let payload = Payload::parse(message, digest)
+            .and_then(|payload| payload::check_context(context.as_deref()).map(|()| payload));
+        // A remark that is refused does not go into the leaf either.
+        let context = context.filter(|text| payload::check_context(Some(text)).is_ok());
+        Self { key, version, payload, op, context }
+    }
+}
+
+/// What came of a task.
+pub struct Outcome {
+    /// Its leaf.
+    pub draft: Draft,
+    /// The answer without its leaf index, or the refusal.
+    pub result: Result<SignAnswer, Refusal>,
+}
+
+/// A task whose payload is a checkpoint must be remembered before it is signed; whoever can do
+/// that passes the check in.
+pub trait CheckpointGate {
+    /// Allows the checkpoint after remembering it, or refuses it.
+    fn pass(&mut self, key: &Key, to: &crate::keys::note::Checkpoint) -> Result<Gate, Refusal>;
+}
+
+/// What a gate decided.
+pub enum Gate {
+    /// Sign; the store is now at this version.
+    Sign {
+        /// Whole-store version after remembering.
+        store_version_after: u64,
+    },
+    /// Not here: hand the task to the store thread.
+    Forward,
+}
+
+/// Signs, or refuses; `None` means the gate wants the task forwarded.
+pub fn sign(
+    index: &KeyIndex,
+    caller: &Principal,
+    task: &SignTask,
+    now_ms: u64,
+    gate: &mut dyn CheckpointGate,
+) -> Option<Outcome> {
+    let input = task.payload.as_ref().map(Payload::signed_bytes);
+    let mut leaf = leaf_of(caller, task);
+    leaf.input_sha256 = input.as_ref().ok().map(|bytes| hex::encode(sha256(bytes)));
+    let counted = index.keys.contains_key(&task.key);
+    let mut draft = Draft::new(leaf, counted);
+    let result = try_sign(index, caller, task, now_ms, gate, &mut draft);
+    let result = match result {
+        Ok(Some(answer)) => Ok(answer),
+        Ok(None) => return None,
+        Err(refusal) => {
+            refusal.why.code().clone_into(&mut draft.leaf.result);
+            Err(refusal)
+        }
+    };
+    Some(Outcome { draft, result })
+}
+
+fn try_sign(
+    index: &KeyIndex,
+    caller: &Principal,
+    task: &SignTask,
+    now_ms: u64,
+    gate: &mut dyn CheckpointGate,
+    draft: &mut Draft,
+) -> Result<Option<SignAnswer>, Refusal> {
+    let key = index.find(caller, &task.key)?;
+    let payload = task.payload.as_ref().map_err(Clone::clone)?;
+    // Number, public key and private key of the head all come from this one snapshot.
+    let head = key.head_for(task.version)?;
+    draft.leaf.version = Some(head.number);
+    let about = Head { alg: key.kid.alg, thumbprint: &head.thumbprint };
+    if let Allowed::Checkpoint(to) = payload::check(&key.payload, about, payload, now_ms / 1000)? {
+        match gate.pass(key, &to)? {
+            Gate::Sign { store_version_after } => {
+                draft.store_version_after = Some(store_version_after);
+            }
+            Gate::Forward => return Ok(None),
+        }
+    }
+    let signature = key.secret.sign(&payload.signed_bytes());
+    draft.leaf.output_sha256 = Some(hex::encode(sha256(&signature)));
+    Ok(Some(SignAnswer {
+        key: key.kid.clone(),
+        version: head.number,
+        signatures: vec![Signature { alg: key.kid.alg, signature: Bytes(signature.to_vec()) }],
+        receipt: LogReceipt { log: String::new(), index: 0 },
+    }))
+}
+
+fn leaf_of(caller: &Principal, task: &SignTask) -> Leaf {
+    Leaf {
+        actor: caller.name.clone(),
+        alg: Some(task.key.alg.as_str().to_owned()),
+        context: task.context.clone(),
+        input_sha256: None,
+        key: Some(task.key.to_string()),
+        key_op_counter: None,
+        op: Op::Sign,
+        op_id: task.op.map(|(id, _)| id.to_string()),
+        output_sha256: None,
+        prev_store_version: 0,
+        purpose: Some(task.key.purpose.to_string()),
+        result: OK.to_owned(),
+        tenant: caller.tenant.to_string(),
+        ts: 0,
+        v: LEAF_VERSION,
+        version: None,
+    }
+}
