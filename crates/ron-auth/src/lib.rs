@@ -1,1 +1,35 @@
-//! ron-auth
+//! ron-auth: who is calling, and may they. The `Authorizer` that every service uses.
+//!
+//! ```text
+//!  request head ──> bearer ──┬─ ron_<name>_... ──> service_token: SHA-256 against the configuration
+//!                            └─ anything else ───> cache ─miss─> jwt: signature, header, claims (pure)
+//!                                                    └──> revocation view, caveats, scope, meter ──> Principal
+//!  refresh threads (never in the request path): keys <── jwks_url     revocations <── events_url (long poll)
+//! ```
+//!
+//! **Invariants:** default deny: every path to a `Principal` goes through an explicit check. No request waits for
+//! the network. The last good keys are kept. Until keys and revocations have been read once, passports get 503 and
+//! service tokens work. No token, key or claim is ever logged or sent back.
+
+mod authorizer;
+mod cache;
+pub mod caveats;
+pub mod jwks;
+pub mod jwt;
+mod meter;
+mod refresh;
+mod reject;
+pub mod revocation;
+pub mod service_token;
+mod settings;
+
+pub use authorizer::RonAuthorizer;
+pub use cache::CACHE_LOCK;
+pub use caveats::CaveatCtx;
+pub use jwks::{JwksError, JwksSnapshot};
+pub use jwt::{Claims, Expect, verify_jwt};
+pub use meter::METER_LOCK;
+pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
+pub use reject::AuthReject;
+pub use revocation::RevocationView;
+pub use settings::{AuthConfig, IssuerConfig, ServicePrincipal};

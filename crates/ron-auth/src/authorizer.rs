@@ -1,0 +1,373 @@
+//! [`RonAuthorizer`]: decides on each request from snapshots alone.
+
+use crate::cache::{TokenCache, Verified};
+use crate::caveats::{self, CaveatCtx};
+use crate::jwks::JwksSnapshot;
+use crate::jwt::{self, Expect};
+use crate::meter::Meter;
+use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
+use crate::reject::AuthReject;
+use crate::revocation::RevocationView;
+use crate::service_token;
+use crate::settings::{AuthConfig, IssuerConfig};
+use ron_http::{Authorizer, Need, Principal, PrincipalKind, RequestHead, Transport};
+use ron_kernel::{
+    Counter, CounterVec, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
+    queue,
+};
+use ron_proto::Problem;
+use std::sync::Arc;
+
+/// The authorizer of one service. Make it with [`RonAuthorizer::from_section`], start its threads with
+/// [`RonAuthorizer::spawn`], give it to the HTTP front.
+pub struct RonAuthorizer {
+    pub(crate) config: Snapshot<AuthConfig>,
+    pub(crate) keys: Snapshot<JwksSnapshot>,
+    pub(crate) revoked: Snapshot<RevocationView>,
+    pub(crate) clock: SharedClock,
+    pub(crate) refresher: Refresher,
+    cache: TokenCache,
+    meter: Meter,
+    failures: CounterVec,
+    cache_hits: Counter,
+    verifications: Counter,
+}
+
+impl std::fmt::Debug for RonAuthorizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RonAuthorizer")
+            .field("keys", &self.keys.load().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RonAuthorizer {
+    /// From the `auth` section of a service's configuration (see [`AuthConfig::from_section`]). `enforced_caveats`
+    /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body.
+    pub fn from_section(
+        audience: &str,
+        section: &serde_json::Value,
+        enforced_caveats: &[&str],
+        registry: &Registry,
+        clock: SharedClock,
+    ) -> Result<Arc<Self>, String> {
+        let mut config = AuthConfig::from_section(audience, section)?;
+        config.enforced_caveats = enforced_caveats.iter().map(|&key| key.to_owned()).collect();
+        Ok(Self::new(config, registry, clock))
+    }
+
+    pub fn new(config: AuthConfig, registry: &Registry, clock: SharedClock) -> Arc<Self> {
+        let fetch = Arc::new(HttpFetch::new(&config.audience));
+        Self::with_fetch(config, registry, clock, fetch)
+    }
+
+    /// With another source for keys and events than HTTP.
+    pub fn with_fetch(
+        config: AuthConfig,
+        registry: &Registry,
+        clock: SharedClock,
+        fetch: Arc<dyn Fetch>,
+    ) -> Arc<Self> {
+        let metrics = KernelMetrics::new(registry);
+        let kicks = queue(&REFRESH_QUEUE_SPEC, REFRESH_QUEUE_SPEC.capacity, &metrics);
+        Arc::new(Self {
+            config: Snapshot::new(config),
+            keys: Snapshot::new(JwksSnapshot::default()),
+            revoked: Snapshot::new(RevocationView::default()),
+            clock,
+            refresher: Refresher::new(fetch, kicks, metrics, registry),
+            cache: TokenCache::new(),
+            meter: Meter::new(),
+            failures: registry.counter_vec(
+                "auth_failures_total",
+                "Refused callers by reason.",
+                &["reason"],
+            ),
+            cache_hits: registry
+                .counter("auth_cache_hits_total", "Passports found already verified."),
+            verifications: registry
+                .counter("auth_verifications_total", "Passport signatures checked."),
+        })
+    }
+
+    /// Starts the two refresh threads; the topology must hold a `*-auth-keys` and a `*-auth-feed` row.
+    ///
+    /// # Panics
+    /// When a row is missing: the topology is a constant, so this shows at the first start.
+    pub fn spawn(self: &Arc<Self>, supervisor: &Supervisor, topology: &'static Topology) {
+        let row = |suffix: &str| {
+            let found = topology
+                .threads
+                .iter()
+                .find(|thread| thread.name.ends_with(suffix));
+            found.unwrap_or_else(|| {
+                panic!(
+                    "the topology of {} lacks a *{suffix} thread",
+                    topology.service
+                )
+            })
+        };
+        let keys = row("-auth-keys");
+        let feed = row("-auth-feed");
+        self.refresher
+            .close_with(supervisor.stage_token(keys.stage));
+        let this = self.clone();
+        supervisor.spawn(keys, move |ctx| this.keys_body(ctx));
+        let this = self.clone();
+        supervisor.spawn(feed, move |ctx| this.feed_body(ctx));
+    }
+
+    /// `report(Some(why))` while passports cannot be (fully) judged, `report(None)` when they can. Called from the
+    /// refresh threads and once at once.
+    pub fn on_state(&self, report: impl Fn(Option<String>) + Send + Sync + 'static) {
+        self.refresher.on_state(Box::new(report));
+        self.report_state();
+    }
+
+    /// Takes on a changed `auth` section. A new issuer starts with no keys and no revocations, so its passports are
+    /// refused until both have been read.
+    pub fn reload(&self, section: &serde_json::Value) -> Result<(), String> {
+        let old = self.config.load();
+        let mut new = AuthConfig::from_section(&old.audience, section)?;
+        new.enforced_caveats.clone_from(&old.enforced_caveats);
+        let same_issuer = sources(old.issuer.as_ref()) == sources(new.issuer.as_ref());
+        self.config.store(new);
+        if !same_issuer {
+            self.keys.store(JwksSnapshot::default());
+            self.revoked.store(RevocationView::default());
+        }
+        self.refresher.kick();
+        self.report_state();
+        Ok(())
+    }
+
+    /// The present configuration.
+    pub fn config(&self) -> Arc<AuthConfig> {
+        self.config.load()
+    }
+
+    pub(crate) fn now_s(&self) -> u64 {
+        self.clock.unix_ms() / 1000
+    }
+
+    fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, AuthReject> {
+        let scope = match need {
+            Need::Public => return Ok(Principal::public()),
+            Need::Identity => None,
+            Need::Scope(scope) => Some(*scope),
+        };
+        let token = bearer(head)?;
+        if service_token::looks_like(token) {
+            let principal = self.service(token, head)?;
+            return scoped(principal, scope);
+        }
+        let verified = self.passport(token)?;
+        let principal = scoped(principal_of(&verified), scope)?;
+        self.enforce_caveats(&verified, &principal, head)?;
+        Ok(principal)
+    }
+
+    fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
+        let near = match head.transport {
+            Transport::Tls | Transport::Unix { .. } => true,
+            Transport::Tcp => head.peer.ip().to_canonical().is_loopback(),
+        };
+        if !near {
+            return Err(AuthReject::NotLoopback);
+        }
+        let name = service_token::parse(token).ok_or(AuthReject::ServiceToken)?;
+        let config = self.config.load();
+        let entry = config.principals.iter().find(|entry| entry.name == name);
+        // Unknown names cost the same as known ones.
+        let digest = entry.map_or(&[0; 32], |entry| &entry.sha256);
+        let good = service_token::matches(token, digest);
+        let entry = entry.filter(|_| good).ok_or(AuthReject::ServiceToken)?;
+        Ok(Principal {
+            name: entry.name.clone(),
+            tenant: entry.tenant.clone(),
+            scopes: entry.scopes.clone(),
+            caveats: Arc::from([]),
+            kind: PrincipalKind::Service,
+            key_prefixes: Some(entry.key_prefixes.clone()).filter(|prefixes| !prefixes.is_empty()),
+            jti: None,
+        })
+    }
+
+    /// Signature and claims from the cache or afresh; time and revocation on every use.
+    fn passport(&self, token: &str) -> Result<Arc<Verified>, AuthReject> {
+        let config = self.config.load();
+        let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
+        if token.len() > ron_proto::passport::TOKEN_BYTES_MAX {
+            return Err(AuthReject::Oversize);
+        }
+        let keys = self.keys.load();
+        if keys.is_empty() {
+            return Err(AuthReject::NoKeys);
+        }
+        let now_s = self.now_s();
+        let hash = ron_crypto::hash::blake3(token.as_bytes());
+        let verified = match self.cached(&hash, issuer, &keys) {
+            Some(verified) => {
+                verified
+                    .claims
+                    .check_time(now_s)
+                    .inspect_err(|_| self.cache.remove(&hash))?;
+                verified
+            }
+            None => self.verify(token, hash, &config, issuer, &keys, now_s)?,
+        };
+        self.revoked.load().check(&verified.claims)?;
+        Ok(verified)
+    }
+
+    /// A cached token counts only while its issuer and its very key are still the configured ones.
+    fn cached(
+        &self,
+        hash: &[u8; 32],
+        issuer: &IssuerConfig,
+        keys: &JwksSnapshot,
+    ) -> Option<Arc<Verified>> {
+        let found = self.cache.find(hash)?;
+        if found.claims.iss == issuer.issuer && keys.still_holds(&found.claims.kid, &found.key) {
+            self.cache_hits.inc();
+            return Some(found);
+        }
+        self.cache.remove(hash);
+        None
+    }
+
+    fn verify(
+        &self,
+        token: &str,
+        hash: [u8; 32],
+        config: &AuthConfig,
+        issuer: &IssuerConfig,
+        keys: &JwksSnapshot,
+        now_s: u64,
+    ) -> Result<Arc<Verified>, AuthReject> {
+        self.verifications.inc();
+        let expect = Expect {
+            issuer: &issuer.issuer,
+            audience: &config.audience,
+            now_s,
+        };
+        let claims = jwt::verify_jwt(token, keys, &expect).inspect_err(|reject| {
+            // The key may be newer than our copy; the refresh thread limits how often it looks.
+            if *reject == AuthReject::UnknownKid && jwt::unverified_kid(token).is_some() {
+                self.refresher.kick();
+            }
+        })?;
+        let key = keys
+            .find(&claims.kid)
+            .ok_or(AuthReject::UnknownKid)?
+            .clone();
+        let verified = Arc::new(Verified {
+            scopes: claims.scopes.clone().into(),
+            caveats: claims.caveats.clone().into(),
+            key,
+            claims,
+        });
+        self.cache.insert(hash, verified.clone());
+        Ok(verified)
+    }
+
+    fn enforce_caveats(
+        &self,
+        verified: &Verified,
+        principal: &Principal,
+        head: &RequestHead,
+    ) -> Result<(), AuthReject> {
+        if verified.caveats.is_empty() {
+            return Ok(());
+        }
+        let config = self.config.load();
+        let ctx = CaveatCtx {
+            service: &config.audience,
+            method: head.method.as_str(),
+            path: &head.path,
+            peer_ip: head.peer.ip(),
+            region: config.region.as_deref(),
+            account: None,
+            asset: None,
+            amount: None,
+            tenant: Some(&principal.tenant),
+        };
+        let enforced: Vec<&str> = config.enforced_caveats.iter().map(String::as_str).collect();
+        caveats::check_head(&verified.caveats, &ctx, &enforced)?;
+        let claims = &verified.claims;
+        self.meter.take(
+            &claims.jti,
+            claims.exp,
+            &verified.caveats,
+            body_bytes(head),
+            self.now_s(),
+        )
+    }
+}
+
+impl Authorizer for RonAuthorizer {
+    fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
+        self.decide(head, need).map_err(|reject| {
+            self.failures.with_label_values(&[reject.reason()]).inc();
+            tracing::debug!(event = "auth_refused", reason = reject.reason(), request_id = %head.request_id);
+            reject.problem()
+        })
+    }
+}
+
+/// What has to stay the same for keys and revocations to stay good.
+fn sources(issuer: Option<&IssuerConfig>) -> Option<(&str, &str, &str)> {
+    issuer.map(|issuer| {
+        (
+            issuer.issuer.as_str(),
+            issuer.jwks_url.as_str(),
+            issuer.events_url.as_str(),
+        )
+    })
+}
+
+fn bearer(head: &RequestHead) -> Result<&str, AuthReject> {
+    if !head.headers.contains("authorization") {
+        return Err(AuthReject::Missing);
+    }
+    let token = head.bearer().ok_or(AuthReject::Scheme)?;
+    if token
+        .bytes()
+        .any(|byte| byte.is_ascii_whitespace() || byte == b',')
+    {
+        return Err(AuthReject::Scheme);
+    }
+    Ok(token)
+}
+
+fn scoped(principal: Principal, scope: Option<&str>) -> Result<Principal, AuthReject> {
+    match scope {
+        Some(scope) if !principal.has_scope(scope) => Err(AuthReject::Scope),
+        _ => Ok(principal),
+    }
+}
+
+fn principal_of(verified: &Verified) -> Principal {
+    Principal {
+        name: verified.claims.sub.clone(),
+        tenant: verified.claims.tenant.clone(),
+        scopes: verified.scopes.clone(),
+        caveats: verified.caveats.clone(),
+        kind: PrincipalKind::Passport,
+        key_prefixes: None,
+        jti: Some(verified.claims.jti.clone()),
+    }
+}
+
+/// Announced length of the body; `None` when it is not announced (chunked).
+fn body_bytes(head: &RequestHead) -> Option<u64> {
+    match head.header("content-length") {
+        Some(text) => text.parse().ok(),
+        None if head.headers.contains("transfer-encoding") => None,
+        None => Some(0),
+    }
+}
+
+#[cfg(test)]
+#[path = "authorizer_tests.rs"]
+mod tests;

@@ -1,0 +1,530 @@
+//! The whole authorizer against a source of keys and events that the test controls.
+
+use super::*;
+use crate::refresh::FetchError;
+use crate::service_token;
+use ron_crypto::sign::Ed25519Key;
+use ron_http::{Headers, Method};
+use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex};
+use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+use ron_proto::{Timestamp, b64, scope};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const NOW: u64 = 1_800_000_000;
+const ISSUER: &str = "http://issuer:1";
+static LOCK: LockSpec = LockSpec {
+    name: "test",
+    rank: 1,
+    guards: "the fake issuer",
+};
+
+/// What the issuer would answer; `None` is no answer.
+#[derive(Default)]
+struct State {
+    jwks: Option<Value>,
+    events: Vec<Revoked>,
+    epoch: u64,
+    events_up: bool,
+    asked: Vec<String>,
+}
+
+struct Fake(RankedMutex<State>);
+
+impl Fetch for Fake {
+    fn get(&self, url: &str, _: Deadline) -> Result<Vec<u8>, FetchError> {
+        let mut state = self.0.lock();
+        state.asked.push(url.to_owned());
+        if url.ends_with("/jwks.json") {
+            let jwks = state.jwks.clone().ok_or(FetchError::Timeout)?;
+            return Ok(jwks.to_string().into_bytes());
+        }
+        if !state.events_up {
+            return Err(FetchError::Failed("refused".into()));
+        }
+        let after: usize = url
+            .split("after=")
+            .nth(1)
+            .unwrap()
+            .split('&')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let rest = state.events.iter().enumerate().skip(after).take(1000);
+        let events: Vec<RevocationEvent> = rest
+            .map(|(at, revoked)| RevocationEvent {
+                seq: at as u64 + 1,
+                ts: Timestamp(0),
+                revoked: revoked.clone(),
+            })
+            .collect();
+        let next = (after + events.len()) as u64;
+        let page = RevocationPage {
+            events,
+            next: next.min(state.events.len() as u64),
+            current_epoch: state.epoch,
+        };
+        Ok(serde_json::to_vec(&page).unwrap())
+    }
+    fn close(&self) {}
+}
+
+struct Rig {
+    auth: Arc<RonAuthorizer>,
+    fake: Arc<Fake>,
+    clock: Arc<ManualClock>,
+    registry: Registry,
+    key: Ed25519Key,
+    service: String,
+}
+
+fn jwk(kid: &str, key: &Ed25519Key) -> Value {
+    json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": b64::url(&key.public())})
+}
+
+fn rig() -> Rig {
+    let key = Ed25519Key::from_seed(&[3; 32]);
+    let service = service_token::generate("svc-wallet", &[5; 32]);
+    let registry = Registry::new("t");
+    let clock = ManualClock::at(NOW * 1000);
+    let state = State {
+        events_up: true,
+        jwks: Some(json!({"keys": [jwk("k1", &key)]})),
+        ..State::default()
+    };
+    let fake = Arc::new(Fake(RankedMutex::new(&LOCK, state)));
+    let section = json!({
+        "issuer": ISSUER, "jwks_url": "http://issuer:1/jwks.json",
+        "principals": [{"name": "svc-wallet", "tenant": "ron", "scopes": ["ledger:commit"], "sha256": service_token::hash(&service), "key_prefixes": ["ron/log/"]}]
+    });
+    let mut config = AuthConfig::from_section("ron-ledger", &section).unwrap();
+    config.enforced_caveats = vec!["asset".into()];
+    let auth = RonAuthorizer::with_fetch(config, &registry, clock.clone(), fake.clone());
+    Rig {
+        auth,
+        fake,
+        clock,
+        registry,
+        key,
+        service,
+    }
+}
+
+impl Rig {
+    fn fresh() -> Self {
+        let rig = rig();
+        rig.refresh();
+        rig
+    }
+    fn refresh(&self) {
+        self.auth.refresh_keys_once().unwrap().unwrap();
+        self.auth.read_feed_once(0).unwrap().unwrap();
+    }
+    fn token_by(&self, kid: &str, key: &Ed25519Key, change: impl Fn(&mut Value)) -> String {
+        let mut claims = json!({"iss": ISSUER, "sub": "alice", "aud": "ron-ledger", "iat": NOW, "nbf": NOW, "exp": NOW + 900,
+            "jti": "j1", "client_id": "c", "tenant": "t1", "scope": "ledger:read", "ron_epoch": 0});
+        change(&mut claims);
+        let header = json!({"alg": "EdDSA", "kid": kid, "typ": "at+jwt"});
+        let signed = format!(
+            "{}.{}",
+            b64::url(header.to_string().as_bytes()),
+            b64::url(claims.to_string().as_bytes())
+        );
+        format!("{signed}.{}", b64::url(&key.sign(signed.as_bytes())))
+    }
+    fn token(&self, change: impl Fn(&mut Value)) -> String {
+        self.token_by("k1", &self.key, change)
+    }
+    fn caveated(&self, caveats: &[&str]) -> String {
+        let details = json!([{"type": "ron", "caveats": caveats}]);
+        self.token(|claims| claims["authorization_details"] = details.clone())
+    }
+    fn ask(&self, token: &str) -> Result<Principal, AuthReject> {
+        self.auth.decide(
+            &head(
+                &[("authorization", &format!("Bearer {token}"))],
+                "127.0.0.1:9",
+            ),
+            &Need::Scope(scope::LEDGER_READ),
+        )
+    }
+}
+
+fn head(headers: &[(&str, &str)], peer: &str) -> RequestHead {
+    RequestHead {
+        method: Method::GET,
+        path: "/v1/ledger/head".into(),
+        route: "/v1/ledger/head",
+        headers: Headers::from_pairs(headers),
+        peer: peer.parse().unwrap(),
+        transport: Transport::Tcp,
+        request_id: "r".into(),
+        traceparent: None,
+    }
+}
+
+#[test]
+fn a_passport_becomes_a_principal_once_verified_and_from_the_cache_afterwards() {
+    let rig = Rig::fresh();
+    let token = rig.token(|_| {});
+    for _ in 0..5 {
+        let principal = rig.ask(&token).expect("a good passport");
+        assert_eq!(
+            (principal.name.as_str(), principal.kind),
+            ("alice", PrincipalKind::Passport)
+        );
+        assert_eq!(
+            (principal.tenant.to_string(), principal.jti),
+            ("t1".to_owned(), Some("j1".to_owned()))
+        );
+    }
+    assert!(
+        rig.registry
+            .render()
+            .contains("t_auth_verifications_total 1"),
+        "{}",
+        rig.registry.render()
+    );
+    assert!(rig.registry.render().contains("t_auth_cache_hits_total 4"));
+}
+
+#[test]
+fn refusals_have_their_reason_status_and_counter() {
+    let rig = Rig::fresh();
+    let bearer = |token: &str| format!("Bearer {token}");
+    let good = rig.token(|_| {});
+    let tampered = good.replace("eyJ", "eyK");
+    let check = |headers: &[(&str, &str)], peer: &str, need: Need, reason: &str, status: u16| {
+        let problem = rig
+            .auth
+            .authorize(&head(headers, peer), &need)
+            .expect_err(reason);
+        assert_eq!(
+            (
+                problem.status,
+                problem.details.as_ref().unwrap()["reason"].as_str()
+            ),
+            (status, Some(reason))
+        );
+        let counter = format!("t_auth_failures_total{{reason=\"{reason}\"}}");
+        assert!(rig.registry.render().contains(&counter), "{counter}");
+        assert!(
+            !problem.detail.contains("eyJ"),
+            "no part of a token is sent back"
+        );
+    };
+    let near = "127.0.0.1:9";
+    let read = Need::Scope(scope::LEDGER_READ);
+    check(&[], near, read, "missing", 401);
+    check(&[], near, Need::Identity, "missing", 401);
+    check(
+        &[("authorization", "Basic YTpi")],
+        near,
+        read,
+        "scheme",
+        401,
+    );
+    check(&[("authorization", "Bearer ")], near, read, "scheme", 401);
+    check(
+        &[("authorization", &bearer("a b"))],
+        near,
+        read,
+        "scheme",
+        401,
+    );
+    check(
+        &[
+            ("authorization", &bearer(&good)),
+            ("authorization", &bearer(&good)),
+        ],
+        near,
+        read,
+        "scheme",
+        401,
+    );
+    check(
+        &[("authorization", &bearer(&tampered))],
+        near,
+        read,
+        "malformed",
+        401,
+    );
+    check(
+        &[("authorization", &bearer(&"a".repeat(5000)))],
+        near,
+        read,
+        "oversize",
+        401,
+    );
+    check(
+        &[("authorization", &bearer(&good))],
+        near,
+        Need::Scope(scope::LEDGER_COMMIT),
+        "scope",
+        403,
+    );
+    let foreign = rig.token(|claims| claims["aud"] = json!("svc-wallet"));
+    check(
+        &[("authorization", &bearer(&foreign))],
+        near,
+        read,
+        "audience",
+        401,
+    );
+    // Service tokens.
+    let wrong = service_token::generate("svc-wallet", &[6; 32]);
+    let stranger = service_token::generate("svc-admin", &[5; 32]);
+    let commit = Need::Scope(scope::LEDGER_COMMIT);
+    check(
+        &[("authorization", &bearer(&wrong))],
+        near,
+        commit,
+        "service_token",
+        401,
+    );
+    check(
+        &[("authorization", &bearer(&stranger))],
+        near,
+        commit,
+        "service_token",
+        401,
+    );
+    check(
+        &[("authorization", &bearer("ron_x"))],
+        near,
+        commit,
+        "service_token",
+        401,
+    );
+    check(
+        &[("authorization", &bearer(&rig.service))],
+        "10.0.0.1:9",
+        commit,
+        "not_loopback",
+        401,
+    );
+    check(
+        &[("authorization", &bearer(&rig.service))],
+        near,
+        read,
+        "scope",
+        403,
+    );
+    assert!(rig.auth.authorize(&head(&[], near), &Need::Public).is_ok());
+}
+
+#[test]
+fn service_tokens_work_while_the_issuer_is_away_and_passports_get_503() {
+    let rig = rig();
+    let told = Arc::new(RankedMutex::new(&LOCK, Vec::new()));
+    let heard = told.clone();
+    rig.auth
+        .on_state(move |why| heard.lock().push(why.is_some()));
+    let commit = |rig: &Rig| {
+        let bearer = format!("Bearer {}", rig.service);
+        rig.auth.decide(
+            &head(&[("authorization", &bearer)], "[::ffff:127.0.0.1]:9"),
+            &Need::Scope(scope::LEDGER_COMMIT),
+        )
+    };
+    let principal = commit(&rig).expect("the service token");
+    assert_eq!(
+        (principal.name.as_str(), principal.kind),
+        ("svc-wallet", PrincipalKind::Service)
+    );
+    assert_eq!(principal.key_prefixes, Some(vec!["ron/log/".to_owned()]));
+    let token = rig.token(|_| {});
+    assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
+    assert_eq!(AuthReject::NoKeys.problem().code, "unavailable");
+    // Keys alone are not enough: a revoked token must not slip in after a restart.
+    rig.auth.refresh_keys_once().unwrap().unwrap();
+    assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
+    assert!(rig.auth.degraded().unwrap().contains("revocations"));
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert!(rig.ask(&token).is_ok());
+    assert_eq!(rig.auth.degraded(), None);
+    rig.auth.report_state();
+    assert_eq!(*told.lock(), [true, false]);
+}
+
+#[test]
+fn the_last_good_keys_stay_through_outages_and_bad_documents() {
+    let rig = Rig::fresh();
+    let token = rig.token(|_| {});
+    for bad in [
+        None,
+        Some(json!({"keys": []})),
+        Some(json!("<html>")),
+        Some(json!({"keys": [{"kty": "oct", "k": "AA"}]})),
+    ] {
+        rig.fake.0.lock().jwks = bad;
+        assert!(rig.auth.refresh_keys_once().unwrap().is_err());
+        assert!(rig.ask(&token).is_ok());
+    }
+    assert!(rig.auth.degraded().unwrap().contains("last good"));
+    assert!(
+        rig.registry
+            .render()
+            .contains("t_io_timeouts_total{op=\"auth_refresh\"} 1")
+    );
+}
+
+#[test]
+fn a_rotated_key_is_found_by_refresh_and_a_withdrawn_one_stops_counting_even_from_the_cache() {
+    let rig = Rig::fresh();
+    let old = rig.token(|_| {});
+    assert!(rig.ask(&old).is_ok());
+    let next = Ed25519Key::from_seed(&[4; 32]);
+    let new = rig.token_by("k2", &next, |_| {});
+    assert_eq!(rig.ask(&new), Err(AuthReject::UnknownKid));
+    rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k1", &rig.key), jwk("k2", &next)]}));
+    rig.refresh();
+    assert!(rig.ask(&new).is_ok() && rig.ask(&old).is_ok());
+    rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k2", &next)]}));
+    rig.refresh();
+    assert_eq!(rig.ask(&old), Err(AuthReject::UnknownKid));
+    // The same kid on another key is another key.
+    rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k2", &rig.key)]}));
+    rig.refresh();
+    assert_eq!(rig.ask(&new), Err(AuthReject::Signature));
+}
+
+#[test]
+fn time_and_revocation_are_checked_on_every_use() {
+    let rig = Rig::fresh();
+    let token = rig.token(|_| {});
+    let other = rig.token(|claims| claims["jti"] = json!("j2"));
+    assert!(rig.ask(&token).is_ok() && rig.ask(&other).is_ok());
+    rig.fake.0.lock().events.push(Revoked::Jti {
+        jti: "j1".into(),
+        until: NOW + 900,
+    });
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert_eq!(rig.ask(&token), Err(AuthReject::Revoked));
+    assert!(rig.ask(&other).is_ok());
+    {
+        let mut state = rig.fake.0.lock();
+        state.events.push(Revoked::Epoch { epoch: 1 });
+        state.epoch = 1;
+    }
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert_eq!(rig.ask(&other), Err(AuthReject::Epoch));
+    let new = rig.token(|claims| claims["ron_epoch"] = json!(1));
+    assert_eq!(
+        rig.ask(&new),
+        Err(AuthReject::Revoked),
+        "its jti is still revoked"
+    );
+    let newer = rig.token(|claims| {
+        claims["ron_epoch"] = json!(1);
+        claims["jti"] = json!("j3");
+    });
+    assert!(rig.ask(&newer).is_ok());
+    rig.clock.advance(Duration::from_secs(959));
+    assert!(rig.ask(&newer).is_ok());
+    rig.clock.advance(Duration::from_secs(1));
+    assert_eq!(rig.ask(&newer), Err(AuthReject::Expired));
+    assert_eq!(rig.clock.unix_ms() / 1000, NOW + 960);
+}
+
+#[test]
+fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
+    let rig = rig();
+    rig.auth.refresh_keys_once().unwrap().unwrap();
+    let jti = |n: usize| Revoked::Jti {
+        jti: format!("x{n}"),
+        until: NOW + 900,
+    };
+    rig.fake.0.lock().events = (0..2500).map(jti).collect();
+    rig.auth.read_feed_once(20).unwrap().unwrap();
+    assert_eq!(rig.auth.revoked.load().after(), 2500);
+    let asked: Vec<String> = rig
+        .fake
+        .0
+        .lock()
+        .asked
+        .iter()
+        .filter(|url| url.contains("events"))
+        .cloned()
+        .collect();
+    assert_eq!(asked.len(), 3);
+    assert!(
+        asked.iter().all(|url| url.ends_with("wait=0")),
+        "the first read must not wait: {asked:?}"
+    );
+    assert_eq!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499"))),
+        Err(AuthReject::Revoked)
+    );
+    // A shorter history: read again from the beginning, and not accepted half read.
+    rig.fake.0.lock().events = vec![jti(7)];
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert_eq!(rig.auth.revoked.load().after(), 1);
+    assert!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499")))
+            .is_ok()
+    );
+    // An outage keeps what is known.
+    rig.fake.0.lock().events_up = false;
+    assert!(rig.auth.read_feed_once(0).unwrap().is_err());
+    assert_eq!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))),
+        Err(AuthReject::Revoked)
+    );
+}
+
+#[test]
+fn caveats_are_enforced_on_the_head_and_counted_ones_over_time() {
+    let rig = Rig::fresh();
+    let check = |caveats: &[&str], wanted: Result<(), AuthReject>| {
+        assert_eq!(
+            rig.ask(&rig.caveated(caveats)).map(|_| ()),
+            wanted,
+            "{caveats:?}"
+        );
+    };
+    check(
+        &[
+            "svc=ron-ledger",
+            "method=GET",
+            "route=/v1/ledger",
+            "ip_cidr=127.0.0.0/8",
+            "tenant=t1",
+        ],
+        Ok(()),
+    );
+    check(&["svc=svc-wallet"], Err(AuthReject::Caveat));
+    check(&["method=POST"], Err(AuthReject::Caveat));
+    check(&["region=eu"], Err(AuthReject::Caveat));
+    check(&["tenant=t2"], Err(AuthReject::Caveat));
+    check(&["asset=ron"], Ok(())); // declared as judged by the service
+    check(&["account=a"], Err(AuthReject::CaveatUnsupported));
+    check(
+        &[&format!("proof.bind={}", "A".repeat(43))],
+        Err(AuthReject::Binding),
+    );
+    let counted = rig.caveated(&["budget.reqs=2"]);
+    assert!(rig.ask(&counted).is_ok() && rig.ask(&counted).is_ok());
+    assert_eq!(rig.ask(&counted), Err(AuthReject::Budget));
+}
+
+#[test]
+fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
+    let rig = Rig::fresh();
+    let token = rig.token(|_| {});
+    assert!(rig.ask(&token).is_ok());
+    let other = json!({"issuer": "http://other:1", "jwks_url": "http://other:1/jwks.json"});
+    rig.auth.reload(&other).unwrap();
+    assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
+    rig.refresh();
+    assert_eq!(
+        rig.ask(&token),
+        Err(AuthReject::Issuer),
+        "good signature, wrong issuer, and not from the cache"
+    );
+    rig.auth.reload(&json!({})).unwrap();
+    assert_eq!(rig.ask(&token), Err(AuthReject::NoIssuer));
+    assert_eq!(rig.auth.degraded(), None);
+    assert!(rig.auth.reload(&json!({"issuer": "x"})).is_err());
+}

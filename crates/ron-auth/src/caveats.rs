@@ -1,0 +1,257 @@
+//! Enforces caveats. Every caveat must hold; one whose facts are not at hand refuses.
+
+use crate::reject::AuthReject;
+use ron_proto::{Account, Amount, Asset, Caveat, Tenant};
+use std::net::IpAddr;
+
+/// The facts of a request. A fact that is `None` makes every caveat about it refuse.
+#[derive(Clone, Copy, Debug)]
+pub struct CaveatCtx<'a> {
+    /// This service's name, as in `svc-wallet`.
+    pub service: &'a str,
+    pub method: &'a str,
+    /// The path as sent, without the query.
+    pub path: &'a str,
+    pub peer_ip: IpAddr,
+    pub region: Option<&'a str>,
+    /// The account spent from or read.
+    pub account: Option<&'a Account>,
+    pub asset: Option<&'a Asset>,
+    /// Minor units of this one operation.
+    pub amount: Option<Amount>,
+    pub tenant: Option<&'a Tenant>,
+}
+
+/// Caveats that only the service can judge, because their facts are in the body or in its own records.
+pub const BODY_KEYS: [&str; 4] = ["account", "asset", "ceiling.per_op", "ceiling.daily"];
+
+/// Checks all caveats except those counted over time (`rate.rps`, `budget.*`: the authorizer; `ceiling.daily`: the
+/// service, see [`daily_ceiling`]).
+pub fn check(caveats: &[Caveat], ctx: &CaveatCtx<'_>) -> Result<(), AuthReject> {
+    caveats.iter().try_for_each(|caveat| {
+        if holds(caveat, ctx)? {
+            Ok(())
+        } else {
+            Err(AuthReject::Caveat)
+        }
+    })
+}
+
+/// The check a service makes once it knows what an operation is about: `account`, `asset` and `ceiling.per_op`.
+/// The authorizer has checked the rest when it saw the head.
+pub fn check_operation(
+    caveats: &[Caveat],
+    account: Option<&Account>,
+    asset: Option<&Asset>,
+    amount: Option<Amount>,
+) -> Result<(), AuthReject> {
+    let held = |caveat: &Caveat| match caveat {
+        Caveat::Account(only) => account == Some(only),
+        Caveat::Asset(only) => asset == Some(only),
+        Caveat::CeilingPerOp(most) => amount.is_none_or(|amount| amount <= *most),
+        _ => true,
+    };
+    if caveats.iter().all(held) {
+        Ok(())
+    } else {
+        Err(AuthReject::Caveat)
+    }
+}
+
+/// The tightest `ceiling.daily`, minor units, if the token has one.
+pub fn daily_ceiling(caveats: &[Caveat]) -> Option<Amount> {
+    let daily = |caveat: &Caveat| {
+        if let Caveat::CeilingDaily(most) = caveat {
+            Some(*most)
+        } else {
+            None
+        }
+    };
+    caveats.iter().filter_map(daily).min()
+}
+
+/// The check on the head. `enforced` names the [`BODY_KEYS`] that the service itself will judge; a token that
+/// carries another of them is refused here, so none is ever silently ignored.
+pub(crate) fn check_head(
+    caveats: &[Caveat],
+    ctx: &CaveatCtx<'_>,
+    enforced: &[&str],
+) -> Result<(), AuthReject> {
+    for caveat in caveats {
+        let key = caveat.key();
+        if BODY_KEYS.contains(&key) {
+            if !enforced.contains(&key) {
+                return Err(AuthReject::CaveatUnsupported);
+            }
+            continue;
+        }
+        if !holds(caveat, ctx)? {
+            return Err(AuthReject::Caveat);
+        }
+    }
+    Ok(())
+}
+
+fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
+    Ok(match caveat {
+        Caveat::Svc(only) => only == ctx.service,
+        Caveat::Route(prefix) => under(prefix, ctx.path),
+        Caveat::Method(only) => only == ctx.method,
+        Caveat::Region(only) => ctx.region == Some(only),
+        Caveat::Account(only) => ctx.account == Some(only),
+        Caveat::Asset(only) => ctx.asset == Some(only),
+        Caveat::CeilingPerOp(most) => ctx.amount.is_some_and(|amount| amount <= *most),
+        Caveat::IpCidr(block) => block.contains(ctx.peer_ip),
+        Caveat::Tenant(only) => ctx.tenant == Some(only),
+        // No proof can be presented yet, so a bound token cannot be used.
+        Caveat::ProofBind(_) => return Err(AuthReject::Binding),
+        // Counted over time by others, or a mark without a limit.
+        Caveat::CeilingDaily(_)
+        | Caveat::BudgetBytes(_)
+        | Caveat::BudgetReqs(_)
+        | Caveat::RateRps(_)
+        | Caveat::PqFallback(_) => true,
+    })
+}
+
+/// Prefix by whole segments: `/v1/a` holds for `/v1/a` and `/v1/a/b`, not for `/v1/ab`.
+fn under(prefix: &str, path: &str) -> bool {
+    match path.strip_prefix(prefix) {
+        Some(rest) => prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(texts: &[&str]) -> Vec<Caveat> {
+        texts
+            .iter()
+            .map(|text| text.parse().unwrap_or_else(|e| panic!("{text}: {e}")))
+            .collect()
+    }
+
+    #[test]
+    fn each_caveat_holds_and_refuses() {
+        let account: Account = "acct:alice".parse().unwrap();
+        let asset: Asset = "ron".parse().unwrap();
+        let tenant: Tenant = "t1".parse().unwrap();
+        let ctx = CaveatCtx {
+            service: "svc-wallet",
+            method: "POST",
+            path: "/v1/wallet/transfer",
+            peer_ip: "10.1.2.3".parse().unwrap(),
+            region: None,
+            account: Some(&account),
+            asset: Some(&asset),
+            amount: Some(Amount(100)),
+            tenant: Some(&tenant),
+        };
+        let bare = CaveatCtx {
+            account: None,
+            asset: None,
+            amount: None,
+            tenant: None,
+            ..ctx
+        };
+        let check_one = |text: &str, wanted: Result<(), AuthReject>| {
+            assert_eq!(check(&parse(&[text]), &ctx), wanted, "{text}");
+            let needs_fact = ["account", "asset", "ceiling.per_op", "tenant"]
+                .iter()
+                .any(|key| text.starts_with(key));
+            if needs_fact {
+                assert_eq!(
+                    check(&parse(&[text]), &bare),
+                    Err(AuthReject::Caveat),
+                    "{text} without the fact"
+                );
+            }
+        };
+        let no = Err(AuthReject::Caveat);
+        check_one("svc=svc-wallet", Ok(()));
+        check_one("svc=ron-kms", no);
+        check_one("route=/v1/wallet", Ok(()));
+        check_one("route=/v1/wallet/", Ok(()));
+        check_one("route=/v1/wallet/transfer", Ok(()));
+        check_one("route=/v1/wallet/trans", no);
+        check_one("route=/v1/wallet/transfer/", no);
+        check_one("route=/v1/kms", no);
+        check_one("method=POST", Ok(()));
+        check_one("method=GET", no);
+        check_one("region=eu", no);
+        check_one("account=acct:alice", Ok(()));
+        check_one("account=acct:alice2", no);
+        check_one("asset=ron", Ok(()));
+        check_one("asset=rox", no);
+        check_one("ceiling.per_op=100", Ok(()));
+        check_one("ceiling.per_op=99", no);
+        check_one("ip_cidr=10.0.0.0/8", Ok(()));
+        check_one("ip_cidr=127.0.0.0/8", no);
+        check_one("tenant=t1", Ok(()));
+        check_one("tenant=t2", no);
+        check_one(
+            &format!("proof.bind={}", "A".repeat(43)),
+            Err(AuthReject::Binding),
+        );
+    }
+
+    #[test]
+    fn all_caveats_are_anded() {
+        let both = parse(&[
+            "ceiling.per_op=100",
+            "ceiling.per_op=5",
+            "ceiling.daily=7",
+            "ceiling.daily=3",
+        ]);
+        assert_eq!(
+            check_operation(&both, None, None, Some(Amount(6))),
+            Err(AuthReject::Caveat)
+        );
+        assert_eq!(check_operation(&both, None, None, Some(Amount(5))), Ok(()));
+        assert_eq!(daily_ceiling(&both), Some(Amount(3)));
+    }
+
+    #[test]
+    fn a_body_caveat_nobody_enforces_is_refused_on_the_head() {
+        let ctx = CaveatCtx {
+            service: "ron-kms",
+            method: "GET",
+            path: "/",
+            peer_ip: "127.0.0.1".parse().unwrap(),
+            region: None,
+            account: None,
+            asset: None,
+            amount: None,
+            tenant: None,
+        };
+        for text in [
+            "account=a",
+            "asset=ron",
+            "ceiling.per_op=1",
+            "ceiling.daily=1",
+        ] {
+            let caveats = parse(&[text]);
+            assert_eq!(
+                check_head(&caveats, &ctx, &[]),
+                Err(AuthReject::CaveatUnsupported),
+                "{text}"
+            );
+            assert_eq!(check_head(&caveats, &ctx, &BODY_KEYS), Ok(()), "{text}");
+        }
+    }
+
+    proptest! {
+        /// More caveats never allow more.
+        #[test]
+        fn adding_a_caveat_only_narrows(amount in 0u128..20, first in 0u128..20, second in 0u128..20) {
+            let one = vec![Caveat::CeilingPerOp(Amount(first))];
+            let two = vec![Caveat::CeilingPerOp(Amount(first)), Caveat::CeilingPerOp(Amount(second))];
+            let allowed = |caveats: &[Caveat]| check_operation(caveats, None, None, Some(Amount(amount))).is_ok();
+            prop_assert!(!allowed(&two) || allowed(&one));
+            prop_assert_eq!(allowed(&two), amount <= first.min(second));
+        }
+    }
+}

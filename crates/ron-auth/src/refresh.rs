@@ -1,0 +1,360 @@
+//! The two threads that keep an authorizer's snapshots fresh: the issuer's keys by interval (or at once when an
+//! unknown key turns up), its revocations by long poll. Neither is ever in a request's path.
+
+use crate::authorizer::RonAuthorizer;
+use crate::jwks::JwksSnapshot;
+use crate::revocation::RevocationView;
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::{
+    Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Recv, Registry,
+    Sender, Shutdown, ThreadCtx,
+};
+use ron_proto::passport::RevocationPage;
+use ron_proto::strict;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Carries "look again now" from request threads to the key thread; one is enough.
+pub const REFRESH_QUEUE: QueueSpec = QueueSpec {
+    name: "auth_refresh",
+    capacity: 1,
+    overflow: Overflow::DropOldest,
+    from: "request handlers",
+    to: "auth-keys",
+    when_full: "a refresh is already asked for; nothing is lost",
+};
+pub(crate) static REFRESH_QUEUE_SPEC: QueueSpec = REFRESH_QUEUE;
+
+/// One read of keys or events, connect included.
+const FETCH_DEADLINE: Duration = Duration::from_secs(3);
+/// Unknown keys trigger at most one read in this time.
+const KICK_GAP: Duration = Duration::from_secs(5);
+/// How long the issuer may hold a poll open; a drain cuts it short by closing the client.
+const POLL_WAIT_S: u64 = 20;
+/// Events in a full page; a shorter page is the last.
+const PAGE_EVENTS: usize = 1000;
+/// Failures in a row after which the service says that it is degraded.
+const FAILURES_TOLD: u32 = 3;
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    Timeout,
+    /// What happened, without secrets.
+    Failed(String),
+}
+
+/// Reads one small document.
+pub trait Fetch: Send + Sync {
+    fn get(&self, url: &str, deadline: Deadline) -> Result<Vec<u8>, FetchError>;
+    /// Gives up what is being read and refuses from now on.
+    fn close(&self);
+}
+
+/// Over HTTP, with a client of its own so that closing it disturbs nobody.
+pub(crate) struct HttpFetch(HttpClient);
+
+impl HttpFetch {
+    pub fn new(service: &str) -> Self {
+        Self(HttpClient::new(ClientConfig {
+            user_agent: format!("{service}/auth"),
+            max_response_bytes: 1 << 20,
+            ..ClientConfig::default()
+        }))
+    }
+}
+
+impl Fetch for HttpFetch {
+    fn get(&self, url: &str, deadline: Deadline) -> Result<Vec<u8>, FetchError> {
+        let reply = self.0.call(Call::get(url, deadline)).map_err(|error| {
+            if deadline.expired() {
+                FetchError::Timeout
+            } else {
+                FetchError::Failed(error.detail)
+            }
+        })?;
+        if reply.status == 200 {
+            Ok(reply.body)
+        } else {
+            Err(FetchError::Failed(format!("status {}", reply.status)))
+        }
+    }
+
+    fn close(&self) {
+        self.0.shutdown();
+    }
+}
+
+type Report = Box<dyn Fn(Option<String>) + Send + Sync>;
+
+/// What the refresh threads share with the request threads.
+pub(crate) struct Refresher {
+    fetch: Arc<dyn Fetch>,
+    kick: Sender<()>,
+    kicks: Receiver<()>,
+    metrics: KernelMetrics,
+    reads: CounterVec,
+    keys_failed: AtomicU32,
+    feed_failed: AtomicU32,
+    report: OnceLock<Report>,
+}
+
+impl Refresher {
+    pub fn new(
+        fetch: Arc<dyn Fetch>,
+        (kick, kicks): (Sender<()>, Receiver<()>),
+        metrics: KernelMetrics,
+        registry: &Registry,
+    ) -> Self {
+        let reads = registry.counter_vec(
+            "auth_refreshes_total",
+            "Reads of issuer keys and revocations.",
+            &["what", "result"],
+        );
+        Self {
+            fetch,
+            kick,
+            kicks,
+            metrics,
+            reads,
+            keys_failed: AtomicU32::new(0),
+            feed_failed: AtomicU32::new(0),
+            report: OnceLock::new(),
+        }
+    }
+
+    /// Asks for a read of the keys; never waits.
+    pub fn kick(&self) {
+        let _ = self.kick.try_send(()); // drop-oldest: a pending request is as good as this one
+    }
+
+    pub fn on_state(&self, report: Report) {
+        let _ = self.report.set(report);
+    }
+
+    /// Lets the drain cut a poll short.
+    pub fn close_with(&self, stop: Shutdown) {
+        let fetch = self.fetch.clone();
+        stop.on_fire(move || fetch.close());
+    }
+
+    fn get(&self, url: &str, within: Duration) -> Result<Vec<u8>, String> {
+        self.fetch
+            .get(url, Deadline::within(within))
+            .map_err(|error| match error {
+                FetchError::Timeout => {
+                    self.metrics
+                        .io_timeouts
+                        .with_label_values(&["auth_refresh"])
+                        .inc();
+                    "no answer in time".to_owned()
+                }
+                FetchError::Failed(why) => {
+                    self.metrics
+                        .upstream_fail
+                        .with_label_values(&["svc-passport"])
+                        .inc();
+                    why
+                }
+            })
+    }
+
+    /// Counts the outcome and says whether it differs from the one before.
+    fn note(&self, what: &str, failed: &AtomicU32, outcome: &Result<(), String>) {
+        let result = if outcome.is_ok() { "ok" } else { "failed" };
+        self.reads.with_label_values(&[what, result]).inc();
+        match outcome {
+            Ok(()) => {
+                if failed.swap(0, Ordering::Relaxed) > 0 {
+                    tracing::info!(event = "auth_refresh_recovered", what);
+                }
+            }
+            Err(why) => {
+                if failed.fetch_add(1, Ordering::Relaxed) == 0 {
+                    tracing::warn!(event = "auth_refresh_failed", what, reason = %why);
+                }
+            }
+        }
+    }
+}
+
+impl RonAuthorizer {
+    /// Why passports cannot be fully judged now; `None` when they can.
+    pub fn degraded(&self) -> Option<String> {
+        self.config.load().issuer.as_ref()?;
+        let failing = |count: &AtomicU32| count.load(Ordering::Relaxed) >= FAILURES_TOLD;
+        if self.keys.load().is_empty() {
+            Some("the issuer's keys have not been read yet; passports get 503".into())
+        } else if !self.revoked.load().synced() {
+            Some("the issuer's revocations have not been read yet; passports get 503".into())
+        } else if failing(&self.refresher.keys_failed) {
+            Some("the issuer's keys cannot be read again; the last good ones are in use".into())
+        } else if failing(&self.refresher.feed_failed) {
+            Some("the issuer's revocations cannot be read; recent ones may be missing".into())
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn report_state(&self) {
+        if let Some(report) = self.refresher.report.get() {
+            report(self.degraded());
+        }
+    }
+
+    /// Body of the key thread.
+    pub(crate) fn keys_body(&self, ctx: &ThreadCtx) {
+        let mut pause = retry_pauses(self.clock.unix_ms());
+        while !ctx.shutdown.is_set() {
+            let started = self.clock.now();
+            let (next, floor) = match self.refresh_keys_once() {
+                None => (Duration::from_secs(60), Duration::ZERO),
+                Some(Ok(interval)) => {
+                    pause.reset();
+                    (interval, KICK_GAP)
+                }
+                Some(Err(_)) => {
+                    let next = pause.next_pause();
+                    (next, next.min(KICK_GAP))
+                }
+            };
+            self.report_state();
+            if let Recv::Item(()) = self
+                .refresher
+                .kicks
+                .recv(&ctx.shutdown, Deadline::within(next))
+            {
+                let since = self.clock.now().saturating_duration_since(started);
+                if ctx
+                    .shutdown
+                    .wait(Deadline::within(floor.saturating_sub(since)))
+                {
+                    return;
+                }
+                while self.refresher.kicks.try_recv().is_some() {} // answered by the read that follows
+            }
+        }
+    }
+
+    /// Reads the keys once. `None` when no issuer is configured, else the pause until the next read.
+    pub fn refresh_keys_once(&self) -> Option<Result<Duration, String>> {
+        let config = self.config.load();
+        let issuer = config.issuer.as_ref()?;
+        let read = self
+            .refresher
+            .get(&issuer.jwks_url, FETCH_DEADLINE)
+            .and_then(|bytes| {
+                JwksSnapshot::parse(&bytes).map_err(|error| {
+                    self.refresher
+                        .metrics
+                        .parse_errors
+                        .with_label_values(&["jwks"])
+                        .inc();
+                    error.to_string()
+                })
+            });
+        let outcome = match read {
+            // A reload may have changed the issuer while we read.
+            Ok(keys)
+                if self
+                    .config
+                    .load()
+                    .issuer
+                    .as_ref()
+                    .is_some_and(|now| now.jwks_url == issuer.jwks_url) =>
+            {
+                self.keys.store(keys);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(why) => Err(why),
+        };
+        self.refresher
+            .note("keys", &self.refresher.keys_failed, &outcome);
+        Some(outcome.map(|()| issuer.refresh))
+    }
+
+    /// Body of the feed thread.
+    pub(crate) fn feed_body(&self, ctx: &ThreadCtx) {
+        let mut pause = retry_pauses(self.clock.unix_ms() ^ 1);
+        while !ctx.shutdown.is_set() {
+            let pause = match self.read_feed_once(POLL_WAIT_S) {
+                None => Duration::from_secs(1),
+                Some(Ok(())) => {
+                    pause.reset();
+                    Duration::ZERO
+                }
+                Some(Err(_)) => pause.next_pause(),
+            };
+            self.report_state();
+            if !pause.is_zero() && ctx.shutdown.wait(Deadline::within(pause)) {
+                return;
+            }
+        }
+    }
+
+    /// Reads the feed up to its end; the last request may wait `wait_s` at the issuer for something new. `None`
+    /// when no issuer is configured.
+    pub fn read_feed_once(&self, wait_s: u64) -> Option<Result<(), String>> {
+        let config = self.config.load();
+        let issuer = config.issuer.as_ref()?;
+        let mut view = (*self.revoked.load()).clone();
+        let outcome = self.follow_feed(&issuer.events_url, &mut view, wait_s);
+        let current = self.config.load();
+        if outcome.is_ok()
+            && current
+                .issuer
+                .as_ref()
+                .is_some_and(|now| now.events_url == issuer.events_url)
+        {
+            self.revoked.store(view);
+        }
+        self.refresher
+            .note("events", &self.refresher.feed_failed, &outcome);
+        Some(outcome)
+    }
+
+    fn follow_feed(&self, url: &str, view: &mut RevocationView, wait_s: u64) -> Result<(), String> {
+        let mut restarted = false;
+        loop {
+            // The first read must not wait: passports are refused until it is done.
+            let wait_s = if view.synced() { wait_s } else { 0 };
+            let url = format!("{url}?after={}&wait={wait_s}", view.after());
+            let bytes = self
+                .refresher
+                .get(&url, FETCH_DEADLINE + Duration::from_secs(wait_s))?;
+            let page: RevocationPage = strict::from_slice(&bytes).map_err(|error| {
+                self.refresher
+                    .metrics
+                    .parse_errors
+                    .with_label_values(&["revocations"])
+                    .inc();
+                error.to_string()
+            })?;
+            let last = page.events.len() < PAGE_EVENTS;
+            if let Err(gap) = view.apply(&page, last, self.now_s()) {
+                if std::mem::replace(&mut restarted, true) {
+                    return Err(gap.to_string());
+                }
+                // Start over beside the present view, which stays in force until the new one is complete.
+                tracing::warn!(event = "auth_feed_restarted", after = gap.after);
+                *view = RevocationView::default();
+                continue;
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// 100 ms doubling to 2 s: an issuer that starts with us is found within a fraction of a second.
+fn retry_pauses(seed: u64) -> Backoff {
+    Backoff::new(
+        Duration::from_millis(100),
+        Duration::from_secs(2),
+        Duration::from_millis(50),
+        seed,
+    )
+}

@@ -1,0 +1,186 @@
+//! Why a caller was refused: a closed list, so that it can be a metric label and each attack has its own word.
+
+use ron_proto::Problem;
+
+/// One cause of refusal. `Display` is the sentence sent to the caller; it names a rule, never any input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum AuthReject {
+    #[error("send a passport or a service token in one Authorization: Bearer header")]
+    Missing,
+    #[error("the Authorization header must be given once, as Bearer and one token")]
+    Scheme,
+    #[error("the token is longer than 4096 bytes")]
+    Oversize,
+    #[error("the token is not a compact JWS: three base64url parts of JSON, JSON and signature")]
+    Malformed,
+    #[error("the token repeats a JSON member, nests too deeply or is not exact JSON")]
+    NotStrict,
+    #[error("the token's alg is not EdDSA or ES256, or not that of its key")]
+    Alg,
+    #[error("the token's typ is not at+jwt")]
+    Typ,
+    #[error("the token's header carries a member that is not allowed; only alg, kid and typ are")]
+    HeaderMember,
+    #[error("the token's key is not one of the issuer's")]
+    UnknownKid,
+    #[error("the token's signature does not verify")]
+    Signature,
+    #[error("a claim of the token is missing or has the wrong type")]
+    Claims,
+    #[error("the token was issued by someone else")]
+    Issuer,
+    #[error("the token is for another service")]
+    Audience,
+    #[error("the token has expired")]
+    Expired,
+    #[error("the token is not valid yet")]
+    NotYet,
+    #[error("the token's epoch has been closed")]
+    Epoch,
+    #[error("the token has been revoked")]
+    Revoked,
+    #[error("the token is bound to a key, and this service cannot check the proof")]
+    Binding,
+    #[error("the service token is not known here")]
+    ServiceToken,
+    #[error("service tokens are accepted on loopback only")]
+    NotLoopback,
+    #[error("this service accepts no passports: it has no issuer configured")]
+    NoIssuer,
+    #[error("the issuer's keys have not been read yet; service tokens work")]
+    NoKeys,
+    #[error("the scope that this route needs is not among the caller's")]
+    Scope,
+    #[error("a caveat of the token forbids this request")]
+    Caveat,
+    #[error("a caveat of the token is one that this service cannot enforce")]
+    CaveatUnsupported,
+    #[error("the token's own rate is used up")]
+    Rate,
+    #[error("the token's own budget is used up")]
+    Budget,
+}
+
+impl AuthReject {
+    pub const ALL: [AuthReject; 27] = [
+        Self::Missing,
+        Self::Scheme,
+        Self::Oversize,
+        Self::Malformed,
+        Self::NotStrict,
+        Self::Alg,
+        Self::Typ,
+        Self::HeaderMember,
+        Self::UnknownKid,
+        Self::Signature,
+        Self::Claims,
+        Self::Issuer,
+        Self::Audience,
+        Self::Expired,
+        Self::NotYet,
+        Self::Epoch,
+        Self::Revoked,
+        Self::Binding,
+        Self::ServiceToken,
+        Self::NotLoopback,
+        Self::NoIssuer,
+        Self::NoKeys,
+        Self::Scope,
+        Self::Caveat,
+        Self::CaveatUnsupported,
+        Self::Rate,
+        Self::Budget,
+    ];
+
+    /// The word used in metrics, logs and `details.reason`.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Scheme => "scheme",
+            Self::Oversize => "oversize",
+            Self::Malformed => "malformed",
+            Self::NotStrict => "not_strict",
+            Self::Alg => "alg",
+            Self::Typ => "typ",
+            Self::HeaderMember => "header_member",
+            Self::UnknownKid => "unknown_kid",
+            Self::Signature => "signature",
+            Self::Claims => "claims",
+            Self::Issuer => "issuer",
+            Self::Audience => "audience",
+            Self::Expired => "expired",
+            Self::NotYet => "not_yet",
+            Self::Epoch => "epoch",
+            Self::Revoked => "revoked",
+            Self::Binding => "binding",
+            Self::ServiceToken => "service_token",
+            Self::NotLoopback => "not_loopback",
+            Self::NoIssuer => "no_issuer",
+            Self::NoKeys => "no_keys",
+            Self::Scope => "scope",
+            Self::Caveat => "caveat",
+            Self::CaveatUnsupported => "caveat_unsupported",
+            Self::Rate => "rate",
+            Self::Budget => "budget",
+        }
+    }
+
+    /// 401 when the identity is missing or invalid, 403 when it is not allowed, 429 when its own rate is used up,
+    /// 503 while the issuer's keys are not there yet.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Scope | Self::Caveat | Self::CaveatUnsupported | Self::Budget => 403,
+            Self::Rate => 429,
+            Self::NoKeys => 503,
+            _ => 401,
+        }
+    }
+
+    /// The answer on the wire.
+    pub fn problem(self) -> Problem {
+        let details = serde_json::json!({ "reason": self.reason() });
+        let problem = match self.status() {
+            403 => Problem::forbidden(self.to_string()),
+            429 => Problem::rate_limited(1),
+            503 => Problem::unavailable(self.to_string(), 2),
+            _ => Problem::unauthorized(self.to_string()),
+        };
+        problem.with_details(details)
+    }
+}
+
+impl From<AuthReject> for Problem {
+    fn from(reject: AuthReject) -> Self {
+        reject.problem()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_distinct_words_and_statuses_fit() {
+        let mut words: Vec<&str> = AuthReject::ALL
+            .iter()
+            .map(|reject| reject.reason())
+            .collect();
+        assert!(
+            words
+                .iter()
+                .all(|word| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        );
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), AuthReject::ALL.len());
+        for reject in AuthReject::ALL {
+            let problem = reject.problem();
+            assert_eq!(problem.status, reject.status(), "{reject:?}");
+            assert_eq!(
+                problem.details.as_deref(),
+                Some(&serde_json::json!({ "reason": reject.reason() }))
+            );
+        }
+        assert_eq!(AuthReject::NoKeys.problem().retry_after_s, Some(2));
+    }
+}

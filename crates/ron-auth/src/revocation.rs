@@ -1,0 +1,286 @@
+//! What the issuer has taken back: epochs, tokens, subjects, keys. Built from the issuer's ordered event feed; pure,
+//! the thread that reads the feed is in `refresh`.
+
+use crate::jwt::{Claims, SKEW_S};
+use crate::reject::AuthReject;
+use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most remembered entries; beyond it passports are refused altogether until entries have expired.
+const ENTRIES_MAX: usize = 1_000_000;
+
+/// All revocations up to one event. Passports are refused until `synced`, or a restart would let a revoked one in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RevocationView {
+    synced: bool,
+    /// Number of the last event taken in.
+    after: u64,
+    epoch: u64,
+    /// Token id -> unix seconds after which no check can matter any more.
+    jtis: BTreeMap<String, u64>,
+    /// Subject -> tokens issued until then (unix seconds) are void.
+    subjects: BTreeMap<String, u64>,
+    kids: BTreeSet<String>,
+}
+
+/// The feed does not continue where this view ends: read it again from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the revocation feed does not continue after event {after}")]
+pub struct FeedGap {
+    pub after: u64,
+}
+
+impl RevocationView {
+    /// For verifiers without a feed, as in tests and offline tools.
+    pub fn unchecked() -> Self {
+        Self {
+            synced: true,
+            ..Self::default()
+        }
+    }
+
+    pub fn synced(&self) -> bool {
+        self.synced
+    }
+    /// The number to ask the feed to continue after.
+    pub fn after(&self) -> u64 {
+        self.after
+    }
+    /// Tokens of lower epochs are void.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+    /// Entries held.
+    pub fn len(&self) -> usize {
+        self.jtis.len() + self.subjects.len() + self.kids.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Refuses a token that has been taken back.
+    pub fn check(&self, claims: &Claims) -> Result<(), AuthReject> {
+        if !self.synced || self.len() > ENTRIES_MAX {
+            return Err(AuthReject::NoKeys);
+        }
+        if claims.epoch < self.epoch {
+            return Err(AuthReject::Epoch);
+        }
+        let subject_void = self
+            .subjects
+            .get(&claims.sub)
+            .is_some_and(|until| claims.iat <= *until);
+        if subject_void || self.jtis.contains_key(&claims.jti) || self.kids.contains(&claims.kid) {
+            return Err(AuthReject::Revoked);
+        }
+        Ok(())
+    }
+
+    /// Takes in the next page. `last_page` says that the issuer had no more at that moment.
+    pub fn apply(
+        &mut self,
+        page: &RevocationPage,
+        last_page: bool,
+        now_s: u64,
+    ) -> Result<(), FeedGap> {
+        let gap = FeedGap { after: self.after };
+        if page.next < self.after {
+            return Err(gap); // the issuer's history is shorter than what was seen: another issuer
+        }
+        for event in &page.events {
+            if event.seq != self.after + 1 {
+                return Err(gap);
+            }
+            self.after = event.seq;
+            match &event.revoked {
+                Revoked::Jti { jti, until } => {
+                    self.jtis.insert(jti.clone(), *until);
+                }
+                Revoked::Subject {
+                    subject_ref,
+                    issued_until,
+                } => {
+                    let until = self.subjects.entry(subject_ref.clone()).or_default();
+                    *until = (*until).max(*issued_until);
+                }
+                Revoked::Kid { kid } => {
+                    self.kids.insert(kid.clone());
+                }
+                Revoked::Epoch { epoch } => self.epoch = self.epoch.max(*epoch),
+            }
+        }
+        self.epoch = self.epoch.max(page.current_epoch);
+        self.synced |= last_page;
+        self.forget(now_s);
+        Ok(())
+    }
+
+    /// Drops entries that no unexpired token can meet.
+    fn forget(&mut self, now_s: u64) {
+        self.jtis
+            .retain(|_, until| until.saturating_add(2 * SKEW_S) > now_s);
+        self.subjects
+            .retain(|_, issued_until| issued_until.saturating_add(TTL_S_MAX + 2 * SKEW_S) > now_s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use ron_proto::Timestamp;
+    use ron_proto::passport::RevocationEvent;
+
+    fn claims() -> Claims {
+        Claims {
+            iss: "i".into(),
+            sub: "alice".into(),
+            iat: 1_000,
+            nbf: 1_000,
+            exp: 1_900,
+            jti: "j1".into(),
+            client_id: None,
+            tenant: "default".parse().unwrap(),
+            scopes: Vec::new(),
+            epoch: 3,
+            caveats: Vec::new(),
+            kid: "k1".into(),
+        }
+    }
+
+    fn page(after: u64, revoked: Vec<Revoked>, epoch: u64) -> RevocationPage {
+        let events: Vec<RevocationEvent> = revoked
+            .into_iter()
+            .zip(after + 1..)
+            .map(|(revoked, seq)| RevocationEvent {
+                seq,
+                ts: Timestamp(0),
+                revoked,
+            })
+            .collect();
+        RevocationPage {
+            next: after + events.len() as u64,
+            events,
+            current_epoch: epoch,
+        }
+    }
+
+    #[test]
+    fn each_kind_of_revocation_refuses_what_it_should() {
+        let check = |revoked: Revoked, wanted: Result<(), AuthReject>| {
+            let mut view = RevocationView::default();
+            view.apply(&page(0, vec![revoked.clone()], 0), true, 1_100)
+                .unwrap();
+            assert_eq!(view.check(&claims()), wanted, "{revoked:?}");
+        };
+        let revoked = Err(AuthReject::Revoked);
+        check(
+            Revoked::Jti {
+                jti: "j1".into(),
+                until: 1_900,
+            },
+            revoked,
+        );
+        check(
+            Revoked::Jti {
+                jti: "j2".into(),
+                until: 1_900,
+            },
+            Ok(()),
+        );
+        check(
+            Revoked::Subject {
+                subject_ref: "alice".into(),
+                issued_until: 1_000,
+            },
+            revoked,
+        );
+        check(
+            Revoked::Subject {
+                subject_ref: "alice".into(),
+                issued_until: 999,
+            },
+            Ok(()),
+        );
+        check(
+            Revoked::Subject {
+                subject_ref: "bob".into(),
+                issued_until: 5_000,
+            },
+            Ok(()),
+        );
+        check(Revoked::Kid { kid: "k1".into() }, revoked);
+        check(Revoked::Kid { kid: "k2".into() }, Ok(()));
+        check(Revoked::Epoch { epoch: 4 }, Err(AuthReject::Epoch));
+        check(Revoked::Epoch { epoch: 3 }, Ok(()));
+    }
+
+    #[test]
+    fn nothing_is_accepted_before_the_feed_was_read_to_its_end() {
+        let mut view = RevocationView::default();
+        assert_eq!(view.check(&claims()), Err(AuthReject::NoKeys));
+        view.apply(&page(0, vec![Revoked::Epoch { epoch: 1 }], 1), false, 0)
+            .unwrap();
+        assert_eq!(
+            view.check(&claims()),
+            Err(AuthReject::NoKeys),
+            "there are more pages"
+        );
+        view.apply(&page(1, vec![], 1), true, 0).unwrap();
+        assert_eq!(view.check(&claims()), Ok(()));
+    }
+
+    #[test]
+    fn gaps_repeats_and_a_shorter_history_are_noticed() {
+        let mut view = RevocationView::default();
+        view.apply(&page(0, vec![Revoked::Epoch { epoch: 1 }; 5], 1), true, 0)
+            .unwrap();
+        assert_eq!(view.after(), 5);
+        let check = |page: &RevocationPage| {
+            assert_eq!(
+                view.clone().apply(page, true, 0),
+                Err(FeedGap { after: 5 }),
+                "{page:?}"
+            );
+        };
+        check(&page(6, vec![Revoked::Epoch { epoch: 2 }], 2));
+        check(&page(4, vec![Revoked::Epoch { epoch: 2 }], 2));
+        check(&page(2, vec![], 1));
+    }
+
+    proptest! {
+        /// A revoked token stays refused for as long as any verifier would accept it.
+        #[test]
+        fn a_revocation_outlives_its_token(now in 1_000u64..1_959, kind in 0..3) {
+            let mut view = RevocationView::default();
+            let revoked = match kind {
+                0 => Revoked::Jti { jti: "j1".into(), until: 1_900 },
+                1 => Revoked::Subject { subject_ref: "alice".into(), issued_until: 1_000 },
+                _ => Revoked::Kid { kid: "k1".into() },
+            };
+            view.apply(&page(0, vec![revoked], 0), true, 1_000).unwrap();
+            view.apply(&page(1, vec![], 0), true, now).unwrap();
+            prop_assert!(claims().check_time(now).is_ok());
+            prop_assert_eq!(view.check(&claims()), Err(AuthReject::Revoked));
+        }
+    }
+
+    #[test]
+    fn expired_entries_are_forgotten() {
+        let mut view = RevocationView::default();
+        let revoked = vec![
+            Revoked::Jti {
+                jti: "j1".into(),
+                until: 1_900,
+            },
+            Revoked::Subject {
+                subject_ref: "alice".into(),
+                issued_until: 1_000,
+            },
+        ];
+        view.apply(&page(0, revoked, 0), true, 1_000).unwrap();
+        assert_eq!(view.len(), 2);
+        view.apply(&page(2, vec![], 0), true, 100_000).unwrap();
+        assert!(view.is_empty());
+    }
+}

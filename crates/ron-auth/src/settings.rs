@@ -1,0 +1,245 @@
+//! The `auth` section of a service's configuration, validated.
+
+use crate::service_token::good_name;
+use ron_proto::Tenant;
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What an authorizer needs to know. Made from the `auth.*` keys, or in code.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuthConfig {
+    /// This service's name: the `aud` its passports must have, and what the caveat `svc` is compared with.
+    pub audience: String,
+    /// The issuer; `None` refuses all passports.
+    pub issuer: Option<IssuerConfig>,
+    pub principals: Vec<ServicePrincipal>,
+    /// The region this instance runs in, for the caveat `region`; without one, tokens with that caveat are refused.
+    pub region: Option<String>,
+    /// Caveats of [`crate::caveats::BODY_KEYS`] that this service judges itself.
+    pub enforced_caveats: Vec<String>,
+}
+
+/// Where passports come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IssuerConfig {
+    /// Compared with `iss`, byte for byte.
+    pub issuer: String,
+    pub jwks_url: String,
+    /// The revocation feed; by default beside the key set's host.
+    pub events_url: String,
+    /// Time between two reads of the keys.
+    pub refresh: Duration,
+}
+
+/// A caller with a service token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePrincipal {
+    pub name: String,
+    pub tenant: Tenant,
+    pub scopes: Arc<[String]>,
+    /// SHA-256 of the whole token.
+    pub sha256: [u8; 32],
+    /// If not empty, the only KMS keys it may use.
+    pub key_prefixes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Section {
+    #[serde(default)]
+    issuer: String,
+    #[serde(default)]
+    jwks_url: String,
+    #[serde(default)]
+    events_url: String,
+    /// Milliseconds.
+    refresh_interval: Option<u64>,
+    #[serde(default)]
+    region: String,
+    #[serde(default)]
+    principals: Vec<PrincipalSection>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrincipalSection {
+    name: String,
+    tenant: Option<String>,
+    #[serde(default)]
+    scopes: Vec<String>,
+    sha256: String,
+    #[serde(default)]
+    key_prefixes: Vec<String>,
+}
+
+impl AuthConfig {
+    /// No issuer, no principals: everything but public routes is refused.
+    pub fn closed(audience: &str) -> Self {
+        Self {
+            audience: audience.to_owned(),
+            issuer: None,
+            principals: Vec::new(),
+            region: None,
+            enforced_caveats: Vec::new(),
+        }
+    }
+
+    /// From the section as JSON, durations in milliseconds: `{issuer, jwks_url, refresh_interval, principals: [{name,
+    /// tenant, scopes, sha256, key_prefixes}]}`. The error names the key and what to do.
+    pub fn from_section(audience: &str, section: &serde_json::Value) -> Result<Self, String> {
+        let section: Section =
+            serde_json::from_value(section.clone()).map_err(|error| format!("auth: {error}"))?;
+        let mut config = Self::closed(audience);
+        config.issuer = issuer(&section)?;
+        config.region = Some(section.region).filter(|region| !region.is_empty());
+        for entry in section.principals {
+            let principal = principal(entry)?;
+            if config
+                .principals
+                .iter()
+                .any(|other| other.name == principal.name)
+            {
+                return Err(format!(
+                    "auth.principals: {} is there twice",
+                    principal.name
+                ));
+            }
+            config.principals.push(principal);
+        }
+        Ok(config)
+    }
+}
+
+fn issuer(section: &Section) -> Result<Option<IssuerConfig>, String> {
+    if section.issuer.is_empty() && section.jwks_url.is_empty() {
+        return Ok(None);
+    }
+    if section.issuer.is_empty() || section.jwks_url.is_empty() {
+        return Err("auth.issuer and auth.jwks_url belong together: set both or none".into());
+    }
+    let origin = origin(&section.jwks_url)
+        .ok_or("auth.jwks_url must be a URL such as http://127.0.0.1:7450/.well-known/jwks.json")?;
+    let events_url = match section.events_url.as_str() {
+        "" => format!("{origin}/v1/passport/events"),
+        url => url.to_owned(),
+    };
+    Ok(Some(IssuerConfig {
+        issuer: section.issuer.clone(),
+        jwks_url: section.jwks_url.clone(),
+        events_url,
+        refresh: Duration::from_millis(section.refresh_interval.unwrap_or(60_000)),
+    }))
+}
+
+/// `scheme://host:port` of an http or https URL.
+fn origin(url: &str) -> Option<&str> {
+    let scheme = ["http://", "https://"]
+        .into_iter()
+        .find(|scheme| url.starts_with(scheme))?;
+    let host = &url[scheme.len()..];
+    let end = host.find(['/', '?', '#']).unwrap_or(host.len());
+    let good = end > 0 && !host[..end].contains(['@', ' ']);
+    good.then(|| &url[..scheme.len() + end])
+}
+
+fn principal(entry: PrincipalSection) -> Result<ServicePrincipal, String> {
+    let name = entry.name;
+    let fail = |why: &str| format!("auth.principals: {name}: {why}");
+    if !good_name(&name) {
+        return Err("auth.principals: a name is 1 to 64 of a-z, 0-9 and -".into());
+    }
+    let sha256 = hex::decode(&entry.sha256)
+        .ok()
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| fail("sha256 must be the token's SHA-256 in 64 hex digits"))?;
+    for scope in &entry.scopes {
+        if !ron_proto::scope::ALL.contains(&scope.as_str()) {
+            return Err(fail(&format!(
+                "{scope} is not a scope; known are {}",
+                ron_proto::scope::ALL.join(" ")
+            )));
+        }
+    }
+    let tenant = entry.tenant.unwrap_or_else(|| "default".into());
+    let tenant = tenant
+        .parse()
+        .map_err(|_| fail("tenant must be 1 to 64 of a-z, 0-9, ., _ and -"))?;
+    Ok(ServicePrincipal {
+        tenant,
+        scopes: entry.scopes.into(),
+        sha256,
+        key_prefixes: entry.key_prefixes,
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_full_section_is_read() {
+        let digest = "ab".repeat(32);
+        let config = AuthConfig::from_section(
+            "ron-kms",
+            &json!({
+                "issuer": "http://127.0.0.1:7450", "jwks_url": "http://127.0.0.1:7450/.well-known/jwks.json", "refresh_interval": 5000,
+                "principals": [{"name": "svc-passport", "tenant": "ron", "scopes": ["kms:sign"], "sha256": digest, "key_prefixes": ["ron/issuer/"]}]
+            }),
+        )
+        .unwrap();
+        let issuer = config.issuer.unwrap();
+        assert_eq!(
+            issuer.events_url,
+            "http://127.0.0.1:7450/v1/passport/events"
+        );
+        assert_eq!(issuer.refresh, Duration::from_secs(5));
+        assert_eq!(config.principals[0].sha256, [0xab; 32]);
+        assert_eq!(config.principals[0].tenant.to_string(), "ron");
+        assert_eq!(
+            AuthConfig::from_section("x", &json!({})),
+            Ok(AuthConfig::closed("x"))
+        );
+    }
+
+    #[test]
+    fn faults_are_named() {
+        let check = |section: serde_json::Value, wanted: &str| {
+            let error = AuthConfig::from_section("x", &section).expect_err(wanted);
+            assert!(error.contains(wanted), "{error}");
+        };
+        let digest = "ab".repeat(32);
+        let one = |name: &str, sha: &str, scope: &str| json!({"name": name, "sha256": sha, "scopes": [scope]});
+        check(json!({"issuer": "a"}), "belong together");
+        check(
+            json!({"issuer": "a", "jwks_url": "ftp://x/"}),
+            "auth.jwks_url",
+        );
+        check(
+            json!({"issuer": "a", "jwks_url": "http:///x"}),
+            "auth.jwks_url",
+        );
+        check(
+            json!({"issuer": "a", "jwks_url": "http://u@h/x"}),
+            "auth.jwks_url",
+        );
+        check(
+            json!({"principals": [one("A", &digest, "kms:sign")]}),
+            "a-z",
+        );
+        check(
+            json!({"principals": [one("a", "ab", "kms:sign")]}),
+            "64 hex",
+        );
+        check(
+            json!({"principals": [one("a", &digest, "kms:everything")]}),
+            "not a scope",
+        );
+        check(
+            json!({"principals": [one("a", &digest, "kms:sign"), one("a", &digest, "kms:sign")]}),
+            "twice",
+        );
+    }
+}
