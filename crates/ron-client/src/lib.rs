@@ -1,1 +1,33 @@
-//! ron-client
+//! Typed clients of the ron services, over ron-http: for the services themselves and as the SDK.
+//!
+//! ```no_run
+//! # use std::{sync::Arc, time::Duration};
+//! use ron_client::{Credential, KmsClient};
+//! use ron_http::{ClientConfig, HttpClient};
+//! use ron_kernel::Deadline;
+//!
+//! let http = Arc::new(HttpClient::new(ClientConfig::default()));
+//! let kms = KmsClient::new("http://127.0.0.1:7440", Credential::none(), http);
+//! let key = "default/app/ed25519/018f8e9e-0000-7000-8000-000000000001".parse().unwrap();
+//! let doc = kms.key(&key, Deadline::within(Duration::from_secs(1)));
+//! ```
+//!
+//! **Invariant**: every method says whether the request was carried out: `Ok` (done), `Refused` or
+//! `NotSent` (nothing changed), or `Unknown`. Retries and the breaker live in ron-http's client; a
+//! call is retried only when carrying it out twice is the same as once.
+
+mod call;
+mod credential;
+mod kms;
+mod ledger;
+mod passport;
+mod rewarder;
+mod wallet;
+
+pub use call::ClientError;
+pub use credential::Credential;
+pub use kms::KmsClient;
+pub use ledger::LedgerClient;
+pub use passport::{PassportClient, TokenAsk};
+pub use rewarder::RewarderClient;
+pub use wallet::WalletClient;

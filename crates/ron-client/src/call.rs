@@ -1,0 +1,289 @@
+//! One call: URL, credential, JSON both ways, and what its outcome means.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_proto::ProblemBody;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::credential::Credential;
+
+/// A call that was not done, or whose outcome is unknown.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ClientError {
+    /// The service refused: nothing changed.
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// Its problem document.
+        problem: Box<ProblemBody>,
+        /// Seconds to wait, where it said so.
+        retry_after_s: Option<u32>,
+    },
+    /// The request was or may have been carried out.
+    Unknown {
+        /// What happened.
+        detail: String,
+    },
+    /// The request never reached the service: nothing changed.
+    NotSent {
+        /// What happened.
+        detail: String,
+    },
+}
+
+impl ClientError {
+    /// The stable code of a refusal.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { problem, .. } => Some(&problem.code),
+            Self::Unknown { .. } | Self::NotSent { .. } => None,
+        }
+    }
+
+    /// The status of a refusal.
+    pub const fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            Self::Unknown { .. } | Self::NotSent { .. } => None,
+        }
+    }
+
+    /// Can the same request succeed later?
+    pub fn retryable(&self) -> bool {
+        match self {
+            Self::Refused { problem, .. } => problem.retryable,
+            Self::Unknown { .. } | Self::NotSent { .. } => true,
+        }
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused {
+                status, problem, ..
+            } => {
+                write!(
+                    f,
+                    "refused with {status} {}: {}",
+                    problem.code, problem.detail
+                )
+            }
+            Self::Unknown { detail } => write!(f, "outcome unknown: {detail}"),
+            Self::NotSent { detail } => write!(f, "not reached: {detail}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// The base URL of a service and how to call it; what every typed client is made of.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    base: Arc<str>,
+    credential: Arc<Credential>,
+    http: Arc<HttpClient>,
+}
+
+/// One request before it is sent.
+pub struct Outgoing<'a> {
+    /// Method.
+    pub method: Method,
+    /// Path and query, from the slash on.
+    pub path: &'a str,
+    /// Body and its content type.
+    pub body: Option<(Vec<u8>, &'a str)>,
+    /// More headers.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// Safe to send twice.
+    pub idempotent: bool,
+    /// When the caller gives up.
+    pub deadline: Deadline,
+}
+
+impl Caller {
+    /// A caller of the service at `base`, such as `http://127.0.0.1:7440`.
+    pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
+        Self {
+            base: Arc::from(base.trim_end_matches('/')),
+            credential: Arc::new(credential),
+            http,
+        }
+    }
+
+    /// GET, JSON answer.
+    pub fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        deadline: Deadline,
+    ) -> Result<T, ClientError> {
+        read(&self.send(&Outgoing::get(path, deadline))?)
+    }
+
+    /// GET, text answer.
+    pub fn get_text(&self, path: &str, deadline: Deadline) -> Result<String, ClientError> {
+        let reply = self.send(&Outgoing::get(path, deadline))?;
+        String::from_utf8(reply.body).map_err(|_| bad_answer("the answer is not text"))
+    }
+
+    /// POST, JSON both ways.
+    pub fn post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        idempotent: bool,
+        deadline: Deadline,
+    ) -> Result<T, ClientError> {
+        let json = serde_json::to_vec(body).map_err(|e| ClientError::NotSent {
+            detail: format!("the request cannot be written: {e}"),
+        })?;
+        read(&self.send(&Outgoing {
+            method: Method::POST,
+            body: Some((json, "application/json")),
+            idempotent,
+            ..Outgoing::get(path, deadline)
+        })?)
+    }
+
+    /// Sends; anything but 2xx is an error.
+    pub fn send(&self, out: &Outgoing<'_>) -> Result<Reply, ClientError> {
+        let url = format!("{}{}", self.base, out.path);
+        let authorization = self.credential.header();
+        let deadline_ms = out.deadline.remaining().as_millis().max(1).to_string();
+        let mut headers = out.headers.to_vec();
+        headers.push(("X-Request-Deadline-Ms", &deadline_ms));
+        if let Some(value) = &authorization {
+            headers.push(("Authorization", value));
+        }
+        let (body, content_type) = match &out.body {
+            Some((bytes, kind)) => (Some(bytes.clone()), Some(*kind)),
+            None => (None, None),
+        };
+        let reply = self
+            .http
+            .call(Call {
+                method: out.method,
+                url: &url,
+                headers: &headers,
+                body,
+                content_type,
+                deadline: out.deadline,
+                idempotent: out.idempotent,
+            })
+            .map_err(|e| failed(&e))?;
+        if reply.is_success() {
+            Ok(reply)
+        } else {
+            Err(refused(&reply))
+        }
+    }
+}
+
+impl<'a> Outgoing<'a> {
+    /// A GET without a body.
+    pub const fn get(path: &'a str, deadline: Deadline) -> Self {
+        Self {
+            method: Method::GET,
+            path,
+            body: None,
+            headers: &[],
+            idempotent: true,
+            deadline,
+        }
+    }
+}
+
+/// Reads a JSON answer.
+pub fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, ClientError> {
+    reply.json().map_err(|e| failed(&e))
+}
+
+fn failed(error: &CallError) -> ClientError {
+    let detail = error.detail.clone();
+    if error.nothing_done() {
+        ClientError::NotSent { detail }
+    } else {
+        ClientError::Unknown { detail }
+    }
+}
+
+fn bad_answer(detail: &str) -> ClientError {
+    ClientError::Unknown {
+        detail: detail.to_owned(),
+    }
+}
+
+/// 500, 502 and 504 leave open what was done; every other error status promises that nothing was.
+fn refused(reply: &Reply) -> ClientError {
+    let problem = reply.problem().unwrap_or_else(|| ProblemBody {
+        kind: String::new(),
+        title: String::new(),
+        status: reply.status,
+        detail: "no problem document came with the answer".to_owned(),
+        code: String::new(),
+        retryable: reply.status >= 500,
+        request_id: String::new(),
+        details: None,
+    });
+    if matches!(reply.status, 500 | 502 | 504) {
+        return ClientError::Unknown {
+            detail: format!("{} {}: {}", reply.status, problem.code, problem.detail),
+        };
+    }
+    ClientError::Refused {
+        status: reply.status,
+        problem: Box::new(problem),
+        retry_after_s: reply.retry_after_s(),
+    }
+}
+
+/// Percent-encodes one path segment or query value: everything but unreserved characters.
+pub fn encode(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_encoded() {
+        assert_eq!(encode("eth:0xab/c d"), "eth%3A0xab%2Fc%20d");
+        assert_eq!(encode("a-b._~9"), "a-b._~9");
+    }
+
+    #[test]
+    fn statuses_say_whether_anything_was_done() {
+        let check = |status: u16, unknown: bool| {
+            let reply = Reply {
+                status,
+                headers: Vec::new(),
+                body: b"{}".to_vec(),
+            };
+            assert_eq!(
+                matches!(refused(&reply), ClientError::Unknown { .. }),
+                unknown,
+                "{status}"
+            );
+        };
+        for status in [400, 401, 403, 404, 408, 409, 413, 422, 429, 503] {
+            check(status, false);
+        }
+        for status in [500, 502, 504] {
+            check(status, true);
+        }
+    }
+}

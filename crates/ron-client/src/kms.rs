@@ -1,0 +1,112 @@
+//! ron-kms.
+
+use std::sync::Arc;
+
+use ron_http::HttpClient;
+use ron_kernel::Deadline;
+use ron_proto::Kid;
+use ron_proto::kms::{
+    CreateKey, KeyDoc, KeyList, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
+    SignBatchAnswer, SignRequest, VerifyAnswer, VerifyRequest,
+};
+
+use crate::call::{Caller, ClientError, encode};
+use crate::credential::Credential;
+
+/// A client of ron-kms.
+#[derive(Debug, Clone)]
+pub struct KmsClient(Caller);
+
+fn path(kid: &Kid) -> String {
+    format!("/v1/kms/keys/{kid}")
+}
+
+impl KmsClient {
+    /// A client of the KMS at `base`.
+    pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
+        Self(Caller::new(base, credential, http))
+    }
+
+    /// Makes a key; safe to repeat with the same `op_id`.
+    pub fn create_key(
+        &self,
+        request: &CreateKey,
+        deadline: Deadline,
+    ) -> Result<KeyDoc, ClientError> {
+        self.0.post("/v1/kms/keys", request, true, deadline)
+    }
+
+    /// One key.
+    pub fn key(&self, kid: &Kid, deadline: Deadline) -> Result<KeyDoc, ClientError> {
+        self.0.get(&path(kid), deadline)
+    }
+
+    /// One page of keys, after the given one.
+    pub fn keys(&self, after: Option<&str>, deadline: Deadline) -> Result<KeyList, ClientError> {
+        match after {
+            None => self.0.get("/v1/kms/keys", deadline),
+            Some(after) => self
+                .0
+                .get(&format!("/v1/kms/keys?after={}", encode(after)), deadline),
+        }
+    }
+
+    /// Makes a new head version; safe to repeat when it carries an `op_id`.
+    pub fn rotate(
+        &self,
+        kid: &Kid,
+        request: &RotateRequest,
+        deadline: Deadline,
+    ) -> Result<RotateAnswer, ClientError> {
+        let idempotent = request.op_id.is_some();
+        self.0.post(
+            &format!("{}/rotate", path(kid)),
+            request,
+            idempotent,
+            deadline,
+        )
+    }
+
+    /// Signs; not retried.
+    pub fn sign(
+        &self,
+        request: &SignRequest,
+        deadline: Deadline,
+    ) -> Result<SignAnswer, ClientError> {
+        self.0.post("/v1/kms/sign", request, false, deadline)
+    }
+
+    /// Signs many; not retried.
+    pub fn sign_batch(
+        &self,
+        request: &SignBatch,
+        deadline: Deadline,
+    ) -> Result<SignBatchAnswer, ClientError> {
+        self.0.post("/v1/kms/sign_batch", request, false, deadline)
+    }
+
+    /// Verifies.
+    pub fn verify(
+        &self,
+        request: &VerifyRequest,
+        deadline: Deadline,
+    ) -> Result<VerifyAnswer, ClientError> {
+        self.0.post("/v1/kms/verify", request, true, deadline)
+    }
+
+    /// The verifier key line of the audit log.
+    pub fn audit_vkey(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/audit/v1/vkey", deadline)
+    }
+
+    /// The latest checkpoint of the audit log.
+    pub fn audit_checkpoint(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/audit/v1/checkpoint", deadline)
+    }
+
+    /// Proof that a leaf is in the audit log.
+    pub fn audit_proof(&self, index: u64, deadline: Deadline) -> Result<String, ClientError> {
+        self.0
+            .get_text(&format!("/audit/v1/proof/{index}"), deadline)
+    }
+}

@@ -1,0 +1,124 @@
+//! ron-ledger.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::HttpClient;
+use ron_kernel::Deadline;
+use ron_proto::ledger::{
+    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EntryKey, EpochDoc, Event, EventPage,
+    Head, PrincipalName, ResolveRequest, TxId,
+};
+use ron_proto::{Account, EpochId, Tenant};
+
+use crate::call::{Caller, ClientError, encode};
+use crate::credential::Credential;
+
+/// A client of ron-ledger.
+#[derive(Debug, Clone)]
+pub struct LedgerClient(Caller);
+
+impl LedgerClient {
+    /// A client of the ledger at `base`.
+    pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
+        Self(Caller::new(base, credential, http))
+    }
+
+    /// Commits; every entry is its own idempotency key, so this is safe to repeat.
+    pub fn commit(
+        &self,
+        request: &CommitRequest,
+        deadline: Deadline,
+    ) -> Result<CommitAnswer, ClientError> {
+        self.0.post("/v1/ledger/commit", request, true, deadline)
+    }
+
+    /// What became of a key; one that has no entry is refused for ever.
+    pub fn resolve(
+        &self,
+        request: &ResolveRequest,
+        deadline: Deadline,
+    ) -> Result<EntryAnswer, ClientError> {
+        self.0.post("/v1/ledger/resolve", request, true, deadline)
+    }
+
+    /// An account's balances, nonce and holds.
+    pub fn account(
+        &self,
+        account: &Account,
+        deadline: Deadline,
+    ) -> Result<AccountDoc, ClientError> {
+        self.0.get(
+            &format!("/v1/ledger/accounts/{}", encode(account.as_str())),
+            deadline,
+        )
+    }
+
+    /// The entry of a key; 404 when there is none.
+    pub fn by_key(
+        &self,
+        principal: &PrincipalName,
+        key: &EntryKey,
+        deadline: Deadline,
+    ) -> Result<Event, ClientError> {
+        let path = format!(
+            "/v1/ledger/by-key/{}/{}",
+            encode(principal.as_str()),
+            encode(key.as_str())
+        );
+        self.0.get(&path, deadline)
+    }
+
+    /// One entry.
+    pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Event, ClientError> {
+        self.0.get(&format!("/v1/ledger/tx/{txid}"), deadline)
+    }
+
+    /// Entries after a sequence, waiting up to `wait` for the next; the deadline must be later.
+    pub fn events(
+        &self,
+        after: u64,
+        wait: Duration,
+        deadline: Deadline,
+    ) -> Result<EventPage, ClientError> {
+        self.0.get(
+            &format!("/v1/ledger/events?after={after}&wait={}", wait.as_secs()),
+            deadline,
+        )
+    }
+
+    /// Where the log stands.
+    pub fn head(&self, deadline: Deadline) -> Result<Head, ClientError> {
+        self.0.get("/v1/ledger/head", deadline)
+    }
+
+    /// Where an epoch's settlement stands; 404 when it was never opened.
+    pub fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        deadline: Deadline,
+    ) -> Result<EpochDoc, ClientError> {
+        let path = format!(
+            "/v1/ledger/epochs/{}/{}",
+            encode(tenant.as_str()),
+            encode(epoch.as_str())
+        );
+        self.0.get(&path, deadline)
+    }
+
+    /// The verifier key line of the log.
+    pub fn log_vkey(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/log/v1/vkey", deadline)
+    }
+
+    /// The latest checkpoint of the log.
+    pub fn log_checkpoint(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/log/v1/checkpoint", deadline)
+    }
+
+    /// Proof that an entry is in the log.
+    pub fn proof(&self, seq: u64, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text(&format!("/log/v1/proof/{seq}"), deadline)
+    }
+}

@@ -1,0 +1,131 @@
+//! svc-rewarder.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::{HttpClient, Method};
+use ron_kernel::Deadline;
+use ron_proto::rewarder::{
+    ComputeRequest, EpochList, EpochRun, ImportKind, PolicyId, PolicyStored, SignedPolicy,
+    SnapshotInfo,
+};
+use ron_proto::{ContentId, EpochId};
+use serde::de::DeserializeOwned;
+
+use crate::call::{Caller, ClientError, Outgoing, encode, read};
+use crate::credential::Credential;
+
+/// A client of svc-rewarder.
+#[derive(Debug, Clone)]
+pub struct RewarderClient(Caller);
+
+impl RewarderClient {
+    /// A client of the rewarder at `base`.
+    pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
+        Self(Caller::new(base, credential, http))
+    }
+
+    /// Stores a signed policy; storing it again changes nothing.
+    pub fn put_policy(
+        &self,
+        id: &PolicyId,
+        policy: &SignedPolicy,
+        deadline: Deadline,
+    ) -> Result<PolicyStored, ClientError> {
+        let json = serde_json::to_vec(policy).map_err(|e| ClientError::NotSent {
+            detail: e.to_string(),
+        })?;
+        self.put(
+            &format!("/rewarder/policy/{}", encode(id.as_str())),
+            json,
+            "application/json",
+            deadline,
+        )
+    }
+
+    /// Stores usage as CSV under the content id of its canonical form; storing it again changes
+    /// nothing.
+    pub fn put_csv(
+        &self,
+        cid: &ContentId,
+        kind: ImportKind,
+        csv: Vec<u8>,
+        deadline: Deadline,
+    ) -> Result<SnapshotInfo, ClientError> {
+        let kind = match kind {
+            ImportKind::Totals => "totals",
+            ImportKind::Events => "events",
+        };
+        let path = format!(
+            "/rewarder/snapshots/{}?kind={kind}",
+            encode(&cid.to_string())
+        );
+        self.put(&path, csv, "text/csv", deadline)
+    }
+
+    /// Asks for an epoch to be computed (and, with auto-settle on, settled); waits up to `wait` for
+    /// the end. Asking again with the same inputs answers with the same run.
+    pub fn compute(
+        &self,
+        epoch: &EpochId,
+        request: &ComputeRequest,
+        wait: Duration,
+        deadline: Deadline,
+    ) -> Result<EpochRun, ClientError> {
+        let json = serde_json::to_vec(request).map_err(|e| ClientError::NotSent {
+            detail: e.to_string(),
+        })?;
+        let prefer = format!("wait={}", wait.as_secs());
+        let reply = self.0.send(&Outgoing {
+            method: Method::POST,
+            body: Some((json, "application/json")),
+            headers: &[("Prefer", &prefer)],
+            ..Outgoing::get(&format!("{}/compute", epoch_path(epoch)), deadline)
+        })?;
+        read(&reply)
+    }
+
+    /// Starts the settlement of a sealed run.
+    pub fn settle(&self, epoch: &EpochId, deadline: Deadline) -> Result<EpochRun, ClientError> {
+        let reply = self.0.send(&Outgoing {
+            method: Method::POST,
+            ..Outgoing::get(&format!("{}/settle", epoch_path(epoch)), deadline)
+        })?;
+        read(&reply)
+    }
+
+    /// The state of an epoch.
+    pub fn epoch(&self, epoch: &EpochId, deadline: Deadline) -> Result<EpochRun, ClientError> {
+        self.0.get(&epoch_path(epoch), deadline)
+    }
+
+    /// One page of epochs.
+    pub fn epochs(&self, deadline: Deadline) -> Result<EpochList, ClientError> {
+        self.0.get("/rewarder/epochs", deadline)
+    }
+
+    /// The manifest of an epoch, exactly as it was signed.
+    pub fn manifest(&self, epoch: &EpochId, deadline: Deadline) -> Result<String, ClientError> {
+        self.0
+            .get_text(&format!("{}/manifest", epoch_path(epoch)), deadline)
+    }
+
+    fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Vec<u8>,
+        content_type: &str,
+        deadline: Deadline,
+    ) -> Result<T, ClientError> {
+        let reply = self.0.send(&Outgoing {
+            method: Method::PUT,
+            body: Some((body, content_type)),
+            ..Outgoing::get(path, deadline)
+        })?;
+        read(&reply)
+    }
+}
+
+fn epoch_path(epoch: &EpochId) -> String {
+    format!("/rewarder/epochs/{}", encode(epoch.as_str()))
+}
