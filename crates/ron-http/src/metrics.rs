@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
 
 use crate::request::Method;
-use crate::router::Route;
+use crate::route::Route;
 
 /// Statuses with a cell of their own; others take the slow path.
 const STATUSES: [u16; 16] = [

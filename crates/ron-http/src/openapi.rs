@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 use ron_proto::{ProblemBody, problem};
 
 use crate::auth::Need;
-use crate::router::{QueryParam, Reads, Returns, Route, Router};
+use crate::route::{QueryParam, Reads, Returns, Route};
+use crate::router::Router;
 
 /// The document of a router.
 pub(crate) fn document(router: &Router) -> Value {

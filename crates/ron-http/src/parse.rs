@@ -441,3 +441,6 @@ fn check_host(host: &[u8]) -> Result<(), Refusal> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Routes: one method on one path, what it needs, reads and answers, and who does it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_proto::Problem;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use crate::auth::Need;
+use crate::request::{JSON, Method, Request};
+use crate::responder::Responder;
+use crate::response::Response;
+
+/// What runs for a request. It may answer at once or move the responder into a job.
+pub type Handler = Arc<dyn Fn(Request, Responder) + Send + Sync>;
+
+/// Makes a handler of a function that answers at once.
+pub fn sync<F>(answer: F) -> impl Fn(Request, Responder) + Send + Sync + 'static
+where
+    F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
+{
+    move |request, responder| responder.send(answer(&request))
+}
+
+/// Writes the schema of a type into a document's components and returns a reference to it.
+pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// What a route reads as its body.
+#[derive(Clone, Copy)]
+pub(crate) enum Reads {
+    /// Nothing is expected.
+    Nothing,
+    /// JSON of a type.
+    Json(SchemaOf),
+    /// Bytes of one of these content types; no types means any.
+    Bytes(&'static [&'static str]),
+}
+
+/// What a route answers under a status.
+#[derive(Clone, Copy)]
+pub(crate) enum Returns {
+    /// JSON of a type.
+    Json(SchemaOf),
+    /// Bytes of a content type.
+    Bytes(&'static str),
+    /// No body.
+    Nothing,
+}
+
+/// A parameter of the query, for the document.
+#[derive(Clone, Copy)]
+pub(crate) struct QueryParam {
+    pub name: &'static str,
+    pub required: bool,
+    pub about: &'static str,
+    pub schema: SchemaOf,
+}
+
+/// One method on one path, what it needs, and what it reads and answers.
+#[derive(Clone)]
+pub struct Route {
+    pub(crate) method: Method,
+    pub(crate) pattern: &'static str,
+    pub(crate) need: Need,
+    pub(crate) handler: Handler,
+    pub(crate) summary: &'static str,
+    pub(crate) reads: Reads,
+    pub(crate) returns: Vec<(u16, Returns)>,
+    pub(crate) errors: Vec<u16>,
+    pub(crate) query: Vec<QueryParam>,
+    pub(crate) body_cap: Option<usize>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) long_poll: bool,
+    pub(crate) bulk: bool,
+    pub(crate) idempotency_key: Option<bool>,
+    pub(crate) while_draining: bool,
+}
+
+impl Route {
+    /// A route. The pattern's segments are literals, `{name}` parameters, and at the end possibly
+    /// `{*name}`, which takes all that is left.
+    pub fn new(
+        method: Method,
+        pattern: &'static str,
+        need: Need,
+        handler: impl Fn(Request, Responder) + Send + Sync + 'static,
+    ) -> Self {
+        assert!(
+            pattern.starts_with('/'),
+            "route pattern {pattern} must start with /"
+        );
+        assert!(
+            !matches!(method, Method::HEAD | Method::OPTIONS),
+            "HEAD and OPTIONS are given"
+        );
+        Self {
+            method,
+            pattern,
+            need,
+            handler: Arc::new(handler),
+            summary: "",
+            reads: Reads::Nothing,
+            returns: Vec::new(),
+            errors: Vec::new(),
+            query: Vec::new(),
+            body_cap: None,
+            deadline: None,
+            long_poll: false,
+            bulk: false,
+            idempotency_key: None,
+            while_draining: false,
+        }
+    }
+
+    /// `GET` answered at once.
+    pub fn get<F>(pattern: &'static str, need: Need, answer: F) -> Self
+    where
+        F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
+    {
+        Self::new(Method::GET, pattern, need, sync(answer))
+    }
+
+    /// `POST` answered at once.
+    pub fn post<F>(pattern: &'static str, need: Need, answer: F) -> Self
+    where
+        F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
+    {
+        Self::new(Method::POST, pattern, need, sync(answer))
+    }
+
+    /// One line for the document.
+    pub fn summary(mut self, text: &'static str) -> Self {
+        self.summary = text;
+        self
+    }
+
+    /// Reads JSON of this type; other content types get 415 before the body is read.
+    pub fn body<T: JsonSchema>(mut self) -> Self {
+        self.reads = Reads::Json(schema_of::<T>);
+        self
+    }
+
+    /// Reads bytes of one of these content types (415 otherwise); an empty list means any.
+    pub fn body_bytes(mut self, content_types: &'static [&'static str]) -> Self {
+        self.reads = Reads::Bytes(content_types);
+        self
+    }
+
+    /// Answers JSON of this type under the status.
+    pub fn returns<T: JsonSchema>(mut self, status: u16) -> Self {
+        self.returns.push((status, Returns::Json(schema_of::<T>)));
+        self
+    }
+
+    /// Answers bytes of a content type under the status.
+    pub fn returns_bytes(mut self, status: u16, content_type: &'static str) -> Self {
+        self.returns.push((status, Returns::Bytes(content_type)));
+        self
+    }
+
+    /// Answers without a body under the status.
+    pub fn returns_nothing(mut self, status: u16) -> Self {
+        self.returns.push((status, Returns::Nothing));
+        self
+    }
+
+    /// The handler's own error statuses; those of the front are documented by themselves.
+    pub fn errors(mut self, statuses: &[u16]) -> Self {
+        self.errors.extend_from_slice(statuses);
+        self
+    }
+
+    /// Documents a query parameter that is text.
+    pub fn query(self, name: &'static str, required: bool, about: &'static str) -> Self {
+        self.query_as::<String>(name, required, about)
+    }
+
+    /// Documents a query parameter of a type.
+    pub fn query_as<T: JsonSchema>(
+        mut self,
+        name: &'static str,
+        required: bool,
+        about: &'static str,
+    ) -> Self {
+        self.query.push(QueryParam {
+            name,
+            required,
+            about,
+            schema: schema_of::<T>,
+        });
+        self
+    }
+
+    /// A body cap of its own, in bytes.
+    pub fn body_cap(mut self, bytes: usize) -> Self {
+        self.body_cap = Some(bytes);
+        self
+    }
+
+    /// A request deadline of its own.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// `wait=S` and `Prefer: wait=S` lengthen the deadline by S. When the service drains, waiting
+    /// requests of this route are answered 503.
+    pub fn long_poll(mut self) -> Self {
+        self.long_poll = true;
+        self
+    }
+
+    /// Large transfers: the body may take as long as the minimum rate allows for its length.
+    pub fn bulk(mut self) -> Self {
+        self.bulk = true;
+        self
+    }
+
+    /// Documents that `Idempotency-Key` is required.
+    pub fn idempotency_key(mut self) -> Self {
+        self.idempotency_key = Some(true);
+        self
+    }
+
+    /// Documents that `Idempotency-Key` may be sent.
+    pub fn idempotency_key_optional(mut self) -> Self {
+        self.idempotency_key = Some(false);
+        self
+    }
+
+    /// Goes on answering while the service drains: reads, health.
+    pub fn while_draining(mut self) -> Self {
+        self.while_draining = true;
+        self
+    }
+
+    /// The method and pattern, such as `GET /v1/things/{id}`.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.method, self.pattern)
+    }
+
+    /// Why a content type is not what the route reads.
+    pub(crate) fn check_content_type(&self, value: Option<&str>) -> Result<(), Problem> {
+        let is = |wanted: &str| value.is_some_and(|v| crate::request::is_media_type(v, wanted));
+        match self.reads {
+            Reads::Json(_) if !is(JSON) => Err(crate::request::not_json()),
+            Reads::Bytes(types) if !types.is_empty() && !types.iter().any(|t| is(t)) => {
+                Err(Problem::unsupported_media_type(format!(
+                    "send the body as Content-Type: {}",
+                    types.join(" or ")
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Route {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Route({})", self.name())
+    }
+}
