@@ -111,3 +111,63 @@ impl schemars::JsonSchema for B64Url {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize, PartialEq, Debug, schemars::JsonSchema)]
+    struct Holder {
+        #[serde(with = "b64url_bytes")]
+        #[schemars(with = "B64Url")]
+        must: Vec<u8>,
+        #[serde(default, with = "b64url_option")]
+        #[schemars(with = "Option<B64Url>")]
+        may: Option<Vec<u8>>,
+    }
+
+    #[test]
+    fn decoding_is_strict() {
+        for bad in [
+            "A", "AA=", "AA==", "AB", "+A", "/A", "AA ", "A A", "AA\n", "ä",
+        ] {
+            assert!(from_url(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["AA", "AB==", "-A==", "AA==\n", "A==="] {
+            assert!(from_std(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(from_url("-_8").unwrap(), [0xfb, 0xff]);
+        assert_eq!(from_std("+/8=").unwrap(), [0xfb, 0xff]);
+        let error = from_url_array::<32>("AAAA").unwrap_err().to_string();
+        assert!(error.contains("3 bytes") && error.contains("32"), "{error}");
+        assert_eq!(from_std_array::<3>("AAAA").unwrap(), [0; 3]);
+    }
+
+    #[test]
+    fn a_missing_option_is_none() {
+        let holder: Holder = serde_json::from_str(r#"{"must":""}"#).unwrap();
+        assert_eq!(
+            holder,
+            Holder {
+                must: vec![],
+                may: None
+            }
+        );
+        assert!(serde_json::from_str::<Holder>(r#"{"must":"=="}"#).is_err());
+        assert!(serde_json::from_str::<Holder>(r#"{"must":[1]}"#).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_round_trip(must in any::<Vec<u8>>(), may in any::<Option<Vec<u8>>>()) {
+            prop_assert_eq!(from_url(&url(&must)).unwrap(), must.clone());
+            prop_assert_eq!(from_std(&std(&must)).unwrap(), must.clone());
+            let holder = Holder { must, may };
+            let json = serde_json::to_vec(&holder).unwrap();
+            prop_assert_eq!(serde_json::from_slice::<Holder>(&json).unwrap(), holder);
+        }
+    }
+}

@@ -44,3 +44,34 @@ pub fn digest_message(alg: &str, digest: &[u8; 32]) -> Vec<u8> {
 pub fn policy_message(kind: &str, jcs_bytes: &[u8]) -> Vec<u8> {
     digest_message("blake3", &policy_digest(kind, jcs_bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_laid_out_as_documented() {
+        let json = br#"{"version":1}"#;
+        let mut bytes = b"ron-policy/v1\0reward\0".to_vec();
+        bytes.extend_from_slice(blake3::hash(json).as_bytes());
+        assert_eq!(
+            policy_digest("reward", json),
+            *blake3::hash(&bytes).as_bytes()
+        );
+        let digest = policy_digest("reward", json);
+        let mut message = b"ron-kms/v1/digest\0blake3\0".to_vec();
+        message.extend_from_slice(&digest);
+        assert_eq!(policy_message("reward", json), message);
+    }
+
+    #[test]
+    fn kind_body_and_hash_all_count() {
+        let base = policy_message("reward", b"{}");
+        assert_ne!(base, policy_message("wallet", b"{}"));
+        assert_ne!(base, policy_message("reward", b"{ }"));
+        assert_ne!(
+            digest_message("blake3", &[1; 32]),
+            digest_message("sha256", &[1; 32])
+        );
+    }
+}

@@ -271,29 +271,27 @@ impl Problem {
 
     /// The body: a problem document, or the OAuth form where one was asked for.
     pub fn to_json(&self, request_id: &str) -> Vec<u8> {
-        let body = match self.oauth {
-            Some(error) => json!({
+        if let Some(error) = self.oauth {
+            let body = json!({
                 "error": error,
                 "error_description": self.detail,
                 "code": self.code,
                 "request_id": request_id,
-            }),
-            None => {
-                let mut body = json!({
-                    "type": format!("urn:ron:error:{}", self.code),
-                    "title": self.title,
-                    "status": self.status,
-                    "detail": self.detail,
-                    "code": self.code,
-                    "retryable": self.retryable,
-                    "request_id": request_id,
-                });
-                if let Some(details) = &self.details {
-                    body["details"] = (**details).clone();
-                }
-                body
-            }
-        };
+            });
+            return body.to_string().into_bytes();
+        }
+        let mut body = json!({
+            "type": format!("urn:ron:error:{}", self.code),
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "retryable": self.retryable,
+            "request_id": request_id,
+        });
+        if let Some(details) = &self.details {
+            body["details"] = (**details).clone();
+        }
         body.to_string().into_bytes()
     }
 }
@@ -351,4 +349,137 @@ pub struct ProblemBody {
     /// More, for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_well_formed() {
+        let codes: std::collections::BTreeSet<_> = COMMON.iter().map(|kind| kind.code).collect();
+        assert_eq!(codes.len(), COMMON.len(), "one name, one meaning");
+        for kind in COMMON {
+            assert!((400..600).contains(&kind.status), "{}", kind.code);
+            assert!(
+                kind.code
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+            );
+            assert!(
+                !kind.title.is_empty() && kind.meaning.ends_with('.'),
+                "{}",
+                kind.code
+            );
+            if matches!(kind.status, 429 | 503 | 504) {
+                assert!(kind.retryable, "{} can succeed later", kind.code);
+            }
+        }
+    }
+
+    fn body(problem: &Problem) -> Value {
+        serde_json::from_slice(&problem.to_json("req-1")).expect("problems are JSON")
+    }
+
+    #[test]
+    fn a_problem_is_an_rfc_9457_document() {
+        let problem = Problem::busy(7).with_details(json!({"queue": "sign"}));
+        assert_eq!(problem.content_type(), "application/problem+json");
+        assert_eq!(problem.retry_after_s, Some(7));
+        let expected = json!({
+            "type": "urn:ron:error:busy",
+            "title": "Busy",
+            "status": 429,
+            "detail": "a queue is full; nothing was done",
+            "code": "busy",
+            "retryable": true,
+            "request_id": "req-1",
+            "details": {"queue": "sign"},
+        });
+        assert_eq!(body(&problem), expected);
+        let read: ProblemBody = serde_json::from_value(expected.clone()).expect("clients read it");
+        assert_eq!(read.code, "busy");
+        assert_eq!(serde_json::to_value(&read).expect("it writes"), expected);
+    }
+
+    #[test]
+    fn oauth_problems_have_their_own_form() {
+        let problem = Problem::unauthorized("wrong secret").with_oauth("invalid_client");
+        assert_eq!(problem.content_type(), "application/json");
+        assert_eq!(body(&problem)["error"], "invalid_client");
+        assert_eq!(body(&problem)["error_description"], "wrong secret");
+    }
+
+    #[test]
+    fn clients_read_problems_of_others() {
+        let foreign = r#"{"title": "x", "status": 500, "extra": {"a": 1}}"#;
+        let read: ProblemBody = serde_json::from_str(foreign).expect("unknown members are fine");
+        assert_eq!((read.status, read.code.as_str()), (500, ""));
+    }
+
+    #[test]
+    fn constructors_keep_to_the_table() {
+        let check = |problem: Problem| {
+            let kind = COMMON
+                .iter()
+                .find(|kind| kind.code == problem.code)
+                .expect("in the table");
+            assert_eq!(
+                (problem.status, problem.title, problem.retryable),
+                (kind.status, kind.title, kind.retryable)
+            );
+            let wants_wait = matches!(problem.status, 429 | 503) || problem.code == "in_flight";
+            assert_eq!(
+                problem.retry_after_s.is_some(),
+                wants_wait,
+                "{}",
+                problem.code
+            );
+        };
+        let with_detail: [fn(&'static str) -> Problem; 18] = [
+            Problem::bad_request,
+            Problem::unauthorized,
+            Problem::forbidden,
+            Problem::not_found,
+            Problem::method_not_allowed,
+            Problem::request_timeout,
+            Problem::conflict,
+            Problem::in_flight,
+            Problem::too_large,
+            Problem::uri_too_long,
+            Problem::unsupported_media_type,
+            Problem::expectation_failed,
+            Problem::idempotency_mismatch,
+            Problem::headers_too_large,
+            Problem::internal,
+            Problem::not_implemented,
+            Problem::upstream_error,
+            Problem::deadline_exceeded,
+        ];
+        for make in with_detail {
+            check(make("why"));
+        }
+        check(Problem::busy(1));
+        check(Problem::rate_limited(1));
+        check(Problem::unavailable("why", 1));
+        check(Problem::draining(1));
+        assert_eq!(with_detail.len() + 4, COMMON.len());
+    }
+
+    /// A larger error would be moved about in every `Result`.
+    #[test]
+    fn a_problem_is_small() {
+        assert!(size_of::<Problem>() <= 120, "{}", size_of::<Problem>());
+    }
+
+    #[test]
+    fn errors_of_this_crate_become_problems() {
+        let value = "x y".parse::<crate::Account>().unwrap_err();
+        assert_eq!(Problem::from(value).code, "bad_request");
+        let caveat = "nonsense=1".parse::<crate::Caveat>().unwrap_err();
+        let problem = Problem::from(caveat);
+        assert_eq!((problem.status, problem.code), (400, "unknown_caveat"));
+        let strict = crate::strict::from_slice::<Value>(b"{").unwrap_err();
+        assert_eq!(Problem::from(strict).status, 400);
+    }
 }

@@ -89,3 +89,41 @@ pub fn parse_list(text: &str) -> Result<Vec<&'static str>, ValueError> {
     }
     Ok(scopes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_closed_and_well_formed() {
+        for scope in ALL {
+            let (service, verb) = scope.split_once(':').expect("service:verb");
+            assert!(!service.is_empty() && !verb.is_empty());
+            assert_eq!(
+                ALL.iter().filter(|other| *other == scope).count(),
+                1,
+                "{scope}"
+            );
+            assert_eq!(known(scope), Some(*scope));
+        }
+        assert_eq!(known("kms:everything"), None);
+        assert_eq!(known("KMS:SIGN"), None);
+    }
+
+    #[test]
+    fn lists_are_read_strictly() {
+        assert_eq!(parse_list("").unwrap(), Vec::<&str>::new());
+        assert_eq!(parse_list(&ALL.join(" ")).unwrap(), ALL);
+        for bad in [
+            " ",
+            "kms:sign ",
+            " kms:sign",
+            "kms:sign  kms:read",
+            "kms:sign,kms:read",
+        ] {
+            assert!(parse_list(bad).is_err(), "{bad:?}");
+        }
+        assert!(parse_list("kms:sign kms:sign").is_err());
+        assert!(parse_list("kms:sign root").is_err());
+    }
+}

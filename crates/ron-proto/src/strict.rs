@@ -248,3 +248,185 @@ fn reword_data(text: &str) -> String {
     }
     "a value does not have the form this field needs".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::{Account, Amount};
+
+    #[derive(Deserialize, Debug, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Transfer {
+        from: Account,
+        amount_minor: Amount,
+        #[serde(default)]
+        memo: Option<Value>,
+    }
+
+    fn refused(text: &str, reason: &str) -> StrictError {
+        let error = from_slice::<Transfer>(text.as_bytes()).expect_err(text);
+        assert!(error.reason.contains(reason), "{text}: {error}");
+        error
+    }
+
+    #[derive(Deserialize, Debug)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+
+    const MARK: &str = "hunter2";
+
+    #[test]
+    fn reads_what_is_right() {
+        let text = br#" {"from": "a:b", "amount_minor": "7", "memo": {"k": [1, -2, 0.5, null]}} "#;
+        let read: Transfer = from_slice(text).expect("it is right");
+        assert_eq!((read.from.as_str(), read.amount_minor), ("a:b", Amount(7)));
+    }
+
+    #[test]
+    fn duplicate_keys_are_refused_everywhere() {
+        let twice = "a key occurs twice";
+        refused(r#"{"from":"a","from":"a","amount_minor":"1"}"#, twice);
+        refused(
+            r#"{"from":"a","amount_minor":"1","memo":{"x":1,"x":1}}"#,
+            twice,
+        );
+        refused(
+            r#"{"from":"a","amount_minor":"1","memo":[[{"x":1,"\u0078":2}]]}"#,
+            twice,
+        );
+        assert!(from_slice::<BTreeMap<String, u8>>(br#"{"a":1,"b":2,"a":1}"#).is_err());
+        assert!(from_slice::<Value>(br#"{"":1,"":2}"#).is_err());
+        let many: Vec<_> = (0..1000).map(|n| format!("\"k{n}\":{n}")).collect();
+        let object = |entries: &str| format!("{{{entries}}}");
+        assert!(check(object(&many.join(",")).as_bytes()).is_ok());
+        for again in [0, 16, 17, 999] {
+            let text = object(&format!("{},{}", many.join(","), many[again]));
+            assert!(check(text.as_bytes()).is_err(), "key {again} again");
+        }
+    }
+
+    #[test]
+    fn the_depth_is_bounded() {
+        let nested = |open: &str, close: &str, levels: usize| {
+            format!("{}1{}", open.repeat(levels), close.repeat(levels))
+        };
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            assert!(from_slice::<Value>(nested(open, close, 32).as_bytes()).is_ok());
+            let error = from_slice::<Value>(nested(open, close, 33).as_bytes()).unwrap_err();
+            assert!(error.reason.contains("deeper than 32"), "{error}");
+            assert!(from_slice::<Value>(nested(open, close, 100_000).as_bytes()).is_err());
+        }
+    }
+
+    #[test]
+    fn integers_stay_exact() {
+        for good in ["9007199254740992", "-9007199254740992", "0", "-1"] {
+            assert!(check(good.as_bytes()).is_ok(), "{good}");
+        }
+        for bad in [
+            "9007199254740993",
+            "-9007199254740993",
+            "18446744073709551615",
+        ] {
+            let error = check(bad.as_bytes()).expect_err(bad);
+            assert!(error.reason.contains("2^53"), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_document_and_nothing_else() {
+        for bad in [
+            "",
+            " ",
+            "{} {}",
+            "{}x",
+            "[1,]",
+            "{'a':1}",
+            "\u{feff}{}",
+            "nul",
+            "01",
+            "1.",
+            "NaN",
+        ] {
+            assert!(check(bad.as_bytes()).is_err(), "{bad:?}");
+        }
+        assert!(check(b"\"\xff\"").is_err(), "not UTF-8");
+        assert!(check(br#""\ud800""#).is_err(), "half a surrogate pair");
+        assert!(check(b"\"\n\"").is_err(), "a raw control character");
+    }
+
+    #[test]
+    fn errors_say_where_and_why_without_the_input() {
+        let error = refused("{\"from\":\"a\",\n \"hunter2\":1}", "unknown field");
+        assert_eq!(error.line, 2);
+        assert!(error.reason.contains("expected one of `from`"), "{error}");
+        refused(
+            r#"{"from":"hunter2 x","amount_minor":"1"}"#,
+            "not a valid account",
+        );
+        refused(r#"{"from":"a","amount_minor":12345}"#, "decimal string");
+        refused(r#"{"from":"a"}"#, "missing field `amount_minor`");
+        refused(
+            r#"{"from":["hunter2"],"amount_minor":"1"}"#,
+            "invalid type: sequence",
+        );
+        refused(r#"["hunter2"]"#, "");
+        refused(
+            r#""hunter2, expected `hunter2`""#,
+            "invalid type: string, expected struct Transfer",
+        );
+        let empty = br#"{"hunter2, expected hunter2":1}"#;
+        let error = from_slice::<Nothing>(empty).unwrap_err();
+        assert_eq!(error.reason, "unknown field, there are no fields");
+        let error = from_slice::<uuid_like::Id>(br#""hunter2""#).unwrap_err();
+        assert!(!error.reason.contains(MARK), "{error}");
+    }
+
+    /// A foreign type whose messages repeat what they read.
+    mod uuid_like {
+        #[derive(Debug)]
+        pub struct Id;
+        impl<'de> serde::Deserialize<'de> for Id {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Err(serde::de::Error::custom(format!("bad id {text}")))
+            }
+        }
+    }
+
+    proptest! {
+        /// A marked text somewhere in a wrong document never shows in the error.
+        #[test]
+        fn no_error_repeats_its_input(
+            shape in 0..8_usize,
+            tail in "[ -~]{0,20}",
+        ) {
+            let text = serde_json::to_string(&format!("{MARK}{tail}")).unwrap();
+            let document = match shape {
+                0 => format!("{{{text}:1}}"),
+                1 => format!(r#"{{"from":{text}}}"#),
+                2 => format!(r#"{{"amount_minor":{text}}}"#),
+                3 => text.clone(),
+                4 => format!("[{text}]"),
+                5 => format!(r#"{{"from":{{{text}:{text}}}}}"#),
+                6 => text[1..].to_owned(),
+                _ => format!(r#"{{"from":"a","from":{text}}}"#),
+            };
+            let error = from_slice::<Transfer>(document.as_bytes());
+            prop_assert!(!error.unwrap_err().to_string().contains(MARK));
+        }
+
+        /// Arbitrary bytes are answered, never a panic; what passes is what serde_json reads.
+        #[test]
+        fn arbitrary_bytes_are_answered(text in "[\\[\\]{}\",:0-9a-b\\\\u .eE+-]{0,40}") {
+            if let Ok(value) = from_slice::<Value>(text.as_bytes()) {
+                prop_assert_eq!(value, serde_json::from_str::<Value>(&text).unwrap());
+            }
+        }
+    }
+}

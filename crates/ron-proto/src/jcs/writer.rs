@@ -1,169 +1,14 @@
-//! Canonical JSON (RFC 8785): one byte string per value, for whatever is hashed or signed.
-//!
-//! [`to_vec`] writes our own types and refuses floats and integers beyond 2^53, so that nothing
-//! signed depends on how a reader rounds. [`canonicalize`] writes any JSON value, numbers as
-//! ECMAScript prints them.
-
-use std::fmt;
+//! The serde serialiser behind [`super::to_vec`]: objects in key order, no floats, exact integers.
 
 use serde::ser::{self, Serialize};
 use serde_json::Value;
 
+use super::{JcsError, utf16_order, write_string};
 use crate::strict::MAX_SAFE_INTEGER;
 
-/// Why a value has no canonical form here.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum JcsError {
-    /// It holds a floating point number.
-    #[error("floating point numbers have no place in signed JSON; use an integer or a string")]
-    Float,
-    /// It holds an integer beyond 2^53.
-    #[error("integers above 2^53 are written as strings")]
-    IntegerTooLarge,
-    /// A map key is not a string.
-    #[error("map keys must be strings")]
-    KeyNotString,
-    /// One key occurs twice in a map.
-    #[error("a map has one key twice")]
-    DuplicateKey,
-    /// The type's own serialisation failed.
-    #[error("the value cannot be serialised: {0}")]
-    Custom(String),
-}
-
-impl ser::Error for JcsError {
-    fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::Custom(message.to_string())
-    }
-}
-
-/// The canonical JSON of a value without floats.
-pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, JcsError> {
-    let mut out = Vec::with_capacity(256);
-    value.serialize(Writer { out: &mut out })?;
-    Ok(out)
-}
-
-/// The canonical JSON of any JSON value. Numbers become IEEE doubles, as the RFC has it.
-pub fn canonicalize(value: &Value) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
-    write_value(&mut out, value);
-    out
-}
-
-fn write_value(out: &mut Vec<u8>, value: &Value) {
-    match value {
-        Value::Null => out.extend_from_slice(b"null"),
-        Value::Bool(true) => out.extend_from_slice(b"true"),
-        Value::Bool(false) => out.extend_from_slice(b"false"),
-        Value::Number(number) => write_number(out, number),
-        Value::String(text) => write_string(out, text),
-        Value::Array(items) => {
-            out.push(b'[');
-            for (index, item) in items.iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write_value(out, item);
-            }
-            out.push(b']');
-        }
-        Value::Object(map) => {
-            let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_by(|a, b| utf16_order(a.0, b.0));
-            out.push(b'{');
-            for (index, (key, item)) in entries.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write_string(out, key);
-                out.push(b':');
-                write_value(out, item);
-            }
-            out.push(b'}');
-        }
-    }
-}
-
-/// RFC 8785 sorts keys by UTF-16 code units, which differs from UTF-8 order above U+FFFF.
-fn utf16_order(a: &str, b: &str) -> std::cmp::Ordering {
-    if a.is_ascii() && b.is_ascii() {
-        a.cmp(b)
-    } else {
-        a.encode_utf16().cmp(b.encode_utf16())
-    }
-}
-
-fn write_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            0x08 => out.extend_from_slice(b"\\b"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            0x0c => out.extend_from_slice(b"\\f"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            0..0x20 => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            _ => out.push(byte),
-        }
-    }
-    out.push(b'"');
-}
-
-fn write_number(out: &mut Vec<u8>, number: &serde_json::Number) {
-    let exact = match (number.as_u64(), number.as_i64()) {
-        (Some(value), _) => value <= MAX_SAFE_INTEGER,
-        (None, Some(value)) => value.unsigned_abs() <= MAX_SAFE_INTEGER,
-        (None, None) => false,
-    };
-    if exact {
-        out.extend_from_slice(number.to_string().as_bytes());
-    } else {
-        // A serde_json number always has a double near it, and never NaN or infinity.
-        out.extend_from_slice(ecmascript(number.as_f64().unwrap_or_default()).as_bytes());
-    }
-}
-
-/// A finite double as ECMAScript's `Number::toString` prints it: the shortest digits that read
-/// back the same, in plain notation between 1e-7 and 1e21.
-fn ecmascript(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    let scientific = format!("{:e}", value.abs());
-    let (mantissa, exponent) = scientific.split_once('e').expect("{:e} always writes an e");
-    let digits = mantissa.replace('.', "");
-    let point = exponent
-        .parse::<i32>()
-        .expect("{:e} writes a decimal exponent")
-        + 1;
-    let count = i32::try_from(digits.len()).expect("a double has at most 17 digits");
-    let zeros = |n: i32| "0".repeat(usize::try_from(n).unwrap_or(0));
-    let text = if count <= point && point <= 21 {
-        digits + &zeros(point - count)
-    } else if 0 < point && point <= 21 {
-        let (whole, fraction) = digits.split_at(point.unsigned_abs() as usize);
-        format!("{whole}.{fraction}")
-    } else if -6 < point && point <= 0 {
-        format!("0.{}{digits}", zeros(-point))
-    } else {
-        let (first, rest) = digits.split_at(1);
-        let dot = if rest.is_empty() { "" } else { "." };
-        format!("{first}{dot}{rest}e{:+}", point - 1)
-    };
-    if value < 0.0 {
-        format!("-{text}")
-    } else {
-        text
-    }
-}
-
 /// Writes one value in canonical form.
-struct Writer<'a> {
-    out: &'a mut Vec<u8>,
+pub(super) struct Writer<'a> {
+    pub(super) out: &'a mut Vec<u8>,
 }
 
 impl Writer<'_> {
@@ -331,7 +176,7 @@ impl<'a> ser::Serializer for Writer<'a> {
 }
 
 /// An array being written; inside `{"Variant": ...}` when it belongs to an enum variant.
-struct Items<'a> {
+pub(super) struct Items<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
     wrapped: bool,
@@ -370,7 +215,7 @@ fn open_variant(out: &mut Vec<u8>, variant: Option<&str>) {
 }
 
 /// An object being written: values go to a scratch buffer and are put in key order at the end.
-struct Entries<'a> {
+pub(super) struct Entries<'a> {
     out: &'a mut Vec<u8>,
     scratch: Vec<u8>,
     /// Key, and where its value starts in `scratch`; it ends where the next one starts.

@@ -1,0 +1,133 @@
+//! Blocks of IP addresses, for the caveat that binds a token to where it is used.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+use super::small_number;
+use crate::ValueError;
+
+/// A block of IP addresses, `10.0.0.0/8` or `2001:db8::/32`; a lone address is a block of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IpBlock {
+    /// The first address; its host bits are zero.
+    pub addr: IpAddr,
+    /// The number of leading bits that count.
+    pub prefix: u8,
+}
+
+impl IpBlock {
+    /// True when the address lies in the block. An IPv4 address mapped into IPv6 counts as IPv4.
+    pub fn contains(&self, addr: IpAddr) -> bool {
+        match (self.addr, addr.to_canonical()) {
+            (IpAddr::V4(block), IpAddr::V4(addr)) => {
+                mask(
+                    u128::from(u32::from(addr) ^ u32::from(block)),
+                    32,
+                    self.prefix,
+                ) == 0
+            }
+            (IpAddr::V6(block), IpAddr::V6(addr)) => {
+                mask(u128::from(addr) ^ u128::from(block), 128, self.prefix) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The leading `prefix` of `width` bits; the rest shifted out.
+fn mask(bits: u128, width: u32, prefix: u8) -> u128 {
+    bits.checked_shr(width - u32::from(prefix)).unwrap_or(0)
+}
+
+impl FromStr for IpBlock {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refuse = |why| ValueError::new("IP block", why);
+        let (addr, prefix) = match text.split_once('/') {
+            Some((addr, prefix)) => (addr, Some(prefix)),
+            None => (text, None),
+        };
+        let addr: IpAddr = addr
+            .parse()
+            .map_err(|_| refuse("write it as address/prefix, as in 10.0.0.0/8"))?;
+        let width = if addr.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => width,
+            Some(digits) => small_number(digits, u64::from(width))
+                .and_then(|prefix| u8::try_from(prefix).ok())
+                .ok_or_else(|| refuse("the prefix is 0 to 32 for IPv4, 0 to 128 for IPv6"))?,
+        };
+        let block = Self { addr, prefix };
+        if block.host_bits() != 0 {
+            return Err(refuse("bits after the prefix must be zero"));
+        }
+        Ok(block)
+    }
+}
+
+impl IpBlock {
+    fn host_bits(&self) -> u128 {
+        let (bits, width) = match self.addr {
+            IpAddr::V4(addr) => (u128::from(u32::from(addr)), 32),
+            IpAddr::V6(addr) => (u128::from(addr), 128),
+        };
+        let host = width - u32::from(self.prefix);
+        let network = bits
+            .checked_shr(host)
+            .unwrap_or(0)
+            .checked_shl(host)
+            .unwrap_or(0);
+        bits ^ network
+    }
+}
+
+impl fmt::Display for IpBlock {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.addr, self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn blocks_contain_their_addresses() {
+        let check = |block: &str, addr: &str, inside: bool| {
+            let block: IpBlock = block.parse().expect("a block");
+            let addr: IpAddr = addr.parse().expect("an address");
+            assert_eq!(block.contains(addr), inside, "{addr} in {block}");
+        };
+        check("10.0.0.0/8", "10.255.1.2", true);
+        check("10.0.0.0/8", "11.0.0.0", false);
+        check("10.0.0.0/8", "::ffff:10.1.1.1", true);
+        check("10.0.0.0/8", "::10.1.1.1", false);
+        check("0.0.0.0/0", "203.0.113.9", true);
+        check("0.0.0.0/0", "2001:db8::1", false);
+        check("192.0.2.7", "192.0.2.7", true);
+        check("192.0.2.7/32", "192.0.2.6", false);
+        check("::/0", "2001:db8::1", true);
+        check("::/0", "192.0.2.7", false);
+        check("2001:db8::/33", "2001:db8:7fff::1", true);
+        check("2001:db8::/33", "2001:db8:8000::1", false);
+        check("::1", "::1", true);
+    }
+
+    proptest! {
+        #[test]
+        fn membership_agrees_with_a_bit_by_bit_check(
+            block in any::<u32>(), addr in any::<u32>(), shared in 0..=32_u32, prefix in 0..=32_u8,
+        ) {
+            // Give both a common start, or random addresses would hardly ever be inside.
+            let keep = u32::MAX.checked_shl(32 - shared).unwrap_or(0);
+            let addr = (block & keep) | (addr & !keep);
+            let bit = |bits: u32, at: u8| bits >> (31 - at) & 1;
+            let inside = (0..prefix).all(|at| bit(block, at) == bit(addr, at));
+            let network = block & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            let block = IpBlock { addr: IpAddr::V4(network.into()), prefix };
+            prop_assert_eq!(block.contains(IpAddr::V4(addr.into())), inside);
+            prop_assert_eq!(block.to_string().parse::<IpBlock>().unwrap(), block);
+        }
+    }
+}
