@@ -1,1 +1,34 @@
-//! ron-service
+//! ron-service: the chassis every service stands on.
+//!
+//! ```text
+//!  main_with ── arguments, environment, file ──> config ──┐
+//!      │ signals, drain, exit code                        ▼
+//!      └── Parts (clock, randomness, sockets) ──> service::start ──> Chassis ── serve ──> Running
+//!                                                                      │ health port: healthz readyz metrics status topology
+//!                                                                      │ store, log_host, topology rows
+//! ```
+//!
+//! **Invariants:** nothing here is global except the logger, and only `main_with` sets that: six services start in
+//! one process. A reload is taken on whole or not at all. The drain runs once, in one order. This crate knows no
+//! service and takes its authorizer as a trait object.
+
+pub mod chassis;
+pub mod config;
+pub mod datadir;
+mod error;
+pub mod log_host;
+pub mod logging;
+mod main_with;
+pub mod ready;
+pub mod signed_policy;
+pub mod store;
+pub mod topology;
+
+pub use chassis::{Chassis, Parts, ReloadError, Running};
+pub use config::{CHASSIS_KEYS, Config, ConfigProblem, Key, Kind, SubTable, Table, listen_keys};
+pub use datadir::DataDir;
+pub use error::StartError;
+pub use main_with::{Start, command, main_with};
+pub use ready::ReadyBoard;
+pub use store::{Migration, Poison, Store, StoreError};
+pub use topology::{topology_faults, topology_lock, topology_queue, topology_thread};

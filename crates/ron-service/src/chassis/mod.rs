@@ -1,0 +1,328 @@
+//! What every service stands on: supervisor, metrics, readiness, the two HTTP fronts, reload, drain.
+//!
+//! A service's `start` makes a [`Chassis`], adds its threads, routes and hooks, and ends with [`Chassis::serve`]. The
+//! health port answers from the first moment (not ready, cause `starting`), the API from `serve` on.
+
+mod ops;
+mod parts;
+mod running;
+
+pub use ops::VersionDoc;
+pub use parts::{Parts, metrics_prefix};
+pub use running::{ReloadError, Running};
+
+use crate::config::Config;
+use crate::error::StartError;
+use crate::ready::ReadyBoard;
+use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
+use ron_crypto::Random;
+use ron_http::{
+    Authorizer, ClientConfig, Front, FrontHandle, FrontSpec, HttpClient, Limits, Need, Principal,
+    RequestHead, Router,
+};
+use ron_kernel::{
+    Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
+    RankedMutex, Registry, SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
+    TokenBuckets, Topology,
+};
+use ron_proto::Problem;
+use std::net::TcpListener;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The lock of the chassis's hooks.
+pub const HOOKS_LOCK: LockSpec = LockSpec {
+    name: "chassis.hooks",
+    rank: 912,
+    guards: "hooks of reload and drain",
+};
+static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
+static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
+static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
+
+/// Connections of the health port; a scraper, an orchestrator and an operator need few.
+const OPS_CONNS: usize = 64;
+/// Callers whose rate is kept at one time.
+const RATE_CALLERS: usize = 16_384;
+
+type ReloadHook = Arc<dyn Fn(&Config) -> Result<(), String> + Send + Sync>;
+type DrainedHook = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Hooks {
+    reload: Vec<ReloadHook>,
+    drained: Vec<DrainedHook>,
+}
+
+/// What the rooms of the chassis and the running service share.
+pub(crate) struct Shared {
+    pub topology: &'static Topology,
+    pub sup: Supervisor,
+    pub registry: Registry,
+    pub clock: SharedClock,
+    pub ready: ReadyBoard,
+    pub config: Arc<Snapshot<Config>>,
+    pub instance: String,
+    pub started: Instant,
+    pub capabilities: OnceLock<Vec<String>>,
+    pub stop: (ShutdownTrigger, Shutdown),
+    pub reloads: CounterVec,
+    pub reload_seconds: Histogram,
+    pub reloading: AtomicBool,
+    hooks: RankedMutex<Hooks>,
+    authorizer: OnceLock<Arc<dyn Authorizer>>,
+    rates: Snapshot<Option<TokenBuckets>>,
+    rate_limited: Counter,
+}
+
+/// The base a service is built on.
+pub struct Chassis {
+    pub topology: &'static Topology,
+    pub sup: Supervisor,
+    pub km: KernelMetrics,
+    pub registry: Registry,
+    pub clock: SharedClock,
+    pub random: Arc<dyn Random>,
+    pub ready: ReadyBoard,
+    /// The present configuration; a reload replaces it.
+    pub config: Arc<Snapshot<Config>>,
+    pub instance: String,
+    /// Decides about callers of both ports; set it before [`Chassis::serve`].
+    pub authorizer: Arc<dyn Authorizer>,
+    /// For calls to other services; closed when the drain is over.
+    pub client: Arc<HttpClient>,
+    shared: Arc<Shared>,
+    api: TcpListener,
+    ops: FrontHandle,
+    guard: StartGuard,
+}
+
+/// A start that fails half way takes its threads down again.
+struct StartGuard(Option<Supervisor>);
+
+impl Drop for StartGuard {
+    fn drop(&mut self) {
+        if let Some(sup) = self.0.take() {
+            sup.drain(Duration::from_secs(1));
+        }
+    }
+}
+
+impl Chassis {
+    /// Starts the health port and makes everything a service needs. Every row that the chassis runs must be in the
+    /// topology; `ron_service::topology!` puts it there.
+    pub fn new(
+        topology: &'static Topology,
+        config: &Config,
+        parts: &Parts,
+    ) -> Result<Self, StartError> {
+        let registry = parts.registry.clone();
+        let km = KernelMetrics::new(&registry);
+        let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
+        let guard = StartGuard(Some(sup.clone()));
+        let ready = ReadyBoard::new(&registry);
+        ready.missing("starting", "the service is starting");
+        let shared = Arc::new(Shared {
+            topology,
+            sup: sup.clone(),
+            registry: registry.clone(),
+            clock: parts.clock.clone(),
+            ready: ready.clone(),
+            config: Arc::new(Snapshot::new(config.clone())),
+            instance: parts.instance.clone(),
+            started: parts.clock.now(),
+            capabilities: OnceLock::new(),
+            stop: Shutdown::pair(),
+            reloads: registry.counter_vec(
+                "config_reloads_total",
+                "Reloads of the configuration.",
+                &["result"],
+            ),
+            reload_seconds: registry.histogram(
+                "config_reload_duration_seconds",
+                "Time of a reload.",
+                LATENCY_BUCKETS,
+            ),
+            reloading: AtomicBool::new(false),
+            hooks: RankedMutex::new(&HOOKS_LOCK_SPEC, Hooks::default()),
+            authorizer: OnceLock::new(),
+            rates: Snapshot::new(rates(config)),
+            rate_limited: registry.counter(
+                "rate_limited_total",
+                "Requests above their caller's own rate.",
+            ),
+        });
+        let clone = |listener: &TcpListener| {
+            listener
+                .try_clone()
+                .map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
+        };
+        let ops = start_ops(&shared, clone(&parts.health)?, &km)?;
+        let client = HttpClient::new(ClientConfig {
+            user_agent: format!("{}/{}", topology.service, env!("CARGO_PKG_VERSION")),
+            max_idle_per_host: 32,
+            ..ClientConfig::default()
+        });
+        Ok(Self {
+            topology,
+            sup,
+            km,
+            registry,
+            clock: parts.clock.clone(),
+            random: parts.random.clone(),
+            ready,
+            config: shared.config.clone(),
+            instance: parts.instance.clone(),
+            authorizer: parts.authorizer.clone(),
+            client: Arc::new(client),
+            api: clone(&parts.api)?,
+            shared,
+            ops,
+            guard,
+        })
+    }
+
+    /// What `/api/v1/status` says this build and configuration can do.
+    pub fn capabilities(&self, names: &[&str]) {
+        let mut names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        names.sort();
+        let _ = self.shared.capabilities.set(names);
+    }
+
+    /// Called with the new configuration on a reload, before it takes effect; an error refuses the reload, and the
+    /// hooks that had already run are run again with the old one.
+    pub fn on_reload(&self, hook: impl Fn(&Config) -> Result<(), String> + Send + Sync + 'static) {
+        self.shared.hooks.lock().reload.push(Arc::new(hook));
+    }
+
+    /// Called at the end of the drain, after every thread has ended, in the order added: final checkpoints.
+    pub fn on_drained(&self, hook: impl FnOnce() + Send + 'static) {
+        self.shared.hooks.lock().drained.push(Box::new(hook));
+    }
+
+    /// Opens the API and declares the service started. `/version` and `/openapi.json` are added to the routes.
+    pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
+        let _ = self.shared.authorizer.set(self.authorizer.clone());
+        let config = self.config.load();
+        let spec = FrontSpec {
+            poll: row_ending(self.topology, "-http-poll").map_err(StartError::Failed)?,
+            workers: row_ending(self.topology, "-http-").map_err(StartError::Failed)?,
+            queue: &HTTP_QUEUE_SPEC,
+        };
+        let api = Front::start(
+            &spec,
+            self.api,
+            router.add(ops::version_route(self.topology.service)),
+            Arc::new(Gate(self.shared.clone())),
+            limits(&config),
+            config.usize("http.workers"),
+            &self.sup,
+            &self.registry,
+            &self.km,
+            self.clock.clone(),
+        )
+        .map_err(|e| StartError::failed(format!("the API front did not start: {e}")))?;
+        self.guard.0 = None;
+        self.ready.present("starting");
+        tracing::info!(
+            service = self.topology.service,
+            event = "started",
+            api = %api.addr(),
+            health = %self.ops.addr(),
+            version = env!("CARGO_PKG_VERSION"),
+        );
+        Ok(Running::new(self.shared, api, self.ops, self.client))
+    }
+}
+
+fn start_ops(
+    shared: &Arc<Shared>,
+    listener: TcpListener,
+    km: &KernelMetrics,
+) -> Result<FrontHandle, StartError> {
+    let spec = FrontSpec {
+        poll: row_ending(shared.topology, "-ops-poll").map_err(StartError::Failed)?,
+        workers: row_ending(shared.topology, "-ops-").map_err(StartError::Failed)?,
+        queue: &OPS_QUEUE_SPEC,
+    };
+    let config = shared.config.load();
+    let limits = Limits {
+        max_conns: OPS_CONNS,
+        ..limits(&config)
+    };
+    Front::start(
+        &spec,
+        listener,
+        ops::router(shared),
+        Arc::new(Gate(shared.clone())),
+        limits,
+        config.usize("ops.workers"),
+        &shared.sup,
+        &shared.registry,
+        km,
+        shared.clock.clone(),
+    )
+    .map_err(|e| StartError::failed(format!("the health front did not start: {e}")))
+}
+
+fn limits(config: &Config) -> Limits {
+    let bytes = |key: &str| usize::try_from(config.size(key)).unwrap_or(usize::MAX);
+    Limits {
+        max_body_bytes: bytes("limits.max_body_bytes"),
+        read_timeout: config.duration("read_timeout"),
+        body_timeout: config.duration("read_timeout"),
+        write_timeout: config.duration("write_timeout"),
+        idle_timeout: config.duration("idle_timeout"),
+        request_deadline: config.duration("request_deadline"),
+        max_conns: config.usize("max_conns"),
+        max_in_flight: config.usize("http.max_in_flight"),
+        ..Limits::default()
+    }
+}
+
+fn rates(config: &Config) -> Option<TokenBuckets> {
+    let per_second = u32::try_from(config.u64("limits.rate_per_second")).unwrap_or(u32::MAX);
+    let burst = u32::try_from(config.u64("limits.burst")).unwrap_or(u32::MAX);
+    (per_second > 0).then(|| TokenBuckets::new(per_second, per_second.max(burst), RATE_CALLERS))
+}
+
+/// The service's authorizer once it is set (nobody before), then the caller's own rate.
+struct Gate(Arc<Shared>);
+
+impl Authorizer for Gate {
+    fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
+        let Some(authorizer) = self.0.authorizer.get() else {
+            return Err(Problem::unavailable("the service is starting", 1));
+        };
+        let principal = authorizer.authorize(head, need)?;
+        self.0.rates.with(|rates| {
+            let Some(rates) = rates else { return Ok(()) };
+            rates
+                .take(&principal.name, self.0.clock.now())
+                .map_err(|wait| {
+                    self.0.rate_limited.inc();
+                    Problem::rate_limited(
+                        u32::try_from(wait.as_secs())
+                            .unwrap_or(u32::MAX)
+                            .saturating_add(1),
+                    )
+                })
+        })?;
+        Ok(principal)
+    }
+}
+
+impl Shared {
+    /// Takes the reload hooks' present list; they are called without the lock.
+    fn reload_hooks(&self) -> Vec<ReloadHook> {
+        self.hooks.lock().reload.clone()
+    }
+    fn take_drained_hooks(&self) -> Vec<DrainedHook> {
+        std::mem::take(&mut self.hooks.lock().drained)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,97 @@
+//! What a service is given by its process: time, randomness, sockets, metrics. Nothing else of the process is touched.
+
+use crate::config::Config;
+use crate::error::StartError;
+use ron_crypto::{OsRandom, Random};
+use ron_http::{Authorizer, DenyAll};
+use ron_kernel::{Registry, SharedClock, SystemClock};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+/// Given to `start(config, parts)`.
+pub struct Parts {
+    pub clock: SharedClock,
+    pub random: Arc<dyn Random>,
+    /// One per service, also when six share a process.
+    pub registry: Registry,
+    /// Bound listener of the API.
+    pub api: TcpListener,
+    /// Bound listener of health and metrics.
+    pub health: TcpListener,
+    /// Used until the service sets its own on the chassis.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Name of this instance in status and logs.
+    pub instance: String,
+}
+
+impl Parts {
+    /// The usual parts: system clock and randomness, both addresses of the configuration bound, nobody let in until
+    /// the service sets its authorizer. A port in use is an error with a hint.
+    pub fn bind(config: &Config) -> Result<Self, StartError> {
+        let api = bind("bind_addr", config.addr("bind_addr"))?;
+        let health = bind("health_addr", config.addr("health_addr"))?;
+        let instance = api
+            .local_addr()
+            .map_or_else(|_| config.service().to_owned(), |addr| addr.to_string());
+        Ok(Self {
+            clock: SystemClock::shared(),
+            random: Arc::new(OsRandom),
+            registry: Registry::new(metrics_prefix(config.service())),
+            api,
+            health,
+            authorizer: Arc::new(DenyAll),
+            instance,
+        })
+    }
+
+    /// [`Parts::bind`] on two free loopback ports, for tests and embedding.
+    pub fn ephemeral(service: &'static str) -> Result<Self, StartError> {
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let api = bind("bind_addr", any)?;
+        let instance = api
+            .local_addr()
+            .map_or_else(|_| service.to_owned(), |addr| addr.to_string());
+        Ok(Self {
+            clock: SystemClock::shared(),
+            random: Arc::new(OsRandom),
+            registry: Registry::new(metrics_prefix(service)),
+            api,
+            health: bind("health_addr", any)?,
+            authorizer: Arc::new(DenyAll),
+            instance,
+        })
+    }
+}
+
+/// Metric names start with the service's name.
+pub fn metrics_prefix(service: &str) -> &'static str {
+    match service {
+        "ron-kms" => "ron_kms",
+        "svc-passport" => "svc_passport",
+        "ron-ledger" => "ron_ledger",
+        "svc-wallet" => "svc_wallet",
+        "svc-rewarder" => "svc_rewarder",
+        "svc-admin" => "svc_admin",
+        _ => "ron",
+    }
+}
+
+fn bind(key: &str, addr: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(addr).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => format!(
+                "another process listens there, find it with: ss -ltnp 'sport = :{}'; or set {key} to another port",
+                addr.port()
+            ),
+            ErrorKind::AddrNotAvailable => format!("this host has no such address; set {key} to one that it has"),
+            ErrorKind::PermissionDenied => format!("ports below 1024 need a privilege; set {key} to a higher port"),
+            _ => format!("check {key}"),
+        };
+        let what = match error.kind() {
+            ErrorKind::AddrInUse => "is in use".to_owned(),
+            _ => format!("cannot be used: {error}"),
+        };
+        StartError::io(format!("{key} {addr} {what}"), hint)
+    })
+}

@@ -1,0 +1,256 @@
+//! A started service: what its process can ask of it.
+
+use super::{ReloadHook, Shared};
+use crate::config::{Config, ConfigProblem, Diff};
+use crate::ready::readiness;
+use ron_http::{FrontHandle, HttpClient};
+use ron_kernel::{Deadline, DrainReport, Shutdown, Supervisor, exit};
+use ron_proto::status::Readiness;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Returned by every service's `start`. Dropping it drains for up to the configured deadline.
+pub struct Running {
+    shared: Arc<Shared>,
+    api: FrontHandle,
+    ops: FrontHandle,
+    client: Arc<HttpClient>,
+    drained: bool,
+}
+
+/// Why a reload changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadError {
+    #[error("the new configuration is not acceptable: {}", join(.0))]
+    Invalid(Vec<ConfigProblem>),
+    #[error("these keys need a restart: {}", .0.join(", "))]
+    NeedsRestart(Vec<&'static str>),
+    #[error("a part of the service refused it: {0}")]
+    Refused(String),
+    #[error("another reload is under way")]
+    Busy,
+}
+
+fn join(problems: &[ConfigProblem]) -> String {
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+impl Running {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        api: FrontHandle,
+        ops: FrontHandle,
+        client: Arc<HttpClient>,
+    ) -> Self {
+        Self {
+            shared,
+            api,
+            ops,
+            client,
+            drained: false,
+        }
+    }
+
+    pub fn service(&self) -> &'static str {
+        self.shared.topology.service
+    }
+    pub fn api_addr(&self) -> SocketAddr {
+        self.api.addr()
+    }
+    pub fn health_addr(&self) -> SocketAddr {
+        self.ops.addr()
+    }
+    /// `http://address` of the API.
+    pub fn api_url(&self) -> String {
+        format!("http://{}", self.api_addr())
+    }
+    /// `http://address` of the health port.
+    pub fn health_url(&self) -> String {
+        format!("http://{}", self.health_addr())
+    }
+    /// The body of `/readyz`.
+    pub fn ready(&self) -> Readiness {
+        readiness(&self.shared.ready, &self.shared.sup)
+    }
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.shared.sup
+    }
+    /// The present configuration.
+    pub fn config(&self) -> Arc<Config> {
+        self.shared.config.load()
+    }
+    /// Why the process must end, if it must.
+    pub fn fatal(&self) -> Option<String> {
+        self.shared.sup.fatal()
+    }
+    /// Whether an operator asked the service to stop (`POST /api/v1/shutdown`).
+    pub fn stop_requested(&self) -> bool {
+        self.shared.stop.1.is_set()
+    }
+    /// Fires when [`Running::stop_requested`] becomes true.
+    pub fn stop_token(&self) -> Shutdown {
+        self.shared.stop.1.clone()
+    }
+    /// Fires when [`Running::fatal`] is set.
+    pub fn fatal_token(&self) -> Shutdown {
+        self.shared.sup.fatal_token()
+    }
+
+    /// Waits until the service is ready, or gives up at the deadline and says what is missing.
+    pub fn wait_ready(&self, deadline: Deadline) -> Result<(), Readiness> {
+        loop {
+            let ready = self.ready();
+            if ready.ready {
+                return Ok(());
+            }
+            let pause = Deadline::within(Duration::from_millis(5)).earlier(deadline);
+            if deadline.expired() || self.shared.sup.fatal_token().wait(pause) {
+                return Err(ready);
+            }
+        }
+    }
+
+    /// Reads the configuration file again and takes on what it can (SIGHUP).
+    pub fn reload_from_file(&self) -> Result<Diff, ReloadError> {
+        self.shared.reload_from_file()
+    }
+
+    /// Takes on another configuration of the same table: all of it, or nothing.
+    pub fn reload(&self, new: Config) -> Result<Diff, ReloadError> {
+        self.shared.reload(new)
+    }
+
+    /// Readiness off, intake stops, requests in hand are finished, threads stop stage by stage, last checkpoints are
+    /// written, all within `within`. The second time does nothing.
+    pub fn drain(&mut self, within: Duration) -> DrainReport {
+        let deadline = Deadline::within(within);
+        self.drained = true;
+        let sup = &self.shared.sup;
+        sup.begin_drain();
+        self.api.stop_intake();
+        // Most of the time belongs to requests in hand; their workers must still run to answer them.
+        let patience = Deadline::within(within.mul_f32(0.7));
+        let fatal = sup.fatal_token();
+        while self.api.in_flight() > 0 && !patience.expired() {
+            if fatal.wait(Deadline::within(Duration::from_millis(2))) && patience.expired() {
+                break;
+            }
+        }
+        let report = sup.drain(deadline.remaining().max(Duration::from_millis(50)));
+        self.client.shutdown();
+        for hook in self.shared.take_drained_hooks() {
+            hook();
+        }
+        tracing::info!(
+            service = self.service(),
+            event = "drained",
+            took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX),
+            stragglers = report.stragglers.join(","),
+        );
+        report
+    }
+
+    /// The process's exit code after a drain.
+    pub fn exit_code(&self, report: &DrainReport) -> u8 {
+        if self.fatal().is_some() {
+            exit::FATAL
+        } else if report.stragglers.is_empty() {
+            exit::OK
+        } else {
+            exit::STRAGGLERS
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.drained {
+            let within = self.shared.config.load().duration("drain_deadline");
+            self.drain(within);
+        }
+    }
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running")
+            .field("service", &self.service())
+            .field("api", &self.api_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn reload_from_file(&self) -> Result<Diff, ReloadError> {
+        match self.config.load().reread() {
+            Ok(new) => self.reload(new),
+            Err(problems) => {
+                self.reloads.with_label_values(&["invalid"]).inc();
+                let error = ReloadError::Invalid(problems);
+                tracing::warn!(service = self.topology.service, event = "reload_refused", reason = %error);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn reload(&self, new: Config) -> Result<Diff, ReloadError> {
+        if self.reloading.swap(true, Ordering::SeqCst) {
+            return Err(ReloadError::Busy);
+        }
+        let started = self.clock.now();
+        let outcome = self.apply(new);
+        self.reloading.store(false, Ordering::SeqCst);
+        self.reload_seconds.observe(
+            self.clock
+                .now()
+                .saturating_duration_since(started)
+                .as_secs_f64(),
+        );
+        let service = self.topology.service;
+        let result = match &outcome {
+            Ok(diff) if diff.is_empty() => "unchanged",
+            Ok(diff) => {
+                tracing::info!(service, event = "reloaded", changes = diff.summary());
+                "ok"
+            }
+            Err(error) => {
+                tracing::warn!(service, event = "reload_refused", reason = %error);
+                "refused"
+            }
+        };
+        self.reloads.with_label_values(&[result]).inc();
+        outcome
+    }
+
+    fn apply(&self, new: Config) -> Result<Diff, ReloadError> {
+        let old = self.config.load();
+        let diff = old.diff(&new);
+        let restart = diff.needs_restart();
+        if !restart.is_empty() {
+            return Err(ReloadError::NeedsRestart(restart));
+        }
+        if diff.is_empty() {
+            return Ok(diff);
+        }
+        let hooks: Vec<ReloadHook> = self.reload_hooks();
+        for (at, hook) in hooks.iter().enumerate() {
+            if let Err(why) = hook(&new) {
+                for undone in &hooks[..at] {
+                    if let Err(why) = undone(&old) {
+                        tracing::error!(service = self.topology.service, event = "reload_undo_failed", reason = %why);
+                    }
+                }
+                return Err(ReloadError::Refused(why));
+            }
+        }
+        self.rates.store(super::rates(&new));
+        self.config.store(new);
+        Ok(diff)
+    }
+}

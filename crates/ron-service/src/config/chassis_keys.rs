@@ -1,0 +1,270 @@
+//! The keys that every service has, and the checks between them.
+
+use super::key::Key;
+use super::load::{Config, ConfigProblem};
+
+/// One `[[auth.principals]]` block: who may call with a service token.
+pub const PRINCIPAL_KEYS: &[Key] = &[
+    Key::text(
+        "name",
+        "",
+        "Name of the caller, as in the token ron_<name>_...",
+    )
+    .range("1", "64")
+    .required(),
+    Key::text("tenant", "default", "Tenant the caller acts for.").range("1", "64"),
+    Key::list("scopes", "", "What the caller may do, as in kms:sign."),
+    Key::text(
+        "sha256",
+        "",
+        "SHA-256 of the whole token, in hex; the token itself stays with the caller.",
+    )
+    .range("64", "64")
+    .required(),
+    Key::list(
+        "key_prefixes",
+        "",
+        "If set, the only KMS keys the caller may use, as in ron/issuer/.",
+    ),
+];
+
+/// Chassis rows. A service repeats a row in its own group to change a default, most often with [`listen_keys`].
+pub const CHASSIS_KEYS: &[Key] = &[
+    Key::addr(
+        "bind_addr",
+        "127.0.0.1:0",
+        "Address of the API; port 0 takes any free port.",
+    ),
+    Key::addr(
+        "health_addr",
+        "127.0.0.1:0",
+        "Address of health, metrics, status and actions.",
+    ),
+    Key::path("uds_path", "", "Unix socket for the API."),
+    Key::list(
+        "uds_allow_uids",
+        "",
+        "User ids that may connect to the Unix socket.",
+    ),
+    Key::count(
+        "max_conns",
+        "1024",
+        "Open connections; the next one gets 503 and is closed.",
+    )
+    .range("1", "100000"),
+    Key::duration(
+        "read_timeout",
+        "5s",
+        "Time for a complete request head, and again for its body (408).",
+    )
+    .range("100ms", "5m"),
+    Key::duration(
+        "write_timeout",
+        "5s",
+        "Time for a response to be taken by the client.",
+    )
+    .range("100ms", "5m"),
+    Key::duration(
+        "idle_timeout",
+        "60s",
+        "Time a connection may stay open without a request.",
+    )
+    .range("1s", "1h"),
+    Key::duration(
+        "request_deadline",
+        "5s",
+        "Time for one request, queueing included (504).",
+    )
+    .range("100ms", "5m"),
+    Key::size(
+        "limits.max_body_bytes",
+        "1MiB",
+        "Largest request body (413).",
+    )
+    .range("1KiB", "64MiB"),
+    Key::count(
+        "limits.decompress_ratio_cap",
+        "10",
+        "Largest expansion of a compressed body.",
+    )
+    .range("1", "100"),
+    Key::count(
+        "limits.rate_per_second",
+        "0",
+        "Requests per second for one caller; 0 means no limit.",
+    )
+    .range("0", "1000000")
+    .reloadable(),
+    Key::count(
+        "limits.burst",
+        "0",
+        "Requests a caller may send at once above the rate; 0 means one second's worth.",
+    )
+    .range("0", "1000000")
+    .reloadable(),
+    Key::count("http.workers", "4", "Threads that run request handlers.").range("1", "64"),
+    Key::count(
+        "http.max_in_flight",
+        "1024",
+        "Requests taken in and not answered yet; the next gets 429.",
+    )
+    .range("1", "65536"),
+    Key::count("ops.workers", "1", "Threads that answer the health port.").range("1", "8"),
+    Key::duration(
+        "drain_deadline",
+        "3s",
+        "Time to finish what is in hand at shutdown.",
+    )
+    .range("100ms", "5m"),
+    Key::path(
+        "data_dir",
+        "",
+        "Directory for everything durable; created with mode 0700.",
+    ),
+    Key::bool(
+        "amnesia",
+        false,
+        "Keep everything in memory and write nothing to disk.",
+    ),
+    Key::bool("tls.enabled", false, "Serve the API over TLS 1.3."),
+    Key::path("tls.cert_path", "", "Certificate chain, PEM."),
+    Key::path(
+        "tls.key_path",
+        "",
+        "Private key, PEM; readable by its owner only.",
+    ),
+    Key::path(
+        "tls.client_ca_path",
+        "",
+        "If set, clients need a certificate from one of these, PEM.",
+    ),
+    Key::choice(
+        "log.format",
+        &["json", "compact"],
+        "json",
+        "How log lines are written to standard error.",
+    ),
+    Key::choice(
+        "log.level",
+        &["error", "warn", "info", "debug", "trace"],
+        "info",
+        "Least serious level that is logged.",
+    )
+    .reloadable(),
+    Key::text(
+        "auth.issuer",
+        "",
+        "The iss that passports must carry; empty refuses all passports.",
+    )
+    .reloadable(),
+    Key::text(
+        "auth.jwks_url",
+        "",
+        "Where the issuer's keys are read, as in http://127.0.0.1:7450/.well-known/jwks.json.",
+    )
+    .reloadable(),
+    Key::duration(
+        "auth.refresh_interval",
+        "60s",
+        "How often the issuer's keys are read again.",
+    )
+    .range("1s", "24h")
+    .reloadable(),
+    Key::tables(
+        "auth.principals",
+        PRINCIPAL_KEYS,
+        "Callers with service tokens.",
+    )
+    .reloadable(),
+    Key::bool(
+        "actions.enable_reload",
+        false,
+        "Allow POST /api/v1/reload on the health port.",
+    )
+    .reloadable(),
+    Key::bool(
+        "actions.enable_shutdown",
+        false,
+        "Allow POST /api/v1/shutdown on the health port.",
+    )
+    .reloadable(),
+];
+
+/// `bind_addr` and `health_addr` with this service's ports: `&listen_keys("127.0.0.1:7440", "127.0.0.1:7445")`.
+pub const fn listen_keys(bind: &'static str, health: &'static str) -> [Key; 2] {
+    [
+        Key::addr(
+            "bind_addr",
+            bind,
+            "Address of the API; port 0 takes any free port.",
+        ),
+        Key::addr(
+            "health_addr",
+            health,
+            "Address of health, metrics, status and actions.",
+        ),
+    ]
+}
+
+/// Checks that need more than one key. Skipped for tables without the chassis rows.
+pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
+    let mut problems = Vec::new();
+    if !config.values().any(|(name, _)| name == "amnesia") {
+        return problems;
+    }
+    if config.bool("amnesia") && config.is_set("data_dir") {
+        problems.push(config.problem(
+            "data_dir",
+            "is set, but amnesia = true writes nothing to disk; drop one of the two",
+        ));
+    }
+    // Refused rather than ignored: a listener that silently speaks plain HTTP would be worse than none.
+    if config.bool("tls.enabled") {
+        problems.push(config.problem(
+            "tls.enabled",
+            "is not available in this build; terminate TLS in front of the loopback address",
+        ));
+    }
+    if config.is_set("uds_path") {
+        problems.push(config.problem(
+            "uds_path",
+            "is not available in this build; use a loopback bind_addr",
+        ));
+    }
+    if config.str_opt("auth.jwks_url").is_some() != config.str_opt("auth.issuer").is_some() {
+        let key = if config.str_opt("auth.jwks_url").is_some() {
+            "auth.issuer"
+        } else {
+            "auth.jwks_url"
+        };
+        problems.push(config.problem(
+            key,
+            "must be set too: auth.issuer and auth.jwks_url belong together",
+        ));
+    }
+    let mut names: Vec<&str> = config
+        .tables("auth.principals")
+        .iter()
+        .map(|block| block.str("name"))
+        .collect();
+    names.sort_unstable();
+    for pair in names.windows(2).filter(|pair| pair[0] == pair[1]) {
+        problems.push(config.problem(
+            "auth.principals",
+            format!("has two blocks named {}", pair[0]),
+        ));
+    }
+    for block in config.tables("auth.principals") {
+        let hex = block
+            .str("sha256")
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit());
+        if !hex {
+            problems.push(config.problem(
+                "auth.principals",
+                format!("{}: sha256 must be 64 hex digits", block.str("name")),
+            ));
+        }
+    }
+    problems
+}

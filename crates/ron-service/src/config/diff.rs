@@ -1,0 +1,87 @@
+//! What differs between two configurations, and which of it a running service can take on.
+
+use super::load::Config;
+use super::values::Value;
+use std::fmt;
+
+/// One changed key, values as typed, secrets and blocks redacted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub key: &'static str,
+    pub from: String,
+    pub to: String,
+    /// A running service can take it on.
+    pub reload: bool,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} -> {}", self.key, self.from, self.to)
+    }
+}
+
+/// All changes, in the table's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Diff {
+    pub changes: Vec<Change>,
+}
+
+impl Diff {
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+    /// Names of changed keys that need a restart.
+    pub fn needs_restart(&self) -> Vec<&'static str> {
+        self.changes
+            .iter()
+            .filter(|change| !change.reload)
+            .map(|change| change.key)
+            .collect()
+    }
+    /// `key: old -> new; ...` for one log line.
+    pub fn summary(&self) -> String {
+        self.changes
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ")
+    }
+}
+
+impl Config {
+    /// What would change by going from `self` to `new`. Both must be of the same table.
+    pub fn diff(&self, new: &Config) -> Diff {
+        let mut changes = Vec::new();
+        for key in self.table().rows() {
+            let find = |config: &Config| {
+                config
+                    .values()
+                    .find(|(name, _)| *name == key.name)
+                    .map_or(Value::Unset, |(_, value)| value.clone())
+            };
+            let (from, to) = (find(self), find(new));
+            if from != to {
+                let blocks = matches!(from, Value::Tables(_)) || matches!(to, Value::Tables(_));
+                let show = |value: &Value| {
+                    if key.secret {
+                        "[redacted]".to_owned()
+                    } else {
+                        value.to_toml()
+                    }
+                };
+                let (from, to) = if blocks && !key.secret && show(&from) == show(&to) {
+                    (show(&from), format!("{}, edited", show(&to)))
+                } else {
+                    (show(&from), show(&to))
+                };
+                changes.push(Change {
+                    key: key.name,
+                    from,
+                    to,
+                    reload: key.reload,
+                });
+            }
+        }
+        Diff { changes }
+    }
+}

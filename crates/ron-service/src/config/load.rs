@@ -1,0 +1,400 @@
+//! Loads a [`Config`]: parses the TOML with positions, applies environment and flags, and reports every problem at
+//! once, each with its file and line.
+
+use super::key::{Key, Kind, Table, nearest};
+use super::values::{self, SubTable, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Default,
+    File { path: PathBuf, line: usize },
+    Env(String),
+    Flag,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Env(name) => write!(f, "environment {name}"),
+            Origin::Flag => f.write_str("command line"),
+        }
+    }
+}
+
+/// One thing wrong with the configuration. Displays as `origin: key: what to do`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigProblem {
+    pub origin: Origin,
+    /// The key, or the text that is not one.
+    pub key: String,
+    pub why: String,
+}
+
+impl fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::Default => {}
+            origin => write!(f, "{origin}: ")?,
+        }
+        if self.key.is_empty() {
+            f.write_str(&self.why)
+        } else {
+            write!(f, "{} {}", self.key, self.why)
+        }
+    }
+}
+
+/// A validated configuration. Dereferences to its typed getters; cheap enough to clone, usually shared in a snapshot.
+#[derive(Clone, Debug)]
+pub struct Config {
+    table: &'static Table,
+    values: SubTable,
+    origins: BTreeMap<&'static str, Origin>,
+    source: Source,
+}
+
+/// What [`Config::reread`] needs to load the same configuration again.
+#[derive(Clone, Debug, Default)]
+struct Source {
+    file: Option<PathBuf>,
+    env: BTreeMap<String, String>,
+    flags: Vec<(String, String)>,
+}
+
+impl Deref for Config {
+    type Target = SubTable;
+    fn deref(&self) -> &SubTable {
+        &self.values
+    }
+}
+
+impl Config {
+    /// Loads and validates. `file` is its path (for messages) and text; `env` looks a variable up; `flags` are
+    /// `(key, value)` pairs in the order given. All problems are reported, in the order file, environment, flags.
+    pub fn load(
+        table: &'static Table,
+        file: Option<(&Path, &str)>,
+        env: &dyn Fn(&str) -> Option<String>,
+        flags: &[(String, String)],
+    ) -> Result<Self, Vec<ConfigProblem>> {
+        let rows = table.rows();
+        let mut loader = Loader {
+            rows,
+            values: BTreeMap::new(),
+            origins: BTreeMap::new(),
+            problems: Vec::new(),
+        };
+        if let Some((path, text)) = file {
+            loader.file(path, text);
+        }
+        let env = loader.env(table, env);
+        loader.flags(flags);
+        loader.defaults();
+        if !loader.problems.is_empty() {
+            return Err(loader.problems);
+        }
+        let source = Source {
+            file: file.map(|(path, _)| path.to_owned()),
+            env,
+            flags: flags.to_vec(),
+        };
+        let config = Self {
+            table,
+            values: SubTable {
+                values: loader.values,
+            },
+            origins: loader.origins,
+            source,
+        };
+        let problems = super::chassis_keys::cross_checks(&config);
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// The defaults plus these values, for tests and embedding: `Config::from_pairs(&TABLE, &[("log.level", "debug")])`.
+    pub fn from_pairs(
+        table: &'static Table,
+        pairs: &[(&str, &str)],
+    ) -> Result<Self, Vec<ConfigProblem>> {
+        let flags: Vec<(String, String)> = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        Self::load(table, None, &|_| None, &flags)
+    }
+
+    /// From the text of a TOML file alone, without environment and flags.
+    pub fn from_toml(
+        table: &'static Table,
+        path: &Path,
+        text: &str,
+    ) -> Result<Self, Vec<ConfigProblem>> {
+        Self::load(table, Some((path, text)), &|_| None, &[])
+    }
+
+    /// Reads the same file again under the same environment and flags.
+    pub fn reread(&self) -> Result<Self, Vec<ConfigProblem>> {
+        let text = match &self.source.file {
+            None => None,
+            Some(path) => Some((path.as_path(), read_file(path)?)),
+        };
+        let file = text.as_ref().map(|(path, text)| (*path, text.as_str()));
+        Self::load(
+            self.table,
+            file,
+            &|name| self.source.env.get(name).cloned(),
+            &self.source.flags,
+        )
+    }
+
+    pub fn table(&self) -> &'static Table {
+        self.table
+    }
+    /// The service's name, as in `ron-kms`.
+    pub fn service(&self) -> &'static str {
+        self.table.service
+    }
+    pub fn origin(&self, key: &str) -> &Origin {
+        self.origins.get(key).unwrap_or(&Origin::Default)
+    }
+    /// All values by name.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.values
+            .values
+            .iter()
+            .map(|(name, value)| (*name, value))
+    }
+    /// A problem with a key that a service finds in its own checks, pointing at where the key was set.
+    pub fn problem(&self, key: &str, why: impl Into<String>) -> ConfigProblem {
+        ConfigProblem {
+            origin: self.origin(key).clone(),
+            key: key.to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+/// Reads a configuration file of at most 1 MiB.
+pub(crate) fn read_file(path: &Path) -> Result<String, Vec<ConfigProblem>> {
+    let fail = |why: String| {
+        vec![ConfigProblem {
+            origin: Origin::Default,
+            key: String::new(),
+            why: format!("{}: {why}", path.display()),
+        }]
+    };
+    let size = std::fs::metadata(path)
+        .map_err(|e| fail(format!("cannot be read: {e}")))?
+        .len();
+    if size > 1 << 20 {
+        return Err(fail(
+            "is larger than 1 MiB; is this really a configuration file?".into(),
+        ));
+    }
+    std::fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}")))
+}
+
+struct Loader {
+    rows: Vec<&'static Key>,
+    values: BTreeMap<&'static str, Value>,
+    origins: BTreeMap<&'static str, Origin>,
+    problems: Vec<ConfigProblem>,
+}
+
+impl Loader {
+    fn problem(&mut self, origin: Origin, key: &str, why: impl Into<String>) {
+        self.problems.push(ConfigProblem {
+            origin,
+            key: key.to_owned(),
+            why: why.into(),
+        });
+    }
+
+    fn set(&mut self, key: &'static Key, origin: Origin, value: Result<Value, String>) {
+        match value {
+            Ok(value) => {
+                self.values.insert(key.name, value);
+                self.origins.insert(key.name, origin);
+            }
+            Err(why) => self.problem(origin, key.name, why),
+        }
+    }
+
+    fn file(&mut self, path: &Path, text: &str) {
+        let lines = Lines::of(text);
+        let at = |offset: usize| Origin::File {
+            path: path.to_owned(),
+            line: lines.line(offset),
+        };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            let offset = error.span().map_or(0, |span| span.start);
+            // The parser's first line says what is wrong; the rest quotes the file, which may hold secrets.
+            let why = error
+                .message()
+                .lines()
+                .next()
+                .unwrap_or("is not TOML")
+                .to_owned();
+            self.problem(at(offset), "", format!("not valid TOML: {why}"));
+        }
+        if errors.is_empty() {
+            self.walk("", table.get_ref(), &at);
+        }
+    }
+
+    fn walk(&mut self, prefix: &str, table: &DeTable<'_>, at: &dyn Fn(usize) -> Origin) {
+        for (name, value) in table {
+            let full = if prefix.is_empty() {
+                name.get_ref().to_string()
+            } else {
+                format!("{prefix}.{}", name.get_ref())
+            };
+            let origin = at(name.span().start);
+            if let Some(key) = self.rows.iter().copied().find(|row| row.name == full) {
+                let read = match (key.kind, value.get_ref()) {
+                    (Kind::Tables(keys), DeValue::Array(items)) => {
+                        self.blocks(key, keys, items, at)
+                    }
+                    _ => values::from_toml(key, value.get_ref()),
+                };
+                self.set(key, origin, read);
+                continue;
+            }
+            match value.get_ref() {
+                DeValue::Table(inner) if self.is_group(&full) || !inner.is_empty() => {
+                    self.walk(&full, inner, at)
+                }
+                _ => {
+                    let near = nearest(&self.rows, &full);
+                    self.problem(
+                        origin,
+                        &full,
+                        format!("is not a known key; did you mean {near}?"),
+                    );
+                }
+            }
+        }
+    }
+
+    fn is_group(&self, name: &str) -> bool {
+        self.rows.iter().any(|row| {
+            row.name
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with('.'))
+        })
+    }
+
+    /// `[[blocks]]`: each item is a small table of its own. Problems inside are recorded here; the value returned
+    /// holds the good blocks, so that one pass finds all problems.
+    fn blocks(
+        &mut self,
+        key: &'static Key,
+        keys: &'static [Key],
+        items: &[Spanned<DeValue<'_>>],
+        at: &dyn Fn(usize) -> Origin,
+    ) -> Result<Value, String> {
+        let mut tables = Vec::new();
+        for item in items {
+            let DeValue::Table(table) = item.get_ref() else {
+                return Err(format!("must be [[{}]] blocks", key.name));
+            };
+            let mut inner = Loader {
+                rows: keys.iter().collect(),
+                values: BTreeMap::new(),
+                origins: BTreeMap::new(),
+                problems: Vec::new(),
+            };
+            inner.walk("", table, at);
+            inner.defaults();
+            let here = at(item.span().start);
+            for problem in &mut inner.problems {
+                if problem.origin == Origin::Default {
+                    problem.origin = here.clone();
+                }
+                problem.key = format!("{}.{}", key.name, problem.key);
+            }
+            self.problems.append(&mut inner.problems);
+            tables.push(SubTable {
+                values: inner.values,
+            });
+        }
+        Ok(Value::Tables(tables))
+    }
+
+    /// Returns the variables that were set, so that a reload sees the same ones.
+    fn env(
+        &mut self,
+        table: &Table,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> BTreeMap<String, String> {
+        let mut seen = BTreeMap::new();
+        for key in self.rows.clone() {
+            let name = table.env_name(key.name);
+            if let Some(text) = env(&name) {
+                self.set(
+                    key,
+                    Origin::Env(name.clone()),
+                    values::from_text(key, &text),
+                );
+                seen.insert(name, text);
+            }
+        }
+        seen
+    }
+
+    fn flags(&mut self, flags: &[(String, String)]) {
+        for (name, text) in flags {
+            match self.rows.iter().copied().find(|row| row.name == *name) {
+                Some(key) if key.secret => self.problem(
+                    Origin::Flag,
+                    name,
+                    "is a secret and is never taken from the command line, where other users can read it; use a file or the environment",
+                ),
+                Some(key) => self.set(key, Origin::Flag, values::from_text(key, text)),
+                None => {
+                    let near = nearest(&self.rows, name);
+                    self.problem(Origin::Flag, name, format!("is not a known key; did you mean {near}?"));
+                }
+            }
+        }
+    }
+
+    fn defaults(&mut self) {
+        for key in self.rows.clone() {
+            let named = self.problems.iter().any(|problem| problem.key == key.name);
+            if !named && !self.values.contains_key(key.name) {
+                self.set(key, Origin::Default, values::default_of(key));
+            }
+        }
+    }
+}
+
+/// Byte offsets of line starts.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        Self(
+            std::iter::once(0)
+                .chain(text.match_indices('\n').map(|(at, _)| at + 1))
+                .collect(),
+        )
+    }
+    /// The line, counted from 1, that holds this byte.
+    fn line(&self, offset: usize) -> usize {
+        self.0.partition_point(|start| *start <= offset).max(1)
+    }
+}

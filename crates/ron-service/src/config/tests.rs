@@ -1,0 +1,457 @@
+//! Precedence, problems with their lines, golden texts, reload.
+
+use super::*;
+use proptest::prelude::*;
+use std::path::Path;
+use std::time::Duration;
+
+static OWN: &[Key] = &[
+    Key::count("queue.sign", "512", "Jobs waiting to be signed.").range("1", "65536"),
+    Key::text("vault.pin", "", "The PIN.").secret(),
+    Key::tables(
+        "nodes",
+        &[
+            Key::text("id", "", "Its name.").range("1", "8").required(),
+            Key::duration("every", "5s", "How often.").range("1s", "1m"),
+        ],
+        "Nodes to watch.",
+    ),
+];
+static LISTEN: &[Key] = &listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
+static TABLE: Table = Table {
+    service: "ron-test",
+    env_prefix: "RON_TEST_",
+    keys: &[CHASSIS_KEYS, LISTEN, OWN],
+};
+
+static SMALL: Table = Table {
+    service: "ron-small",
+    env_prefix: "RON_SMALL_",
+    keys: &[&[
+        Key::addr("bind_addr", "127.0.0.1:1", "Where it listens."),
+        Key::path("data_dir", "", "Where it writes."),
+        Key::choice("log.level", &["info", "debug"], "info", "How much it says.").reloadable(),
+        Key::size("limits.max_body_bytes", "1MiB", "Largest body.").range("1KiB", "64MiB"),
+        Key::tables(
+            "peers",
+            &[Key::text("name", "", "Its name.")
+                .range("1", "8")
+                .required()],
+            "Its peers.",
+        ),
+    ]],
+};
+
+fn load(text: &str) -> Result<Config, String> {
+    Config::from_toml(&TABLE, Path::new("ron.toml"), text).map_err(|problems| join(&problems))
+}
+
+fn join(problems: &[ConfigProblem]) -> String {
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[test]
+fn the_tables_have_no_faults() {
+    assert_eq!(table_faults(&TABLE.rows()), Vec::<String>::new());
+    assert_eq!(table_faults(&SMALL.rows()), Vec::<String>::new());
+}
+
+#[test]
+fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
+    let rows = TABLE.rows();
+    let find = |name: &str| {
+        rows.iter()
+            .find(|row| row.name == name)
+            .unwrap_or_else(|| panic!("{name} is missing"))
+    };
+    for name in [
+        "bind_addr",
+        "health_addr",
+        "uds_path",
+        "uds_allow_uids",
+        "max_conns",
+        "read_timeout",
+        "write_timeout",
+        "idle_timeout",
+        "request_deadline",
+        "limits.max_body_bytes",
+        "limits.decompress_ratio_cap",
+        "http.workers",
+        "drain_deadline",
+        "data_dir",
+        "amnesia",
+        "tls.enabled",
+        "tls.cert_path",
+        "tls.key_path",
+        "tls.client_ca_path",
+        "log.format",
+    ] {
+        assert!(!find(name).reload, "{name} needs a restart");
+    }
+    for name in [
+        "limits.rate_per_second",
+        "limits.burst",
+        "log.level",
+        "auth.issuer",
+        "auth.jwks_url",
+        "auth.refresh_interval",
+        "auth.principals",
+        "actions.enable_reload",
+        "actions.enable_shutdown",
+    ] {
+        assert!(find(name).reload, "{name} reloads");
+    }
+    assert_eq!(
+        find("bind_addr").default,
+        "127.0.0.1:7440",
+        "the service's own default"
+    );
+}
+
+#[test]
+fn flags_win_over_environment_over_file_over_defaults() {
+    let file = "read_timeout = \"1s\"\nwrite_timeout = \"1s\"\nidle_timeout = \"1s\"\n";
+    let env = |name: &str| match name {
+        "RON_TEST_WRITE_TIMEOUT" | "RON_TEST_IDLE_TIMEOUT" => Some("2s".to_owned()),
+        _ => None,
+    };
+    let flags = [("idle_timeout".to_owned(), "3s".to_owned())];
+    let config = Config::load(&TABLE, Some((Path::new("f.toml"), file)), &env, &flags).unwrap();
+    let check = |key: &str, seconds: u64, origin: &str| {
+        assert_eq!(config.duration(key), Duration::from_secs(seconds), "{key}");
+        assert_eq!(config.origin(key).to_string(), origin, "{key}");
+    };
+    check("request_deadline", 5, "default");
+    check("read_timeout", 1, "f.toml:1");
+    check("write_timeout", 2, "environment RON_TEST_WRITE_TIMEOUT");
+    check("idle_timeout", 3, "command line");
+}
+
+#[test]
+fn every_problem_is_reported_with_its_line_and_what_to_do() {
+    let text = "bind_adr = \"127.0.0.1:1\"\n\
+                read_timeout = 5\n\
+                write_timeout = \"5 s\"\n\
+                max_conns = 0\n\
+                amnesia = \"yes\"\n\
+                http.workers = -1\n\
+                uds_allow_uids = \"0\"\n\
+                \n\
+                [limits]\n\
+                max_body_bytes = \"1GiB\"\n\
+                max_bodybytes = \"1MiB\"\n\
+                [log]\n\
+                level = \"loud\"\n\
+                [lgo]\n\
+                level = \"info\"\n\
+                [empty]\n\
+                [[nodes]]\n\
+                id = \"a\"\n\
+                evry = \"5s\"\n\
+                [[nodes]]\n\
+                every = \"2m\"\n";
+    assert_eq!(
+        load(text).unwrap_err(),
+        "ron.toml:5: amnesia must be true or false, not string\n\
+         ron.toml:1: bind_adr is not a known key; did you mean bind_addr?\n\
+         ron.toml:16: empty is not a known key; did you mean read_timeout?\n\
+         ron.toml:6: http.workers must be a whole number, zero or more\n\
+         ron.toml:15: lgo.level is not a known key; did you mean log.level?\n\
+         ron.toml:10: limits.max_body_bytes must be between 1KiB and 64MiB\n\
+         ron.toml:11: limits.max_bodybytes is not a known key; did you mean limits.max_body_bytes?\n\
+         ron.toml:13: log.level must be one of error, warn, info, debug, trace\n\
+         ron.toml:4: max_conns must be between 1 and 100000\n\
+         ron.toml:19: nodes.evry is not a known key; did you mean every?\n\
+         ron.toml:21: nodes.every must be between 1s and 1m\n\
+         ron.toml:20: nodes.id is required\n\
+         ron.toml:2: read_timeout must be a duration such as \"5s\" in quotes, not integer\n\
+         ron.toml:7: uds_allow_uids must be a list such as [\"a\", \"b\"], not string\n\
+         ron.toml:3: write_timeout write a duration as 250ms, 5s, 1m, 24h or 7d"
+    );
+}
+
+#[test]
+fn text_that_is_not_toml_is_located_and_not_quoted() {
+    let error = load("a = 1\n[vault]\npin = \"12\"34\"\n").unwrap_err();
+    assert!(error.starts_with("ron.toml:3: not valid TOML"), "{error}");
+    assert!(!error.contains("34"), "{error}");
+    let error = load("log.level = \"info\"\nlog.level = \"debug\"\n").unwrap_err();
+    assert!(error.starts_with("ron.toml:2: not valid TOML"), "{error}");
+}
+
+#[test]
+fn keys_that_contradict_each_other_are_refused() {
+    let check = |text: &str, wanted: &str| {
+        let error = load(text).expect_err(wanted);
+        assert!(error.contains(wanted), "{error}");
+    };
+    check(
+        "amnesia = true\ndata_dir = \"/x\"\n",
+        "ron.toml:2: data_dir is set, but amnesia = true",
+    );
+    check(
+        "tls.enabled = true\n",
+        "ron.toml:1: tls.enabled is not available",
+    );
+    check(
+        "uds_path = \"/x\"\n",
+        "ron.toml:1: uds_path is not available",
+    );
+    check(
+        "auth.issuer = \"http://x\"\n",
+        "auth.jwks_url must be set too",
+    );
+    let block = |name: &str, sha: &str| {
+        format!("[[auth.principals]]\nname = \"{name}\"\nsha256 = \"{sha}\"\n")
+    };
+    let sha = "ab".repeat(32);
+    check(
+        &format!("{}{}", block("a", &sha), block("a", &sha)),
+        "two blocks named a",
+    );
+    check(&block("a", &"zz".repeat(32)), "64 hex digits");
+    check(
+        &block("a", "ab"),
+        "auth.principals.sha256 must have a length between 64 and 64",
+    );
+}
+
+#[test]
+fn blocks_are_read_and_a_section_becomes_plain_data() {
+    let sha = "ab".repeat(32);
+    let text = format!(
+        "[auth]\nissuer = \"http://i\"\njwks_url = \"http://i/jwks.json\"\nrefresh_interval = \"5s\"\n\
+         [[auth.principals]]\nname = \"svc-wallet\"\nsha256 = \"{sha}\"\nscopes = [\"ledger:commit\", \"ledger:read\"]\n"
+    );
+    let config = load(&text).unwrap();
+    let block = &config.tables("auth.principals")[0];
+    assert_eq!(
+        (
+            block.str("name"),
+            block.str("tenant"),
+            block.list("scopes").len()
+        ),
+        ("svc-wallet", "default", 2)
+    );
+    assert_eq!(
+        config.section("auth"),
+        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000,
+            "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "key_prefixes": []}]})
+    );
+}
+
+#[test]
+fn secrets_are_never_shown_and_never_taken_from_flags() {
+    let config = load("[vault]\npin = \"12345\"\n").unwrap();
+    assert_eq!(config.str("vault.pin"), "12345");
+    assert!(
+        !config.render_effective().contains("12345"),
+        "{}",
+        config.render_effective()
+    );
+    let other = load("[vault]\npin = \"54321\"\n").unwrap();
+    assert_eq!(
+        config.diff(&other).summary(),
+        "vault.pin: [redacted] -> [redacted]"
+    );
+    let error = join(&Config::from_pairs(&TABLE, &[("vault.pin", "12345")]).unwrap_err());
+    assert!(
+        error.contains("never taken from the command line") && !error.contains("12345"),
+        "{error}"
+    );
+}
+
+#[test]
+fn golden_example_help_markdown_and_effective() {
+    assert_eq!(
+        render_example(&SMALL),
+        "# ron-small configuration. Every key is shown with its default.\n\
+         # Precedence: flags, then the environment (RON_SMALL_...), then this file, then the defaults.\n\
+         \n\
+         # Where it listens. (address, default 127.0.0.1:1; needs a restart)\n\
+         # bind_addr = \"127.0.0.1:1\"\n\
+         \n\
+         # Where it writes. (path; needs a restart)\n\
+         # data_dir = \"\"\n\
+         \n\
+         [log]\n\
+         \n\
+         # How much it says. (choice, default info, info, debug)\n\
+         # level = \"info\"\n\
+         \n\
+         [limits]\n\
+         \n\
+         # Largest body. (size, default 1MiB, 1KiB to 64MiB; needs a restart)\n\
+         # max_body_bytes = \"1MiB\"\n\
+         \n\
+         # Its peers. Repeat the block for each.\n\
+         # [[peers]]\n\
+         #   name = \"...\"  # Its name. (text, required, length 1 to 8)\n"
+    );
+    assert_eq!(
+        render_markdown(&SMALL),
+        "| key | type | default | range | reload | meaning |\n\
+         |---|---|---|---|---|---|\n\
+         | `bind_addr` | address | `127.0.0.1:1` |  | restart | Where it listens. |\n\
+         | `data_dir` | path |  |  | restart | Where it writes. |\n\
+         | `log.level` | choice | `info` | info, debug | yes | How much it says. |\n\
+         | `limits.max_body_bytes` | size | `1MiB` | 1KiB to 64MiB | restart | Largest body. |\n\
+         | `peers` | blocks |  |  | restart | Its peers. |\n\
+         | `peers[].name` | text | required | length 1 to 8 | restart | Its name. |\n"
+    );
+    assert_eq!(
+        render_help(&SMALL),
+        "Configuration keys (--set KEY=VALUE, environment RON_SMALL_KEY, or the file; * = a reload may change it):\n\
+         \x20   bind_addr (address, default 127.0.0.1:1)\n      Where it listens.\n\
+         \x20   data_dir (path)\n      Where it writes.\n\
+         \x20 * log.level (choice, default info, info, debug)\n      How much it says.\n\
+         \x20   limits.max_body_bytes (size, default 1MiB, 1KiB to 64MiB)\n      Largest body.\n\
+         \x20   peers (blocks)\n      Its peers.\n        .name (text, required, length 1 to 8): Its name.\n"
+    );
+    let config = Config::from_toml(
+        &SMALL,
+        Path::new("s.toml"),
+        "log.level = \"debug\"\n[[peers]]\nname = \"p\"\n",
+    )
+    .unwrap();
+    assert_eq!(
+        config.render_effective(),
+        "bind_addr = \"127.0.0.1:1\"  # default\n\
+         data_dir = \"\"  # default\n\
+         log.level = \"debug\"  # s.toml:1\n\
+         limits.max_body_bytes = \"1MiB\"  # default\n\
+         \n[[peers]]  # s.toml:2\nname = \"p\"\n"
+    );
+}
+
+/// The example with its key lines uncommented, and the effective text, are files that load to the same values.
+#[test]
+fn what_is_printed_loads_again() {
+    let defaults = Config::from_pairs(&TABLE, &[]).unwrap();
+    let example = render_example(&TABLE);
+    let uncommented: Vec<&str> = example
+        .lines()
+        .take_while(|line| !line.contains("[["))
+        .map(|line| {
+            line.strip_prefix("# ")
+                .filter(|rest| rest.contains(" = ") && !rest.ends_with(')'))
+                .unwrap_or(line)
+        })
+        .collect();
+    let reloaded = load(&uncommented.join("\n")).unwrap();
+    assert!(
+        reloaded.diff(&defaults).is_empty(),
+        "{}",
+        reloaded.diff(&defaults).summary()
+    );
+    assert!(
+        uncommented
+            .iter()
+            .filter(|line| line.contains(" = ") && !line.starts_with('#'))
+            .count()
+            > 30
+    );
+    let again = load(&defaults.render_effective()).unwrap();
+    assert!(again.diff(&defaults).is_empty());
+}
+
+#[test]
+fn a_diff_names_what_needs_a_restart() {
+    let old = load("max_conns = 10\n[log]\nlevel = \"info\"\n[[nodes]]\nid = \"a\"\n").unwrap();
+    let new = load("max_conns = 11\n[log]\nlevel = \"debug\"\n[[nodes]]\nid = \"b\"\n").unwrap();
+    let diff = old.diff(&new);
+    assert_eq!(
+        diff.summary(),
+        "max_conns: 10 -> 11; log.level: \"info\" -> \"debug\"; nodes: 1 blocks -> 1 blocks, edited"
+    );
+    assert_eq!(diff.needs_restart(), ["max_conns", "nodes"]);
+    assert!(old.diff(&old).is_empty());
+}
+
+#[test]
+fn reread_sees_the_file_again_under_the_same_flags() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    std::fs::write(&path, "max_conns = 10\nread_timeout = \"1s\"\n").unwrap();
+    let flags = [("read_timeout".to_owned(), "9s".to_owned())];
+    let config = Config::load(
+        &TABLE,
+        Some((&path, &std::fs::read_to_string(&path).unwrap())),
+        &|_| None,
+        &flags,
+    )
+    .unwrap();
+    std::fs::write(&path, "max_conns = 11\nread_timeout = \"2s\"\n").unwrap();
+    let again = config.reread().unwrap();
+    assert_eq!(
+        (again.u64("max_conns"), again.duration("read_timeout")),
+        (11, Duration::from_secs(9))
+    );
+    std::fs::remove_file(&path).unwrap();
+    assert!(join(&config.reread().unwrap_err()).contains("cannot be read"));
+}
+
+#[test]
+fn secret_files_must_be_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    std::fs::write(&path, "s3cret\n").unwrap();
+    let mode =
+        |mode: u32| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o600);
+    assert_eq!(read_secret_file(&path).unwrap().expose(), b"s3cret");
+    for open in [0o640, 0o604, 0o620, 0o666] {
+        mode(open);
+        let error = read_secret_file(&path).unwrap_err();
+        assert!(
+            error.contains("chmod 600") && !error.contains("s3cret"),
+            "{error}"
+        );
+    }
+    mode(0o600);
+    std::fs::write(&path, "\n").unwrap();
+    assert!(read_secret_file(&path).unwrap_err().contains("empty"));
+    assert!(
+        read_secret_file(dir.path())
+            .unwrap_err()
+            .contains("regular")
+    );
+    assert!(
+        read_secret_file(Path::new("/no/such"))
+            .unwrap_err()
+            .contains("/no/such")
+    );
+    let env = |name: &str| (name == "PIN").then(|| "1234".to_owned());
+    assert_eq!(
+        secret_from_env_or_file("env:PIN", &env).unwrap().expose(),
+        b"1234"
+    );
+    assert!(
+        secret_from_env_or_file("env:NONE", &env)
+            .unwrap_err()
+            .contains("NONE")
+    );
+}
+
+#[test]
+#[should_panic(expected = "no key nonsense")]
+fn asking_for_an_unknown_key_is_a_bug_that_shows_at_once() {
+    Config::from_pairs(&TABLE, &[]).unwrap().str("nonsense");
+}
+
+proptest! {
+    #[test]
+    fn no_file_text_panics(text in "[a-z\\[\\]=\"\\.\n 0-9#{}',-]{0,200}") {
+        let _ = Config::from_toml(&TABLE, Path::new("x"), &text);
+    }
+
+    #[test]
+    fn no_value_panics(key in prop::sample::select(TABLE.rows().iter().map(|row| row.name).collect::<Vec<_>>()), value in "\\PC{0,30}") {
+        let _ = Config::from_pairs(&TABLE, &[(key, value.as_str())]);
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a service did not start, each with the exit code it becomes.
+
+use crate::config::ConfigProblem;
+use ron_kernel::exit;
+use std::fmt;
+
+/// A start that failed. `Display` has one line per problem, ready for standard error.
+#[derive(Debug)]
+pub enum StartError {
+    /// The configuration is not acceptable.
+    Config(Vec<ConfigProblem>),
+    /// The machine is not as needed: port in use, directory in use or not writable.
+    Io {
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// Anything else.
+    Failed(String),
+}
+
+impl StartError {
+    /// A configuration problem that is known by its text only.
+    pub fn config_text(why: impl Into<String>) -> Self {
+        let problem = ConfigProblem {
+            origin: crate::config::Origin::Default,
+            key: String::new(),
+            why: why.into(),
+        };
+        Self::Config(vec![problem])
+    }
+    pub fn io(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Io {
+            what: what.into(),
+            hint: hint.into(),
+        }
+    }
+    pub fn failed(why: impl fmt::Display) -> Self {
+        Self::Failed(why.to_string())
+    }
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Io { .. } => exit::CONFIG,
+            Self::Failed(_) => exit::FATAL,
+        }
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(problems) => {
+                for (at, problem) in problems.iter().enumerate() {
+                    if at > 0 {
+                        writeln!(f)?;
+                    }
+                    write!(f, "{problem}")?;
+                }
+                Ok(())
+            }
+            Self::Io { what, hint } => write!(f, "{what} ({hint})"),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<Vec<ConfigProblem>> for StartError {
+    fn from(problems: Vec<ConfigProblem>) -> Self {
+        Self::Config(problems)
+    }
+}

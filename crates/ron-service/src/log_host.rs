@@ -1,0 +1,385 @@
+//! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its checkpoints in time.
+
+use crate::ready::ReadyBoard;
+use ron_http::{Need, Request, Response, Route};
+use ron_kernel::{Counter, Deadline, LockSpec, RankedMutex, Registry, SharedClock, ThreadCtx};
+use ron_proto::Problem;
+use ron_tlog::append::{Checkpointer, LogReader, ProofError, ReadError};
+use ron_tlog::note::NoteSigner;
+use ron_tlog::tile::{TILE_WIDTH, TilePath};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// The lock row of [`CheckpointRoom`].
+pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
+    name: "log.checkpointer",
+    rank: 911,
+    guards: "the checkpointer while no thread holds it",
+};
+static CHECKPOINT_LOCK_SPEC: LockSpec = CHECKPOINT_LOCK;
+
+/// Where the routes live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// `/audit/v1`, the KMS audit log.
+    Audit,
+    /// `/log/v1`, the ledger.
+    Log,
+}
+
+/// What the routes serve.
+#[derive(Clone, Debug)]
+pub struct LogHost {
+    pub reader: LogReader,
+    /// The log's verifier key line, `name+hash+key`.
+    pub vkey: String,
+    /// Scope that entry bundles need; everything else is public.
+    pub entries_scope: &'static str,
+}
+
+macro_rules! paths {
+    ($base:literal) => {
+        [
+            concat!($base, "/checkpoint"),
+            concat!($base, "/vkey"),
+            concat!($base, "/proof/{index}"),
+            concat!($base, "/tile/{*tile}"),
+            concat!($base, "/tile/entries/{*bundle}"),
+        ]
+    };
+}
+
+/// The routes `checkpoint`, `vkey`, `proof/{index}`, `tile/<level>/<index>[.p/<width>]` and
+/// `tile/entries/<index>[.p/<width>]` under the base. Reads go on while the service drains.
+pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
+    const TEXT: &str = "text/plain; charset=utf-8";
+    const BYTES: &str = "application/octet-stream";
+    let [checkpoint, vkey, proof, tile, bundle] = match base {
+        Base::Audit => paths!("/audit/v1"),
+        Base::Log => paths!("/log/v1"),
+    };
+    let with = |serve: fn(&LogHost, &Request) -> Result<Response, Problem>| {
+        let host = host.clone();
+        move |request: &Request| serve(&host, request)
+    };
+    vec![
+        Route::get(checkpoint, Need::Public, with(serve_checkpoint))
+            .summary("The last checkpoint, a C2SP signed note")
+            .returns_bytes(200, TEXT)
+            .errors(&[404])
+            .while_draining(),
+        Route::get(vkey, Need::Public, with(serve_vkey))
+            .summary("The verifier key of the log's checkpoints")
+            .returns_bytes(200, TEXT)
+            .while_draining(),
+        Route::get(proof, Need::Public, with(serve_proof))
+            .summary("Proof that an entry is in the log, c2sp.org/tlog-proof@v1")
+            .returns_bytes(200, TEXT)
+            .errors(&[400, 404, 409])
+            .while_draining(),
+        Route::get(tile, Need::Public, with(serve_tile))
+            .summary("A tile of hashes, C2SP tlog-tiles")
+            .returns_bytes(200, BYTES)
+            .errors(&[404])
+            .while_draining(),
+        Route::get(bundle, Need::Scope(host.entries_scope), with(serve_bundle))
+            .summary("A bundle of entries, C2SP tlog-tiles")
+            .returns_bytes(200, BYTES)
+            .errors(&[404])
+            .while_draining(),
+    ]
+}
+
+fn serve_checkpoint(host: &LogHost, _: &Request) -> Result<Response, Problem> {
+    let text = host
+        .reader
+        .checkpoint()
+        .ok_or_else(|| Problem::not_found("the log has no checkpoint yet"))?;
+    Ok(Response::text(200, text.to_string()).cache("no-cache"))
+}
+
+fn serve_vkey(host: &LogHost, _: &Request) -> Result<Response, Problem> {
+    Ok(Response::text(200, format!("{}\n", host.vkey)).cache("public, max-age=60"))
+}
+
+fn serve_proof(host: &LogHost, request: &Request) -> Result<Response, Problem> {
+    let text = request.param("index");
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let index: u64 = text
+        .parse()
+        .ok()
+        .filter(|_| plain && (text == "0" || !text.starts_with('0')))
+        .ok_or_else(|| Problem::bad_request("the index is a whole number without leading zeros"))?;
+    match host.reader.proof(index) {
+        Ok(proof) => Ok(Response::text(200, proof).cache("no-cache")),
+        Err(error @ ProofError::NotFound { .. }) => Err(Problem::not_found(error.to_string())),
+        Err(error @ ProofError::NotYetCovered { .. }) => Err(Problem::new(
+            409,
+            "not_yet_covered",
+            "No checkpoint covers the entry yet",
+            error.to_string(),
+        )
+        .retryable(true)
+        .with_retry_after(1)),
+        Err(error) => Err(broken(&error)),
+    }
+}
+
+fn serve_tile(host: &LogHost, request: &Request) -> Result<Response, Problem> {
+    // Only hashes: whatever spelling of `entries` comes this way stays behind its scope.
+    match TilePath::parse(&format!("tile/{}", request.param("tile"))) {
+        Some(TilePath::Hashes {
+            level,
+            index,
+            width,
+        }) => tile(host.reader.tile(level, index, width), width),
+        _ => Err(Problem::not_found("no such tile")),
+    }
+}
+
+fn serve_bundle(host: &LogHost, request: &Request) -> Result<Response, Problem> {
+    match TilePath::parse(&format!("tile/entries/{}", request.param("bundle"))) {
+        Some(TilePath::Entries { index, width }) => {
+            tile(host.reader.entry_bundle(index, width), width)
+        }
+        _ => Err(Problem::not_found("no such bundle")),
+    }
+}
+
+fn tile(read: Result<Vec<u8>, ReadError>, width: u16) -> Result<Response, Problem> {
+    match read {
+        Ok(bytes) => {
+            let response = Response::bytes(200, "application/octet-stream", bytes);
+            // A full tile never changes; a partial one of a given width does not either, but goes away.
+            let full = u64::from(width) == TILE_WIDTH;
+            Ok(response.cache(if full {
+                "private, max-age=31536000, immutable"
+            } else {
+                "private, max-age=60"
+            }))
+        }
+        Err(error @ ReadError::NotFound { .. }) => Err(Problem::not_found(error.to_string())),
+        Err(error) => Err(broken(&error)),
+    }
+}
+
+fn broken(error: &dyn std::fmt::Display) -> Problem {
+    tracing::error!(event = "log_read_failed", error = %error);
+    Problem::internal("the log could not be read; see the service's log")
+}
+
+/// When checkpoints are due.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointPlan {
+    /// Longest time from a new entry to the checkpoint that covers it.
+    pub every: Duration,
+    /// Entries after which it is made sooner.
+    pub entries: u64,
+    /// Later than this after the entry, readiness goes off.
+    pub late: Duration,
+}
+
+impl Default for CheckpointPlan {
+    fn default() -> Self {
+        Self {
+            every: Duration::from_secs(1),
+            entries: 5_000,
+            late: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Publishes checkpoints from a thread of its own: the body is [`CheckpointRoom::run`], the last one is made by
+/// [`CheckpointRoom::finish`] once all writers have ended. An idle log gets none.
+pub struct CheckpointRoom {
+    /// Here while no thread works with it; taken out, because publishing does I/O and no lock may be held over that.
+    idle: RankedMutex<Option<Checkpointer>>,
+    signer: Arc<dyn NoteSigner>,
+    reader: LogReader,
+    plan: CheckpointPlan,
+    ready: ReadyBoard,
+    clock: SharedClock,
+    late: Counter,
+    published_ms: Arc<AtomicI64>,
+}
+
+/// How often the thread looks for new entries.
+const TICK: Duration = Duration::from_millis(100);
+
+impl CheckpointRoom {
+    /// Exports `<metric>_checkpoint_age_seconds` and `checkpoint_late_total`.
+    pub fn new(
+        checkpointer: Checkpointer,
+        signer: Arc<dyn NoteSigner>,
+        reader: LogReader,
+        plan: CheckpointPlan,
+        ready: ReadyBoard,
+        clock: SharedClock,
+        registry: &Registry,
+        metric: &str,
+    ) -> Arc<Self> {
+        let published_ms = Arc::new(AtomicI64::new(now_ms(&clock)));
+        let (age, age_clock) = (published_ms.clone(), clock.clone());
+        registry.gauge_fn(
+            &format!("{metric}_checkpoint_age_seconds"),
+            "Seconds since the last checkpoint was published or found up to date.",
+            &[],
+            move || (now_ms(&age_clock) - age.load(Ordering::Relaxed)) / 1000,
+        );
+        Arc::new(Self {
+            idle: RankedMutex::new(&CHECKPOINT_LOCK_SPEC, Some(checkpointer)),
+            signer,
+            reader,
+            plan,
+            ready,
+            clock,
+            late: registry.counter(
+                "checkpoint_late_total",
+                "Checkpoints later than their deadline.",
+            ),
+            published_ms,
+        })
+    }
+
+    /// The thread's body.
+    pub fn run(&self, ctx: &ThreadCtx) {
+        let Some(checkpointer) = self.idle.lock().take() else {
+            ctx.shutdown.wait(Deadline::within(Duration::from_secs(1)));
+            return;
+        };
+        let mut held = Held {
+            room: self,
+            checkpointer: Some(checkpointer),
+            pacer: Pacer::default(),
+        };
+        while !ctx.shutdown.wait(Deadline::within(TICK)) {
+            held.tick();
+        }
+    }
+
+    /// Publishes what is not covered yet; the last act of a drain, after every writer has ended.
+    pub fn finish(&self) {
+        let taken = self.idle.lock().take();
+        if let Some(checkpointer) = taken {
+            let mut held = Held {
+                room: self,
+                checkpointer: Some(checkpointer),
+                pacer: Pacer::default(),
+            };
+            held.publish();
+        }
+    }
+}
+
+fn now_ms(clock: &SharedClock) -> i64 {
+    i64::try_from(clock.unix_ms()).unwrap_or(i64::MAX)
+}
+
+/// The checkpointer on loan; goes back also when the thread panics, so that its restart finds it.
+struct Held<'a> {
+    room: &'a CheckpointRoom,
+    checkpointer: Option<Checkpointer>,
+    pacer: Pacer,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let back = self.checkpointer.take();
+        *self.room.idle.lock() = back;
+    }
+}
+
+impl Held<'_> {
+    fn tick(&mut self) {
+        let Some(checkpointer) = &self.checkpointer else {
+            return;
+        };
+        let room = self.room;
+        let uncovered = checkpointer.uncovered();
+        let now_ms = room.clock.unix_ms();
+        if uncovered == 0 {
+            room.published_ms
+                .store(i64::try_from(now_ms).unwrap_or(i64::MAX), Ordering::Relaxed);
+        }
+        match self.pacer.look(uncovered, now_ms, &room.plan) {
+            Look::Nothing => {}
+            Look::Due => self.publish(),
+            Look::Late { first } => {
+                if first {
+                    room.late.inc();
+                    room.ready
+                        .missing("checkpoint", "no checkpoint was published in time");
+                }
+                self.publish();
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let room = self.room;
+        let Some(checkpointer) = &mut self.checkpointer else {
+            return;
+        };
+        match checkpointer.publish(&[room.signer.as_ref()]) {
+            Ok(_) => {
+                room.published_ms
+                    .store(now_ms(&room.clock), Ordering::Relaxed);
+                self.pacer.published(
+                    room.reader.size_durable() - room.reader.checkpoint_size(),
+                    room.clock.unix_ms(),
+                );
+                room.ready.present("checkpoint");
+            }
+            Err(error) => tracing::error!(event = "checkpoint_failed", error = %error),
+        }
+    }
+}
+
+/// Decides when a checkpoint is due. Pure.
+#[derive(Debug, Default)]
+struct Pacer {
+    /// When the oldest uncovered entry was first seen, unix ms.
+    since_ms: Option<u64>,
+    told_late: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    Nothing,
+    Due,
+    Late { first: bool },
+}
+
+impl Pacer {
+    fn look(&mut self, uncovered: u64, now_ms: u64, plan: &CheckpointPlan) -> Look {
+        if uncovered == 0 {
+            *self = Self::default();
+            return Look::Nothing;
+        }
+        let since = *self.since_ms.get_or_insert(now_ms);
+        let age = Duration::from_millis(now_ms.saturating_sub(since));
+        if age >= plan.late {
+            let first = !std::mem::replace(&mut self.told_late, true);
+            return Look::Late { first };
+        }
+        // One tick early, so that it is published by then.
+        if uncovered >= plan.entries || age + 2 * TICK >= plan.every {
+            Look::Due
+        } else {
+            Look::Nothing
+        }
+    }
+
+    /// Entries that came while the checkpoint was being made start a new term.
+    fn published(&mut self, uncovered: u64, now_ms: u64) {
+        *self = Self {
+            since_ms: (uncovered > 0).then_some(now_ms),
+            told_late: false,
+        };
+    }
+}
+
+#[cfg(test)]
+#[path = "log_host_tests.rs"]
+mod tests;

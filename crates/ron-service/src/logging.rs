@@ -1,0 +1,383 @@
+//! Log lines on standard error: JSON or compact text, one line per event, with `ts level service event request_id`.
+//!
+//! Several services may share a process, so `service` belongs to the event: its own `service` field if it has one,
+//! else the service whose thread logs (thread names carry a prefix), else the process's name.
+
+use crate::config::Config;
+use ron_kernel::{Clock, SystemClock};
+use ron_proto::Timestamp;
+use serde_json::{Map, Value};
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// How lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Json,
+    Compact,
+}
+
+impl Format {
+    /// `json` or `compact`.
+    pub fn parse(text: &str) -> Self {
+        if text == "compact" {
+            Self::Compact
+        } else {
+            Self::Json
+        }
+    }
+}
+
+/// Thread name prefixes of the services, as in their topology tables.
+const PREFIXES: [(&str, &str); 6] = [
+    ("kms-", "ron-kms"),
+    ("pass-", "svc-passport"),
+    ("led-", "ron-ledger"),
+    ("wal-", "svc-wallet"),
+    ("rew-", "svc-rewarder"),
+    ("adm-", "svc-admin"),
+];
+
+/// Longest value of one field, in bytes; the rest is cut.
+const VALUE_BYTES_MAX: usize = 2048;
+
+/// The service that the current thread belongs to.
+pub fn service_of_thread() -> Option<&'static str> {
+    let thread = current_thread_name()?;
+    PREFIXES
+        .iter()
+        .find(|(prefix, _)| thread.starts_with(prefix))
+        .map(|(_, service)| *service)
+}
+
+fn current_thread_name() -> Option<String> {
+    rustix::thread::name()
+        .ok()
+        .map(|name| name.to_string_lossy().into_owned())
+}
+
+/// Changes the level of a running process.
+#[derive(Clone, Debug)]
+pub struct LevelHandle(Arc<AtomicU8>);
+
+impl LevelHandle {
+    /// `error`, `warn`, `info`, `debug` or `trace`; anything else counts as `info`.
+    pub fn set(&self, level: &str) {
+        self.0.store(rank(parse_level(level)), Ordering::Relaxed);
+    }
+}
+
+fn parse_level(level: &str) -> Level {
+    match level {
+        "error" => Level::ERROR,
+        "warn" => Level::WARN,
+        "debug" => Level::DEBUG,
+        "trace" => Level::TRACE,
+        _ => Level::INFO,
+    }
+}
+
+const fn rank(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 1,
+        Level::WARN => 2,
+        Level::INFO => 3,
+        Level::DEBUG => 4,
+        Level::TRACE => 5,
+    }
+}
+
+/// Installs the process's logger; only binaries call this. A second call changes nothing and returns a handle that
+/// has no effect.
+pub fn init(process: &'static str, format: Format, level: &str) -> LevelHandle {
+    let handle = LevelHandle(Arc::new(AtomicU8::new(rank(parse_level(level)))));
+    let lines = Lines {
+        process,
+        format,
+        level: handle.0.clone(),
+        write: to_stderr,
+    };
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
+    handle
+}
+
+/// One write per line, so that lines of different threads do not mix. A closed standard error is nobody's fault.
+fn to_stderr(line: &[u8]) {
+    let _ = std::io::stderr().write_all(line);
+}
+
+/// Installs the logger as `log.format` and `log.level` say.
+pub fn init_from(config: &Config) -> LevelHandle {
+    init(
+        config.service(),
+        Format::parse(config.str("log.format")),
+        config.str("log.level"),
+    )
+}
+
+/// The layer that writes lines.
+struct Lines<W> {
+    process: &'static str,
+    format: Format,
+    level: Arc<AtomicU8>,
+    write: W,
+}
+
+impl<S, W> Layer<S> for Lines<W>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    W: Fn(&[u8]) + 'static,
+{
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        rank(*metadata.level()) <= self.level.load(Ordering::Relaxed)
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let ts = Timestamp(SystemClock.unix_ms()).to_string();
+        let line = render(
+            self.format,
+            self.process,
+            &ts,
+            *event.metadata().level(),
+            fields,
+        );
+        (self.write)(line.as_bytes());
+    }
+}
+
+/// The fields of one event, in the order given.
+#[derive(Default)]
+struct Fields(Vec<(&'static str, Value)>);
+
+impl Fields {
+    fn push(&mut self, field: &Field, value: Value) {
+        self.0.push((field.name(), value));
+    }
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(field, _)| *field == name)?;
+        match self.0.remove(at).1 {
+            Value::String(text) => Some(text),
+            other => Some(other.to_string()),
+        }
+    }
+}
+
+fn cut(mut text: String) -> Value {
+    if text.len() > VALUE_BYTES_MAX {
+        let mut end = VALUE_BYTES_MAX;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push_str("...");
+    }
+    Value::String(text)
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.push(field, cut(value.to_owned()));
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.push(field, value.into());
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.push(field, value.into());
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.push(field, value.into());
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.push(field, value.into());
+    }
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.push(field, cut(format!("{value:?}")));
+    }
+}
+
+/// One line with its line end. The event's name is its `event` field, else its message.
+fn render(
+    format: Format,
+    process: &'static str,
+    ts: &str,
+    level: Level,
+    mut fields: Fields,
+) -> String {
+    let service = fields
+        .take("service")
+        .unwrap_or_else(|| service_of_thread().unwrap_or(process).to_owned());
+    let message = fields.take("message");
+    let name = fields
+        .take("event")
+        .or_else(|| message.clone())
+        .unwrap_or_else(|| "event".to_owned());
+    let message = message.filter(|message| *message != name);
+    let request_id = fields.take("request_id");
+    let level = match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    };
+    match format {
+        Format::Json => {
+            let mut line = String::with_capacity(256);
+            line.push('{');
+            let mut head = vec![
+                ("ts", ts),
+                ("level", level),
+                ("service", &service),
+                ("event", &name),
+            ];
+            head.extend(request_id.as_deref().map(|id| ("request_id", id)));
+            head.extend(message.as_deref().map(|message| ("message", message)));
+            for (name, value) in head {
+                let _ = write!(line, "\"{name}\":{},", Value::from(value));
+            }
+            let rest: Map<String, Value> = fields
+                .0
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
+            for (name, value) in rest {
+                let _ = write!(line, "{}:{value},", Value::from(name));
+            }
+            line.pop();
+            line.push_str("}\n");
+            line
+        }
+        Format::Compact => {
+            let mut line = format!("{ts} {level:<5} {service:<12} {name}");
+            if let Some(message) = message {
+                let _ = write!(line, " {}", one_line(&message));
+            }
+            for (name, value) in &fields.0 {
+                match value {
+                    Value::String(text) if plain(text) => _ = write!(line, " {name}={text}"),
+                    value => _ = write!(line, " {name}={value}"),
+                }
+            }
+            if let Some(id) = request_id {
+                let _ = write!(line, " request_id={}", one_line(&id));
+            }
+            line.push('\n');
+            line
+        }
+    }
+}
+
+fn plain(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'=')
+}
+
+/// A log line is one line, whatever it quotes.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(pairs: &[(&'static str, Value)]) -> Fields {
+        Fields(pairs.to_vec())
+    }
+
+    #[test]
+    fn json_lines_have_the_fixed_members_first_and_parse() {
+        let event = fields(&[
+            ("message", "hello \"you\"\n".into()),
+            ("event", "started".into()),
+            ("request_id", "r1".into()),
+            ("port", 7440.into()),
+            ("service", "ron-kms".into()),
+        ]);
+        let line = render(Format::Json, "ron", "T", Level::INFO, event);
+        assert_eq!(
+            line,
+            "{\"ts\":\"T\",\"level\":\"info\",\"service\":\"ron-kms\",\"event\":\"started\",\"request_id\":\"r1\",\"message\":\"hello \\\"you\\\"\\n\",\"port\":7440}\n"
+        );
+        serde_json::from_str::<Value>(&line).expect("a JSON line");
+    }
+
+    #[test]
+    fn compact_lines_stay_one_line() {
+        let event = fields(&[
+            ("message", "a\nb\u{1b}[31m".into()),
+            ("why", "x\ny".into()),
+            ("n", 3.into()),
+        ]);
+        let line = render(Format::Compact, "ron", "T", Level::WARN, event);
+        assert_eq!(line.matches('\n').count(), 1, "{line:?}");
+        assert!(!line.contains('\u{1b}'), "{line:?}");
+        assert!(line.contains("why=\"x\\ny\" n=3"), "{line:?}");
+    }
+
+    #[test]
+    fn the_service_is_the_fields_then_the_threads_then_the_process() {
+        let own = render(
+            Format::Json,
+            "ron",
+            "T",
+            Level::INFO,
+            fields(&[("service", "x".into())]),
+        );
+        assert!(own.contains("\"service\":\"x\""), "{own}");
+        // Test threads are named after their test, which has none of the prefixes.
+        let process = render(Format::Json, "ron", "T", Level::INFO, fields(&[]));
+        assert!(process.contains("\"service\":\"ron\""), "{process}");
+        // Six prefixes, six services, none a prefix of another.
+        for (at, (prefix, _)) in PREFIXES.iter().enumerate() {
+            assert!(
+                PREFIXES
+                    .iter()
+                    .enumerate()
+                    .all(|(other, (text, _))| other == at || !text.starts_with(prefix))
+            );
+        }
+    }
+
+    #[test]
+    fn long_values_are_cut_on_a_character() {
+        let Value::String(text) = cut("é".repeat(VALUE_BYTES_MAX)) else {
+            panic!("text")
+        };
+        assert!(text.len() <= VALUE_BYTES_MAX + 3 && text.ends_with("..."));
+    }
+
+    #[test]
+    fn events_below_the_level_are_not_written() {
+        let written = Arc::new(AtomicU8::new(0));
+        let handle = LevelHandle(Arc::new(AtomicU8::new(rank(Level::INFO))));
+        let count = written.clone();
+        let lines = Lines {
+            process: "test",
+            format: Format::Json,
+            level: handle.0.clone(),
+            write: move |_: &[u8]| drop(count.fetch_add(1, Ordering::Relaxed)),
+        };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
+            tracing::debug!(event = "quiet");
+            tracing::info!(event = "said");
+            assert_eq!(written.load(Ordering::Relaxed), 1);
+            handle.set("debug");
+            tracing::debug!(event = "said too");
+            assert_eq!(written.load(Ordering::Relaxed), 2);
+        });
+    }
+}

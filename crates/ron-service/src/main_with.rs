@@ -1,0 +1,296 @@
+//! The `main` of the thin binaries: arguments, logging, signals, reload, drain, exit codes. The only room here that
+//! touches the process.
+
+use crate::chassis::{Parts, Running};
+use crate::config::{self, Config, ConfigProblem, Origin, Table};
+use crate::error::StartError;
+use crate::logging::{self, LevelHandle};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// A service's `start`.
+pub type Start = fn(Config, Parts) -> Result<Running, StartError>;
+
+/// Runs a service as a process: `main_with(&ron_kms::config::TABLE, ron_kms::start)`.
+pub fn main_with(table: &'static Table, start: Start) -> ExitCode {
+    ExitCode::from(run(table, start))
+}
+
+fn run(table: &'static Table, start: Start) -> u8 {
+    let matches = match command(table).try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() {
+                exit::CONFIG
+            } else {
+                exit::OK
+            };
+        }
+    };
+    match matches.subcommand_name() {
+        Some("print-example") => return say(&config::render_example(table)),
+        Some("print-docs") => return say(&config::render_markdown(table)),
+        _ => {}
+    }
+    let config = match load(table, &matches) {
+        Ok(config) => config,
+        Err(problems) => return refuse(table, &StartError::Config(problems)),
+    };
+    if matches.subcommand_name() == Some("check-config") {
+        return say(&config.render_effective());
+    }
+    let level = logging::init_from(&config);
+    if let Err(error) = ron_crypto::process_hardening() {
+        tracing::warn!(event = "hardening_incomplete", error = %error);
+    }
+    let signals = match Signals::install() {
+        Ok(signals) => signals,
+        Err(error) => {
+            return refuse(
+                table,
+                &StartError::failed(format!("signals cannot be handled: {error}")),
+            );
+        }
+    };
+    let started = Parts::bind(&config).and_then(|parts| start(config, parts));
+    match started {
+        Ok(running) => attend(running, &signals, &level),
+        Err(error) => refuse(table, &error),
+    }
+}
+
+/// Waits for signals and for the service's own wish to end.
+fn attend(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
+    loop {
+        if let Some(why) = running.fatal() {
+            tracing::error!(service = running.service(), event = "fatal", reason = %why);
+            break;
+        }
+        if running.stop_requested() {
+            break;
+        }
+        // The wait is short because a stop by request or a fatal plane wakes nobody here.
+        match signals.recv(Deadline::within(Duration::from_millis(100))) {
+            Some(Signal::Terminate) => break,
+            Some(Signal::Reload) => drop(running.reload_from_file()), // its outcome is in the log
+            None => {}
+        }
+        level.set(running.config().str("log.level"));
+    }
+    let within = running.config().duration("drain_deadline");
+    let report = running.drain(within);
+    running.exit_code(&report)
+}
+
+/// One line per problem on standard error.
+fn refuse(table: &Table, error: &StartError) -> u8 {
+    let mut out = std::io::stderr().lock();
+    for line in error.to_string().lines() {
+        let _ = writeln!(out, "{}: {line}", table.service);
+    }
+    error.exit_code()
+}
+
+fn say(text: &str) -> u8 {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes()); // a closed pipe is the reader's choice
+    exit::OK
+}
+
+/// The command line of a service; public so that completions and manual pages can be made from it.
+pub fn command(table: &'static Table) -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .short('c')
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .global(true)
+        .help("Configuration file (TOML)");
+    let set = Arg::new("set")
+        .long("set")
+        .value_name("KEY=VALUE")
+        .action(ArgAction::Append)
+        .global(true)
+        .help("Sets one key; wins over environment and file; may be repeated");
+    Command::new(table.service)
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(format!(
+            "{}: runs the service in the foreground",
+            table.service
+        ))
+        .after_help(config::render_help(table))
+        .arg(config)
+        .arg(set)
+        .subcommand(Command::new("run").about("Runs the service (the default)"))
+        .subcommand(
+            Command::new("check-config")
+                .about("Validates the configuration and prints it, secrets redacted"),
+        )
+        .subcommand(
+            Command::new("print-example")
+                .about("Prints a configuration file with every key and its default"),
+        )
+        .subcommand(Command::new("print-docs").about("Prints the table of keys as Markdown"))
+}
+
+fn load(table: &'static Table, matches: &ArgMatches) -> Result<Config, Vec<ConfigProblem>> {
+    let env = |name: &str| std::env::var(name).ok();
+    let mut flags = Vec::new();
+    for pair in matches.get_many::<String>("set").into_iter().flatten() {
+        match pair.split_once('=') {
+            Some((key, value)) => flags.push((key.trim().to_owned(), value.to_owned())),
+            None => {
+                let why = "must be written KEY=VALUE".to_owned();
+                return Err(vec![ConfigProblem {
+                    origin: Origin::Flag,
+                    key: format!("--set {pair}"),
+                    why,
+                }]);
+            }
+        }
+    }
+    let path = matches.get_one::<PathBuf>("config");
+    load_checked(
+        table,
+        path.map(PathBuf::as_path),
+        &env,
+        &flags,
+        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()),
+    )
+}
+
+/// Loads, and refuses variables that carry the service's prefix but name no key: they are misspelt settings.
+fn load_checked(
+    table: &'static Table,
+    path: Option<&Path>,
+    env: &dyn Fn(&str) -> Option<String>,
+    flags: &[(String, String)],
+    names: impl Iterator<Item = String>,
+) -> Result<Config, Vec<ConfigProblem>> {
+    let text = path.map(config::read_file).transpose()?;
+    let file = path.zip(text.as_deref());
+    let config = Config::load(table, file, env, flags)?;
+    let rows = table.rows();
+    let mut problems: Vec<ConfigProblem> = names
+        .filter(|name| name.starts_with(table.env_prefix))
+        .filter(|name| !rows.iter().any(|row| table.env_name(row.name) == *name))
+        // A variable that the configuration names as the place of a secret is no setting.
+        .filter(|name| {
+            !config
+                .values()
+                .any(|(_, value)| value.to_toml().contains(name.as_str()))
+        })
+        .map(|name| {
+            let typed = name[table.env_prefix.len()..].to_ascii_lowercase();
+            let near = rows
+                .iter()
+                .map(|row| row.name)
+                .min_by_key(|row| crate::config::distance(&row.replace('.', "_"), &typed));
+            let near = near.map_or_else(String::new, |row| table.env_name(row));
+            ConfigProblem {
+                origin: Origin::Env(name),
+                key: String::new(),
+                why: format!("is not a known key; did you mean {near}?"),
+            }
+        })
+        .collect();
+    problems.sort_by_key(ToString::to_string);
+    if problems.is_empty() {
+        Ok(config)
+    } else {
+        Err(problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{CHASSIS_KEYS, Key};
+
+    static OWN: [Key; 1] = [Key::text(
+        "secret_from",
+        "",
+        "Where a secret is, as in env:NAME.",
+    )];
+    static TABLE: Table = Table {
+        service: "ron-test",
+        env_prefix: "RON_TEST_",
+        keys: &[CHASSIS_KEYS, &OWN],
+    };
+
+    fn check(names: &[&str], flags: &[(&str, &str)]) -> Result<Config, String> {
+        let flags: Vec<(String, String)> = flags
+            .iter()
+            .map(|(k, v)| ((*k).into(), (*v).into()))
+            .collect();
+        load_checked(
+            &TABLE,
+            None,
+            &|_| None,
+            &flags,
+            names.iter().map(|&name| name.to_owned()),
+        )
+        .map_err(|problems| {
+            problems
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        })
+    }
+
+    #[test]
+    fn misspelt_variables_are_refused_by_name() {
+        assert!(
+            check(
+                &[
+                    "PATH",
+                    "RON_TESTING",
+                    "RON_TEST_LOG_LEVEL",
+                    "RON_TEST_LIMITS_MAX_BODY_BYTES"
+                ],
+                &[]
+            )
+            .is_ok()
+        );
+        assert_eq!(
+            check(&["RON_TEST_LOG_LEVLE", "RON_TEST_BIND_ADR"], &[]).unwrap_err(),
+            "environment RON_TEST_BIND_ADR: is not a known key; did you mean RON_TEST_BIND_ADDR?\n\
+             environment RON_TEST_LOG_LEVLE: is not a known key; did you mean RON_TEST_LOG_LEVEL?"
+        );
+        assert!(check(&["RON_TEST_PASS"], &[("secret_from", "env:RON_TEST_PASS")]).is_ok());
+    }
+
+    #[test]
+    fn the_command_line_is_consistent_and_its_help_names_every_key() {
+        command(&TABLE).debug_assert();
+        let help = command(&TABLE).render_long_help().to_string();
+        for row in TABLE.rows() {
+            assert!(help.contains(row.name), "{} is missing", row.name);
+        }
+        let matches = command(&TABLE)
+            .try_get_matches_from(["ron-test", "check-config", "--set", "log.level=debug"])
+            .unwrap();
+        assert_eq!(load(&TABLE, &matches).unwrap().str("log.level"), "debug");
+        let matches = command(&TABLE)
+            .try_get_matches_from(["ron-test", "--set", "log.level"])
+            .unwrap();
+        assert!(
+            load(&TABLE, &matches).unwrap_err()[0]
+                .to_string()
+                .contains("KEY=VALUE")
+        );
+        let matches = command(&TABLE)
+            .try_get_matches_from(["ron-test", "-c", "/no/such.toml"])
+            .unwrap();
+        assert!(
+            load(&TABLE, &matches).unwrap_err()[0]
+                .to_string()
+                .contains("/no/such.toml")
+        );
+    }
+}

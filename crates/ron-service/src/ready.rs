@@ -1,0 +1,205 @@
+//! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
+
+use ron_kernel::{GaugeVec, LockSpec, RankedMutex, Registry, Supervisor};
+use ron_proto::status::{Health, Readiness};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The board's lock; every service lists it in its topology.
+pub const READY_LOCK: LockSpec = LockSpec {
+    name: "ready.board",
+    rank: 910,
+    guards: "causes of not being ready",
+};
+static READY_LOCK_SPEC: LockSpec = READY_LOCK;
+
+/// Seconds after which asking again makes sense while not ready.
+const RETRY_AFTER_S: u32 = 2;
+
+#[derive(Default)]
+struct Causes {
+    degraded: BTreeMap<&'static str, String>,
+    missing: BTreeMap<&'static str, String>,
+}
+
+/// Shared by all rooms of a service; clones are the same board. Causes are words from a closed set, such as `kms` or
+/// `store`; the reason beside each is a sentence for people.
+#[derive(Clone)]
+pub struct ReadyBoard {
+    causes: Arc<RankedMutex<Causes>>,
+    gauge: GaugeVec,
+}
+
+impl std::fmt::Debug for ReadyBoard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ReadyBoard").field(&self.causes()).finish()
+    }
+}
+
+impl ReadyBoard {
+    pub fn new(registry: &Registry) -> Self {
+        let gauge = registry.gauge_vec(
+            "readyz_degraded",
+            "1 for each cause that weakens or stops the service.",
+            &["cause"],
+        );
+        Self {
+            causes: Arc::new(RankedMutex::new(&READY_LOCK_SPEC, Causes::default())),
+            gauge,
+        }
+    }
+
+    /// Weakens the service; it stays ready.
+    pub fn degrade(&self, cause: &'static str, why: impl Into<String>) {
+        let why = why.into();
+        let new = self
+            .causes
+            .lock()
+            .degraded
+            .insert(cause, why.clone())
+            .is_none();
+        self.gauge.with_label_values(&[cause]).set(1);
+        if new {
+            tracing::warn!(event = "degraded", cause, why);
+        }
+    }
+
+    /// Takes a weakness back.
+    pub fn clear(&self, cause: &'static str) {
+        let was = self.causes.lock().degraded.remove(cause).is_some();
+        if was {
+            self.gauge.with_label_values(&[cause]).set(0);
+            tracing::info!(event = "degraded_cleared", cause);
+        }
+    }
+
+    /// Stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
+    pub fn missing(&self, cause: &'static str, why: impl Into<String>) {
+        let why = why.into();
+        let new = self
+            .causes
+            .lock()
+            .missing
+            .insert(cause, why.clone())
+            .is_none();
+        self.gauge.with_label_values(&[cause]).set(1);
+        if new {
+            tracing::warn!(event = "not_ready", cause, why);
+        }
+    }
+
+    /// What was missing is there.
+    pub fn present(&self, cause: &'static str) {
+        let was = self.causes.lock().missing.remove(cause).is_some();
+        if was {
+            self.gauge.with_label_values(&[cause]).set(0);
+            tracing::info!(event = "present", cause);
+        }
+    }
+
+    /// A reporter for one cause of weakness: `Some(why)` degrades, `None` clears.
+    pub fn hook(&self, cause: &'static str) -> impl Fn(Option<String>) + Send + Sync + 'static {
+        let board = self.clone();
+        move |why| match why {
+            Some(why) => board.degrade(cause, why),
+            None => board.clear(cause),
+        }
+    }
+
+    /// The board alone; [`readiness`] adds what the supervisor knows.
+    pub fn snapshot(&self) -> Readiness {
+        let causes = self.causes.lock();
+        let names = |map: &BTreeMap<&'static str, String>| {
+            map.keys().map(|name| (*name).to_owned()).collect()
+        };
+        let ready = causes.missing.is_empty();
+        Readiness {
+            ready,
+            degraded: names(&causes.degraded),
+            missing: names(&causes.missing),
+            retry_after: (!ready).then_some(RETRY_AFTER_S),
+        }
+    }
+
+    /// Every cause with its health and reason.
+    pub fn causes(&self) -> Vec<(&'static str, Health, String)> {
+        let causes = self.causes.lock();
+        let missing = causes
+            .missing
+            .iter()
+            .map(|(name, why)| (*name, Health::Down, why.clone()));
+        let degraded = causes
+            .degraded
+            .iter()
+            .map(|(name, why)| (*name, Health::Degraded, why.clone()));
+        missing.chain(degraded).collect()
+    }
+}
+
+/// The body of `/readyz`: the board, the threads, and whether the service is draining.
+pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
+    let mut readiness = board.snapshot();
+    for plane in supervisor.planes() {
+        if plane.live == 0 && plane.total > 0 && !supervisor.draining() {
+            readiness.missing.push(plane.name.to_owned());
+        } else if plane.live < plane.total && !supervisor.draining() {
+            readiness.degraded.push(plane.name.to_owned());
+        }
+    }
+    if supervisor.draining() {
+        readiness.missing.push("draining".to_owned());
+    }
+    if supervisor.fatal().is_some() {
+        readiness.missing.push("fatal".to_owned());
+    }
+    readiness.missing.sort();
+    readiness.degraded.sort();
+    readiness.ready = readiness.missing.is_empty();
+    readiness.retry_after = (!readiness.ready).then_some(RETRY_AFTER_S);
+    readiness
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_come_and_go() {
+        let registry = Registry::new("t");
+        let board = ReadyBoard::new(&registry);
+        assert!(board.snapshot().ready);
+        board.degrade("kms", "no answer");
+        board.missing("store", "disk full");
+        board.missing("store", "disk still full");
+        let snapshot = board.snapshot();
+        assert_eq!((snapshot.ready, snapshot.retry_after), (false, Some(2)));
+        assert_eq!(
+            (snapshot.degraded, snapshot.missing),
+            (vec!["kms".to_owned()], vec!["store".to_owned()])
+        );
+        assert_eq!(
+            board.causes()[0],
+            ("store", Health::Down, "disk still full".to_owned())
+        );
+        assert!(
+            registry
+                .render()
+                .contains("t_readyz_degraded{cause=\"store\"} 1"),
+            "{}",
+            registry.render()
+        );
+        board.present("store");
+        board.clear("never there");
+        assert!(board.snapshot().ready);
+        assert!(
+            registry
+                .render()
+                .contains("t_readyz_degraded{cause=\"store\"} 0")
+        );
+        let hook = board.hook("auth");
+        hook(Some("no keys".into()));
+        assert_eq!(board.snapshot().degraded, ["auth", "kms"]);
+        hook(None);
+        assert_eq!(board.snapshot().degraded, ["kms"]);
+    }
+}

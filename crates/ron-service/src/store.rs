@@ -1,0 +1,386 @@
+//! One SQLite file per service: WAL, `synchronous=FULL`, numbered forward-only migrations. A failed commit poisons
+//! the store: writes are refused from then on, reads go on, and only a restart helps.
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Migration {
+    pub version: u32,
+    pub name: &'static str,
+    pub sql: &'static str,
+}
+
+/// What can go wrong with a store.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    #[error(
+        "the store {path} is of format {found}, this program knows up to {known}; use a newer program"
+    )]
+    Newer {
+        path: String,
+        found: u32,
+        known: u32,
+    },
+    #[error("the store {path} is not intact: {why}; restore it from a backup")]
+    Damaged { path: String, why: String },
+    #[error("migration {version} ({name}) failed and was rolled back: {source}")]
+    Migration {
+        version: u32,
+        name: &'static str,
+        source: rusqlite::Error,
+    },
+    #[error("the store is closed for writing since an earlier commit failed; restart the service")]
+    Poisoned,
+    #[error(
+        "the commit failed, so it is not known to be durable: {0}; the store is closed for writing"
+    )]
+    Commit(rusqlite::Error),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+/// Shared sign that a store no longer takes writes; readiness looks at it.
+#[derive(Clone, Debug, Default)]
+pub struct Poison(Arc<AtomicBool>);
+
+impl Poison {
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+    fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The writing connection. Owned by one thread: it can be sent to it, not shared.
+#[derive(Debug)]
+pub struct Store {
+    conn: Connection,
+    poison: Poison,
+}
+
+impl Store {
+    /// Opens or makes the file and brings its schema up to date. The directory must be locked by the caller.
+    pub fn open(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let conn = Connection::open_with_flags(path, flags)?;
+        // WAL commits are durable only with FULL; NORMAL may lose the last ones with the power.
+        let mode: String =
+            conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+        let shown = path.display().to_string();
+        if mode != "wal" {
+            return Err(StoreError::Damaged {
+                path: shown,
+                why: format!("journal mode is {mode}, not wal"),
+            });
+        }
+        Self::prepare(conn, &shown, migrations)
+    }
+
+    /// The same schema in memory, for `amnesia = true` and tests.
+    pub fn memory(migrations: &[Migration]) -> Result<Self, StoreError> {
+        Self::prepare(Connection::open_in_memory()?, "in memory", migrations)
+    }
+
+    fn prepare(
+        conn: Connection,
+        shown: &str,
+        migrations: &[Migration],
+    ) -> Result<Self, StoreError> {
+        conn.pragma_update(None, "synchronous", "FULL")?;
+        conn.pragma_update(None, "foreign_keys", "ON")?;
+        conn.pragma_update(None, "trusted_schema", "OFF")?;
+        conn.busy_timeout(Duration::from_secs(2))?;
+        let check: String = conn.pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        if check != "ok" {
+            return Err(StoreError::Damaged {
+                path: shown.to_owned(),
+                why: check,
+            });
+        }
+        migrate(&conn, shown, migrations)?;
+        Ok(Self {
+            conn,
+            poison: Poison::default(),
+        })
+    }
+
+    /// Runs `work` in one immediate transaction and commits it. An error of `work` rolls everything back. When this
+    /// returns `Ok`, the change is on the disk.
+    pub fn write<T, E: From<StoreError>>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.poison.is_set() {
+            return Err(StoreError::Poisoned.into());
+        }
+        let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)
+            .map_err(|error| self.judge(error))?;
+        let value = work(&tx)?; // dropped on error: rolled back
+        tx.commit().map_err(|error| {
+            self.poison.set();
+            tracing::error!(event = "store_poisoned", reason = "commit", error = %error);
+            StoreError::Commit(error)
+        })?;
+        Ok(value)
+    }
+
+    /// Runs queries outside a transaction; must not change anything.
+    pub fn read<T, E: From<StoreError>>(
+        &self,
+        look: impl FnOnce(&Connection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        look(&self.conn)
+    }
+
+    /// A disk that fails on begin has failed for writing as well.
+    fn judge(&self, error: rusqlite::Error) -> StoreError {
+        let io = matches!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::SystemIoFailure | rusqlite::ErrorCode::DatabaseCorrupt)
+        );
+        if io {
+            self.poison.set();
+            tracing::error!(event = "store_poisoned", reason = "begin", error = %error);
+        }
+        StoreError::Sqlite(error)
+    }
+
+    pub fn poison(&self) -> Poison {
+        self.poison.clone()
+    }
+    pub fn poisoned(&self) -> bool {
+        self.poison.is_set()
+    }
+
+    /// Writes a consistent copy while the store is in use; `to` must not exist.
+    pub fn backup_to(&self, to: &Path) -> Result<(), StoreError> {
+        let to = to.to_string_lossy().into_owned();
+        self.conn.execute("VACUUM INTO ?1", [to])?;
+        Ok(())
+    }
+
+    /// A read-only connection of its own, for other threads and for verifiers; works on a live store, on a copy, and
+    /// on a directory that cannot be written.
+    pub fn reader(path: &Path) -> Result<Connection, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_URI;
+        let probe = |conn: Connection| -> rusqlite::Result<Connection> {
+            conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?;
+            conn.busy_timeout(Duration::from_secs(2))?;
+            Ok(conn)
+        };
+        let opened = Connection::open_with_flags(path, flags).and_then(probe);
+        let Err(first) = opened else {
+            return Ok(opened?);
+        };
+        // Without a log beside it the file alone is the whole truth, so it can be read without a shared index.
+        let wal = path.with_file_name(format!(
+            "{}-wal",
+            path.file_name().unwrap_or_default().to_string_lossy()
+        ));
+        let settled = std::fs::metadata(wal).map_or(true, |meta| meta.len() == 0);
+        if !settled {
+            return Err(first.into());
+        }
+        let uri = format!("file:{}?immutable=1", uri_path(path));
+        Ok(Connection::open_with_flags(uri, flags).and_then(probe)?)
+    }
+}
+
+fn uri_path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    text.replace('%', "%25")
+        .replace('?', "%3f")
+        .replace('#', "%23")
+}
+
+fn migrate(conn: &Connection, shown: &str, migrations: &[Migration]) -> Result<(), StoreError> {
+    let known = migrations.last().map_or(0, |last| last.version);
+    let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if found > known {
+        return Err(StoreError::Newer {
+            path: shown.to_owned(),
+            found,
+            known,
+        });
+    }
+    for (step, expected) in migrations.iter().zip(1..) {
+        assert!(
+            step.version == expected,
+            "migrations are numbered 1, 2, 3 ...; {} is out of place",
+            step.name
+        );
+        if step.version <= found {
+            continue;
+        }
+        let failed = |source| StoreError::Migration {
+            version: step.version,
+            name: step.name,
+            source,
+        };
+        let tx =
+            Transaction::new_unchecked(conn, TransactionBehavior::Immediate).map_err(failed)?;
+        tx.execute_batch(step.sql).map_err(failed)?;
+        tx.pragma_update(None, "user_version", step.version)
+            .map_err(failed)?;
+        tx.commit().map_err(failed)?;
+        tracing::info!(
+            event = "store_migrated",
+            version = step.version,
+            name = step.name
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Migration = Migration {
+        version: 1,
+        name: "begin",
+        sql: "CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT NOT NULL) STRICT;",
+    };
+    const TWO: Migration = Migration {
+        version: 2,
+        name: "add w",
+        sql: "ALTER TABLE t ADD COLUMN w TEXT;",
+    };
+
+    fn put(store: &Store, k: i64) -> Result<(), StoreError> {
+        store.write(|tx| {
+            tx.execute("INSERT INTO t (k, v) VALUES (?1, 'x')", [k])?;
+            Ok(())
+        })
+    }
+
+    fn count(conn: &Connection) -> i64 {
+        conn.query_row("SELECT count(*) FROM t", [], |row| row.get(0))
+            .unwrap()
+    }
+
+    #[test]
+    fn it_migrates_forward_and_refuses_a_newer_format() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        put(&Store::open(&path, &[ONE]).unwrap(), 1).unwrap();
+        let store = Store::open(&path, &[ONE, TWO]).unwrap();
+        store
+            .write(|tx| Ok::<_, StoreError>(tx.execute("UPDATE t SET w = 'y'", [])?))
+            .unwrap();
+        let settings: (String, i64) = store
+            .read(|c| {
+                let mode = c.pragma_query_value(None, "journal_mode", |r| r.get(0))?;
+                Ok::<_, StoreError>((
+                    mode,
+                    c.pragma_query_value(None, "synchronous", |r| r.get(0))?,
+                ))
+            })
+            .unwrap();
+        assert_eq!(settings, ("wal".to_owned(), 2), "WAL and FULL");
+        drop(store);
+        let error = Store::open(&path, &[ONE]).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                StoreError::Newer {
+                    found: 2,
+                    known: 1,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let broken = Migration {
+            version: 3,
+            name: "broken",
+            sql: "CREATE TABLE u (a); CREATE TABLE nonsense oops;",
+        };
+        let error = Store::open(&path, &[ONE, TWO, broken]).unwrap_err();
+        assert!(
+            matches!(error, StoreError::Migration { version: 3, .. }),
+            "{error}"
+        );
+        let store = Store::open(&path, &[ONE, TWO]).expect("the failed step left nothing behind");
+        let tables: i64 = store
+            .read(|c| {
+                Ok::<_, StoreError>(c.query_row(
+                    "SELECT count(*) FROM sqlite_schema WHERE name = 'u'",
+                    [],
+                    |r| r.get(0),
+                )?)
+            })
+            .unwrap();
+        assert_eq!(tables, 0);
+    }
+
+    #[test]
+    fn an_error_rolls_back_and_a_failed_commit_poisons() {
+        let store = Store::memory(&[
+            ONE,
+            Migration {
+                version: 2,
+                name: "deferred",
+                sql: "CREATE TABLE c (t INTEGER REFERENCES t(k) DEFERRABLE INITIALLY DEFERRED);",
+            },
+        ])
+        .unwrap();
+        let refused: Result<(), StoreError> = store.write(|tx| {
+            tx.execute("INSERT INTO t (k, v) VALUES (1, 'x')", [])?;
+            Err(StoreError::Sqlite(rusqlite::Error::InvalidQuery))
+        });
+        assert!(refused.is_err());
+        assert_eq!(
+            store.read(|c| Ok::<_, StoreError>(count(c))).unwrap(),
+            0,
+            "rolled back"
+        );
+        put(&store, 1).unwrap();
+        // A deferred constraint fails at the commit itself, as a disk would.
+        let failed: Result<usize, StoreError> =
+            store.write(|tx| Ok(tx.execute("INSERT INTO c (t) VALUES (99)", [])?));
+        assert!(matches!(failed, Err(StoreError::Commit(_))), "{failed:?}");
+        assert!(store.poisoned() && store.poison().is_set());
+        assert!(matches!(put(&store, 2), Err(StoreError::Poisoned)));
+        assert_eq!(
+            store.read(|c| Ok::<_, StoreError>(count(c))).unwrap(),
+            1,
+            "reads go on"
+        );
+    }
+
+    #[test]
+    fn readers_see_a_live_store_a_backup_and_a_read_only_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let store = Store::open(&path, &[ONE]).unwrap();
+        let reader = Store::reader(&path).unwrap();
+        put(&store, 1).unwrap();
+        assert_eq!(count(&reader), 1);
+        assert!(reader.execute("DELETE FROM t", []).is_err(), "read-only");
+        let copy = dir.path().join("copy.db");
+        store.backup_to(&copy).unwrap();
+        assert_eq!(count(&Store::reader(&copy).unwrap()), 1);
+        assert!(store.backup_to(&copy).is_err(), "a backup never overwrites");
+        assert!(Store::reader(&dir.path().join("none.db")).is_err());
+    }
+
+    #[test]
+    fn a_damaged_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        std::fs::write(&path, b"this is no database at all, whatever its name says").unwrap();
+        assert!(Store::open(&path, &[ONE]).is_err());
+    }
+}

@@ -1,0 +1,298 @@
+//! The rows that the chassis adds to every service's topology table, and how to find a row.
+
+use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
+
+/// Makes a service's [`Topology`]: the chassis rows with this thread name prefix, then the service's own.
+///
+/// ```
+/// use ron_kernel::{Count, Stage, ThreadSpec, Topology};
+/// static TOPOLOGY: Topology = ron_service::topology! {
+///     service: "ron-kms",
+///     prefix: "kms",
+///     auth: { queue: ron_service::topology::AUTH_QUEUE, locks: [] },
+///     threads: [ThreadSpec { name: "kms-audit", count: Count::One, stage: Stage::Write, critical: true, job: "appends" }],
+///     queues: [],
+///     locks: [],
+/// };
+/// assert!(TOPOLOGY.threads.iter().any(|row| row.name == "kms-http-poll"));
+/// ```
+///
+/// The `auth` part may be left out; then the rows of ron-auth's queue and locks are the standard ones.
+#[macro_export]
+macro_rules! topology {
+    (
+        service: $service:expr,
+        prefix: $prefix:literal,
+        $(auth: { queue: $queue:expr, locks: [$($auth_lock:expr),* $(,)?] },)?
+        threads: [$($thread:expr),* $(,)?],
+        queues: [$($own_queue:expr),* $(,)?],
+        locks: [$($lock:expr),* $(,)?] $(,)?
+    ) => {
+        $crate::topology::Topology {
+            service: $service,
+            threads: &[
+                $crate::topology::http_poll(concat!($prefix, "-http-poll")),
+                $crate::topology::http_workers(concat!($prefix, "-http-")),
+                $crate::topology::ops_poll(concat!($prefix, "-ops-poll")),
+                $crate::topology::ops_workers(concat!($prefix, "-ops-")),
+                $crate::topology::auth_keys(concat!($prefix, "-auth-keys")),
+                $crate::topology::auth_feed(concat!($prefix, "-auth-feed")),
+                $($thread),*
+            ],
+            queues: &[
+                $crate::topology::HTTP_QUEUE,
+                $crate::topology::OPS_QUEUE,
+                $crate::topology::AUTH_QUEUE,
+                $($own_queue),*
+            ],
+            locks: &[
+                $($lock,)*
+                $crate::topology::CLIENT_LOCK,
+                $crate::topology::FRONT_LOCKS[0],
+                $crate::topology::FRONT_LOCKS[1],
+                $crate::topology::FRONT_LOCKS[2],
+                $crate::topology::AUTH_LOCKS[0],
+                $crate::topology::AUTH_LOCKS[1],
+                $crate::topology::READY_LOCK,
+                $crate::topology::HOOKS_LOCK,
+                $crate::topology::CHECKPOINT_LOCK,
+            ],
+        }
+    };
+}
+
+pub use crate::chassis::HOOKS_LOCK;
+pub use crate::log_host::CHECKPOINT_LOCK;
+pub use crate::ready::READY_LOCK;
+#[doc(hidden)]
+pub use ron_http::{CLIENT_LOCK, FRONT_LOCKS};
+#[doc(hidden)]
+pub use ron_kernel::Topology;
+
+#[doc(hidden)]
+pub const fn http_poll(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Front,
+        critical: true,
+        job: "accepts API connections and watches idle ones",
+    }
+}
+#[doc(hidden)]
+pub const fn http_workers(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::Pool("http.workers"),
+        stage: Stage::Front,
+        critical: false,
+        job: "reads API requests, runs handlers, writes answers",
+    }
+}
+#[doc(hidden)]
+pub const fn ops_poll(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Front,
+        critical: true,
+        job: "accepts health and metrics connections",
+    }
+}
+#[doc(hidden)]
+pub const fn ops_workers(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::Pool("ops.workers"),
+        stage: Stage::Front,
+        critical: false,
+        job: "answers health, metrics, status and actions",
+    }
+}
+#[doc(hidden)]
+pub const fn auth_keys(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Intake,
+        critical: false,
+        job: "reads the issuer's keys by interval",
+    }
+}
+#[doc(hidden)]
+pub const fn auth_feed(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Intake,
+        critical: false,
+        job: "follows the issuer's revocations",
+    }
+}
+
+/// Between the API's poll thread and its workers.
+pub const HTTP_QUEUE: QueueSpec = QueueSpec {
+    name: "http",
+    capacity: 2176,
+    overflow: Overflow::RejectNew,
+    from: "http-poll",
+    to: "http workers",
+    when_full: "cannot be: it holds connections and is larger than max_conns",
+};
+/// Between the health port's poll thread and its workers.
+pub const OPS_QUEUE: QueueSpec = QueueSpec {
+    name: "ops",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "ops-poll",
+    to: "ops workers",
+    when_full: "cannot be: it holds connections and is larger than their number",
+};
+/// The row of ron-auth's refresh queue; a crate of the same storey, so its text is repeated here and a test in the
+/// services compares.
+pub const AUTH_QUEUE: QueueSpec = QueueSpec {
+    name: "auth_refresh",
+    capacity: 1,
+    overflow: Overflow::DropOldest,
+    from: "request handlers",
+    to: "auth-keys",
+    when_full: "a refresh is already asked for; nothing is lost",
+};
+/// The rows of ron-auth's locks, as [`AUTH_QUEUE`].
+pub const AUTH_LOCKS: [LockSpec; 2] = [
+    LockSpec {
+        name: "auth.cache",
+        rank: 902,
+        guards: "verified tokens by hash, 8 shards",
+    },
+    LockSpec {
+        name: "auth.meter",
+        rank: 903,
+        guards: "use of rate and budget caveats by token id",
+    },
+];
+
+/// The row with this name.
+///
+/// # Panics
+/// When there is none: tables are constants, so this shows at the first start.
+pub fn topology_thread(topology: &'static Topology, name: &str) -> &'static ThreadSpec {
+    let found = topology.threads.iter().find(|row| row.name == name);
+    found.unwrap_or_else(|| panic!("no thread {name} in the topology of {}", topology.service))
+}
+
+/// As [`topology_thread`], for queues.
+///
+/// # Panics
+/// When there is none.
+pub fn topology_queue(topology: &'static Topology, name: &str) -> &'static QueueSpec {
+    let found = topology.queues.iter().find(|row| row.name == name);
+    found.unwrap_or_else(|| panic!("no queue {name} in the topology of {}", topology.service))
+}
+
+/// As [`topology_thread`], for locks.
+///
+/// # Panics
+/// When there is none.
+pub fn topology_lock(topology: &'static Topology, name: &str) -> &'static LockSpec {
+    let found = topology.locks.iter().find(|row| row.name == name);
+    found.unwrap_or_else(|| panic!("no lock {name} in the topology of {}", topology.service))
+}
+
+/// The one row whose name ends so.
+pub(crate) fn row_ending(
+    topology: &'static Topology,
+    suffix: &str,
+) -> Result<&'static ThreadSpec, String> {
+    let found = topology
+        .threads
+        .iter()
+        .find(|row| row.name.ends_with(suffix));
+    found.ok_or_else(|| {
+        format!(
+            "the topology of {} lacks a *{suffix} thread; make it with ron_service::topology!",
+            topology.service
+        )
+    })
+}
+
+/// What is wrong with a table: names too long or twice, ranks twice. For the services' tests; empty when all is well.
+pub fn topology_faults(topology: &Topology) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut twice = |what: &str, mut names: Vec<String>| {
+        names.sort();
+        for pair in names.windows(2).filter(|pair| pair[0] == pair[1]) {
+            faults.push(format!("{what} {} is there twice", pair[0]));
+        }
+    };
+    twice(
+        "thread",
+        topology
+            .threads
+            .iter()
+            .map(|row| row.name.to_owned())
+            .collect(),
+    );
+    twice(
+        "queue",
+        topology
+            .queues
+            .iter()
+            .map(|row| row.name.to_owned())
+            .collect(),
+    );
+    twice(
+        "lock",
+        topology
+            .locks
+            .iter()
+            .map(|row| row.name.to_owned())
+            .collect(),
+    );
+    twice(
+        "rank",
+        topology
+            .locks
+            .iter()
+            .map(|row| row.rank.to_string())
+            .collect(),
+    );
+    for row in topology.threads {
+        // Pool members carry up to two digits.
+        let digits = if matches!(row.count, Count::One) {
+            0
+        } else {
+            2
+        };
+        if row.name.len() + digits > 15 {
+            faults.push(format!(
+                "thread {} is longer than Linux shows (15 bytes)",
+                row.name
+            ));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SAMPLE: Topology = crate::topology! {
+        service: "svc-sample", prefix: "pass",
+        threads: [ThreadSpec { name: "pass-work-", count: Count::Pool("workers"), stage: Stage::Work, critical: false, job: "works" }],
+        queues: [QueueSpec { name: "work", capacity: 4, overflow: Overflow::RejectNew, from: "http", to: "work", when_full: "429" }],
+        locks: [LockSpec { name: "sample", rank: 10, guards: "nothing" }],
+    };
+
+    #[test]
+    fn the_macro_joins_chassis_rows_and_own_rows_without_a_fault() {
+        assert_eq!(topology_faults(&SAMPLE), Vec::<String>::new());
+        assert_eq!(topology_thread(&SAMPLE, "pass-work-").job, "works");
+        assert_eq!(topology_queue(&SAMPLE, "work").capacity, 4);
+        assert_eq!(topology_lock(&SAMPLE, "sample").rank, 10);
+        assert!(row_ending(&SAMPLE, "-http-poll").is_ok() && row_ending(&SAMPLE, "-none").is_err());
+        let ranks: Vec<u16> = SAMPLE.locks.iter().map(|row| row.rank).collect();
+        assert!(ranks.is_sorted(), "{ranks:?}");
+    }
+}
