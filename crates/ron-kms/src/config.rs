@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ron_proto::values::Alg;
-use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
+use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 
 use crate::keys::material::SUPPORTED;
 
@@ -126,7 +126,7 @@ pub struct Settings {
 
 impl Settings {
     /// Checks what the table alone cannot: keys that depend on each other.
-    pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
+    pub fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
         let mut problems = Vec::new();
         let amnesia = config.bool("amnesia");
         let backend = match config.str("backend") {
@@ -134,22 +134,22 @@ impl Settings {
             _ => BackendKind::Memory,
         };
         if backend == BackendKind::Memory && !amnesia {
-            problems.push("backend = \"memory\" needs amnesia = true: keys would be lost at the next stop".into());
+            problems.push(config.problem("backend", "is memory, which needs amnesia = true: keys would be lost at the next stop"));
         }
         let data_dir = config.path_opt("data_dir").map(PathBuf::from);
         if backend == BackendKind::File && data_dir.is_none() {
-            problems.push("data_dir is not set: the file backend needs one (or set amnesia = true)".into());
+            problems.push(config.problem("data_dir", "is not set: the file backend needs one (or set amnesia = true)"));
         }
         for key in ["audit.anchor_dir", "seal.key_file", "seal.passphrase_file"] {
             if amnesia && config.is_set(key) {
-                problems.push(format!("{key} is set, but amnesia = true uses nothing on disk; drop one of the two"));
+                problems.push(config.problem(key, "is set, but amnesia = true uses nothing on disk; drop one of the two"));
             }
         }
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
         if origin.as_deref().is_some_and(|o| o.chars().any(|c| c.is_control() || c.is_whitespace() || c == '+')) {
-            problems.push("audit.origin may hold no spaces, control characters or `+`".into());
+            problems.push(config.problem("audit.origin", "may hold no spaces, control characters or `+`"));
         }
         if !problems.is_empty() {
             return Err(problems);
@@ -184,11 +184,11 @@ fn seal_source(
     config: &Config,
     data_dir: Option<&std::path::Path>,
     amnesia: bool,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<ConfigProblem>,
 ) -> SealSource {
     match (config.path_opt("seal.key_file"), config.path_opt("seal.passphrase_file")) {
         (Some(_), Some(_)) => {
-            problems.push("seal.key_file and seal.passphrase_file are both set; drop one".into());
+            problems.push(config.problem("seal.key_file", "and seal.passphrase_file are both set; drop one"));
             SealSource::Ephemeral
         }
         (Some(path), None) => SealSource::KeyFile { path: path.into(), may_create: false },
@@ -202,17 +202,17 @@ fn seal_source(
     }
 }
 
-fn algs(config: &Config, problems: &mut Vec<String>) -> Vec<Alg> {
+fn algs(config: &Config, problems: &mut Vec<ConfigProblem>) -> Vec<Alg> {
     let mut algs = Vec::new();
     for name in config.list("algs") {
         match name.parse::<Alg>() {
             Ok(alg) if SUPPORTED.contains(&alg) => algs.push(alg),
-            Ok(alg) => problems.push(format!("algs: {alg} is not offered by the file and memory backends")),
-            Err(error) => problems.push(format!("algs: {error}")),
+            Ok(alg) => problems.push(config.problem("algs", format!("{alg} is not offered by the file and memory backends"))),
+            Err(error) => problems.push(config.problem("algs", error.to_string())),
         }
     }
     if algs.is_empty() && problems.is_empty() {
-        problems.push("algs is empty: name at least one of ed25519, ecdsa-p256".into());
+        problems.push(config.problem("algs", "is empty: name at least one of ed25519, ecdsa-p256"));
     }
     algs
 }
@@ -225,7 +225,7 @@ mod tests {
         let flags: Vec<_> = flags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let config = Config::load(&TABLE, None, &|_| None, &flags)
             .map_err(|p| p.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        Settings::from_config(&config)
+        Settings::from_config(&config).map_err(|p| p.iter().map(ToString::to_string).collect())
     }
 
     #[test]

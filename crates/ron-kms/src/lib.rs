@@ -1,7 +1,26 @@
-//! ron-kms
+//! ron-kms: custody of keys and signing, with an audit log that strangers can verify.
+//!
+//! ```text
+//!  HTTP workers ──> sign queue ──> signers ──────────┐ room for the leaf is reserved first
+//!       │                            │ checkpoints   ▼
+//!       │                            ▼            audit queue ──> kms-audit: append, fdatasync,
+//!       ├──> store queue ──> kms-store ──────────────^                then the answers leave
+//!       │                      │ SQLite, sealed      kms-ckpt: signed checkpoints
+//!       │                      ▼
+//!       └── verify, read <── KeyIndex (snapshot: key, version, public and private key at once)
+//! ```
+//!
+//! **Invariants.** No signature leaves before its leaf is durable. A private key leaves memory only
+//! sealed. A signature, its version and its public key come from one snapshot. One thread writes
+//! the store, one writes the log. When the log cannot be trusted or written, nothing is signed or
+//! changed, and verification still works.
+//!
+//! The engine works without HTTP ([`engine::Engine`]); [`start`] puts it on the chassis.
+
 pub mod api;
 pub mod audit;
 pub mod config;
+pub mod engine;
 pub mod error;
 pub mod keys;
 pub mod metrics;
@@ -9,3 +28,67 @@ pub mod replay;
 pub mod store;
 pub mod topology;
 pub mod work;
+
+use ron_auth::RonAuthorizer;
+use ron_proto::scope;
+use ron_service::log_host::{self, Base, LogHost};
+use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
+
+use audit::leaf::Op;
+use config::Settings;
+use engine::{Engine, EngineParts};
+use topology::TOPOLOGY;
+
+/// Starts the service on the sockets of `parts`. Touches no signal, logger, environment or exit.
+pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
+    let settings = Settings::from_config(&config).map_err(StartError::Config)?;
+    let data_dir = DataDir::open(&config)?;
+    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
+    let authorizer = RonAuthorizer::from_section(
+        TOPOLOGY.service,
+        &config.section("auth"),
+        &[],
+        &chassis.registry,
+        chassis.clock.clone(),
+    )
+    .map_err(StartError::config_text)?;
+    authorizer.on_state(chassis.ready.hook("auth"));
+    authorizer.spawn(&chassis.sup, &TOPOLOGY);
+    chassis.authorizer = authorizer.clone();
+    chassis.capabilities(&capabilities(&settings));
+    let engine = Engine::start(
+        settings,
+        EngineParts {
+            sup: chassis.sup.clone(),
+            registry: chassis.registry.clone(),
+            km: chassis.km.clone(),
+            clock: chassis.clock.clone(),
+            random: chassis.random.clone(),
+            ready: chassis.ready.clone(),
+            disk: None,
+        },
+    )
+    .map_err(StartError::failed)?;
+    let kms = engine.kms.clone();
+    chassis.on_reload(move |config| {
+        authorizer.reload(&config.section("auth"))?;
+        kms.log_service(Op::Reload, "configuration reloaded").map_err(|e| e.to_string())
+    });
+    // The directory stays locked until the last thread has ended.
+    chassis.on_drained(move || drop(data_dir));
+    let mut router = api::router(&engine.kms);
+    if let Some(reader) = engine.reader {
+        let host = LogHost { reader, vkey: engine.vkey, entries_scope: scope::KMS_READ };
+        router = router.add_all(log_host::routes(Base::Audit, &host));
+    }
+    chassis.serve(router)
+}
+
+fn capabilities(settings: &Settings) -> Vec<&'static str> {
+    let mut names = vec!["audit", "sign", "verify", settings.backend.as_str()];
+    names.extend(settings.algs.iter().map(|alg| alg.as_str()));
+    names
+}
+
+#[cfg(test)]
+mod tests;

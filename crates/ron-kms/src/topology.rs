@@ -9,38 +9,6 @@
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// HTTP threads of the API port.
-pub const API_POLL: ThreadSpec = ThreadSpec {
-    name: "kms-api-poll",
-    count: Count::One,
-    stage: Stage::Front,
-    critical: true,
-    job: "accepts and parks API connections",
-};
-/// Workers of the API port.
-pub const API_WORKERS: ThreadSpec = ThreadSpec {
-    name: "kms-api-",
-    count: Count::Pool("http.workers"),
-    stage: Stage::Front,
-    critical: false,
-    job: "reads requests, authorises, verifies, hands work on",
-};
-/// HTTP threads of the health port.
-pub const HEALTH_POLL: ThreadSpec = ThreadSpec {
-    name: "kms-hlt-poll",
-    count: Count::One,
-    stage: Stage::Front,
-    critical: true,
-    job: "accepts and parks health connections",
-};
-/// The worker of the health port.
-pub const HEALTH_WORKERS: ThreadSpec = ThreadSpec {
-    name: "kms-hlt-",
-    count: Count::Pool("1"),
-    stage: Stage::Front,
-    critical: false,
-    job: "health, metrics, status, topology",
-};
 /// Signers.
 pub const SIGNERS: ThreadSpec = ThreadSpec {
     name: "kms-signer",
@@ -63,7 +31,15 @@ pub const AUDIT: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Write,
     critical: true,
-    job: "append leaves, sync, then answer; sign checkpoints",
+    job: "append leaves, sync, then answer",
+};
+/// Checkpoints of the audit log.
+pub const CHECKPOINT: ThreadSpec = ThreadSpec {
+    name: "kms-ckpt",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "sign and store checkpoints: 1 s after a leaf, after 5,000 leaves, at shutdown",
 };
 /// Background verification of the audit log.
 pub const SCRUB: ThreadSpec = ThreadSpec {
@@ -73,39 +49,12 @@ pub const SCRUB: ThreadSpec = ThreadSpec {
     critical: false,
     job: "verify the whole audit log at start and every audit.scrub_interval",
 };
-/// Background refresh of the passport keys.
-pub const JWKS: ThreadSpec = ThreadSpec {
-    name: "kms-jwks",
-    count: Count::One,
-    stage: Stage::Intake,
-    critical: false,
-    job: "refresh the issuer's public keys and revocations",
-};
-
-/// Requests read by the API port.
-pub const API_QUEUE: QueueSpec = QueueSpec {
-    name: "api",
-    capacity: 1024,
-    overflow: Overflow::RejectNew,
-    from: "kms-api-poll",
-    to: "kms-api-",
-    when_full: "429 busy",
-};
-/// Requests read by the health port.
-pub const HEALTH_QUEUE: QueueSpec = QueueSpec {
-    name: "health",
-    capacity: 64,
-    overflow: Overflow::RejectNew,
-    from: "kms-hlt-poll",
-    to: "kms-hlt-",
-    when_full: "429 busy",
-};
 /// Sign requests.
 pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     name: "sign",
     capacity: 512,
     overflow: Overflow::RejectNew,
-    from: "kms-api-",
+    from: "kms-http-",
     to: "kms-signer",
     when_full: "429 busy",
 };
@@ -114,7 +63,7 @@ pub const STORE_QUEUE: QueueSpec = QueueSpec {
     name: "store",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-api-, kms-signer",
+    from: "kms-http-, kms-signer",
     to: "kms-store",
     when_full: "429 busy",
 };
@@ -129,6 +78,16 @@ pub const AUDIT_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy, after waiting 200 ms for room before signing",
 };
 
+/// Wakes of the checkpoint thread: at most one of each kind is under way.
+pub const CHECKPOINT_QUEUE: QueueSpec = QueueSpec {
+    name: "checkpoint",
+    capacity: 4,
+    overflow: Overflow::RejectNew,
+    from: "kms-audit",
+    to: "kms-ckpt",
+    when_full: "nothing: a wake is already waiting",
+};
+
 /// Guards [`crate::replay::Replay`].
 pub const REPLAY_LOCK: LockSpec =
     LockSpec { name: "replay", rank: 10, guards: "operation ids of sign requests" };
@@ -136,20 +95,21 @@ pub const REPLAY_LOCK: LockSpec =
 pub const WRITER_SLOT: LockSpec =
     LockSpec { name: "writer_slot", rank: 20, guards: "a writer's state while its thread is not running" };
 
-/// The whole table.
-pub static TOPOLOGY: Topology = Topology {
+/// The whole table, with the rows of the chassis.
+pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
-    threads: &[
-        API_POLL,
-        API_WORKERS,
-        HEALTH_POLL,
-        HEALTH_WORKERS,
-        JWKS,
-        SCRUB,
-        SIGNERS,
-        STORE,
-        AUDIT,
-    ],
-    queues: &[API_QUEUE, HEALTH_QUEUE, SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE],
-    locks: &[REPLAY_LOCK, WRITER_SLOT],
+    prefix: "kms",
+    threads: [SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT],
+    queues: [SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE],
+    locks: [REPLAY_LOCK, WRITER_SLOT],
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        assert_eq!(ron_service::topology_faults(&TOPOLOGY), Vec::<String>::new());
+    }
+}

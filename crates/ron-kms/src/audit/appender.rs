@@ -1,12 +1,16 @@
 //! The appender thread: collects what waits, makes its leaves durable at once, then answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{Credit, Deadline, Receiver, Recv, ShutdownTrigger, ThreadCtx};
+use ron_service::ReadyBoard;
 
+use super::checkpoint::Signal;
 use super::health::{AuditHealth, Fault};
 use super::leaf::{Leaf, Op};
 use super::writer::{AuditWriter, Draft};
+use crate::metrics::Metrics;
 use crate::work::answer::Done;
 
 /// A result that waits for its leaves.
@@ -31,6 +35,12 @@ pub struct Appender {
     pub origin: String,
     /// Most leaves of one append.
     pub batch_leaves: usize,
+    /// Tells the checkpoint thread.
+    pub signal: Arc<Signal>,
+    /// Where an overdue checkpoint is shown.
+    pub ready: ReadyBoard,
+    /// Metrics.
+    pub metrics: Metrics,
     /// Fired when the last leaf is written.
     pub finished: ShutdownTrigger,
 }
@@ -46,7 +56,7 @@ impl Appender {
                     self.collect(&mut batch);
                     self.tick(&mut batch);
                 }
-                Recv::Timeout => self.writer.keep_state(false),
+                Recv::Timeout => self.signal.watch(&self.metrics, &self.ready),
                 Recv::Shutdown | Recv::Closed => break,
             }
         }
@@ -79,12 +89,14 @@ impl Appender {
         let drafts = batch.iter_mut().flat_map(|entry| entry.drafts.iter_mut());
         match self.writer.append(drafts) {
             Ok(mut index) => {
+                self.signal.appended();
                 for entry in batch.drain(..) {
                     let leaves = entry.drafts.len() as u64;
                     entry.done.complete(&self.origin, index);
                     index += leaves;
                 }
                 self.writer.keep_state(false);
+                self.signal.watch(&self.metrics, &self.ready);
             }
             Err(error) => {
                 self.health.fail(Fault::Failure, &format!("the audit log cannot be written: {error}"));

@@ -1,18 +1,22 @@
 //! Background verification of the whole log: soon after start, then every `audit.scrub_interval`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, ThreadCtx};
+use ron_tlog::append::Disk;
 
 use super::health::{AuditHealth, Fault};
-use super::verify::verify_dir_until;
+use super::verify::verify_on;
 
 /// How long the first verification waits, so that it does not compete with the start.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
 
 /// What the scrubber needs.
 pub struct Scrub {
+    /// Disk of the log.
+    pub disk: Arc<dyn Disk>,
     /// Directory of the log.
     pub dir: PathBuf,
     /// Its verifier key line.
@@ -36,7 +40,7 @@ impl Scrub {
     /// Verifies once; a shutdown ends it early without a finding.
     pub fn once(&self, ctx: &ThreadCtx) {
         let stop = || ctx.shutdown.is_set();
-        match verify_dir_until(&self.dir, &self.vkey, &stop, &mut |_, _| ()) {
+        match verify_on(&*self.disk, &self.dir, &self.vkey, &stop, &mut |_, _| ()) {
             Ok(report) => tracing::info!(event = "audit_verified", leaves = report.size),
             Err(_) if stop() => {}
             Err(error) => {

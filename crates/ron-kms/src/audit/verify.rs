@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ron_tlog::append::verify_dir as verify_log;
+use ron_tlog::append::{Disk, OsDisk, verify_on as verify_log};
 use ron_tlog::note::VerifierKey;
 
 use super::leaf::{Leaf, OK, Op};
@@ -58,11 +58,12 @@ pub fn verify_dir(
     vkey: &str,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
-    verify_dir_until(dir, vkey, &|| false, progress)
+    verify_on(&OsDisk, dir, vkey, &|| false, progress)
 }
 
-/// As [`verify_dir`], but ends early with an error once `stop` says so.
-pub fn verify_dir_until(
+/// As [`verify_dir`] on any disk; ends early with an error once `stop` says so.
+pub fn verify_on(
+    disk: &dyn Disk,
     dir: &Path,
     vkey: &str,
     stop: &dyn Fn() -> bool,
@@ -81,7 +82,7 @@ pub fn verify_dir_until(
         report.take(&leaf);
         Ok(())
     };
-    let verified = verify_log(dir, &vkey, &mut on_entry, progress)
+    let verified = verify_log(disk, dir, std::slice::from_ref(&vkey), &mut on_entry, progress)
         .map_err(|e| AuditError { index: e.index, why: e.why })?;
     report.size = verified.size;
     report.root = verified.root;

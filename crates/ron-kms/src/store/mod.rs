@@ -26,7 +26,8 @@ use ron_crypto::rand::Random;
 use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_proto::{jcs, strict};
-use ron_service::store::{Migration, Store};
+use ron_service::{Migration, Store};
+use rusqlite::{Connection, Transaction};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
@@ -37,9 +38,13 @@ use seal::{RecordName, SealError, Sealer};
 /// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
 const LOG_KEY_NAME: &str = "ron-kms/log-key";
 
+/// Name of the database inside the data directory.
+pub const FILE_NAME: &str = "keys.db";
+
 /// Numbered, forward only.
 pub const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
+    name: "keys",
     sql: "
     CREATE TABLE store (
       id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -100,6 +105,26 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
+impl From<ron_service::StoreError> for StoreError {
+    fn from(error: ron_service::StoreError) -> Self {
+        Self::Db(error.to_string())
+    }
+}
+
+/// The database; errors become ours.
+struct Db(Store);
+
+impl Db {
+    fn read<T>(&self, look: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        self.0.read(|c| look(c).map_err(StoreError::from))
+    }
+
+    /// One transaction, durable when this returns.
+    fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        self.0.write(|tx| work(tx).map_err(StoreError::from))
+    }
+}
+
 /// Metadata of a key, stored as canonical JSON under a MAC.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -146,7 +171,7 @@ pub struct LogIdentity {
 
 /// The open store; owned by one thread.
 pub struct KeyStore {
-    db: Store,
+    db: Db,
     sealer: Sealer,
     random: Arc<dyn Random>,
     records: BTreeMap<Kid, Record>,
@@ -164,10 +189,10 @@ impl KeyStore {
         now: Timestamp,
     ) -> Result<Self, StoreError> {
         let db = match &settings.data_dir {
-            Some(dir) => Store::open(dir, MIGRATIONS),
-            None => Store::in_memory(MIGRATIONS),
+            Some(dir) => Store::open(&dir.join(FILE_NAME), MIGRATIONS),
+            None => Store::memory(MIGRATIONS),
         };
-        let mut db = db.map_err(|e| StoreError::Db(e.to_string()))?;
+        let db = Db(db?);
         let made = db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
             return Self::make(db, settings, random, now);
@@ -176,7 +201,7 @@ impl KeyStore {
     }
 
     fn make(
-        db: Store,
+        db: Db,
         settings: &Settings,
         random: Arc<dyn Random>,
         now: Timestamp,
@@ -195,7 +220,7 @@ impl KeyStore {
             format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
         });
         let log = log_identity(origin, key);
-        let mut store = Self {
+        let store = Self {
             db,
             sealer,
             random,
@@ -215,7 +240,7 @@ impl KeyStore {
         Ok(store)
     }
 
-    fn load(mut db: Store, settings: &Settings, random: Arc<dyn Random>) -> Result<Self, StoreError> {
+    fn load(db: Db, settings: &Settings, random: Arc<dyn Random>) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key = source::seal_key(&settings.seal, &row.salt, false, random.as_ref())?;
         let sealer = Sealer::new(&seal_key, row.store_id);
@@ -226,7 +251,7 @@ impl KeyStore {
             return Err(StoreError::Origin { configured, stored: row.log_origin });
         }
         let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
-        let records = load_records(&mut db, &sealer)?;
+        let records = load_records(&db, &sealer)?;
         let store = Self {
             db,
             sealer,
@@ -358,7 +383,7 @@ fn settled(kid: &Kid, record: &Record) -> Option<Key> {
     })
 }
 
-fn load_records(db: &mut Store, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, StoreError> {
+fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
         let rows = query.query_map([], |r| {
@@ -386,7 +411,7 @@ fn load_records(db: &mut Store, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>
 
 type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<SecretKey>>);
 
-fn load_versions(db: &mut Store, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, StoreError> {
+fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare(
             "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",

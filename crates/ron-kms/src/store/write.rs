@@ -193,7 +193,7 @@ impl KeyStore {
                     Some(old) => self.records.insert(kid.clone(), old),
                     None => self.records.remove(kid),
                 };
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -229,7 +229,7 @@ impl KeyStore {
 
     /// The change whose leaf is not known to be durable; at most one, because one thread writes
     /// and waits for each.
-    pub fn pending(&mut self) -> Result<Option<Pending>, StoreError> {
+    pub fn pending(&self) -> Result<Option<Pending>, StoreError> {
         let row = self.db.read(|c| {
             c.query_row("SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox", [], |r| {
                 Ok((
@@ -260,7 +260,7 @@ impl KeyStore {
     }
 
     /// What is known of an operation id, if it is younger than 24 hours.
-    pub fn seen_op(&mut self, tenant: &Tenant, op_id: OpId, now: Timestamp) -> Result<Option<SeenOp>, StoreError> {
+    pub fn seen_op(&self, tenant: &Tenant, op_id: OpId, now: Timestamp) -> Result<Option<SeenOp>, StoreError> {
         let young = now.0.saturating_sub(REPLAY_MS).cast_signed();
         let row = self.db.read(|c| {
             c.query_row(

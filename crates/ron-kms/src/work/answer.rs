@@ -84,6 +84,8 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
+    /// Nobody: a leaf about the service itself.
+    Logged,
     /// The store thread, which waits.
     Change(ReplySender<Result<u64, NotDurable>>),
 }
@@ -108,6 +110,7 @@ impl Done {
                 timing.count(label.0, label.1, refusal.why.code());
                 responder.send(Problem::from(refusal));
             }
+            Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
             }
@@ -121,6 +124,7 @@ impl Done {
             Self::Sign { responder, .. } | Self::Batch { responder, .. } | Self::Refused { responder, .. } => {
                 responder.send(down());
             }
+            Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Err(NotDurable));
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_http::Response;
-use ron_kernel::{Credit, Deadline, Receiver, Recv, ThreadCtx, reply};
+use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::jcs;
 use ron_proto::kms::{CreateKey, RotateAnswer, RotateRequest};
 use ron_proto::receipt::LogReceipt;
@@ -25,6 +25,7 @@ use super::{Asked, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
+use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, note, payload};
@@ -33,7 +34,6 @@ use crate::store::{KeyStore, StoreError};
 
 /// How long a change waits for its leaf before the store gives up.
 const LEAF_WAIT: Duration = Duration::from_secs(10);
-const IDLE: Duration = Duration::from_secs(1);
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -67,16 +67,8 @@ struct Change<'a> {
 impl Lifecycle {
     /// Runs until shutdown, then finishes what is queued.
     pub fn run(&mut self, ctx: &ThreadCtx) {
-        loop {
-            match self.jobs.recv(&ctx.shutdown, Deadline::within(IDLE)) {
-                Recv::Item(job) => self.tick(job),
-                Recv::Timeout => {}
-                Recv::Shutdown | Recv::Closed => break,
-            }
-        }
-        while let Some(job) = self.jobs.try_recv() {
-            self.tick(job);
-        }
+        let jobs = self.jobs.clone();
+        each_job(&jobs, ctx, |job| self.tick(job));
     }
 
     /// Does one job.
@@ -318,6 +310,16 @@ impl CheckpointGate for Remember<'_> {
         }
         Ok(Gate::Sign { store_version_after: lifecycle.store.version() })
     }
+}
+
+/// Refuses every job until shutdown: the store's state was lost in a panic.
+pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
+    each_job(jobs, ctx, |job| {
+        let (StoreJob::Create(asked, _)
+        | StoreJob::Rotate(asked, ..)
+        | StoreJob::Checkpoint(asked, ..)) = job;
+        kms.refuse_unlogged(asked, &store_down());
+    });
 }
 
 /// Marks a change as durable at `birth` and remembers its answer, which is returned. Also used at

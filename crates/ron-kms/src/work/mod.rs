@@ -8,7 +8,6 @@ pub mod task;
 pub mod verify;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_crypto::rand::Random;
@@ -18,14 +17,18 @@ use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snap
 use ron_proto::kms::{CreateKey, RotateRequest};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
+use ron_tlog::append::LogReader;
 
 use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
+use crate::audit::leaf::{Leaf, Op};
+use crate::audit::writer::Draft;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
+use answer::Done;
 use task::SignTask;
 
 /// Longest batch, for the number of batches that may gather credits at once.
@@ -59,8 +62,8 @@ pub struct Kms {
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
     pub audit_tx: Sender<Entry>,
-    /// Leaves known to be durable, for the outbox: a lower bound.
-    pub log_size: AtomicU64,
+    /// Reads the audit log; `None` when it could not be opened.
+    pub log: Option<LogReader>,
 }
 
 /// A caller who waits for an answer.
@@ -174,13 +177,22 @@ impl Kms {
         }
     }
 
+    /// Writes a leaf about the service itself, as soon as there is room for it.
+    pub fn log_service(&self, op: Op, context: &str) -> Result<(), Refusal> {
+        let credit = self.credits.acquire(Deadline::within(self.settings.reserve_wait));
+        let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
+        let drafts = vec![Draft::new(Leaf::service(op, context, 0), false)];
+        self.enter(Entry { drafts, done: Done::Logged, credits: vec![credit] });
+        Ok(())
+    }
+
     /// How many batches may gather credits at once.
     pub fn batch_lanes(audit_queue: usize) -> usize {
         (audit_queue / BATCH_LEAVES).max(1)
     }
 
-    /// Leaves known to be durable.
+    /// Leaves known to be durable, for the outbox: a lower bound.
     pub fn log_size(&self) -> u64 {
-        self.log_size.load(Ordering::Acquire)
+        self.log.as_ref().map_or(0, LogReader::size_durable)
     }
 }

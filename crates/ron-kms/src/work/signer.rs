@@ -2,22 +2,19 @@
 //! appender, which answers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_http::Response;
-use ron_kernel::{Deadline, Receiver, Recv, ThreadCtx};
+use ron_kernel::{Receiver, ThreadCtx};
 
 use super::answer::{Done, Item, Timing, failed, signed};
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
 use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
 use crate::audit::appender::Entry;
+use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
 use crate::replay::{Seen, Ticket};
-
-/// How long a signer waits for work before it looks around.
-const IDLE: Duration = Duration::from_secs(1);
 
 /// Sends checkpoints to the store thread, which alone may remember them.
 struct Forward;
@@ -39,16 +36,7 @@ impl CheckpointGate for NotInBatch {
 
 /// The loop of one signer.
 pub fn run(kms: &Kms, jobs: &Receiver<SignJob>, ctx: &ThreadCtx) {
-    loop {
-        match jobs.recv(&ctx.shutdown, Deadline::within(IDLE)) {
-            Recv::Item(job) => kms.sign_job(job),
-            Recv::Timeout => {}
-            Recv::Shutdown | Recv::Closed => break,
-        }
-    }
-    while let Some(job) = jobs.try_recv() {
-        kms.sign_job(job);
-    }
+    each_job(jobs, ctx, |job| kms.sign_job(job));
 }
 
 impl Kms {

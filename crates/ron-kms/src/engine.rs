@@ -1,0 +1,242 @@
+//! The KMS without HTTP: store, audit log and threads, put together and started.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ron_crypto::rand::Random;
+use ron_kernel::{
+    Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Shutdown, Snapshot,
+    Supervisor, ThreadCtx, queue,
+};
+use ron_proto::values::Timestamp;
+use ron_service::ReadyBoard;
+use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
+use ron_tlog::note::VerifierKey;
+
+use crate::audit::AuditHealth;
+use crate::audit::appender::{Appender, Entry};
+use crate::audit::checkpoint::{CheckpointThread, Signal};
+use crate::audit::health::Fault;
+use crate::audit::scrub::Scrub;
+use crate::audit::start::{self, OpenWith, OpenedLog};
+use crate::config::Settings;
+use crate::metrics::Metrics;
+use crate::replay::Replay;
+use crate::store::{KeyStore, StoreError};
+use crate::topology::{
+    AUDIT, AUDIT_QUEUE, CHECKPOINT, CHECKPOINT_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
+    WRITER_SLOT,
+};
+use crate::work::lifecycle::{Lifecycle, refuse_all};
+use crate::work::{Kms, signer};
+
+/// What the engine is given.
+pub struct EngineParts {
+    /// Spawns its threads.
+    pub sup: Supervisor,
+    /// Its metrics.
+    pub registry: Registry,
+    /// Metrics of queues and threads.
+    pub km: KernelMetrics,
+    /// Time.
+    pub clock: SharedClock,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+    /// Where it says what is missing.
+    pub ready: ReadyBoard,
+    /// Disk of the audit log; the operating system's (or memory, in amnesia) when `None`.
+    pub disk: Option<Arc<dyn Disk>>,
+}
+
+/// The running KMS.
+pub struct Engine {
+    /// What its threads share; requests are submitted here.
+    pub kms: Arc<Kms>,
+    /// Reads the audit log; `None` when it could not be opened.
+    pub reader: Option<LogReader>,
+    /// Verifier key line of the audit log.
+    pub vkey: String,
+}
+
+/// A single writer's state, lent to its thread. After a panic the thread finds it gone.
+struct Slot<T>(RankedMutex<Option<T>>);
+
+impl<T> Slot<T> {
+    fn new(state: T) -> Self {
+        Self(RankedMutex::new(&WRITER_SLOT, Some(state)))
+    }
+
+    fn take(&self) -> Option<T> {
+        self.0.lock().take()
+    }
+}
+
+impl Engine {
+    /// Opens store and log and starts the threads. A store that cannot be opened is an error; a
+    /// log that may not be relied on is not: signing and changes are refused, verification works.
+    pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
+        let EngineParts { sup, registry, km, clock, random, ready, disk } = parts;
+        let metrics = Metrics::new(&registry, settings.backend.as_str());
+        let health = AuditHealth::new(ready.clone(), metrics.integrity_failed.clone());
+        let mut store = KeyStore::open(&settings, random.clone(), Timestamp(clock.unix_ms()))?;
+        let dir = audit_dir(&settings);
+        let disk = disk.unwrap_or_else(|| match settings.data_dir {
+            Some(_) => Arc::new(OsDisk),
+            None => Arc::new(SimDisk::new()),
+        });
+        let with = OpenWith {
+            disk: disk.clone(),
+            dir: &dir,
+            settings: &settings,
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+        };
+        let opened = start::open(with, &mut store);
+        let vkey = VerifierKey::ed25519(&store.log().origin, &store.log().public)
+            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?
+            .to_string();
+        let (sign_tx, sign_rx) = queue(&SIGN_QUEUE, settings.sign_queue, &km);
+        let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &km);
+        let (audit_tx, audit_rx) = queue(&AUDIT_QUEUE, settings.audit_queue, &km);
+        let index = store.index();
+        metrics.show_keys(&index);
+        let kms = Arc::new(Kms {
+            index: Snapshot::new(index),
+            replay: Replay::new(settings.replay_capacity),
+            credits: Credits::new(settings.audit_queue),
+            batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+            health: health.clone(),
+            metrics,
+            clock,
+            random,
+            origin: store.log().origin.clone(),
+            sign_tx,
+            store_tx,
+            audit_tx,
+            log: opened.as_ref().ok().map(|o| o.reader.clone()),
+            settings,
+        });
+        let stopped = opened.is_err();
+        match opened {
+            Ok(opened) => {
+                let scrub = Scrub {
+                    disk,
+                    dir,
+                    vkey: vkey.clone(),
+                    interval: kms.settings.scrub_interval,
+                    health,
+                };
+                spawn_audit(&sup, &km, &kms, opened, audit_rx, &ready);
+                sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
+            }
+            Err(distrust) => health.fail(distrust.fault, &distrust.why),
+        }
+        spawn_store(&sup, Lifecycle { kms: kms.clone(), store, jobs: store_rx, ready, stopped });
+        let signing = kms.clone();
+        sup.spawn_pool(&SIGNERS, kms.settings.signers, move |ctx| signer::run(&signing, &sign_rx, ctx));
+        Ok(Self { reader: kms.log.clone(), kms, vkey })
+    }
+}
+
+/// Where the audit log lives.
+pub fn audit_dir(settings: &Settings) -> PathBuf {
+    settings.data_dir.as_deref().unwrap_or(Path::new("/")).join("audit")
+}
+
+fn spawn_audit(
+    sup: &Supervisor,
+    km: &KernelMetrics,
+    kms: &Arc<Kms>,
+    opened: OpenedLog,
+    entries: Receiver<Entry>,
+    ready: &ReadyBoard,
+) {
+    let settings = &kms.settings;
+    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, km);
+    let signal = Arc::new(Signal::new(
+        settings.checkpoint_ops,
+        settings.checkpoint_interval,
+        wake,
+        opened.reader,
+        kms.clock.clone(),
+    ));
+    let (finished, last_leaf) = Shutdown::pair();
+    let checkpoints = CheckpointThread {
+        checkpointer: opened.checkpointer,
+        signer: opened.signer,
+        signal: signal.clone(),
+        wakes,
+        interval: settings.checkpoint_interval,
+        anchor: start::anchor_path(settings, &kms.origin),
+        health: kms.health.clone(),
+        ready: ready.clone(),
+        metrics: kms.metrics.clone(),
+        last_leaf,
+    };
+    let appender = Appender {
+        writer: opened.writer,
+        entries,
+        health: kms.health.clone(),
+        origin: kms.origin.clone(),
+        batch_leaves: settings.batch_leaves,
+        signal,
+        ready: ready.clone(),
+        metrics: kms.metrics.clone(),
+        finished,
+    };
+    spawn_writer(sup, &AUDIT, appender, kms.health.clone(), Appender::run);
+    spawn_writer(sup, &CHECKPOINT, checkpoints, kms.health.clone(), CheckpointThread::run);
+}
+
+/// Spawns a thread that owns `state`. If it panics, the state is not trusted again: the log is
+/// closed for good and the process is told to end, so that a fresh start examines what is on disk.
+fn spawn_writer<T: Send + 'static>(
+    sup: &Supervisor,
+    spec: &'static ron_kernel::ThreadSpec,
+    state: T,
+    health: AuditHealth,
+    run: fn(&mut T, &ThreadCtx),
+) {
+    let slot = Slot::new(state);
+    let handle = sup.clone();
+    sup.spawn(spec, move |ctx| {
+        if let Some(mut state) = slot.take() {
+            run(&mut state, ctx);
+            return;
+        }
+        health.fail(Fault::Failure, "a thread of the audit log panicked");
+        handle.set_fatal("a thread of the audit log panicked");
+        wait_for_shutdown(ctx);
+    });
+}
+
+fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
+    let (kms, jobs, ready) = (lifecycle.kms.clone(), lifecycle.jobs.clone(), lifecycle.ready.clone());
+    let slot = Slot::new(lifecycle);
+    sup.spawn(&STORE, move |ctx| {
+        if let Some(mut lifecycle) = slot.take() {
+            lifecycle.run(ctx);
+            return;
+        }
+        ready.missing("store", "the store thread panicked; restart the service");
+        refuse_all(&kms, &jobs, ctx);
+    });
+}
+
+fn wait_for_shutdown(ctx: &ThreadCtx) {
+    while !ctx.shutdown.wait(Deadline::within(std::time::Duration::from_secs(60))) {}
+}
+
+/// Takes jobs until shutdown; what is queued then is taken too.
+pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
+    loop {
+        match jobs.recv(&ctx.shutdown, Deadline::within(std::time::Duration::from_secs(1))) {
+            Recv::Item(job) => take(job),
+            Recv::Timeout => {}
+            Recv::Shutdown | Recv::Closed => break,
+        }
+    }
+    while let Some(job) = jobs.try_recv() {
+        take(job);
+    }
+}

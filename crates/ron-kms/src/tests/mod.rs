@@ -1,0 +1,234 @@
+//! A whole engine in a test, asked without sockets.
+
+mod audit;
+mod pipeline;
+mod store;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_crypto::rand::{Random, SeededRandom};
+use ron_http::{Principal, PrincipalKind, Responder, Response};
+use ron_kernel::{
+    Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
+};
+use ron_proto::kms::{
+    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
+    SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
+};
+use ron_proto::values::{Alg, Kid, OpId};
+use ron_service::{Config, DataDir, ReadyBoard};
+use ron_tlog::append::SimDisk;
+use serde::de::DeserializeOwned;
+
+use crate::config::{Settings, TABLE};
+use crate::engine::{Engine, EngineParts};
+use crate::store::StoreError;
+use crate::topology::TOPOLOGY;
+use crate::work::task::SignTask;
+use crate::work::verify::verify;
+use crate::work::{Asked, SignJob, SignWhat, StoreJob};
+
+/// How long a test waits for an answer.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// A running engine.
+pub struct Rig {
+    pub engine: Engine,
+    pub sup: Supervisor,
+    pub ready: ReadyBoard,
+    pub disk: SimDisk,
+    pub caller: Principal,
+    _dir: Option<DataDir>,
+}
+
+/// An answer: status and body.
+pub struct Got {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+impl Got {
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        assert!(self.status < 300, "{} {}", self.status, String::from_utf8_lossy(&self.body));
+        serde_json::from_slice(&self.body).expect("the documented type")
+    }
+
+    pub fn code(&self) -> String {
+        let body: serde_json::Value = serde_json::from_slice(&self.body).expect("json");
+        body["code"].as_str().unwrap_or("ok").to_owned()
+    }
+}
+
+pub fn settings(flags: &[(&str, &str)]) -> Settings {
+    let flags: Vec<_> = flags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let config = Config::load(&TABLE, None, &|_| None, &flags).expect("valid");
+    Settings::from_config(&config).expect("valid")
+}
+
+/// Settings of a durable KMS in `dir`.
+pub fn file_settings(dir: &Path) -> Settings {
+    settings(&[("data_dir", dir.to_str().expect("utf-8")), ("signers", "2")])
+}
+
+/// Settings of a KMS in memory.
+pub fn memory_settings() -> Settings {
+    settings(&[("amnesia", "true"), ("signers", "2"), ("sign_deadline", "10s")])
+}
+
+pub fn principal(tenant: &str, prefixes: Option<&[&str]>) -> Principal {
+    Principal {
+        name: "tester".into(),
+        tenant: tenant.parse().expect("tenant"),
+        scopes: Arc::from([]),
+        caveats: Arc::from([]),
+        kind: PrincipalKind::Service,
+        key_prefixes: prefixes.map(|p| p.iter().map(|s| (*s).to_owned()).collect()),
+        jti: None,
+    }
+}
+
+impl Rig {
+    /// An engine in memory on a disk that can fail.
+    pub fn memory() -> Self {
+        Self::start(memory_settings(), Some(SimDisk::new())).expect("starts")
+    }
+
+    /// A durable engine on the real disk.
+    pub fn file(dir: &Path) -> Result<Self, StoreError> {
+        Self::start(file_settings(dir), None)
+    }
+
+    pub fn start(settings: Settings, disk: Option<SimDisk>) -> Result<Self, StoreError> {
+        let lock = settings.data_dir.as_deref().map(|dir| DataDir::at(dir).expect("free"));
+        let registry = Registry::new("ron_kms");
+        let km = KernelMetrics::new(&registry);
+        let clock: SharedClock = SystemClock::shared();
+        let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
+        let ready = ReadyBoard::new(&registry);
+        // Different keys in each engine, the same in each run.
+        static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let seed = ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let random: Arc<dyn Random> = Arc::new(SeededRandom::new(seed));
+        let parts = EngineParts {
+            sup: sup.clone(),
+            registry,
+            km,
+            clock,
+            random,
+            ready: ready.clone(),
+            disk: disk.clone().map(|d| Arc::new(d) as _),
+        };
+        let engine = match Engine::start(settings, parts) {
+            Ok(engine) => engine,
+            Err(error) => {
+                sup.drain(Duration::from_secs(1));
+                return Err(error);
+            }
+        };
+        let disk = disk.unwrap_or_default();
+        Ok(Self { engine, sup, ready, disk, caller: principal("ron", None), _dir: lock })
+    }
+
+    /// Stops in order; everything queued is finished.
+    pub fn stop(self) {
+        let report = self.sup.drain(Duration::from_secs(5));
+        assert!(report.stragglers.is_empty(), "{report:?}");
+    }
+
+    fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+        let deadline = Deadline::within(WAIT);
+        let (responder, waiter) = Responder::detached(deadline);
+        let since = self.engine.kms.clock.now();
+        (Asked { caller: caller.clone(), responder, deadline, since }, waiter)
+    }
+
+    fn got(waiter: ReplyWaiter<Response>) -> Got {
+        let response = waiter.wait(Deadline::within(WAIT)).expect("answered in time");
+        Got { status: response.status, body: response.body.as_bytes().to_vec() }
+    }
+
+    pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
+        let (asked, waiter) = self.asked(caller);
+        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { asked, what });
+        waiter
+    }
+
+    pub fn sign(&self, request: SignRequest) -> Got {
+        Self::got(self.send_sign(&self.caller, request))
+    }
+
+    pub fn sign_as(&self, caller: &Principal, request: SignRequest) -> Got {
+        Self::got(self.send_sign(caller, request))
+    }
+
+    pub fn wait(waiter: ReplyWaiter<Response>) -> Got {
+        Self::got(waiter)
+    }
+
+    pub fn sign_batch(&self, batch: SignBatch) -> SignBatchAnswer {
+        let (asked, waiter) = self.asked(&self.caller);
+        let what = SignWhat::Batch(SignTask::from_batch(batch));
+        self.engine.kms.submit_sign(SignJob { asked, what });
+        Self::got(waiter).json()
+    }
+
+    pub fn create_as(&self, caller: &Principal, request: CreateKey) -> Got {
+        let (asked, waiter) = self.asked(caller);
+        self.engine.kms.submit_store(StoreJob::Create(asked, Box::new(request)));
+        Self::got(waiter)
+    }
+
+    pub fn create(&self, purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128) -> KeyDoc {
+        self.create_as(&self.caller, create_request(purpose, alg, payload, op)).json()
+    }
+
+    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
+        let (asked, waiter) = self.asked(&self.caller);
+        self.engine.kms.submit_store(StoreJob::Rotate(asked, key.clone(), request));
+        Self::got(waiter)
+    }
+
+    pub fn rotated(&self, key: &Kid) -> RotateAnswer {
+        self.rotate(key, RotateRequest::default()).json()
+    }
+
+    pub fn doc(&self, key: &Kid) -> KeyDoc {
+        let kms = &self.engine.kms;
+        let index = kms.index.load();
+        index.keys.get(key).expect("the key").to_doc(&kms.origin, "test")
+    }
+
+    pub fn verify(&self, key: &Kid, version: Option<u32>, message: &[u8], signatures: &[Signature]) -> VerifyAnswer {
+        let request = VerifyRequest {
+            key: key.clone(),
+            version,
+            message: Some(message.to_vec().into()),
+            digest: None,
+            signatures: signatures.to_vec(),
+            mode: VerifyMode::And,
+        };
+        verify(&self.engine.kms.index.load(), &self.caller, request).expect("verifies or not")
+    }
+}
+
+pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128) -> CreateKey {
+    CreateKey {
+        tenant: "ron".parse().expect("tenant"),
+        purpose: purpose.parse().expect("purpose"),
+        alg,
+        payload,
+        exportable: false,
+        op_id: op_id(op),
+    }
+}
+
+pub fn op_id(n: u128) -> OpId {
+    OpId(uuid::Uuid::from_u128(n))
+}
+
+pub fn signed(answer: &Got) -> SignAnswer {
+    answer.json()
+}

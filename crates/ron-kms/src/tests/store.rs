@@ -1,0 +1,215 @@
+//! The sealed store: tampering, restarts, and a crash between store and log.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_crypto::rand::SeededRandom;
+use ron_proto::kms::{KeyDoc, PayloadPolicy, SignRequest};
+use ron_proto::values::{Alg, Timestamp};
+use rusqlite::{Connection, params};
+
+use super::{Rig, file_settings, op_id, signed};
+use crate::audit::leaf::{Leaf, Op};
+use crate::config::SealSource;
+use crate::store::write::{OpRow, Pending};
+use crate::store::{KeyStore, StoreError};
+
+fn open(dir: &Path) -> Result<KeyStore, StoreError> {
+    KeyStore::open(&file_settings(dir), Arc::new(SeededRandom::new(3)), Timestamp(1))
+}
+
+fn database(dir: &Path) -> Connection {
+    Connection::open(dir.join(crate::store::FILE_NAME)).expect("opens")
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("dir");
+    for entry in std::fs::read_dir(from).expect("dir").map(|e| e.expect("entry")) {
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("type").is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("copies");
+        }
+    }
+}
+
+fn with_keys(dir: &Path) -> Vec<KeyDoc> {
+    let rig = Rig::file(dir).expect("starts");
+    let docs = vec![
+        rig.create("issuer", Alg::Ed25519, PayloadPolicy::Digest, 1),
+        rig.create("manifest", Alg::EcdsaP256, PayloadPolicy::Any, 2),
+    ];
+    rig.rotated(&docs[0].key);
+    let docs = docs.iter().map(|d| rig.doc(&d.key)).collect();
+    rig.stop();
+    docs
+}
+
+#[test]
+fn keys_and_operation_ids_survive_a_restart() {
+    let dir = tempfile::tempdir().expect("dir");
+    let docs = with_keys(dir.path());
+    let rig = Rig::file(dir.path()).expect("starts again");
+    for doc in &docs {
+        assert_eq!(rig.doc(&doc.key), *doc);
+    }
+    let first = rig.create("manifest", Alg::EcdsaP256, PayloadPolicy::Any, 2);
+    assert_eq!(first.key, docs[1].key, "the same op_id makes no second key");
+    let answer = signed(&rig.sign(SignRequest::message(docs[1].key.clone(), *b"x")));
+    assert!(rig.verify(&docs[1].key, None, b"x", &answer.signatures).ok);
+    rig.stop();
+}
+
+#[test]
+fn one_changed_byte_is_refused_by_name() {
+    let dir = tempfile::tempdir().expect("dir");
+    let docs = with_keys(dir.path());
+    let kid = docs[0].key.to_string();
+    let check = |what: &str, word: &str, change: &dyn Fn(&Connection)| {
+        let copied = tempfile::tempdir().expect("dir");
+        copy(dir.path(), copied.path());
+        let db = database(copied.path());
+        change(&db);
+        drop(db);
+        let error = open(copied.path()).err().unwrap_or_else(|| panic!("{what}: was opened"));
+        assert!(error.to_string().contains(word), "{what}: {error}");
+    };
+    let flip = |db: &Connection, sql_get: &str, sql_set: &str, at: usize| {
+        let mut blob: Vec<u8> = db.query_row(sql_get, [&kid], |r| r.get(0)).expect("blob");
+        blob[at] ^= 1;
+        assert_eq!(db.execute(sql_set, params![blob, kid]).expect("set"), 1);
+    };
+    const GET: &str = "SELECT sealed FROM versions WHERE kid = ?1 AND number = 2";
+    const SET: &str = "UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = 2";
+    for at in [0, 5, 40, 100, 140, 180] {
+        check("sealed key", &format!("{kid}#v2"), &|db| flip(db, GET, SET, at));
+    }
+    check("metadata", &kid, &|db| {
+        flip(db, "SELECT meta FROM keys WHERE kid = ?1", "UPDATE keys SET meta = ?1 WHERE kid = ?2", 20);
+    });
+    check("policy", &kid, &|db| {
+        let set = "UPDATE keys SET meta = CAST(replace(CAST(meta AS TEXT), 'digest', 'any') AS BLOB) WHERE kid = ?1";
+        assert_eq!(db.execute(set, [&kid]).expect("set"), 1);
+    });
+    check("a key removed", "changed from outside", &|db| {
+        db.execute("DELETE FROM keys WHERE kid = ?1", [&kid]).expect("set");
+        db.execute("DELETE FROM versions WHERE kid = ?1", [&kid]).expect("set");
+    });
+    check("a version removed", &kid, &|db| {
+        db.execute("DELETE FROM versions WHERE kid = ?1 AND number = 2", [&kid]).expect("set");
+    });
+    check("versions swapped", &format!("{kid}#v1"), &|db| {
+        let other: Vec<u8> = db.query_row(GET, [&kid], |r| r.get(0)).expect("blob");
+        db.execute("UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = 1", params![other, kid]).expect("set");
+    });
+    check("store version", "changed from outside", &|db| {
+        db.execute("UPDATE store SET version = version - 1", []).expect("set");
+    });
+    check("log key", "ron-kms/log-key#v1", &|db| {
+        let mut blob: Vec<u8> = db.query_row("SELECT log_key FROM store", [], |r| r.get(0)).expect("blob");
+        let last = blob.len() - 1;
+        blob[last] ^= 0x80;
+        db.execute("UPDATE store SET log_key = ?1", [blob]).expect("set");
+    });
+    open(dir.path()).map(drop).expect("the original still opens");
+}
+
+#[test]
+fn the_seal_key_must_be_the_right_one_and_private() {
+    let dir = tempfile::tempdir().expect("dir");
+    with_keys(dir.path());
+    let key_file = dir.path().join("seal.key");
+    let good = std::fs::read(&key_file).expect("made with the store");
+    let check = |text: &[u8], word: &str| {
+        std::fs::write(&key_file, text).expect("writes");
+        let error = open(dir.path()).err().expect("refused").to_string();
+        assert!(error.contains(word), "{error}");
+    };
+    check(&[b'0'; 64], "not the one this store was made with");
+    check(b"short", "64 hex digits");
+    std::fs::write(&key_file, &good).expect("writes");
+    let mode = |mode| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(mode)).expect("chmod");
+    };
+    mode(0o644);
+    assert!(open(dir.path()).err().expect("refused").to_string().contains("chmod 600"));
+    mode(0o600);
+    std::fs::remove_file(&key_file).expect("removes");
+    assert!(open(dir.path()).is_err(), "a lost seal key is not replaced by a new one");
+    std::fs::write(&key_file, &good).expect("writes");
+    mode(0o600);
+    open(dir.path()).map(drop).expect("opens");
+}
+
+#[test]
+fn a_passphrase_seals_too() {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let dir = tempfile::tempdir().expect("dir");
+    let secret = dir.path().join("passphrase");
+    let write = |text: &str| {
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&secret).expect("opens");
+        std::io::Write::write_all(&mut file, text.as_bytes()).expect("writes");
+    };
+    let data = dir.path().join("data");
+    std::fs::create_dir(&data).expect("dir");
+    let mut settings = file_settings(&data);
+    settings.seal = SealSource::Passphrase(secret.clone());
+    let open = || KeyStore::open(&settings, Arc::new(SeededRandom::new(3)), Timestamp(1));
+    write("correct horse");
+    drop(open().expect("made"));
+    drop(open().expect("opens"));
+    write("battery staple");
+    assert!(matches!(open(), Err(StoreError::WrongSealKey)));
+}
+
+#[test]
+fn a_crash_between_store_and_log_is_mended_at_start() {
+    for leaf_was_written in [false, true] {
+        let dir = tempfile::tempdir().expect("dir");
+        let docs = with_keys(dir.path());
+        let kid = docs[0].key.clone();
+        let mut store = open(dir.path()).expect("opens");
+        let new = store.next_version(&kid, Timestamp(9)).expect("supported");
+        let leaf = Leaf {
+            key: Some(kid.to_string()),
+            op_id: Some(op_id(77).to_string()),
+            version: Some(3),
+            ..Leaf::service(Op::Rotate, "crash", 0)
+        };
+        let op = OpRow { tenant: kid.tenant.clone(), op_id: op_id(77), body: [1; 32], now: Timestamp(9) };
+        store.commit(new, &op, &leaf.to_bytes(), 0).expect("commits");
+        assert_eq!(store.key(&kid).expect("key").head().number, 2, "invisible without its leaf");
+        drop(store);
+        if leaf_was_written {
+            // The first start writes the leaf and settles; undo the settling as a crash would.
+            Rig::file(dir.path()).expect("starts").stop();
+            let store = open(dir.path()).expect("opens");
+            let birth = store.key(&kid).expect("key").head().birth;
+            drop(store);
+            let db = database(dir.path());
+            db.execute("UPDATE versions SET birth = NULL WHERE number = 3", []).expect("set");
+            let before = docs.len() as i64 + 1;
+            db.execute(
+                "INSERT INTO outbox VALUES (1, 'ron', ?1, ?2, 3, ?3, 0, ?4)",
+                params![op_id(77).to_string(), kid.to_string(), leaf.to_bytes(), before],
+            )
+            .expect("set");
+            drop(db);
+            let rig = Rig::file(dir.path()).expect("starts");
+            assert_eq!(rig.doc(&kid).versions[2].receipt.index, birth, "found, not written again");
+            rig.stop();
+        }
+        let rig = Rig::file(dir.path()).expect("starts");
+        let doc = rig.doc(&kid);
+        assert_eq!((doc.head, doc.versions.len()), (3, 3));
+        let reader = rig.engine.reader.as_ref().expect("log");
+        let born = Leaf::parse(&reader.entry(doc.versions[2].receipt.index).expect("leaf")).expect("leaf");
+        assert_eq!((born.op, born.version), (Op::Rotate, Some(3)));
+        rig.stop();
+        let store = open(dir.path()).expect("opens");
+        assert_eq!(store.pending().expect("reads"), None::<Pending>);
+    }
+}
