@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, Python
+# packages, cargo-deny. Safe to run again; does nothing that is done already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=()
+need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
+need cc gcc
+need python3 python3
+need node nodejs
+need npm npm
+need sqlite3 sqlite3
+need chromium chromium
+need promtool prometheus
+need curl curl
+if ((${#packages[@]})); then
+  as_root=()
+  [ "$(id -u)" = 0 ] || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
+fi
+
+venv=target/test-venv
+if [ ! -x "$venv/bin/python" ]; then
+  python3 -m venv "$venv"
+fi
+"$venv/bin/python" -c 'import jwt, blake3, cryptography' 2>/dev/null ||
+  "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
+
+if [ ! -d tests/browser/node_modules/playwright-core ]; then
+  (cd tests/browser && npm ci --no-audit --no-fund --silent)
+fi

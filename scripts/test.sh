@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Everything: installs, format, lints, unit and end-to-end tests, models, licences.
+# `scripts/test.sh quick` stops before the end-to-end tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n=== %s (%s s)\n' "$1" "$SECONDS"; }
+
+step "install"
+./scripts/setup.sh
+
+step "format"
+cargo fmt --all -- --check
+
+step "build"
+cargo build --release --locked --workspace --bins
+
+step "lints"
+cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+step "unit tests"
+cargo test --release --locked --workspace --exclude ron-tests
+
+[ "${1:-all}" = quick ] && exit 0
+
+step "end-to-end tests"
+export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
+cargo test --release --locked -p ron-tests -- --test-threads 2
+
+step "user interface is built from its sources"
+./scripts/ui.sh check
+
+step "loom models"
+./scripts/loom.sh
+
+step "licences, bans, sources"
+if ! command -v cargo-deny >/dev/null 2>&1; then
+  cargo install --quiet --locked cargo-deny@0.20.2
+fi
+cargo deny --offline check bans licenses sources
+
+step "done"
