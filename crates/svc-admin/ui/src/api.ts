@@ -1,0 +1,87 @@
+// The console's JSON API as the page sees it, and one conditional, bounded way to read it.
+
+export type State = "healthy" | "degraded" | "down" | "unknown";
+export type Num = number | null;
+
+export interface Reason { code: string; text: string }
+export interface Plane { name: string; health: State; ready: boolean; restartCount: number; reason: string | null }
+export interface Rates { requestRate: Num; errorRatio: Num; p50Seconds: Num; p95Seconds: Num; p99Seconds: Num }
+export interface Tiny { endMs: number; stepMs: number; requestRate: Num[]; p99Seconds: Num[] }
+export interface Summary {
+  id: string; displayName: string; environment: string;
+  service: string | null; instance: string | null; version: string | null; profile: string | null;
+  amnesia: boolean | null; uptimeSeconds: Num;
+  state: State; reasons: Reason[]; since: string; sampledAt: string | null; polledAt: string | null;
+  stale: boolean; restarts: number;
+}
+export interface OverviewNode { summary: Summary; planes: Plane[]; rates: Rates; series: Tiny }
+export interface Overview {
+  asOf: string; state: State; counts: Record<State, number>; requestRate: Num;
+  intervalSeconds: number; windowSeconds: number; nodes: OverviewNode[];
+}
+export interface Queue {
+  name: string; capacity: Num; overflow: string | null; from: string | null; to: string | null;
+  depth: Num; dropped: Num; rejected: Num;
+}
+export interface Thread { name: string; live: Num; total: Num; restarts: Num; job: string | null }
+export interface Polling {
+  polls: number; failures: number; consecutiveFailures: number; lastError: string | null;
+  lastPollSeconds: Num; series: number; seriesRefused: number; linesSkipped: number;
+}
+export interface NodeStatus {
+  asOf: string; summary: Summary; healthUrl: string; apiUrl: string | null; ready: boolean | null;
+  missing: string[]; degraded: string[]; planes: Plane[]; capabilities: string[];
+  queues: Queue[]; threads: Thread[]; polling: Polling;
+}
+export interface MetricsSummary {
+  asOf: string; id: string; windowSeconds: number; current: Rates; timesMs: number[];
+  requestRate: Num[]; errorRatio: Num[]; p50Seconds: Num[]; p95Seconds: Num[]; p99Seconds: Num[];
+}
+export interface Facet {
+  facet: string; requestRate: Num; errorRatio: Num; refusedRatio: Num;
+  p50Seconds: Num; p95Seconds: Num; p99Seconds: Num; requestsTotal: number;
+}
+export interface FacetList { asOf: string; id: string; windowSeconds: number; facets: Facet[] }
+export interface LogHead {
+  id: string; origin: string | null; size: Num; root: string | null;
+  verdict: "verified" | "unverified" | "failed" | "unreachable"; reason: string;
+  readAt: string | null; unchangedSince: string | null;
+}
+export interface LogHeads { asOf: string; logs: LogHead[] }
+export interface UiConfig {
+  asOf: string; version: string; instance: string; authMode: string; readOnly: boolean;
+  intervalSeconds: number; windowSeconds: number; defaultTheme: string; themes: string[];
+  defaultLanguage: string; languages: string[];
+}
+export interface Me { asOf: string; subject: string; tenant: string; roles: string[]; authMode: string }
+
+/** How long one request may take before the page calls the connection lost. */
+const TIMEOUT_MS = 8000;
+
+export class HttpError extends Error {
+  constructor(readonly status: number, readonly code: string, message: string) {
+    super(message);
+  }
+}
+
+// A pasted token lives here and nowhere else: it is gone with the tab.
+let token = "";
+export function setToken(value: string) { token = value.trim(); }
+
+export interface Fetched<T> { data: T; etag: string; serverMs: number | null }
+
+/** Reads `path`; resolves to null when the server says that what we hold (`etag`) is current. */
+export async function get<T>(path: string, etag = "", signal?: AbortSignal): Promise<Fetched<T> | null> {
+  const headers: Record<string, string> = { accept: "application/json" };
+  if (etag) headers["if-none-match"] = etag;
+  if (token) headers["authorization"] = `Bearer ${token}`;
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const reply = await fetch(path, { headers, cache: "no-store", credentials: "same-origin", signal: signal ? AbortSignal.any([signal, limit]) : limit });
+  if (reply.status === 304) return null;
+  if (!reply.ok) {
+    const body = await reply.json().catch(() => ({}));
+    throw new HttpError(reply.status, String(body.code ?? ""), String(body.detail ?? reply.statusText));
+  }
+  const date = Date.parse(reply.headers.get("date") ?? "");
+  return { data: (await reply.json()) as T, etag: reply.headers.get("etag") ?? "", serverMs: Number.isNaN(date) ? null : date };
+}

@@ -1,0 +1,121 @@
+// A line chart with what a canvas lacks: a label, a keyboard cursor and a table behind it.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import type { Num } from "./api.ts";
+import { clock } from "./format.ts";
+import { t } from "./i18n.ts";
+
+export interface Line { label: string; values: Num[]; href?: string }
+export interface ChartProps {
+  title: string; timesMs: number[]; lines: Line[]; format: (v: Num) => string;
+  windowText: string; utc: boolean; theme: string; height?: number;
+  /** Colour index of the first line. */
+  tone?: number;
+}
+
+const TONES = 8;
+
+function css(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function alpha(hex: string, share: string): string {
+  return /^#[0-9a-f]{6}$/i.test(hex) ? hex + share : hex;
+}
+
+function options(p: ChartProps, width: number, onCursor: (at: number | null) => void): uPlot.Options {
+  const ink = css("--muted"), grid = css("--line-soft");
+  const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: `11px ${css("--font")}`, gap: 8 };
+  return {
+    width, height: p.height ?? 220,
+    tzDate: (ts) => (p.utc ? uPlot.tzDate(new Date(ts * 1000), "Etc/UTC") : new Date(ts * 1000)),
+    legend: { show: false },
+    padding: [10, 6, 0, 0],
+    cursor: { y: false, points: { size: 7, width: 2 }, drag: { x: false, y: false } },
+    scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
+    axes: [
+      { ...axis, grid: { show: false }, space: 64, size: 28, values: (_u, ticks) => ticks.map((s) => clock(s * 1000, p.utc).replace(" UTC", "").replace(/:00$/, "")) },
+      { ...axis, size: 56, space: 44, values: (_u, ticks) => ticks.map((v) => p.format(v)) },
+    ],
+    series: [
+      {},
+      ...p.lines.map((line, i) => {
+        const tone = css(`--tone-${((p.tone ?? 0) + i) % TONES}`);
+        return {
+          label: line.label, stroke: tone, width: 1.75, spanGaps: false, points: { show: p.timesMs.length < 3 },
+          ...(p.lines.length === 1 ? { fill: alpha(tone, "22") } : {}),
+        } as uPlot.Series;
+      }),
+    ],
+    hooks: { setCursor: [(u) => onCursor(u.cursor.idx ?? null)] },
+  };
+}
+
+export function Chart(p: ChartProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const [at, setAt] = useState<number | null>(null);
+  const data = [p.timesMs.map((ms) => ms / 1000), ...p.lines.map((l) => l.values)] as uPlot.AlignedData;
+  const shape = `${p.lines.map((l) => l.label).join("|")}·${p.theme}·${p.utc}·${document.documentElement.lang}`;
+
+  useEffect(() => {
+    const host = box.current!;
+    const make = options(p, Math.max(host.clientWidth, 120), setAt);
+    const made = new uPlot(make, data, host);
+    plot.current = made;
+    const fit = new ResizeObserver(() => made.setSize({ width: Math.max(host.clientWidth, 120), height: make.height }));
+    fit.observe(host);
+    return () => { fit.disconnect(); made.destroy(); plot.current = null; };
+  }, [shape]);
+
+  useEffect(() => { plot.current?.setData(data); }, [p.timesMs, p.lines]);
+
+  const last = p.timesMs.length - 1;
+  const shown = at !== null && at <= last ? at : null;
+  const figure = (line: Line) => {
+    if (shown !== null) return p.format(line.values[shown] ?? null);
+    // The newest point may not have come yet; two missing ones mean that there is nothing to show.
+    return p.format(line.values.at(-1) ?? line.values.at(-2) ?? null);
+  };
+  const onKey = (event: KeyboardEvent) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined || !plot.current || last < 0) return;
+    event.preventDefault();
+    const next = Math.min(last, Math.max(0, (shown ?? (step < 0 ? last + 1 : -1)) + step));
+    plot.current.setCursor({ left: plot.current.valToPos(p.timesMs[next]! / 1000, "x"), top: 0 });
+    setAt(next);
+  };
+  const latest = p.lines.map((l) => `${l.label} ${figure(l)}`).join(", ");
+  const empty = !p.lines.some((l) => l.values.some((v) => v !== null));
+
+  return (
+    <figure class="chart">
+      <div class="legend">
+        {p.lines.map((line, i) => (
+          <span class="key">
+            <svg width="10" height="10" aria-hidden="true"><circle cx="5" cy="5" r="4" class={`tone-${((p.tone ?? 0) + i) % TONES}`} /></svg>
+            {line.href ? <a href={line.href}>{line.label}</a> : line.label} <b>{figure(line)}</b>
+          </span>
+        ))}
+        <span class="when">{shown !== null ? clock(p.timesMs[shown]!, p.utc) : p.windowText}</span>
+      </div>
+      <div class="canvas" ref={box} tabIndex={0} role="img" onKeyDown={onKey} onBlur={() => setAt(null)}
+        aria-label={t("chartLabel", { title: p.title, n: p.lines.length, w: p.windowText, latest })} />
+      {empty && <p class="none">{t("noTraffic")}</p>}
+      <details class="astable">
+        <summary>{t("asTable")}</summary>
+        <div class="scroll" tabIndex={0}>
+          <table>
+            <caption class="sr">{p.title}</caption>
+            <thead><tr><th scope="col">{t("time")}</th>{p.lines.map((l) => <th scope="col" class="num">{l.label}</th>)}</tr></thead>
+            <tbody>
+              {p.timesMs.map((ms, i) => <tr><th scope="row">{clock(ms, p.utc)}</th>{p.lines.map((l) => <td class="num">{p.format(l.values[i] ?? null)}</td>)}</tr>).reverse()}
+            </tbody>
+          </table>
+        </div>
+      </details>
+    </figure>
+  );
+}

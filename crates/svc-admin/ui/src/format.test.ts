@@ -1,0 +1,14 @@
+import { test } from "node:test";
+import assert from "node:assert/strict";
+import { clock, percent, rate, seconds, span, whole } from "./format.ts";
+
+function check<T>(f: (v: T) => string, rows: [T, string][]) {
+  for (const [input, want] of rows) assert.equal(f(input), want, `${f.name}(${input})`);
+}
+
+test("rates", () => check(rate, [[null, "–"], [NaN, "–"], [0, "0"], [0.001, "<0.01"], [0.4, "0.4"], [9.999, "10"], [12.34, "12.3"], [999.6, "1,000"], [12_345, "12.3 k"], [2.5e6, "2.5 M"]]));
+test("seconds", () => check(seconds, [[null, "–"], [0, "0"], [0.000084, "84 µs"], [0.0012, "1.2 ms"], [0.25, "250 ms"], [3.4, "3.4 s"], [1, "1 s"], [120, "120 s"]]));
+test("percent", () => check(percent, [[null, "–"], [0, "0 %"], [0.0001, "<0.1 %"], [0.0123, "1.23 %"], [1, "100 %"]]));
+test("spans", () => check(span, [[null, "–"], [0, "0 s"], [59.9, "59 s"], [60, "1 min"], [3600, "1 h"], [7500, "2 h 5 min"], [90000, "1 d 1 h"]]));
+test("whole", () => check(whole, [[null, "–"], [1234.4, "1,234"]]));
+test("clock", () => assert.equal(clock(Date.UTC(2024, 0, 2, 3, 4, 5), true), "03:04:05 UTC"));

@@ -1,0 +1,116 @@
+// Live data and settings: hooks that poll with ETags, stop in hidden tabs, and remember the operator's choices.
+
+import { useCallback, useEffect, useRef, useState } from "preact/hooks";
+import { get, HttpError } from "./api.ts";
+
+export interface Live<T> {
+  data: T | null;
+  /** The last attempt failed; `data` is what was known before. */
+  error: HttpError | Error | null;
+  /** When the data was last confirmed current, by this browser's clock. */
+  okAt: number | null;
+  refresh: () => void;
+}
+
+let skewMs = 0;
+/** The server's clock as well as this browser knows it. */
+export function serverNow(): number { return Date.now() + skewMs; }
+
+/** Polls `path` every `everyMs` (0: once), pausing while the tab is hidden. */
+export function useLive<T>(path: string, everyMs: number): Live<T> {
+  const [view, setView] = useState<{ data: T | null; error: Error | null; okAt: number | null }>({ data: null, error: null, okAt: null });
+  const held = useRef({ path: "", etag: "" });
+  const kick = useRef<() => void>(() => {});
+
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let over = false;
+    const gone = new AbortController();
+    if (held.current.path !== path) {
+      held.current = { path, etag: "" };
+      setView({ data: null, error: null, okAt: null });
+    }
+    const tick = async () => {
+      clearTimeout(timer);
+      try {
+        const fetched = await get<T>(path, held.current.etag, gone.signal);
+        if (over) return;
+        if (fetched) {
+          held.current.etag = fetched.etag;
+          // `Date` has whole seconds: believe it only when the clocks disagree by more than that.
+          if (fetched.serverMs !== null) {
+            const off = fetched.serverMs + 500 - Date.now();
+            skewMs = Math.abs(off) > 2000 ? off : 0;
+          }
+        }
+        setView((v) => ({ data: fetched ? fetched.data : v.data, error: null, okAt: Date.now() }));
+      } catch (error) {
+        if (over) return;
+        setView((v) => ({ ...v, error: error as Error }));
+      }
+      if (everyMs > 0 && !document.hidden) timer = setTimeout(tick, everyMs);
+    };
+    const onShow = () => { if (!document.hidden) void tick(); else clearTimeout(timer); };
+    kick.current = () => void tick();
+    document.addEventListener("visibilitychange", onShow);
+    void tick();
+    return () => {
+      over = true;
+      gone.abort();
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", onShow);
+    };
+  }, [path, everyMs]);
+
+  return { ...view, refresh: useCallback(() => kick.current(), []) };
+}
+
+/** Re-renders once a second, so that ages move. Still in hidden tabs. */
+export function useSecond(): number {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => { if (!document.hidden) setNow(Date.now()); }, 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
+/** A setting kept in local storage, where that is allowed. */
+export function useSetting(name: string, fallback: string): [string, (value: string) => void] {
+  const key = `ron.${name}`;
+  const [value, setValue] = useState(() => { try { return localStorage.getItem(key) ?? fallback; } catch { return fallback; } });
+  const set = (next: string) => {
+    setValue(next);
+    try { localStorage.setItem(key, next); } catch { /* private mode: the choice lasts as long as the page */ }
+  };
+  return [value, set];
+}
+
+export interface Route { path: string[]; query: URLSearchParams }
+
+function readRoute(): Route {
+  const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  return { path: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query) };
+}
+
+/** The route in the address after `#`, so that reloading and sharing keep the view. */
+export function useRoute(): Route {
+  const [route, setRoute] = useState(readRoute);
+  useEffect(() => {
+    const onHash = () => setRoute(readRoute());
+    addEventListener("hashchange", onHash);
+    return () => removeEventListener("hashchange", onHash);
+  }, []);
+  return route;
+}
+
+/** Changes the query of the route in place, without a step in the history. */
+export function setQuery(changes: Record<string, string>) {
+  const { path, query } = readRoute();
+  for (const [name, value] of Object.entries(changes)) {
+    if (value) query.set(name, value); else query.delete(name);
+  }
+  const text = query.toString();
+  history.replaceState(null, "", `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
