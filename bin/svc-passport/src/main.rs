@@ -1,2 +1,7 @@
-//! The svc-passport binary.
-fn main() {}
+//! The svc-passport binary: its service, as a process of its own.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ron_service::main_with(&svc_passport::config::TABLE, svc_passport::start)
+}

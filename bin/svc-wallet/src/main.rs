@@ -1,2 +1,7 @@
-//! The svc-wallet binary.
-fn main() {}
+//! The svc-wallet binary: its service, as a process of its own.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ron_service::main_with(&svc_wallet::config::TABLE, svc_wallet::start)
+}

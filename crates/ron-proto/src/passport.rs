@@ -238,7 +238,7 @@ pub struct RevocationPage {
 }
 
 /// Answer of `GET /.well-known/jwks.json` (RFC 7517).
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwks {
     /// Every key whose tokens may still be valid.

@@ -1,0 +1,67 @@
+//! `GET /v1/passport/events`: the revocation feed, ordered, by long poll. Public.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::{Method, Need, Request, Responder, Route};
+use ron_kernel::{Deadline, SendError};
+use ron_proto::Problem;
+use ron_proto::passport::RevocationPage;
+
+use super::Api;
+use crate::revoke::RevokeEvent;
+
+/// Longest wait of a reader, in seconds.
+const WAIT_S_MAX: u64 = 30;
+
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::new(
+        Method::GET,
+        "/v1/passport/events",
+        Need::Public,
+        move |req, responder| {
+            handle(&api, &req, responder);
+        },
+    )
+    .summary("Revocation events after a number; waits up to `wait` seconds for the next one.")
+    .query(
+        "after",
+        false,
+        "number of the last event seen; 0 or absent reads from the start",
+    )
+    .query(
+        "wait",
+        false,
+        "seconds to wait for something new, at most 30",
+    )
+    .returns::<RevocationPage>(200)
+    .errors(&[400, 429, 503])
+    .long_poll()
+    .while_draining()
+}
+
+fn handle(api: &Api, req: &Request, responder: Responder) {
+    let asked = req
+        .query_only(&["after", "wait"])
+        .and_then(|()| Ok((req.query_as::<u64>("after")?, req.query_as::<u64>("wait")?)));
+    let (after, wait) = match asked {
+        Ok((after, wait)) => (after.unwrap_or(0), wait.unwrap_or(0)),
+        Err(problem) => return responder.send(problem),
+    };
+    if wait > WAIT_S_MAX {
+        return responder.send(Problem::bad_request("wait may be at most 30 seconds"));
+    }
+    let event = RevokeEvent::Read {
+        after,
+        until: Deadline::within(Duration::from_secs(wait)),
+        responder,
+    };
+    if let Err(
+        SendError::Full(RevokeEvent::Read { responder, .. })
+        | SendError::Closed(RevokeEvent::Read { responder, .. }),
+    ) = api.revoke.try_send(event)
+    {
+        responder.send(Problem::busy(api.revoke.retry_after_s()));
+    }
+}

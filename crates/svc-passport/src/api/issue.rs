@@ -1,0 +1,53 @@
+//! `POST /v1/passport/issue`.
+
+use std::sync::Arc;
+
+use ron_http::{Method, Need, Request, Responder, Route};
+use ron_proto::passport::{IssueAnswer, IssueRequest};
+use ron_proto::{Problem, scope};
+
+use super::Api;
+use crate::issue::{Form, IssueJob};
+use crate::policy::{Ask, Grant};
+
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::new(
+        Method::POST,
+        "/v1/passport/issue",
+        Need::Scope(scope::PASSPORT_ISSUE),
+        move |req, responder| handle(&api, &req, responder),
+    )
+    .summary("Issue a token as the issuer policy allows the caller.")
+    .body::<IssueRequest>()
+    .returns::<IssueAnswer>(200)
+    .errors(&[400, 403, 429, 502, 503])
+}
+
+fn handle(api: &Api, req: &Request, responder: Responder) {
+    match grant(api, req) {
+        Ok(grant) => api.enqueue(IssueJob {
+            grant,
+            form: Form::Passport,
+            since: api.clock.now(),
+            responder,
+        }),
+        Err(problem) => responder.send(problem),
+    }
+}
+
+fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
+    let body: IssueRequest = req.json()?;
+    if body.proof.is_some() {
+        return Err(Problem::bad_request("proof is reserved: leave it out"));
+    }
+    api.decide(&Ask {
+        client_id: &req.principal.name,
+        subject: Some(&body.subject_ref),
+        audience: Some(&body.audience),
+        scope: body.scope.as_deref(),
+        ttl_s: body.ttl_s,
+        caveats: &body.caveats,
+        accept_algs: &body.accept_algs,
+    })
+}

@@ -1,0 +1,141 @@
+//! `POST /v1/passport/revoke`.
+
+use std::sync::Arc;
+
+use ron_auth::jwt::SKEW_S;
+use ron_http::{Method, Need, Request, Responder, Route};
+use ron_kernel::SendError;
+use ron_proto::passport::{
+    REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SUBJECT_BYTES_MAX, TTL_S_MAX,
+};
+use ron_proto::{Problem, scope};
+
+use super::Api;
+use crate::revoke::RevokeEvent;
+
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::new(
+        Method::POST,
+        "/v1/passport/revoke",
+        Need::Scope(scope::PASSPORT_REVOKE),
+        move |req, responder| handle(&api, &req, responder),
+    )
+    .summary("Revoke a token, a subject, a key, or every older epoch; durable when answered.")
+    .body::<RevokeRequest>()
+    .returns::<RevokeAnswer>(200)
+    .errors(&[400, 409, 429, 503])
+}
+
+fn handle(api: &Api, req: &Request, responder: Responder) {
+    let body = match req.json::<RevokeRequest>() {
+        Ok(body) => body,
+        Err(problem) => return responder.send(problem),
+    };
+    let revoked = match revoked(&body, api.clock.unix_ms() / 1000) {
+        Ok(revoked) => revoked,
+        Err(problem) => return responder.send(problem),
+    };
+    let event = RevokeEvent::Revoke {
+        revoked,
+        reason: body.reason,
+        actor: req.principal.name.clone(),
+        responder,
+    };
+    if let Err(SendError::Full(event) | SendError::Closed(event)) = api.revoke.try_send(event) {
+        api.metrics.rejects.with_label_values(&["busy"]).inc();
+        if let RevokeEvent::Revoke { responder, .. } = event {
+            responder.send(Problem::busy(api.revoke.retry_after_s()));
+        }
+    }
+}
+
+fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {
+    let bad = |why: &str| Err(Problem::bad_request(why));
+    if body.reason.is_empty()
+        || body.reason.len() > REASON_BYTES_MAX
+        || body.reason.chars().any(char::is_control)
+    {
+        return bad("reason must be 1..256 bytes without control characters");
+    }
+    let named = |text: &str| {
+        !text.is_empty()
+            && text.len() <= SUBJECT_BYTES_MAX
+            && text.bytes().all(|b| b.is_ascii_graphic())
+    };
+    match (&body.jti, &body.subject_ref, &body.kid, body.epoch) {
+        (Some(jti), None, None, None) if named(jti) => Ok(Revoked::Jti {
+            jti: jti.clone(),
+            until: now_s + TTL_S_MAX + SKEW_S,
+        }),
+        (None, Some(subject), None, None) if named(subject) => Ok(Revoked::Subject {
+            subject_ref: subject.clone(),
+            issued_until: now_s,
+        }),
+        (None, None, Some(kid), None) if named(kid) => Ok(Revoked::Kid { kid: kid.clone() }),
+        (None, None, None, Some(epoch)) if epoch <= i64::MAX as u64 => Ok(Revoked::Epoch { epoch }),
+        _ => bad(
+            "give exactly one of jti, subject_ref, kid, epoch; texts are 1..256 printable ASCII characters",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_one_target_and_a_reason() {
+        let base = RevokeRequest {
+            reason: "leaked".to_owned(),
+            ..RevokeRequest::default()
+        };
+        let check =
+            |body: RevokeRequest, ok: bool| assert_eq!(revoked(&body, 10).is_ok(), ok, "{body:?}");
+        check(base.clone(), false);
+        check(
+            RevokeRequest {
+                jti: Some("j".to_owned()),
+                ..base.clone()
+            },
+            true,
+        );
+        check(
+            RevokeRequest {
+                epoch: Some(2),
+                ..base.clone()
+            },
+            true,
+        );
+        check(
+            RevokeRequest {
+                epoch: Some(u64::MAX),
+                ..base.clone()
+            },
+            false,
+        );
+        check(
+            RevokeRequest {
+                jti: Some("j".to_owned()),
+                epoch: Some(2),
+                ..base.clone()
+            },
+            false,
+        );
+        check(
+            RevokeRequest {
+                jti: Some("a b".to_owned()),
+                ..base.clone()
+            },
+            false,
+        );
+        check(
+            RevokeRequest {
+                jti: Some("j".to_owned()),
+                reason: String::new(),
+                ..base
+            },
+            false,
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! The public documents: key set (RFC 7517) and issuer metadata (RFC 8414).
+
+use std::sync::Arc;
+
+use ron_http::{Body, Need, Response, Route};
+use ron_proto::passport::{Jwks, ServerMetadata};
+use ron_proto::{ContentId, scope};
+
+use super::Api;
+
+const MAX_AGE: &str = "public, max-age=60";
+
+pub fn routes(api: &Arc<Api>) -> [Route; 2] {
+    let keys = api.clone();
+    let meta = api.clone();
+    [
+        Route::get("/.well-known/jwks.json", Need::Public, move |_| {
+            let published = keys.keys.published();
+            let tag = ContentId::of(&published.jwks_json).to_string();
+            let body = Body::from(published.jwks_json.clone());
+            Ok(Response::bytes(200, "application/jwk-set+json", body)
+                .etag(&tag)
+                .cache(MAX_AGE))
+        })
+        .summary("The public keys that tokens may be signed with.")
+        .returns::<Jwks>(200)
+        .while_draining(),
+        Route::get(
+            "/.well-known/oauth-authorization-server",
+            Need::Public,
+            move |_| {
+                Ok(
+                    Response::json(200, &metadata(&meta.issuer_url, &meta.public_url))
+                        .cache(MAX_AGE),
+                )
+            },
+        )
+        .summary("What this issuer offers.")
+        .returns::<ServerMetadata>(200)
+        .while_draining(),
+    ]
+}
+
+fn metadata(issuer: &str, base: &str) -> ServerMetadata {
+    let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect();
+    ServerMetadata {
+        issuer: issuer.to_owned(),
+        token_endpoint: format!("{base}/oauth2/token"),
+        jwks_uri: format!("{base}/.well-known/jwks.json"),
+        grant_types_supported: texts(&["client_credentials"]),
+        token_endpoint_auth_methods_supported: texts(&[
+            "client_secret_basic",
+            "client_secret_post",
+        ]),
+        response_types_supported: Vec::new(),
+        scopes_supported: texts(scope::ALL),
+    }
+}

@@ -1,0 +1,203 @@
+//! Where revocations and the last key set are durable: one SQLite file, or memory in amnesia.
+
+use std::path::Path;
+
+use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, Revoked};
+use ron_proto::{Problem, Timestamp};
+use ron_service::store::{Migration, Store, StoreError};
+
+/// The schema.
+static MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "revocations and key set",
+    sql: "
+        CREATE TABLE revocation (
+            seq     INTEGER PRIMARY KEY CHECK (seq > 0),
+            ts_ms   INTEGER NOT NULL,
+            what    TEXT NOT NULL,
+            reason  TEXT NOT NULL,
+            actor   TEXT NOT NULL
+        ) STRICT;
+        CREATE TABLE kept (
+            name    TEXT PRIMARY KEY,
+            value   TEXT NOT NULL
+        ) STRICT, WITHOUT ROWID;
+    ",
+}];
+
+/// Epoch of a new issuer.
+pub const EPOCH_FIRST: u64 = 1;
+
+/// The store of revocations; owned by the revoker thread after start.
+#[derive(Debug)]
+pub struct RevocationStore(Store);
+
+/// A change that was not made, or a read that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreFailed {
+    /// The store said no.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A row is not what this program wrote.
+    #[error("the revocation store holds a row that cannot be read: {0}")]
+    Row(String),
+}
+
+impl From<rusqlite::Error> for StoreFailed {
+    fn from(e: rusqlite::Error) -> Self {
+        Self::Store(StoreError::Sqlite(e))
+    }
+}
+
+impl StoreFailed {
+    /// What the caller is told.
+    pub fn problem(&self) -> Problem {
+        tracing::error!(service = "svc-passport", event = "store_failed", why = %self);
+        Problem::unavailable("the revocation store does not work; nothing was changed", 5)
+    }
+}
+
+impl RevocationStore {
+    /// In a file of the data directory.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Store::open(path, &MIGRATIONS).map(Self)
+    }
+
+    /// In memory, for amnesia and tests.
+    pub fn memory() -> Result<Self, StoreError> {
+        Store::memory(&MIGRATIONS).map(Self)
+    }
+
+    /// True once a commit has failed: writes are refused.
+    pub fn poisoned(&self) -> bool {
+        self.0.poisoned()
+    }
+
+    /// Makes a revocation durable and numbers it.
+    pub fn append(
+        &self,
+        revoked: &Revoked,
+        ts_ms: u64,
+        reason: &str,
+        actor: &str,
+    ) -> Result<RevocationEvent, StoreFailed> {
+        let what = serde_json::to_string(revoked).map_err(|e| StoreFailed::Row(e.to_string()))?;
+        self.0.write(|tx| {
+            let seq: i64 = tx.query_row("SELECT coalesce(max(seq), 0) + 1 FROM revocation", [], |r| r.get(0))?;
+            tx.execute(
+                "INSERT INTO revocation (seq, ts_ms, what, reason, actor) VALUES (?1, ?2, ?3, ?4, ?5)",
+                rusqlite::params![seq, ts_ms as i64, what, reason, actor],
+            )?;
+            Ok(RevocationEvent { seq: seq as u64, ts: Timestamp(ts_ms), revoked: revoked.clone() })
+        })
+    }
+
+    /// Up to `most` events after a number.
+    pub fn page(
+        &self,
+        after: u64,
+        most: usize,
+        current_epoch: u64,
+    ) -> Result<RevocationPage, StoreFailed> {
+        self.0.read(|conn| {
+            let mut query = conn.prepare_cached(
+                "SELECT seq, ts_ms, what FROM revocation WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+            )?;
+            let limits = rusqlite::params![i64::try_from(after).unwrap_or(i64::MAX), most as i64];
+            let rows = query.query_map(limits, |r| {
+                Ok((
+                    r.get::<_, i64>(0)?,
+                    r.get::<_, i64>(1)?,
+                    r.get::<_, String>(2)?,
+                ))
+            })?;
+            let mut events = Vec::new();
+            for row in rows {
+                let (seq, ts_ms, what) = row?;
+                let revoked = serde_json::from_str(&what)
+                    .map_err(|e| StoreFailed::Row(format!("event {seq}: {e}")))?;
+                events.push(RevocationEvent {
+                    seq: seq as u64,
+                    ts: Timestamp(ts_ms as u64),
+                    revoked,
+                });
+            }
+            let next = events.last().map_or(after, |e| e.seq);
+            Ok(RevocationPage {
+                events,
+                next,
+                current_epoch,
+            })
+        })
+    }
+
+    /// The key set that was published last, empty in a new store.
+    pub fn kept_jwks(&self) -> Result<Jwks, StoreFailed> {
+        self.0.read(|conn| {
+            let found = conn.query_row("SELECT value FROM kept WHERE name = 'jwks'", [], |r| {
+                r.get::<_, String>(0)
+            });
+            match found {
+                Ok(text) => serde_json::from_str(&text)
+                    .map_err(|e| StoreFailed::Row(format!("key set: {e}"))),
+                Err(rusqlite::Error::QueryReturnedNoRows) => Ok(Jwks::default()),
+                Err(e) => Err(e.into()),
+            }
+        })
+    }
+
+    /// Keeps the published key set, so that verification works after a restart without the KMS.
+    pub fn keep_jwks(&self, jwks: &Jwks) -> Result<(), StoreFailed> {
+        let text = serde_json::to_string(jwks).map_err(|e| StoreFailed::Row(e.to_string()))?;
+        self.0.write(|tx| {
+            tx.execute("INSERT INTO kept (name, value) VALUES ('jwks', ?1) ON CONFLICT (name) DO UPDATE SET value = ?1", [text])?;
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_numbered_kept_and_paged() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("passport.db");
+        let jti = |n: u32| Revoked::Jti {
+            jti: format!("j-{n}"),
+            until: 99,
+        };
+        {
+            let store = RevocationStore::open(&path).unwrap();
+            for n in 1..=3 {
+                assert_eq!(
+                    store.append(&jti(n), 7, "leaked", "operator").unwrap().seq,
+                    u64::from(n)
+                );
+            }
+            store
+                .append(&Revoked::Epoch { epoch: 5 }, 8, "drill", "operator")
+                .unwrap();
+        }
+        let store = RevocationStore::open(&path).unwrap();
+        let page = store.page(1, 2, 5).unwrap();
+        assert_eq!(
+            (page.events.len(), page.next, page.events[0].revoked.clone()),
+            (2, 3, jti(2))
+        );
+        let rest = store.page(3, 10, 5).unwrap();
+        assert_eq!(rest.events[0].revoked, Revoked::Epoch { epoch: 5 });
+        let end = store.page(4, 10, 5).unwrap();
+        assert_eq!((end.events.len(), end.next), (0, 4));
+        assert_eq!(store.page(u64::MAX, 10, 5).unwrap().events.len(), 0);
+    }
+
+    #[test]
+    fn the_key_set_is_kept() {
+        let store = RevocationStore::memory().unwrap();
+        assert_eq!(store.kept_jwks().unwrap(), Jwks::default());
+        store.keep_jwks(&Jwks { keys: Vec::new() }).unwrap();
+        assert_eq!(store.kept_jwks().unwrap(), Jwks::default());
+    }
+}

@@ -1,0 +1,142 @@
+//! The one table of configuration keys, and the validated settings made from it.
+
+use std::path::PathBuf;
+
+use ron_proto::Amount;
+use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
+use ron_service::signed_policy;
+
+static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7470", "127.0.0.1:7475");
+
+static KEYS: [Key; 8] = [
+    Key::text(
+        "ledger.url",
+        "http://127.0.0.1:7460",
+        "Base URL of ron-ledger.",
+    ),
+    Key::path(
+        "ledger.token_file",
+        "",
+        "Service token for ron-ledger, mode 0600.",
+    ),
+    Key::path(
+        "policy.dir",
+        "",
+        "Directory with wallet.json and wallet.json.sig.",
+    )
+    .required(),
+    Key::text(
+        "policy.public_key",
+        "",
+        "Ed25519 public key (base64url) that the policy must be signed with.",
+    )
+    .required(),
+    Key::text(
+        "limits.per_op_minor",
+        "100000000000000000000",
+        "Most minor units of one operation.",
+    ),
+    Key::text(
+        "limits.daily_minor",
+        "10000000000000000000000",
+        "Most minor units per account and UTC day.",
+    ),
+    Key::count(
+        "wallet.committers",
+        "0",
+        "Threads that commit; 0 means one per core.",
+    )
+    .range("0", "64"),
+    Key::count(
+        "queues.work",
+        "512",
+        "Writes waiting for a committer, over all committers; full means 429.",
+    )
+    .range("1", "65536"),
+];
+
+/// Chassis defaults that this service changes.
+static RATES: [Key; 2] = [
+    Key::count(
+        "limits.rate_per_second",
+        "1000",
+        "Requests per second for one caller.",
+    )
+    .range("0", "1000000")
+    .reloadable(),
+    Key::count(
+        "limits.burst",
+        "2000",
+        "Requests a caller may send at once above the rate.",
+    )
+    .range("0", "1000000")
+    .reloadable(),
+];
+
+/// All keys of svc-wallet.
+pub static TABLE: Table = Table {
+    service: "svc-wallet",
+    env_prefix: "SVC_WALLET_",
+    keys: &[CHASSIS_KEYS, &LISTEN, &RATES, &KEYS],
+};
+
+/// Validated settings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Ledger base URL.
+    pub ledger_url: String,
+    /// Service token for the ledger.
+    pub ledger_token_file: Option<PathBuf>,
+    /// Where the signed policy lies.
+    pub policy_dir: PathBuf,
+    /// The pinned policy key.
+    pub policy_key: [u8; 32],
+    /// Most minor units of one operation.
+    pub per_op_max: Amount,
+    /// Most minor units per account and day.
+    pub daily_max: Amount,
+    /// Committer threads.
+    pub committers: usize,
+    /// Capacity of each committer's queue.
+    pub lane: usize,
+}
+
+impl Settings {
+    /// Checks what the table alone cannot.
+    pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
+        let mut problems = Vec::new();
+        let policy_key =
+            signed_policy::pinned_key(config.str("policy.public_key")).unwrap_or_else(|why| {
+                problems.push(format!("policy.public_key is {why}"));
+                [0; 32]
+            });
+        let mut amount = |name: &str| {
+            config.str(name).parse().unwrap_or_else(|e| {
+                problems.push(format!("{name}: {e}"));
+                Amount(0)
+            })
+        };
+        let per_op_max = amount("limits.per_op_minor");
+        let daily_max = amount("limits.daily_minor");
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let committers = match config.usize("wallet.committers") {
+            0 => ron_kernel::cores(),
+            n => n,
+        };
+        Ok(Self {
+            ledger_url: config.str("ledger.url").to_owned(),
+            ledger_token_file: config.path_opt("ledger.token_file").map(PathBuf::from),
+            policy_dir: config
+                .path_opt("policy.dir")
+                .map(PathBuf::from)
+                .unwrap_or_default(),
+            policy_key,
+            per_op_max,
+            daily_max,
+            committers,
+            lane: config.usize("queues.work").div_ceil(committers),
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! The one table of this service's own metrics (prefix `svc_wallet_`).
+
+use ron_kernel::{
+    Counter, CounterVec, GaugeVec, Histogram, HistogramVec, LATENCY_BUCKETS, Registry,
+};
+
+/// Handles on the metrics.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// Requests by operation.
+    pub requests: CounterVec,
+    /// Refused requests by reason.
+    pub rejects: CounterVec,
+    /// Answers that were given before.
+    pub replays: Counter,
+    /// Debits with another nonce than the next.
+    pub nonce_conflicts: Counter,
+    /// Time from acceptance to answer, by operation.
+    pub op_seconds: HistogramVec,
+    /// Writes accepted and not answered yet.
+    pub inflight: GaugeVec,
+    /// Entries of one ledger call.
+    pub batch_size: Histogram,
+    /// Ledger calls by operation and outcome.
+    pub upstream: CounterVec,
+}
+
+impl Metrics {
+    /// Makes (or finds) the metrics in a registry.
+    pub fn new(r: &Registry) -> Self {
+        let sizes = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+        Self {
+            requests: r.counter_vec("requests_total", "Requests by operation.", &["op"]),
+            rejects: r.counter_vec("rejects_total", "Refused requests by reason.", &["reason"]),
+            replays: r.counter("idem_replays_total", "Answers that had been given before."),
+            nonce_conflicts: r.counter(
+                "nonce_conflicts_total",
+                "Debits with another nonce than the next.",
+            ),
+            op_seconds: r.histogram_vec(
+                "op_duration_seconds",
+                "Time from acceptance to answer.",
+                &["op"],
+                LATENCY_BUCKETS,
+            ),
+            inflight: r.gauge_vec("inflight", "Writes accepted and not answered yet.", &["op"]),
+            batch_size: r.histogram("batch_size", "Entries of one ledger call.", sizes),
+            upstream: r.counter_vec(
+                "upstream_calls_total",
+                "Calls to another service.",
+                &["svc", "op", "outcome"],
+            ),
+        }
+    }
+}

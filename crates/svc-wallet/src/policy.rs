@@ -1,0 +1,194 @@
+//! The decision who may do what with which accounts: pure, from the signed wallet policy alone.
+
+use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
+use ron_proto::{Account, Amount, Asset, Problem};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Subject of the token.
+    pub principal: &'a str,
+    /// What to do.
+    pub action: WalletAction,
+    /// The debited (for an issue: credited; for a read: read) account.
+    pub account: &'a Account,
+    /// The asset; absent where all assets are meant.
+    pub asset: Option<&'a Asset>,
+    /// Minor units, for writes.
+    pub amount: Option<Amount>,
+}
+
+/// The limits of the rule that allowed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowed {
+    /// Most minor units per account and UTC day.
+    pub daily: Option<Amount>,
+}
+
+/// Decides: the first rule that matches is the one; no rule, no access.
+pub fn decide(
+    policy: &WalletPolicy,
+    ask: &Ask<'_>,
+    per_op_max: Amount,
+) -> Result<Allowed, Problem> {
+    let rule = policy
+        .rules
+        .iter()
+        .find(|rule| applies(rule, ask))
+        .ok_or_else(|| Problem::forbidden("the wallet policy has no rule that allows this"))?;
+    let most = rule.per_op.map_or(per_op_max, |p| p.min(per_op_max));
+    if ask.amount.is_some_and(|amount| amount > most) {
+        return Err(limits_exceeded(format!(
+            "one operation may move at most {most} minor units"
+        )));
+    }
+    Ok(Allowed { daily: rule.daily })
+}
+
+/// 403 `limits_exceeded`.
+pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
+    Problem::new(403, "limits_exceeded", "Limit exceeded", detail)
+}
+
+fn applies(rule: &WalletRule, ask: &Ask<'_>) -> bool {
+    matches(&rule.principal, ask.principal)
+        && rule.actions.contains(&ask.action)
+        && rule
+            .accounts
+            .iter()
+            .any(|p| matches(p, ask.account.as_str()))
+        && match ask.asset {
+            Some(asset) => rule.assets.iter().any(|p| matches(p, asset.as_str())),
+            None => rule.assets.iter().any(|p| p == "*"),
+        }
+}
+
+/// Exact, or a prefix ending in `*`.
+fn matches(pattern: &str, text: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => text.starts_with(prefix),
+        None => pattern == text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> WalletPolicy {
+        let rule =
+            |principal: &str, actions: &[WalletAction], accounts: &[&str], per_op| WalletRule {
+                principal: principal.to_owned(),
+                actions: actions.to_vec(),
+                accounts: accounts.iter().map(|s| (*s).to_owned()).collect(),
+                assets: vec!["rpl".to_owned()],
+                per_op,
+                daily: Some(Amount(500)),
+            };
+        WalletPolicy {
+            version: 1,
+            rules: vec![
+                rule(
+                    "alice",
+                    &[WalletAction::Transfer],
+                    &["acct:alice"],
+                    Some(Amount(100)),
+                ),
+                rule(
+                    "ops:*",
+                    &[WalletAction::Issue, WalletAction::Read],
+                    &["pool:*"],
+                    None,
+                ),
+            ],
+        }
+    }
+
+    #[test]
+    fn first_match_decides_and_no_match_denies() {
+        let check = |principal,
+                     action,
+                     account: &str,
+                     asset: &str,
+                     amount: u128,
+                     want: Result<(), &str>| {
+            let (account, asset) = (account.parse().unwrap(), asset.parse().unwrap());
+            let ask = Ask {
+                principal,
+                action,
+                account: &account,
+                asset: Some(&asset),
+                amount: Some(Amount(amount)),
+            };
+            let got = decide(&policy(), &ask, Amount(1_000))
+                .map(|_| ())
+                .map_err(|p| p.code);
+            assert_eq!(got, want, "{ask:?}");
+        };
+        check(
+            "alice",
+            WalletAction::Transfer,
+            "acct:alice",
+            "rpl",
+            100,
+            Ok(()),
+        );
+        check(
+            "alice",
+            WalletAction::Transfer,
+            "acct:alice",
+            "rpl",
+            101,
+            Err("limits_exceeded"),
+        );
+        check(
+            "alice",
+            WalletAction::Transfer,
+            "acct:bob",
+            "rpl",
+            1,
+            Err("forbidden"),
+        );
+        check(
+            "alice",
+            WalletAction::Issue,
+            "acct:alice",
+            "rpl",
+            1,
+            Err("forbidden"),
+        );
+        check(
+            "alice",
+            WalletAction::Transfer,
+            "acct:alice",
+            "eth",
+            1,
+            Err("forbidden"),
+        );
+        check(
+            "alice2",
+            WalletAction::Transfer,
+            "acct:alice",
+            "rpl",
+            1,
+            Err("forbidden"),
+        );
+        check("ops:1", WalletAction::Issue, "pool:a", "rpl", 1_000, Ok(()));
+        check(
+            "ops:1",
+            WalletAction::Issue,
+            "pool:a",
+            "rpl",
+            1_001,
+            Err("limits_exceeded"),
+        );
+        check(
+            "ops:1",
+            WalletAction::Issue,
+            "pools",
+            "rpl",
+            1,
+            Err("forbidden"),
+        );
+    }
+}
