@@ -1,2 +1,79 @@
-//! The ron command line.
-fn main() {}
+//! The `ron` command line: the whole system in one process, and the tools of operators and
+//! auditors. One file per subcommand.
+
+mod check;
+mod demo;
+mod fleet;
+mod init;
+mod layout;
+mod policy;
+mod token;
+mod up;
+mod verifiers;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
+#[derive(Parser)]
+#[command(version, about, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(up::UpArgs),
+    Init(init::InitArgs),
+    Demo(demo::DemoArgs),
+    Token(token::TokenArgs),
+    Policy(policy::PolicyArgs),
+    /// Verify the KMS audit log offline.
+    Audit(check::LogArgs),
+    /// Verify the ledger offline.
+    Ledger(check::LogArgs),
+    /// Verify runs and prove payouts offline.
+    Rewarder(check::RewarderArgs),
+    /// Print a completion script for a shell.
+    Completions {
+        /// bash, zsh, fish, elvish or powershell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page.
+    Man,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Up(args) => match up::run(&args) {
+            Ok(code) => return ExitCode::from(code),
+            Err(failed) => {
+                eprintln!("error: {}", failed.why);
+                return ExitCode::from(failed.code);
+            }
+        },
+        Command::Init(args) => init::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Token(args) => token::run(args),
+        Command::Policy(args) => policy::run(args),
+        Command::Audit(args) => check::audit(args),
+        Command::Ledger(args) => check::ledger(args),
+        Command::Rewarder(args) => check::rewarder(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Man => clap_mangen::Man::new(Cli::command())
+            .render(&mut std::io::stdout())
+            .map_err(|e| e.to_string()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(1)
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Offline checks: `ron audit verify`, `ron ledger verify`, `ron rewarder verify | prove`. They
+//! need a directory and public keys, no service; they take no lock, so they also work live.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use svc_rewarder::inputs::keys::{KeyRing, PinnedKey};
+use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
+
+use crate::layout::Layout;
+use crate::verifiers;
+
+/// Which log and which key.
+#[derive(Args)]
+pub struct LogArgs {
+    #[command(subcommand)]
+    command: LogCommand,
+}
+
+#[derive(Subcommand)]
+enum LogCommand {
+    /// Check every leaf, the tree, the checkpoint and its signature; names the first bad leaf.
+    Verify(LogPlace),
+}
+
+#[derive(Args)]
+struct LogPlace {
+    /// Data directory of `ron up` (or a copy of it).
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// The log's directory, instead of the one in the data directory.
+    #[arg(long)]
+    log_dir: Option<PathBuf>,
+    /// The log's verifier key (name+id+key), instead of the one in verifiers.json.
+    #[arg(long)]
+    vkey: Option<String>,
+}
+
+/// Runs and their keys.
+#[derive(Args)]
+pub struct RewarderArgs {
+    #[command(subcommand)]
+    command: RewarderCommand,
+}
+
+#[derive(Subcommand)]
+enum RewarderCommand {
+    /// Recompute a run from its inputs and check everything in its directory.
+    Verify {
+        /// The run's directory; every run of the data directory when absent.
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        keys: RunKeys,
+    },
+    /// Show that an account's payout is part of a run's total.
+    Prove {
+        /// The run's directory.
+        dir: PathBuf,
+        /// The account.
+        account: String,
+    },
+}
+
+#[derive(Args)]
+struct RunKeys {
+    /// Data directory of `ron up` (or a copy of it).
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Key of policies (base64url), instead of the one in verifiers.json.
+    #[arg(long)]
+    policy_key: Option<String>,
+    /// Key of manifests (base64url), instead of the one in verifiers.json.
+    #[arg(long)]
+    manifest_key: Option<String>,
+}
+
+/// Runs `ron audit`.
+pub fn audit(args: LogArgs) -> Result<(), String> {
+    let LogCommand::Verify(place) = args.command;
+    let (dir, vkey) = place.resolve("ron-kms/data/audit", |v| v.audit_vkey)?;
+    println!("{}", audit_dir(&dir, &vkey)?);
+    Ok(())
+}
+
+/// Runs `ron ledger`.
+pub fn ledger(args: LogArgs) -> Result<(), String> {
+    let LogCommand::Verify(place) = args.command;
+    let (dir, vkey) = place.resolve("ron-ledger/data/log", |v| v.ledger_vkey)?;
+    println!("{}", ledger_dir(&dir, &vkey)?);
+    Ok(())
+}
+
+/// Runs `ron rewarder`.
+pub fn rewarder(args: RewarderArgs) -> Result<(), String> {
+    match args.command {
+        RewarderCommand::Verify { dir, keys } => {
+            let layout = Layout::new(keys.data_dir.as_deref())?;
+            let pins = keys.pins(&layout)?;
+            let dirs = match dir {
+                Some(dir) => vec![dir],
+                None => run_dirs(&layout)?,
+            };
+            if dirs.is_empty() {
+                return Err(format!("there is no run under {}", layout.root.display()));
+            }
+            for dir in dirs {
+                println!("{}", run_dir(&dir, &pins)?);
+            }
+            Ok(())
+        }
+        RewarderCommand::Prove { dir, account } => {
+            let account = account.parse().map_err(|e| format!("{e}"))?;
+            let proof = prove(&dir, &account).map_err(|e| e.to_string())?;
+            let text = serde_json::to_string_pretty(&proof).map_err(|e| e.to_string())?;
+            println!("{text}");
+            Ok(())
+        }
+    }
+}
+
+impl LogPlace {
+    fn resolve(&self, below: &str, key: impl Fn(verifiers::Verifiers) -> String) -> Result<(PathBuf, String), String> {
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        let dir = self.log_dir.clone().unwrap_or_else(|| layout.root.join(below));
+        let vkey = match &self.vkey {
+            Some(vkey) => vkey.clone(),
+            None => key(verifiers::read(&layout)?),
+        };
+        Ok((dir, vkey))
+    }
+}
+
+impl RunKeys {
+    fn pins(&self, layout: &Layout) -> Result<Pins, String> {
+        let kept = verifiers::read(layout);
+        let one = |given: &Option<String>, kept: Result<String, String>| -> Result<KeyRing, String> {
+            let text = match given {
+                Some(text) => text.clone(),
+                None => kept?,
+            };
+            Ok(KeyRing::new(vec![text.parse::<PinnedKey>()?]))
+        };
+        Ok(Pins {
+            policy: one(&self.policy_key, kept.clone().map(|k| k.policy_public_key))?,
+            manifest: one(&self.manifest_key, kept.map(|k| k.manifest_public_key))?,
+        })
+    }
+}
+
+/// The keys of `verifiers.json`.
+pub fn kept_pins(layout: &Layout) -> Result<Pins, String> {
+    RunKeys { data_dir: None, policy_key: None, manifest_key: None }.pins(layout)
+}
+
+/// Verdict on a KMS audit log.
+pub fn audit_dir(dir: &Path, vkey: &str) -> Result<String, String> {
+    let bar = bar("audit log");
+    let result = ron_kms::audit::verify::verify_dir(dir, vkey, &mut |done, total| show(&bar, done, total));
+    bar.finish_and_clear();
+    let report = result.map_err(|e| format!("audit log {}: {e}", dir.display()))?;
+    let signatures: u64 = report.keys.values().map(|k| k.signatures).sum();
+    Ok(format!(
+        "audit log verified: {} leaves, {} of them under a signed checkpoint, {signatures} signatures by {} keys",
+        report.size,
+        report.checkpoint_size,
+        report.keys.len()
+    ))
+}
+
+/// Verdict on a ledger.
+pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
+    let bar = bar("ledger");
+    let result = ron_ledger::verify::verify_dir(dir, vkey, &mut |done, total| show(&bar, done, total));
+    bar.finish_and_clear();
+    let report = result.map_err(|e| format!("ledger {}: {e}", dir.display()))?;
+    Ok(format!("ledger verified: {report}"))
+}
+
+/// Verdict on a run.
+pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
+    let verified = verify_run_dir(dir, pins).map_err(|e| format!("run {}: {e}", dir.display()))?;
+    let m = &verified.manifest;
+    Ok(format!(
+        "manifest verified: epoch {}, {} recipients, {} paid, {} residual, {}",
+        m.epoch_id, m.totals.recipients, m.totals.payout_minor, m.totals.residual_minor, m.commitment
+    ))
+}
+
+/// Directories of the runs that pay, in order.
+pub fn run_dirs(layout: &Layout) -> Result<Vec<PathBuf>, String> {
+    let runs = layout.data("svc-rewarder").join("runs");
+    let list = |dir: &Path| -> Result<Vec<PathBuf>, String> {
+        let entries = std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
+        paths.sort();
+        Ok(paths)
+    };
+    let mut found = Vec::new();
+    for tenant in list(&runs)? {
+        let named = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("epoch-"));
+        found.extend(list(&tenant)?.into_iter().filter(named));
+    }
+    Ok(found)
+}
+
+fn bar(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{msg:>12} {wide_bar} {pos}/{len} {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+fn show(bar: &ProgressBar, done: u64, total: u64) {
+    bar.set_length(total);
+    bar.set_position(done);
+}

@@ -1,0 +1,260 @@
+//! `ron demo`: five real reward epochs through the running system, then the offline checks.
+//!
+//! Everything in it is idempotent: a second run pays nothing more and shows the same table.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use ron_client::{ClientError, Credential, RewarderClient, TokenAsk, WalletClient};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_proto::rewarder::{ComputeRequest, EpochRun, ImportKind, RewardPolicy, RunState};
+use ron_proto::wallet::{IssueMoney, Transfer};
+use ron_proto::{Account, Amount, Asset, ContentId, EpochId, IdemKey, strict};
+use serde::Serialize;
+
+use crate::layout::Layout;
+use crate::{check, token, verifiers};
+
+/// The example epochs (see examples/rocketpool/README.md).
+const EPOCHS: [(&str, &[u8]); 5] = [
+    ("03", include_bytes!("../../../examples/rocketpool/interval-03.csv")),
+    ("12", include_bytes!("../../../examples/rocketpool/interval-12.csv")),
+    ("21", include_bytes!("../../../examples/rocketpool/interval-21.csv")),
+    ("30", include_bytes!("../../../examples/rocketpool/interval-30.csv")),
+    ("45", include_bytes!("../../../examples/rocketpool/interval-45.csv")),
+];
+/// Longest wait for one call.
+const CALL: Duration = Duration::from_secs(20);
+/// Longest wait for one epoch to be settled.
+const SETTLE: Duration = Duration::from_secs(120);
+
+/// Fund a pool, move money, pay out five real epochs, verify everything.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  ron up &\n  ron demo\n  ron demo --json")]
+pub struct DemoArgs {
+    /// Data directory of the running `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print the table as JSON lines.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    epoch: String,
+    recipients: u64,
+    pool_minor: Amount,
+    paid_minor: Amount,
+    residual_minor: Amount,
+    manifest: ContentId,
+    ledger_seq: u64,
+}
+
+/// Runs `ron demo`.
+pub fn run(args: &DemoArgs) -> Result<(), String> {
+    let layout = Layout::new(args.data_dir.as_deref())?;
+    let demo = Demo::connect(&layout)?;
+    let bar = ProgressBar::new(EPOCHS.len() as u64 + 2);
+    if let Ok(style) = ProgressStyle::with_template("{msg:>24} {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    bar.set_message("funding the pool");
+    demo.fund()?;
+    bar.inc(1);
+    bar.set_message("moving money");
+    demo.transfer()?;
+    bar.inc(1);
+    let mut rows = Vec::new();
+    for (name, csv) in EPOCHS {
+        bar.set_message(format!("paying epoch {name}"));
+        rows.push(demo.epoch(name, csv)?);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    print(&rows, args.json)?;
+    checks(&layout)
+}
+
+struct Demo {
+    wallet: WalletClient,
+    rewarder: RewarderClient,
+    policy: RewardPolicy,
+    policy_hash: ContentId,
+}
+
+impl Demo {
+    fn connect(layout: &Layout) -> Result<Self, String> {
+        let http = Arc::new(HttpClient::new(ClientConfig::default()));
+        let endpoints = layout.read_endpoints()?;
+        let token = |audience: &'static str| {
+            let ask = TokenAsk { audience, ..TokenAsk::default() };
+            token::fetch(layout, &http, "operator", &ask)
+        };
+        let wallet = Credential::bearer(&token("svc-wallet")?);
+        let rewarder = Credential::bearer(&token("svc-rewarder")?);
+        let path = layout.policy().join("reward.json");
+        let bytes = std::fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        Ok(Self {
+            wallet: WalletClient::new(&endpoints.of("svc-wallet")?.api, wallet, http.clone()),
+            rewarder: RewarderClient::new(&endpoints.of("svc-rewarder")?.api, rewarder, http.clone()),
+            policy: strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))?,
+            policy_hash: ContentId::of(&bytes),
+        })
+    }
+
+    /// One epoch's pool per epoch; the keys make a second run a replay.
+    fn fund(&self) -> Result<(), String> {
+        for (name, _) in EPOCHS {
+            let request = IssueMoney {
+                to: self.policy.pool.account.clone(),
+                asset: self.policy.asset.clone(),
+                amount_minor: self.policy.pool.amount_minor,
+                memo: None,
+            };
+            let key = idem(&format!("demo-fund-{name}"))?;
+            self.wallet.issue(&key, &request, within()).map_err(wallet_failed)?;
+        }
+        Ok(())
+    }
+
+    fn transfer(&self) -> Result<(), String> {
+        let account = |name: &str| -> Result<Account, String> { name.parse().map_err(|e| format!("{e}")) };
+        let asset: Asset = self.policy.asset.clone();
+        let issue = IssueMoney {
+            to: account("acct:demo-alice")?,
+            asset: asset.clone(),
+            amount_minor: Amount(1_000),
+            memo: None,
+        };
+        self.wallet.issue(&idem("demo-issue-1")?, &issue, within()).map_err(wallet_failed)?;
+        let transfer = Transfer {
+            from: account("acct:demo-alice")?,
+            to: account("acct:demo-bob")?,
+            asset,
+            amount_minor: Amount(250),
+            nonce: 1,
+            memo: None,
+        };
+        self.wallet
+            .transfer(&idem("demo-transfer-1")?, &transfer, within())
+            .map(|_| ())
+            .map_err(wallet_failed)
+    }
+
+    fn epoch(&self, name: &str, csv: &[u8]) -> Result<Row, String> {
+        let epoch: EpochId = format!("rocketpool:{name}").parse().map_err(|e| format!("{e}"))?;
+        let sealed = svc_rewarder::inputs::import::csv(csv, ImportKind::Totals).map_err(|e| format!("epoch {name}: {e}"))?;
+        let cid = sealed.info().cid;
+        self.rewarder
+            .put_csv(&cid, ImportKind::Totals, csv.to_vec(), within())
+            .map_err(rewarder_failed)?;
+        let request = ComputeRequest {
+            snapshot: cid,
+            policy_id: self.policy.id.clone(),
+            policy_hash: self.policy_hash,
+            dry_run: false,
+        };
+        let first = self
+            .rewarder
+            .compute(&epoch, &request, Duration::from_secs(10), within())
+            .map_err(rewarder_failed)?;
+        let run = self.settled(&epoch, first)?;
+        let totals = run.totals.ok_or("a settled epoch without totals")?;
+        Ok(Row {
+            epoch: epoch.to_string(),
+            recipients: totals.recipients,
+            pool_minor: totals.pool_minor,
+            paid_minor: totals.payout_minor,
+            residual_minor: totals.residual_minor,
+            manifest: run.commitment.ok_or("a settled epoch without a manifest")?,
+            ledger_seq: run.settlement.close_seq.ok_or("a settled epoch without its ledger entry")?,
+        })
+    }
+
+    fn settled(&self, epoch: &EpochId, mut run: EpochRun) -> Result<EpochRun, String> {
+        let end = Deadline::within(SETTLE);
+        loop {
+            match run.state {
+                RunState::Settled => return Ok(run),
+                RunState::Failed | RunState::Quarantined => {
+                    let why = run.reason.map_or_else(|| "no reason given".to_owned(), |r| format!("{}: {}", r.code, r.detail));
+                    return Err(format!("epoch {epoch} is {}: {why}", run.state));
+                }
+                _ if end.expired() => {
+                    let why = run.reason.map_or_else(String::new, |r| format!(" ({}: {})", r.code, r.detail));
+                    return Err(format!("epoch {epoch} is still {}{why}", run.state));
+                }
+                _ => {}
+            }
+            pause(Duration::from_millis(20));
+            run = self.rewarder.epoch(epoch, within()).map_err(rewarder_failed)?;
+        }
+    }
+}
+
+fn within() -> Deadline {
+    Deadline::within(CALL)
+}
+
+/// A short wait that nothing can interrupt but the end of the process.
+fn pause(time: Duration) {
+    let (_keep, never) = ron_kernel::Shutdown::pair();
+    never.wait(Deadline::within(time));
+}
+
+fn idem(text: &str) -> Result<IdemKey, String> {
+    text.parse().map_err(|e| format!("{e}"))
+}
+
+fn wallet_failed(e: ClientError) -> String {
+    format!("svc-wallet: {e}")
+}
+
+fn rewarder_failed(e: ClientError) -> String {
+    format!("svc-rewarder: {e}")
+}
+
+fn print(rows: &[Row], json: bool) -> Result<(), String> {
+    if json {
+        for row in rows {
+            println!("{}", serde_json::to_string(row).map_err(|e| e.to_string())?);
+        }
+        return Ok(());
+    }
+    println!(
+        "{:<14} {:>10} {:>21} {:>21} {:>16} {:>7}  manifest",
+        "epoch", "recipients", "pool", "paid", "residual", "seq"
+    );
+    for r in rows {
+        let text = |a: &Amount| a.to_string();
+        println!(
+            "{:<14} {:>10} {:>21} {:>21} {:>16} {:>7}  {}",
+            r.epoch,
+            r.recipients,
+            text(&r.pool_minor),
+            text(&r.paid_minor),
+            text(&r.residual_minor),
+            r.ledger_seq,
+            r.manifest
+        );
+    }
+    Ok(())
+}
+
+fn checks(layout: &Layout) -> Result<(), String> {
+    let keys = verifiers::read(layout)?;
+    eprintln!("{}", check::audit_dir(&layout.data("ron-kms").join("audit"), &keys.audit_vkey)?);
+    eprintln!("{}", check::ledger_dir(&layout.data("ron-ledger").join("log"), &keys.ledger_vkey)?);
+    let pins = check::kept_pins(layout)?;
+    for dir in check::run_dirs(layout)? {
+        eprintln!("{}", check::run_dir(&dir, &pins)?);
+    }
+    eprintln!("every check passed");
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! `ron init`: makes a data directory that `ron up` and the separate binaries can run from.
+//!
+//! Idempotent: what is there is kept, what is missing is made, and the last step renames
+//! `bootstrap.json` into place. The KMS runs during it, on a free port of the loopback address,
+//! to make the keys and sign the policies; it is asked over HTTP like by anybody else.
+
+mod policies;
+mod templates;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use ron_auth::service_token;
+use ron_client::{Credential, KmsClient};
+use ron_crypto::{password, rand};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
+use ron_proto::passport::TTL_S_MAX;
+use ron_proto::values::{Alg, OpId};
+use ron_proto::{Kid, b64};
+
+use crate::fleet;
+use crate::layout::{
+    BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, make_dir, read_json, write_atomic, write_json,
+};
+use crate::policy;
+
+/// Calls of one service to another: caller, callee, scopes, KMS key prefixes.
+pub const CALLS: [(&str, &str, &str, &str); 5] = [
+    ("svc-passport", "ron-kms", "kms:sign,kms:read", "ron/issuer/"),
+    ("svc-wallet", "ron-ledger", "ledger:commit,ledger:read", ""),
+    ("svc-rewarder", "ron-ledger", "ledger:settle,ledger:read", ""),
+    ("svc-rewarder", "ron-kms", "kms:sign,kms:read", "ron/manifest/"),
+    ("svc-admin", "svc-rewarder", "rewarder:read", ""),
+];
+
+/// Scopes of the operator's own service token at the KMS.
+const OPERATOR_SCOPES: &str = "kms:create,kms:read,kms:sign,kms:rotate,kms:verify";
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Make a data directory: configuration files, tokens, keys, signed policies.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  ron init\n  ron init --data-dir /srv/ron --base-port 7440")]
+pub struct InitArgs {
+    /// Where to make it; `ron` under the user's state directory when absent.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// API port of the first service in the configuration files.
+    #[arg(long, default_value_t = BASE_PORT)]
+    base_port: u16,
+}
+
+/// Runs `ron init`.
+pub fn run(args: &InitArgs) -> Result<(), String> {
+    let layout = Layout::new(args.data_dir.as_deref())?;
+    let made = ensure(&layout, args.base_port)?;
+    let what = if made { "made" } else { "already complete:" };
+    println!("{what} {}", layout.root.display());
+    Ok(())
+}
+
+/// Makes what is missing; false when nothing was.
+pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
+    if layout.bootstrap().exists() {
+        let known: Bootstrap = read_json(&layout.bootstrap())?;
+        if known.format != FORMAT {
+            return Err(format!(
+                "{} is of format {}, this program knows {FORMAT}; use a newer program",
+                layout.bootstrap().display(),
+                known.format
+            ));
+        }
+        return Ok(false);
+    }
+    let base_port = if base_port == 0 { BASE_PORT } else { base_port };
+    make_dirs(layout)?;
+    let hashes = tokens(layout)?;
+    let secret_hash = operator_client(layout)?;
+    write_if_absent(layout, "ron-kms", &templates::kms(layout, base_port, &hashes))?;
+    let issuer = format!("http://127.0.0.1:{}", base_port + 10);
+    let kms = fleet::Temporary::kms(layout)?;
+    let made = keys_and_policies(layout, &kms.url, &issuer);
+    let stopped = kms.stop();
+    let bootstrap = made?;
+    stopped?;
+    for service in &SERVICES[1..] {
+        let text = templates::service(layout, service, base_port, &bootstrap, &hashes, &secret_hash);
+        write_if_absent(layout, service, &text)?;
+    }
+    write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
+    Ok(true)
+}
+
+/// Format of `bootstrap.json`.
+const FORMAT: u32 = 1;
+
+/// SHA-256 of a service token, by caller and callee.
+pub type TokenHashes = Vec<(&'static str, &'static str, String)>;
+
+fn make_dirs(layout: &Layout) -> Result<(), String> {
+    make_dir(&layout.root)?;
+    for service in SERVICES {
+        make_dir(&layout.service(service))?;
+        make_dir(&layout.data(service))?;
+    }
+    for dir in ["clients", "policy", "run"] {
+        make_dir(&layout.root.join(dir))?;
+    }
+    Ok(())
+}
+
+fn tokens(layout: &Layout) -> Result<TokenHashes, String> {
+    let mut hashes = Vec::new();
+    for (caller, callee, _, _) in CALLS {
+        hashes.push((caller, callee, token(&layout.token(caller, callee), caller)?));
+    }
+    hashes.push(("operator", "ron-kms", token(&layout.operator_token(), "operator")?));
+    Ok(hashes)
+}
+
+/// The hash of the token in a file; makes the token when there is none.
+fn token(path: &std::path::Path, name: &str) -> Result<String, String> {
+    if !path.exists() {
+        let text = service_token::generate(name, &rand::bytes());
+        write_atomic(path, format!("{text}\n").as_bytes(), 0o600)?;
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    Ok(service_token::hash(text.trim()))
+}
+
+fn operator_client(layout: &Layout) -> Result<String, String> {
+    let path = layout.client("operator");
+    if !path.exists() {
+        let file = ClientFile {
+            client_id: "operator".to_owned(),
+            client_secret: b64::url(&rand::bytes::<32>()),
+        };
+        write_json(&path, &file, 0o600)?;
+    }
+    let file: ClientFile = read_json(&path)?;
+    Ok(password::hash_secret(file.client_secret.as_bytes()))
+}
+
+fn write_if_absent(layout: &Layout, service: &str, text: &str) -> Result<(), String> {
+    let path = layout.config(service);
+    if path.exists() {
+        return Ok(());
+    }
+    write_atomic(&path, text.as_bytes(), 0o600)
+}
+
+fn keys_and_policies(layout: &Layout, kms_url: &str, issuer: &str) -> Result<Bootstrap, String> {
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let kms = KmsClient::new(kms_url, Credential::from_file(&layout.operator_token())?, http);
+    let jwt = PayloadPolicy::Jwt(JwtPolicy {
+        typ: vec!["at+jwt".to_owned(), "statuslist+jwt".to_owned()],
+        iss: issuer.to_owned(),
+        aud: SERVICES.iter().map(|s| (*s).to_owned()).collect(),
+        max_ttl_s: TTL_S_MAX,
+    });
+    let note = PayloadPolicy::Note(NotePolicy { origin: format!("{issuer}/policy") });
+    let issuer_key = key(&kms, "issuer", 1, jwt)?;
+    let policy_key = key(&kms, "policy", 2, PayloadPolicy::Digest)?;
+    let manifest_key = key(&kms, "manifest", 3, PayloadPolicy::Digest)?;
+    let note_key = key(&kms, "note", 4, note)?;
+    for (kind, policy) in policies::all()? {
+        let path = layout.policy().join(format!("{kind}.json"));
+        if !layout.policy().join(format!("{kind}.json.sig")).exists() {
+            let (bytes, sig) = policy::sign(&kms, &policy_key.key, kind, &policy)?;
+            policy::write_signed(&path, &bytes, &sig)?;
+        }
+    }
+    let audit_vkey = kms
+        .audit_vkey(Deadline::within(WAIT))
+        .map_err(|e| format!("ron-kms: {e}"))?;
+    Ok(Bootstrap {
+        format: FORMAT,
+        issuer: issuer.to_owned(),
+        issuer_key: issuer_key.key.to_string(),
+        policy_key: policy_key.key.to_string(),
+        policy_public_key: public(&policy_key)?,
+        manifest_key: manifest_key.key.to_string(),
+        manifest_public_key: public(&manifest_key)?,
+        note_key: note_key.key.to_string(),
+        audit_vkey: audit_vkey.trim().to_owned(),
+    })
+}
+
+/// The system's key for a purpose: the one that is there, or a new one.
+fn key(kms: &KmsClient, purpose: &str, number: u128, payload: PayloadPolicy) -> Result<KeyDoc, String> {
+    let fail = |e: ron_client::ClientError| format!("ron-kms: {e}");
+    let listed = kms.keys(None, Deadline::within(WAIT)).map_err(fail)?;
+    if let Some(found) = listed.keys.into_iter().find(|k| k.key.purpose.as_str() == purpose) {
+        return Ok(found);
+    }
+    let bad = |e: ron_proto::ValueError| e.to_string();
+    let request = CreateKey {
+        tenant: "ron".parse().map_err(bad)?,
+        purpose: purpose.parse().map_err(bad)?,
+        alg: Alg::Ed25519,
+        payload,
+        exportable: false,
+        op_id: OpId(uuid::Uuid::from_u128(0x726f_6e00_0000_7000_8000_0000_0000_0000 + number)),
+    };
+    kms.create_key(&request, Deadline::within(WAIT)).map_err(fail)
+}
+
+fn public(doc: &KeyDoc) -> Result<String, String> {
+    let head = doc.head_version().ok_or("ron-kms shows a key without its head")?;
+    Ok(head.public_key.to_string())
+}
+
+/// A KMS key from `bootstrap.json`.
+pub fn kid(text: &str) -> Result<Kid, String> {
+    text.parse().map_err(|e| format!("bootstrap.json: {e}"))
+}

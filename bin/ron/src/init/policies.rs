@@ -1,0 +1,71 @@
+//! The policies a new data directory starts with.
+
+use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_MAX};
+use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
+use ron_proto::scope;
+use serde_json::Value;
+
+/// The reward policy of the example epochs.
+const REWARD: &str = include_str!("../../../../examples/rocketpool/policy.json");
+
+/// Kind and policy.
+pub fn all() -> Result<[(&'static str, Value); 3], String> {
+    let value = |json: serde_json::Result<Value>| json.map_err(|e| e.to_string());
+    Ok([
+        ("issuer", value(serde_json::to_value(issuer()))?),
+        ("wallet", value(serde_json::to_value(wallet()))?),
+        ("reward", value(serde_json::from_str(REWARD))?),
+    ])
+}
+
+/// The operator may have tokens for every service, with every scope of that service.
+fn issuer() -> IssuerPolicy {
+    let audience = |service: &str, prefix: &str| AudienceRule {
+        audience: service.to_owned(),
+        scopes: scope::ALL
+            .iter()
+            .filter(|s| s.starts_with(prefix))
+            .map(|s| (*s).to_owned())
+            .collect(),
+        alg: None,
+        caveats: Vec::new(),
+    };
+    IssuerPolicy {
+        version: 1,
+        clients: vec![ClientRule {
+            client_id: "operator".to_owned(),
+            tenant: "default".parse().expect("a constant tenant is valid"),
+            subjects: Vec::new(),
+            audiences: vec![
+                audience("ron-kms", "kms:"),
+                audience("svc-passport", "passport:"),
+                audience("ron-ledger", "ledger:read"),
+                audience("svc-wallet", "wallet:"),
+                audience("svc-rewarder", "rewarder:"),
+                audience("svc-admin", "admin:"),
+            ],
+            max_ttl_s: TTL_S_MAX,
+        }],
+    }
+}
+
+/// The operator may do everything with every account, within the wallet's own limits.
+fn wallet() -> WalletPolicy {
+    let any = || vec!["*".to_owned()];
+    WalletPolicy {
+        version: 1,
+        rules: vec![WalletRule {
+            principal: "operator".to_owned(),
+            actions: vec![
+                WalletAction::Read,
+                WalletAction::Issue,
+                WalletAction::Transfer,
+                WalletAction::Burn,
+            ],
+            accounts: any(),
+            assets: any(),
+            per_op: None,
+            daily: None,
+        }],
+    }
+}

@@ -1,0 +1,207 @@
+//! Where everything lies under a data directory, and how files are written there.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The six services in the order in which they are started.
+pub const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// API port of the first service by default; the others follow in steps of ten, health ports are
+/// five above.
+pub const BASE_PORT: u16 = 7440;
+
+/// A data directory.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    /// Its root.
+    pub root: PathBuf,
+}
+
+/// Addresses of a running fleet, in `run/endpoints.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Endpoints {
+    /// Process that serves them.
+    pub pid: u32,
+    /// One per service, in the order of [`SERVICES`].
+    pub services: Vec<Endpoint>,
+}
+
+/// Addresses of one service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Name of its binary.
+    pub service: String,
+    /// Base URL of its API.
+    pub api: String,
+    /// Base URL of its health port.
+    pub health: String,
+}
+
+/// `bootstrap.json`: what `ron init` made; its presence says that all of it is there.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Bootstrap {
+    /// Format of this file.
+    pub format: u32,
+    /// `iss` of the tokens.
+    pub issuer: String,
+    /// KMS key that signs tokens.
+    pub issuer_key: String,
+    /// KMS key that signs policies, and its public key (base64url).
+    pub policy_key: String,
+    /// Pinned in the services' configurations.
+    pub policy_public_key: String,
+    /// KMS key that signs manifests, and its public key (base64url).
+    pub manifest_key: String,
+    /// Given to verifiers of manifests.
+    pub manifest_public_key: String,
+    /// KMS key that signs notes.
+    pub note_key: String,
+    /// Verifier key line of the KMS audit log.
+    pub audit_vkey: String,
+}
+
+/// `clients/<name>.json`: an OAuth client's credentials.
+#[derive(Serialize, Deserialize)]
+pub struct ClientFile {
+    /// `client_id`.
+    pub client_id: String,
+    /// `client_secret`.
+    pub client_secret: String,
+}
+
+impl Layout {
+    /// The given directory, or `ron` under the user's state directory.
+    pub fn new(dir: Option<&Path>) -> Result<Self, String> {
+        let root = match dir {
+            Some(dir) => dir.to_owned(),
+            None => default_dir().ok_or("there is no home directory; name one with --data-dir")?,
+        };
+        let root = std::path::absolute(&root).map_err(|e| format!("{}: {e}", root.display()))?;
+        Ok(Self { root })
+    }
+
+    /// A service's own directory.
+    pub fn service(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// A service's configuration file.
+    pub fn config(&self, name: &str) -> PathBuf {
+        self.service(name).join("config.toml")
+    }
+
+    /// A service's durable data.
+    pub fn data(&self, name: &str) -> PathBuf {
+        self.service(name).join("data")
+    }
+
+    /// The token with which `caller` calls `callee`.
+    pub fn token(&self, caller: &str, callee: &str) -> PathBuf {
+        self.service(caller).join(format!("{callee}.token"))
+    }
+
+    /// Signed policies.
+    pub fn policy(&self) -> PathBuf {
+        self.root.join("policy")
+    }
+
+    /// Credentials of people and scripts.
+    pub fn client(&self, name: &str) -> PathBuf {
+        self.root.join("clients").join(format!("{name}.json"))
+    }
+
+    /// Service token of the operator at the KMS, for `ron policy sign` and `ron kms`.
+    pub fn operator_token(&self) -> PathBuf {
+        self.root.join("clients").join("operator.kms.token")
+    }
+
+    /// `bootstrap.json`.
+    pub fn bootstrap(&self) -> PathBuf {
+        self.root.join("bootstrap.json")
+    }
+
+    /// `run/endpoints.json`.
+    pub fn endpoints(&self) -> PathBuf {
+        self.root.join("run").join("endpoints.json")
+    }
+
+    /// Reads `bootstrap.json`.
+    pub fn read_bootstrap(&self) -> Result<Bootstrap, String> {
+        read_json(&self.bootstrap()).map_err(|e| format!("{e}; run `ron init --data-dir {}`", self.root.display()))
+    }
+
+    /// Addresses of the fleet that runs (or ran last) on this directory.
+    pub fn read_endpoints(&self) -> Result<Endpoints, String> {
+        read_json(&self.endpoints())
+            .map_err(|e| format!("{e}; is `ron up --data-dir {}` running?", self.root.display()))
+    }
+}
+
+impl Endpoints {
+    /// Addresses of a service.
+    pub fn of(&self, service: &str) -> Result<&Endpoint, String> {
+        self.services
+            .iter()
+            .find(|e| e.service == service)
+            .ok_or_else(|| format!("endpoints.json does not list {service}"))
+    }
+}
+
+fn default_dir() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    set("XDG_STATE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local").join("state")))
+        .map(|state| state.join("ron"))
+}
+
+/// Reads a JSON file.
+pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let bytes = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    ron_proto::strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Makes a directory that only its owner can enter; one that exists is left as it is.
+pub fn make_dir(path: &Path) -> Result<(), String> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| format!("cannot make {}: {e}; is the place writable?", path.display()))
+}
+
+/// Writes a file so that it is there whole or not at all: temporary file, fsync, rename, fsync of
+/// the directory.
+pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    let dir = path.parent().ok_or_else(|| format!("{} has no directory", path.display()))?;
+    let temp = path.with_extension("tmp");
+    let _ = fs::remove_file(&temp);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temp)
+        .map_err(fail)?;
+    file.write_all(bytes).map_err(fail)?;
+    file.sync_all().map_err(fail)?;
+    fs::rename(&temp, path).map_err(fail)?;
+    fs::File::open(dir).and_then(|d| d.sync_all()).map_err(fail)
+}
+
+/// As [`write_atomic`], pretty JSON with a line end.
+pub fn write_json<T: Serialize>(path: &Path, value: &T, mode: u32) -> Result<(), String> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| e.to_string())?;
+    bytes.push(b'\n');
+    write_atomic(path, &bytes, mode)
+}

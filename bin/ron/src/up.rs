@@ -1,0 +1,101 @@
+//! `ron up`: the whole system in one process, on embedded defaults.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ron_kernel::{Deadline, Signal, Signals, exit};
+
+use ron_service::logging::{self, Format};
+
+use crate::fleet::{Failed, Fleet};
+use crate::init;
+use crate::verifiers;
+use crate::layout::{BASE_PORT, Layout, SERVICES, write_json};
+
+/// Run all six services in one process.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  ron up\n  ron up --data-dir /srv/ron\n  ron up --data-dir /tmp/trial --base-port 0   # free ports, see run/endpoints.json\n\nCtrl-C drains and ends with code 0; a second Ctrl-C ends at once.")]
+pub struct UpArgs {
+    /// Where everything is kept; `ron` under the user's state directory when absent. Made when it
+    /// is not there.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// API port of the first service; the others follow in steps of ten, health ports are five
+    /// above. 0 takes free ports.
+    #[arg(long, default_value_t = BASE_PORT)]
+    base_port: u16,
+    /// Least serious level that is logged.
+    #[arg(long, default_value = "warn", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    log_level: String,
+    /// How log lines are written.
+    #[arg(long, default_value = "compact", value_parser = ["compact", "json"])]
+    log_format: String,
+}
+
+/// Runs `ron up`; returns the exit code.
+pub fn run(args: &UpArgs) -> Result<u8, Failed> {
+    let format = Format::parse(&args.log_format);
+    let _level = logging::init("ron", format, &args.log_level);
+    if let Err(e) = ron_crypto::process_hardening() {
+        tracing::warn!(event = "hardening_incomplete", error = %e);
+    }
+    let signals = Signals::install().map_err(|e| format!("signals cannot be handled: {e}"))?;
+    let layout = Layout::new(args.data_dir.as_deref())?;
+    let made = init::ensure(&layout, args.base_port)?;
+    let fleet = Fleet::start(&layout, args.base_port)?;
+    if let Err(why) = fleet.wait_ready() {
+        fleet.drain();
+        return Err(Failed { why, code: exit::FATAL });
+    }
+    write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
+    verifiers::keep(&layout, &fleet.endpoints)?;
+    announce(&layout, &fleet, made);
+    let fatal = serve(&fleet, &signals);
+    let code = fleet.drain();
+    match fatal {
+        Some(why) => Err(Failed { why, code: exit::FATAL }),
+        None => Ok(code),
+    }
+}
+
+fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
+    let state = if made { "made" } else { "using" };
+    println!("{state} {}", layout.root.display());
+    for e in &fleet.endpoints.services {
+        println!("  {:<13} {}   health {}", e.service, e.api, e.health);
+    }
+    let console = fleet.endpoints.of(SERVICES[5]).map_or("", |e| e.api.as_str());
+    println!("console: {console}/");
+    println!("a token: ron token --data-dir {} --audience svc-wallet", layout.root.display());
+    println!("ready");
+}
+
+/// Until a signal, a request to stop, or a fatal failure; the reason of the latter.
+fn serve(fleet: &Fleet, signals: &ron_kernel::SignalEvents) -> Option<String> {
+    loop {
+        match signals.recv(Deadline::within(Duration::from_millis(500))) {
+            Some(Signal::Terminate) => return None,
+            Some(Signal::Reload) => reload(fleet),
+            None => {}
+        }
+        for service in &fleet.services {
+            if let Some(why) = service.fatal() {
+                return Some(format!("{}: {why}", service.service()));
+            }
+            if service.stop_requested() {
+                return None;
+            }
+        }
+    }
+}
+
+fn reload(fleet: &Fleet) {
+    for service in &fleet.services {
+        match service.reload_from_file() {
+            Ok(diff) if diff.is_empty() => {}
+            Ok(diff) => eprintln!("{} reloaded: {}", service.service(), diff.summary()),
+            Err(e) => eprintln!("{} kept its configuration: {e}", service.service()),
+        }
+    }
+}
