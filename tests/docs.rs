@@ -1,0 +1,54 @@
+//! Generated documents equal what is committed; `RON_UPDATE_DOCS=1` writes them anew.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use ron_kernel::Topology;
+use ron_service::config::render_markdown;
+use ron_service::{Table, topology_faults};
+use ron_tests::workspace;
+
+fn tables() -> [(&'static Table, &'static Topology); 6] {
+    [
+        (&ron_kms::config::TABLE, &ron_kms::topology::TOPOLOGY),
+        (&svc_passport::config::TABLE, &svc_passport::topology::TOPOLOGY),
+        (&ron_ledger::config::TABLE, &ron_ledger::topology::TOPOLOGY),
+        (&svc_wallet::config::TABLE, &svc_wallet::topology::TOPOLOGY),
+        (&svc_rewarder::config::TABLE, &svc_rewarder::topology::TOPOLOGY),
+        (&svc_admin::config::TABLE, &svc_admin::topology::TOPOLOGY),
+    ]
+}
+
+fn compare(name: &str, text: &str) {
+    let path = workspace().join("docs").join(name);
+    if std::env::var_os("RON_UPDATE_DOCS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        return;
+    }
+    let committed = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        committed == text,
+        "docs/{name} is not what the code says; write it anew with: RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs"
+    );
+}
+
+#[test]
+fn configuration_pages_are_what_the_tables_say() {
+    for (table, _) in tables() {
+        compare(&format!("config/{}.md", table.service), &render_markdown(table));
+    }
+}
+
+#[test]
+fn the_topology_page_is_what_the_tables_say() {
+    let mut text = "# Threads, queues and locks\n\nGenerated from the tables that the services are built from.\n\n".to_owned();
+    for (_, topology) in tables() {
+        text.push_str(&topology.to_markdown());
+        text.push('\n');
+        let faults = topology_faults(topology);
+        assert!(faults.is_empty(), "{}: {}", topology.service, faults.join("; "));
+    }
+    compare("topology.md", &text);
+}

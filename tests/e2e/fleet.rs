@@ -1,0 +1,86 @@
+//! The fleet as an operator sees it: readiness, metrics, topology, OpenAPI, second start refused.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::process::{Command, Stdio};
+
+use ron_tests::{Fleet, json, ron_on};
+
+const SERVICES: [&str; 6] = ["ron-kms", "svc-passport", "ron-ledger", "svc-wallet", "svc-rewarder", "svc-admin"];
+
+#[test]
+fn every_service_tells_its_state_and_its_threads_are_what_it_says() {
+    let fleet = Fleet::start();
+    fleet.token("svc-wallet", None);
+    let mut told = BTreeSet::new();
+    for service in SERVICES {
+        let health = fleet.health(service);
+        assert_eq!(fleet.get(&format!("{health}/healthz"), None).status, 200);
+        assert_eq!(json(&fleet.get(&format!("{health}/readyz"), None), 200)["ready"], true, "{service}");
+        let status = json(&fleet.get(&format!("{health}/api/v1/status"), None), 200);
+        assert_eq!(status["service"], service);
+        let openapi = json(&fleet.get(&format!("{}/openapi.json", fleet.api(service)), None), 200);
+        assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"), "{service}");
+        promtool(&fleet, service);
+        let topology = json(&fleet.get(&format!("{health}/api/v1/topology"), None), 200);
+        for thread in topology["threads"].as_array().unwrap() {
+            let (name, count) = (thread["name"].as_str().unwrap(), thread["count"].as_u64().unwrap());
+            if name.ends_with('-') {
+                told.extend((0..count).map(|i| format!("{name}{i}")));
+            } else {
+                told.insert(name.to_owned());
+            }
+        }
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", fleet.pid())).unwrap();
+    let comm = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
+    let running: BTreeSet<String> = tasks.flatten().map(comm).map(|c| c.trim().to_owned()).collect();
+    let prefixes = ["kms-", "pass-", "led-", "wal-", "rew-", "adm-"];
+    let ours: BTreeSet<String> = running.into_iter().filter(|n| prefixes.iter().any(|p| n.starts_with(p))).collect();
+    assert_eq!(ours, told, "threads in /proc against the topology tables");
+}
+
+fn promtool(fleet: &Fleet, service: &str) {
+    use std::io::Write as _;
+    let metrics = fleet.get(&format!("{}/metrics", fleet.health(service)), None);
+    assert_eq!(metrics.status, 200);
+    let mut child = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is installed by scripts/setup.sh");
+    child.stdin.take().unwrap().write_all(&metrics.body).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "promtool on {service}: {said}{}", String::from_utf8_lossy(&out.stdout));
+}
+
+#[test]
+fn a_second_fleet_on_the_same_directory_is_refused_clearly() {
+    let fleet = Fleet::start();
+    let out = ron_on(fleet.dir(), &["up", "--base-port", "0"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("in use") || said.contains("another process"), "{said}");
+}
+
+#[test]
+fn one_changed_byte_in_a_policy_is_refused_by_name() {
+    let mut fleet = Fleet::start();
+    assert_eq!(fleet.stop(), Some(0));
+    for (file, at) in [("issuer.json", 5), ("wallet.json.sig", 60)] {
+        let path = fleet.dir().join("policy").join(file);
+        let good = std::fs::read(&path).unwrap();
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&path, &bad).unwrap();
+        let out = ron_on(fleet.dir(), &["up", "--base-port", "0"]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains(file.trim_end_matches(".sig")), "{said}");
+        std::fs::write(&path, &good).unwrap();
+    }
+}

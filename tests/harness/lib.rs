@@ -1,0 +1,238 @@
+//! The test harness: a real fleet (`ron up`, its own process and data directory, free ports), real
+//! HTTP, the `ron` command line as a user runs it.
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a harness may panic and wait
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_client::{Credential, WalletClient};
+use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest wait for one call.
+pub const CALL: Duration = Duration::from_secs(20);
+/// Longest wait for a fleet to be ready.
+const START: Duration = Duration::from_secs(60);
+
+/// The `ron` binary of the profile that the tests were built with.
+pub fn ron_binary() -> PathBuf {
+    let exe = std::env::current_exe().expect("a running test has a path");
+    let profile = exe.parent().and_then(Path::parent).expect("target/<profile>/deps");
+    let ron = profile.join("ron");
+    assert!(
+        ron.exists(),
+        "{} is missing: build the binaries first (cargo build --release --bins), or run scripts/test.sh",
+        ron.display()
+    );
+    ron
+}
+
+/// The root of the workspace.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("in the workspace").to_owned()
+}
+
+/// The Python of the tests (scripts/setup.sh makes it).
+pub fn python() -> PathBuf {
+    let set = std::env::var_os("RON_TEST_PYTHON").map(PathBuf::from);
+    let python = set.unwrap_or_else(|| workspace().join("target/test-venv/bin/python"));
+    assert!(python.exists(), "{} is missing: run scripts/setup.sh", python.display());
+    python
+}
+
+/// A running `ron up`. Dropped, it is killed.
+pub struct Fleet {
+    dir: Arc<TempDir>,
+    child: Child,
+    /// For calls.
+    pub http: Arc<HttpClient>,
+    endpoints: Value,
+}
+
+impl Fleet {
+    /// Starts one in a new data directory.
+    pub fn start() -> Self {
+        Self::start_in(Arc::new(tempfile::tempdir().expect("a temporary directory")))
+    }
+
+    /// Starts one in a data directory that may have been used before.
+    pub fn start_in(dir: Arc<TempDir>) -> Self {
+        let mut child = spawn_up(dir.path());
+        let out = child.stdout.take().expect("piped");
+        let started = Instant::now();
+        let mut ready = false;
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if line == "ready" {
+                ready = true;
+                break;
+            }
+            assert!(started.elapsed() < START, "not ready within {START:?}");
+        }
+        if !ready {
+            let status = child.wait().expect("it ended");
+            panic!("ron up ended before it was ready: {status}");
+        }
+        let text = std::fs::read(dir.path().join("run/endpoints.json")).expect("endpoints.json");
+        Self {
+            endpoints: serde_json::from_slice(&text).expect("JSON"),
+            dir,
+            child,
+            http: Arc::new(HttpClient::new(ClientConfig::default())),
+        }
+    }
+
+    /// Its data directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The directory, to start again in it.
+    pub fn keep_dir(&self) -> Arc<TempDir> {
+        self.dir.clone()
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Base URL of a service's API.
+    pub fn api(&self, service: &str) -> String {
+        self.url(service, "api")
+    }
+
+    /// Base URL of a service's health port.
+    pub fn health(&self, service: &str) -> String {
+        self.url(service, "health")
+    }
+
+    fn url(&self, service: &str, port: &str) -> String {
+        let services = self.endpoints["services"].as_array().expect("a list");
+        let found = services.iter().find(|s| s["service"] == service);
+        found.and_then(|s| s[port].as_str()).expect("a known service").to_owned()
+    }
+
+    /// `ron <args> --data-dir <dir>`; its output.
+    pub fn ron(&self, args: &[&str]) -> Output {
+        ron_on(self.dir(), args)
+    }
+
+    /// A token for the operator.
+    pub fn token(&self, audience: &str, scope: Option<&str>) -> String {
+        let mut args = vec!["token", "--audience", audience];
+        if let Some(scope) = scope {
+            args.extend(["--scope", scope]);
+        }
+        let out = self.ron(&args);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("text").trim().to_owned()
+    }
+
+    /// GET, any status.
+    pub fn get(&self, url: &str, token: Option<&str>) -> Reply {
+        self.send(Method::GET, url, token, None, &[])
+    }
+
+    /// POST of JSON, any status.
+    pub fn post(&self, url: &str, token: Option<&str>, body: &str, headers: &[(&str, &str)]) -> Reply {
+        self.send(Method::POST, url, token, Some(body), headers)
+    }
+
+    /// One call, not retried.
+    pub fn send(&self, method: Method, url: &str, token: Option<&str>, body: Option<&str>, more: &[(&str, &str)]) -> Reply {
+        let bearer = token.map(|t| format!("Bearer {t}"));
+        let mut headers = more.to_vec();
+        if let Some(bearer) = &bearer {
+            headers.push(("Authorization", bearer));
+        }
+        self.http
+            .call(Call {
+                method,
+                url,
+                headers: &headers,
+                body: body.map(|b| b.as_bytes().to_vec()),
+                content_type: body.map(|_| "application/json"),
+                deadline: Deadline::within(CALL),
+                idempotent: false,
+            })
+            .unwrap_or_else(|e| panic!("{method} {url}: {e}"))
+    }
+
+    /// A typed client of the wallet.
+    pub fn wallet(&self) -> WalletClient {
+        let token = self.token("svc-wallet", None);
+        WalletClient::new(&self.api("svc-wallet"), Credential::bearer(&token), self.http.clone())
+    }
+
+    /// The value of a metric line such as `x_total{a="b"}`, 0 when it is not there.
+    pub fn metric(&self, service: &str, line: &str) -> f64 {
+        let reply = self.get(&format!("{}/metrics", self.health(service)), None);
+        let text = String::from_utf8(reply.body).expect("text");
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        found.and_then(|v| v.trim().parse().ok()).unwrap_or(0.0)
+    }
+
+    /// Kills it at once, as a power cut of the process would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM; the exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.child.wait().expect("it ends").code()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn_up(dir: &Path) -> Child {
+    Command::new(ron_binary())
+        .args(["up", "--base-port", "0", "--data-dir"])
+        .arg(dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .expect("ron starts")
+}
+
+/// `ron <args> --data-dir <dir>`; its output.
+pub fn ron_on(dir: &Path, args: &[&str]) -> Output {
+    Command::new(ron_binary()).args(args).arg("--data-dir").arg(dir).output().expect("ron runs")
+}
+
+/// Output of a command that must succeed.
+pub fn ok(out: &Output) -> String {
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        out.status.success(),
+        "failed with {:?}\nstdout: {text}\nstderr: {}",
+        out.status.code(),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    text
+}
+
+/// The JSON of an answer with the expected status.
+pub fn json(reply: &Reply, status: u16) -> Value {
+    let text = String::from_utf8_lossy(&reply.body);
+    assert_eq!(reply.status, status, "{text}");
+    serde_json::from_slice(&reply.body).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// Copies a directory tree.
+pub fn copy_tree(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    assert!(status.success());
+}
