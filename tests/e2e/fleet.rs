@@ -84,3 +84,23 @@ fn one_changed_byte_in_a_policy_is_refused_by_name() {
         std::fs::write(&path, &good).unwrap();
     }
 }
+
+#[test]
+fn the_console_shows_the_fleet_in_a_real_browser() {
+    let fleet = Fleet::start();
+    fleet.token("svc-wallet", None);
+    let browser = ron_tests::workspace().join("tests/browser");
+    assert!(browser.join("node_modules").exists(), "run scripts/setup.sh");
+    let artifacts = ron_tests::workspace().join("target/test-artifacts");
+    std::fs::create_dir_all(&artifacts).unwrap();
+    let shot = artifacts.join("admin.png");
+    let out = Command::new("node")
+        .arg(browser.join("admin.mjs"))
+        .args(["--url", &format!("{}/", fleet.api("svc-admin")), "--shot"])
+        .arg(&shot)
+        .args(["--wait", "60"])
+        .output()
+        .expect("node is installed by scripts/setup.sh");
+    ron_tests::ok(&out);
+    assert!(std::fs::metadata(&shot).unwrap().len() > 10_000, "a screenshot is kept");
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use ron_tlog::note::VerifierKey;
 use svc_rewarder::inputs::keys::{KeyRing, PinnedKey};
 use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
 
@@ -171,10 +172,18 @@ pub fn audit_dir(dir: &Path, vkey: &str) -> Result<String, String> {
 /// Verdict on a ledger.
 pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
     let bar = bar("ledger");
-    let result = ron_ledger::verify::verify_dir(dir, vkey, &mut |done, total| show(&bar, done, total));
+    let vkey = VerifierKey::parse(vkey).map_err(|e| format!("the verifier key: {e}"))?;
+    let result = ron_ledger::verify::verify_dir(dir, &vkey, &mut |done, total| show(&bar, done, total));
     bar.finish_and_clear();
     let report = result.map_err(|e| format!("ledger {}: {e}", dir.display()))?;
-    Ok(format!("ledger verified: {report}"))
+    Ok(format!(
+        "ledger verified: {} entries, {} leaves of them under a signed checkpoint, {} accounts, {} keys, money conserved in {} assets",
+        report.entries,
+        report.checkpoint_size,
+        report.accounts,
+        report.keys,
+        report.assets.len()
+    ))
 }
 
 /// Verdict on a run.

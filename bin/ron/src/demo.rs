@@ -184,11 +184,11 @@ impl Demo {
                 RunState::Settled => return Ok(run),
                 RunState::Failed | RunState::Quarantined => {
                     let why = run.reason.map_or_else(|| "no reason given".to_owned(), |r| format!("{}: {}", r.code, r.detail));
-                    return Err(format!("epoch {epoch} is {}: {why}", run.state));
+                    return Err(format!("epoch {epoch} is {}: {why}", run.state.as_str()));
                 }
                 _ if end.expired() => {
                     let why = run.reason.map_or_else(String::new, |r| format!(" ({}: {})", r.code, r.detail));
-                    return Err(format!("epoch {epoch} is still {}{why}", run.state));
+                    return Err(format!("epoch {epoch} is still {}{why}", run.state.as_str()));
                 }
                 _ => {}
             }

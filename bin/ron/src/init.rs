@@ -20,7 +20,7 @@ use ron_kernel::Deadline;
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
-use ron_proto::{Kid, b64};
+use ron_proto::b64;
 
 use crate::fleet;
 use crate::layout::{
@@ -213,7 +213,3 @@ fn public(doc: &KeyDoc) -> Result<String, String> {
     Ok(head.public_key.to_string())
 }
 
-/// A KMS key from `bootstrap.json`.
-pub fn kid(text: &str) -> Result<Kid, String> {
-    text.parse().map_err(|e| format!("bootstrap.json: {e}"))
-}
