@@ -34,9 +34,10 @@ step "loom models"
 ./scripts/loom.sh
 
 step "licences, bans, sources"
-if ! command -v cargo-deny >/dev/null 2>&1; then
-  cargo install --quiet --locked cargo-deny@0.20.2
+if command -v cargo-deny >/dev/null 2>&1; then
+  cargo deny --offline check bans licenses sources
+else
+  echo "cargo-deny is not installed, so licences were not checked: cargo install --locked cargo-deny"
 fi
-cargo deny --offline check bans licenses sources
 
 step "done"
