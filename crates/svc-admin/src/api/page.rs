@@ -1,0 +1,108 @@
+//! The page: built files, part of the program. Their sources are in `ui/`; `npm run build` there remakes them.
+
+use ron_http::Response;
+
+/// One embedded file.
+#[derive(Debug)]
+pub struct File {
+    pub path: &'static str,
+    pub content_type: &'static str,
+    pub about: &'static str,
+    pub bytes: &'static [u8],
+}
+
+/// All of them. Names are fixed, so that a rebuild is a small difference; freshness is by entity tag.
+pub static FILES: [File; 4] = [
+    File {
+        path: "/",
+        content_type: "text/html; charset=utf-8",
+        about: "The console",
+        bytes: include_bytes!("../../ui/dist/index.html"),
+    },
+    File {
+        path: "/app.js",
+        content_type: "text/javascript; charset=utf-8",
+        about: "Its script",
+        bytes: include_bytes!("../../ui/dist/app.js"),
+    },
+    File {
+        path: "/app.css",
+        content_type: "text/css; charset=utf-8",
+        about: "Its style",
+        bytes: include_bytes!("../../ui/dist/app.css"),
+    },
+    File {
+        path: "/favicon.svg",
+        content_type: "image/svg+xml",
+        about: "Its icon",
+        bytes: include_bytes!("../../ui/dist/favicon.svg"),
+    },
+];
+
+/// The answer with a file.
+pub fn response(file: &'static File, tag: &str) -> Response {
+    Response::bytes(200, file.content_type, file.bytes)
+        .etag(tag)
+        .cache("no-cache")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(path: &str) -> &'static str {
+        let file = FILES
+            .iter()
+            .find(|file| file.path == path)
+            .expect("embedded");
+        std::str::from_utf8(file.bytes).expect("text")
+    }
+
+    #[test]
+    fn the_page_needs_nothing_but_its_own_files() {
+        let html = text("/");
+        for part in html
+            .split(['"', '\''])
+            .filter(|part| part.starts_with("./"))
+        {
+            let path = part.trim_start_matches('.');
+            assert!(
+                FILES.iter().any(|file| file.path == path),
+                "{part} is not embedded"
+            );
+        }
+        assert!(
+            html.contains("./app.js")
+                && html.contains("./app.css")
+                && html.contains("./favicon.svg")
+        );
+        assert!(
+            !html.contains("<style") && !html.contains("<script>") && !html.contains("style="),
+            "inline code breaks the policy"
+        );
+        for path in ["/", "/app.css"] {
+            assert!(
+                !text(path).contains("http://") && !text(path).contains("https://"),
+                "{path} names a foreign origin"
+            );
+        }
+        // Namespaces and links to errors are names, not places the page fetches from.
+        let urls = text("/app.js")
+            .split("http")
+            .skip(1)
+            .filter(|rest| rest.starts_with("://") || rest.starts_with("s://"));
+        for url in urls {
+            assert!(
+                url.starts_with("://www.w3.org/"),
+                "app.js names http{}",
+                &url[..url.len().min(60)]
+            );
+        }
+    }
+
+    #[test]
+    fn the_page_is_small() {
+        // Raw limits that keep the compressed sizes under 60 kB of script and 8 kB of style.
+        assert!(text("/app.js").len() < 170_000 && text("/app.css").len() < 30_000);
+    }
+}

@@ -1,0 +1,415 @@
+//! The configuration of svc-admin: one table of keys, and what they mean once checked.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ron_service::config::{CHASSIS_KEYS, Config, ConfigProblem, Key, SubTable, Table, listen_keys};
+
+static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7490", "127.0.0.1:7495");
+
+/// One `[[nodes]]` block: a service to watch.
+pub static NODE_KEYS: &[Key] = &[
+    Key::text(
+        "id",
+        "",
+        "Name in URLs and on the page; letters, digits, dots, dashes.",
+    )
+    .range("1", "64")
+    .required(),
+    Key::text("display_name", "", "Name for people; the id when empty.").range("0", "64"),
+    Key::text(
+        "health_url",
+        "",
+        "Where its health port is, as in http://127.0.0.1:7445.",
+    )
+    .range("1", "256")
+    .required(),
+    Key::text("api_url", "", "Where its API is; log heads are read there.").range("0", "256"),
+    Key::text("environment", "dev", "dev, staging, prod or another word.").range("1", "32"),
+    Key::text(
+        "log_path",
+        "",
+        "Where below api_url its verifiable log is served, as in /audit/v1.",
+    )
+    .range("0", "128"),
+    Key::text(
+        "log_vkey",
+        "",
+        "The log's verifier key; without it the head is shown as not checked.",
+    )
+    .range("0", "256"),
+];
+
+static KEYS: &[Key] = &[
+    Key::tables("nodes", NODE_KEYS, "The services to watch."),
+    Key::duration(
+        "sampler.metrics_interval",
+        "5s",
+        "Time between two looks at a node.",
+    )
+    .range("250ms", "1h"),
+    Key::duration(
+        "sampler.metrics_window",
+        "5m",
+        "How far back samples are kept.",
+    )
+    .range("10s", "24h"),
+    Key::duration(
+        "sampler.poll_timeout",
+        "3s",
+        "Time for all questions of one look together.",
+    )
+    .range("100ms", "60s"),
+    Key::duration(
+        "sampler.connect_timeout",
+        "2s",
+        "Time to connect to a node.",
+    )
+    .range("50ms", "60s"),
+    Key::size(
+        "sampler.max_body_bytes",
+        "4MiB",
+        "Largest answer that is read from a node.",
+    )
+    .range("1KiB", "64MiB"),
+    Key::count(
+        "sampler.max_threads",
+        "128",
+        "Sampler threads; more nodes than this share threads.",
+    )
+    .range("1", "512"),
+    Key::count(
+        "sampler.max_series",
+        "5000",
+        "Series kept per node; more are refused and counted.",
+    )
+    .range("10", "1000000"),
+    Key::choice(
+        "auth.mode",
+        &["none", "passport"],
+        "none",
+        "Who may look: none lets every local caller (loopback only), passport asks for admin:view.",
+    ),
+    Key::list(
+        "allowed_hosts",
+        "localhost,127.0.0.1,::1",
+        "Host names under which browsers may reach the console; the bind address is always among them.",
+    ),
+    Key::choice(
+        "ui.theme",
+        &["system", "light", "dark", "red-eye"],
+        "system",
+        "Theme until the operator chooses one.",
+    ),
+    Key::choice(
+        "ui.language",
+        &["en-US", "es-ES"],
+        "en-US",
+        "Language until the operator chooses one.",
+    ),
+];
+
+/// All keys of svc-admin.
+pub static TABLE: Table = Table {
+    service: "svc-admin",
+    env_prefix: "SVC_ADMIN_",
+    keys: &[CHASSIS_KEYS, &LISTEN, KEYS],
+};
+
+/// Who may look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMode {
+    /// Everyone who reaches the loopback address; read-only.
+    None,
+    /// Holders of a passport with `admin:view`.
+    Passport,
+}
+
+impl AuthMode {
+    /// The word in the configuration and in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Passport => "passport",
+        }
+    }
+}
+
+/// A service to watch, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpec {
+    pub id: String,
+    pub display_name: String,
+    /// Without a slash at the end.
+    pub health_url: String,
+    pub api_url: Option<String>,
+    pub environment: String,
+    pub log: Option<LogSpec>,
+}
+
+/// Where a node's verifiable log is, and the key that must have signed its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSpec {
+    /// Full URL of the log's routes.
+    pub base_url: String,
+    pub vkey: Option<String>,
+}
+
+/// How nodes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    pub interval: Duration,
+    pub window: Duration,
+    pub poll_timeout: Duration,
+    pub connect_timeout: Duration,
+    pub max_body_bytes: u64,
+    pub max_threads: usize,
+    pub max_series: usize,
+}
+
+impl Sampling {
+    /// Slots a ring needs to span the window.
+    pub fn slots(&self) -> usize {
+        (self.window.as_millis() / self.interval.as_millis().max(1)) as usize + 1
+    }
+}
+
+/// The validated configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub nodes: Vec<NodeSpec>,
+    pub sampling: Sampling,
+    pub auth: AuthMode,
+    /// Lower case, without ports.
+    pub allowed_hosts: Vec<String>,
+    pub theme: String,
+    pub language: String,
+}
+
+impl Settings {
+    /// Checks what the table cannot: uniqueness, URLs, and rules between keys. `bound` is the address the API
+    /// really listens on.
+    pub fn from_config(config: &Config, bound: IpAddr) -> Result<Self, Vec<ConfigProblem>> {
+        let mut problems = Vec::new();
+        let mut nodes: Vec<NodeSpec> = Vec::new();
+        for block in config.tables("nodes") {
+            match node_spec(block) {
+                Ok(node) if nodes.iter().any(|known| known.id == node.id) => {
+                    problems.push(
+                        config.problem("nodes", format!("has two blocks with the id {}", node.id)),
+                    );
+                }
+                Ok(node) => nodes.push(node),
+                Err(why) => problems.push(config.problem("nodes", why)),
+            }
+        }
+        let sampling = Sampling {
+            interval: config.duration("sampler.metrics_interval"),
+            window: config.duration("sampler.metrics_window"),
+            poll_timeout: config.duration("sampler.poll_timeout"),
+            connect_timeout: config.duration("sampler.connect_timeout"),
+            max_body_bytes: config.size("sampler.max_body_bytes"),
+            max_threads: config.usize("sampler.max_threads"),
+            max_series: config.usize("sampler.max_series"),
+        };
+        if sampling.window < sampling.interval * 2 {
+            problems.push(config.problem(
+                "sampler.metrics_window",
+                "must be at least twice sampler.metrics_interval, or no rate can be told",
+            ));
+        }
+        let auth = auth_mode(config, bound, &nodes, &mut problems);
+        let mut allowed_hosts: Vec<String> = config
+            .list("allowed_hosts")
+            .iter()
+            .map(|h| h.trim().to_ascii_lowercase())
+            .collect();
+        allowed_hosts.push(bound.to_string());
+        let (theme, language) = (
+            config.str("ui.theme").to_owned(),
+            config.str("ui.language").to_owned(),
+        );
+        if problems.is_empty() {
+            Ok(Self {
+                nodes,
+                sampling,
+                auth,
+                allowed_hosts,
+                theme,
+                language,
+            })
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+/// The mode, with the rules of who may run without knowing callers.
+fn auth_mode(
+    config: &Config,
+    bound: IpAddr,
+    nodes: &[NodeSpec],
+    problems: &mut Vec<ConfigProblem>,
+) -> AuthMode {
+    if config.str("auth.mode") != "none" {
+        if config.str_opt("auth.issuer").is_none() {
+            let why = "must be set when auth.mode is passport";
+            problems.push(config.problem("auth.issuer", why));
+        }
+        return AuthMode::Passport;
+    }
+    if !bound.is_loopback() {
+        let why = format!("none is for loopback only, and bind_addr is {bound}; use passport");
+        problems.push(config.problem("auth.mode", why));
+    }
+    if nodes.iter().any(|node| node.environment == "prod") {
+        let why = "none is not for a fleet with a prod node; use passport";
+        problems.push(config.problem("auth.mode", why));
+    }
+    AuthMode::None
+}
+
+fn node_spec(block: &SubTable) -> Result<NodeSpec, String> {
+    let id = block.str("id").to_owned();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if !id.chars().all(plain) {
+        return Err(
+            "has an id with other characters than letters, digits, dots, underscores and dashes"
+                .to_owned(),
+        );
+    }
+    let url = |key: &str| base_url(block.str(key)).map_err(|why| format!("{id}: {key} {why}"));
+    let health_url = url("health_url")?;
+    let api_url = if block.str("api_url").is_empty() {
+        None
+    } else {
+        Some(url("api_url")?)
+    };
+    let log = match (block.str_opt("log_path"), &api_url) {
+        (None, _) => None,
+        (Some(_), None) => return Err(format!("{id}: log_path needs api_url")),
+        (Some(path), Some(api)) => Some(LogSpec {
+            base_url: format!("{api}/{}", path.trim_matches('/')),
+            vkey: block.str_opt("log_vkey").map(str::to_owned),
+        }),
+    };
+    Ok(NodeSpec {
+        display_name: block.str_opt("display_name").unwrap_or(&id).to_owned(),
+        environment: block.str("environment").to_owned(),
+        id,
+        health_url,
+        api_url,
+        log,
+    })
+}
+
+/// Checks the form of a URL and takes the slash off its end.
+fn base_url(text: &str) -> Result<String, &'static str> {
+    let Some(rest) = text.strip_prefix("http://") else {
+        return Err("must start with http://");
+    };
+    if rest.is_empty() || rest.contains(['?', '#', '@', ' ']) || rest.starts_with('/') {
+        return Err("must be http://host:port, without user, query or fragment");
+    }
+    Ok(text.trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn load(text: &str, bound: &str) -> Result<Settings, String> {
+        let show = |problems: Vec<ConfigProblem>| {
+            problems
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        let config = Config::from_toml(&TABLE, Path::new("t.toml"), text).map_err(show)?;
+        Settings::from_config(&config, bound.parse().expect("an address")).map_err(show)
+    }
+
+    #[test]
+    fn the_table_is_sound() {
+        assert_eq!(
+            ron_service::config::table_faults(&TABLE.rows()),
+            [] as [String; 0]
+        );
+        assert_eq!(
+            ron_service::config::table_faults(&NODE_KEYS.iter().collect::<Vec<_>>()),
+            [] as [String; 0]
+        );
+    }
+
+    #[test]
+    fn nodes_are_read() {
+        let got = load(
+            "[[nodes]]\nid = \"kms\"\nhealth_url = \"http://127.0.0.1:7445/\"\napi_url = \"http://127.0.0.1:7440\"\nlog_path = \"/audit/v1\"\nlog_vkey = \"k\"\n[[nodes]]\nid = \"x\"\nhealth_url = \"http://[::1]:1\"\n",
+            "127.0.0.1",
+        )
+        .expect("valid");
+        assert_eq!(got.nodes[0].health_url, "http://127.0.0.1:7445");
+        assert_eq!(
+            got.nodes[0].log,
+            Some(LogSpec {
+                base_url: "http://127.0.0.1:7440/audit/v1".into(),
+                vkey: Some("k".into())
+            })
+        );
+        assert_eq!(
+            (
+                got.nodes[1].display_name.as_str(),
+                got.nodes[1].environment.as_str()
+            ),
+            ("x", "dev")
+        );
+        assert_eq!(got.sampling.slots(), 61);
+        assert!(got.allowed_hosts.contains(&"127.0.0.1".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_in_words() {
+        let check = |text: &str, bound: &str, words: &str| {
+            let got = load(text, bound).expect_err(words);
+            assert!(got.contains(words), "{words:?} in {got:?}");
+        };
+        let node =
+            |id: &str, url: &str| format!("[[nodes]]\nid = \"{id}\"\nhealth_url = \"{url}\"\n");
+        check(
+            &(node("a", "http://h:1") + &node("a", "http://h:2")),
+            "127.0.0.1",
+            "two blocks with the id a",
+        );
+        check(
+            &node("a", "https://h:1"),
+            "127.0.0.1",
+            "must start with http://",
+        );
+        check(&node("a", "http://u@h:1"), "127.0.0.1", "without user");
+        check(&node("a/b", "http://h:1"), "127.0.0.1", "has an id");
+        check(
+            &(node("a", "http://h:1") + "log_path = \"/x\"\n"),
+            "127.0.0.1",
+            "log_path needs api_url",
+        );
+        check("", "0.0.0.0", "loopback only");
+        check(
+            &(node("a", "http://h:1") + "environment = \"prod\"\n"),
+            "127.0.0.1",
+            "prod node",
+        );
+        check("[auth]\nmode = \"passport\"\n", "0.0.0.0", "auth.issuer");
+        check(
+            "[sampler]\nmetrics_interval = \"10s\"\nmetrics_window = \"15s\"\n",
+            "127.0.0.1",
+            "at least twice",
+        );
+        check(
+            "[[nodes]]\nid = \"a\"\nhealth_url = \"http://h:1\"\ntoken = \"x\"\n",
+            "127.0.0.1",
+            "token",
+        );
+    }
+}

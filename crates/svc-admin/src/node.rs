@@ -1,0 +1,366 @@
+//! One watched node: its samples, what it last said, and the picture of it that others read.
+//!
+//! The sampler is the only writer. It asks without holding the lock, hands the outcome to [`Node::absorb`],
+//! and publishes a fresh [`NodeView`]; readers take the view, or look into the rings under the lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ron_kernel::{RankedMutex, Snapshot};
+use ron_proto::admin::{NodeQueue, NodeRates, NodeState, PollingStats};
+
+use crate::config::{NodeSpec, Sampling};
+use crate::derive;
+use crate::dialect::{Status, TopologyFacts};
+use crate::promtext::{Item, Reader};
+use crate::rings::{Rings, Role};
+use crate::state::{Facts, Ready, Silence};
+use crate::topology::NODE_LOCK_ROW;
+
+/// What one look at a node brought.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    Answered(Box<Answers>),
+    Silent { silence: Silence, detail: String },
+}
+
+/// What a node answered.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// `None`: it has no such page.
+    pub status: Option<Status>,
+    pub ready: Option<Ready>,
+    /// The body of `/metrics`, or why there is none.
+    pub metrics: Result<Vec<u8>, String>,
+    /// `None`: not asked this time.
+    pub topology: Option<TopologyFacts>,
+    /// Seconds the whole look took.
+    pub took_s: f64,
+}
+
+/// The figures of one look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    pub time_ms: u64,
+    pub rates: NodeRates,
+}
+
+/// The published picture of a node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeView {
+    pub facts: Facts,
+    /// The last status the node gave; its identity outlives an outage.
+    pub status: Status,
+    pub topology: TopologyFacts,
+    pub queues: Vec<NodeQueue>,
+    /// Of the last look; empty when it brought no answer.
+    pub rates: NodeRates,
+    /// Oldest first.
+    pub points: Arc<[Point]>,
+    pub polling: PollingStats,
+}
+
+/// A node and all that is known of it.
+#[derive(Debug)]
+pub struct Node {
+    pub spec: NodeSpec,
+    memory: RankedMutex<Memory>,
+    view: Snapshot<NodeView>,
+}
+
+impl Node {
+    /// A node that was not looked at yet.
+    pub fn new(spec: NodeSpec, sampling: Sampling) -> Self {
+        let view = NodeView {
+            facts: Facts {
+                interval_ms: sampling.interval.as_millis() as u64,
+                ..Facts::default()
+            },
+            ..NodeView::default()
+        };
+        let memory = Memory {
+            rings: Rings::new(sampling.slots(), sampling.max_series),
+            points: VecDeque::new(),
+            view: view.clone(),
+            sampling,
+        };
+        Self {
+            spec,
+            memory: RankedMutex::new(&NODE_LOCK_ROW, memory),
+            view: Snapshot::new(view),
+        }
+    }
+
+    /// The latest picture.
+    pub fn view(&self) -> Arc<NodeView> {
+        self.view.load()
+    }
+
+    /// Looks into the samples. The lock is held: no waiting inside.
+    pub fn with_rings<R>(&self, look: impl FnOnce(&Rings) -> R) -> R {
+        look(&self.memory.lock().rings)
+    }
+
+    /// Takes in the outcome of a look at `now_ms` and publishes the new picture. `interval_ms` is the time to the
+    /// next look.
+    pub fn absorb(&self, outcome: Outcome, now_ms: u64, interval_ms: u64) {
+        let view = self.memory.lock().absorb(outcome, now_ms, interval_ms);
+        self.view.store(view);
+    }
+}
+
+#[derive(Debug)]
+struct Memory {
+    rings: Rings,
+    points: VecDeque<Point>,
+    view: NodeView,
+    sampling: Sampling,
+}
+
+impl Memory {
+    fn absorb(&mut self, outcome: Outcome, now_ms: u64, interval_ms: u64) -> NodeView {
+        let view = &mut self.view;
+        view.polling.polls += 1;
+        view.facts.polled_at = Some(now_ms);
+        view.facts.interval_ms = interval_ms;
+        match outcome {
+            Outcome::Silent { silence, detail } => {
+                self.rings.gap(now_ms);
+                view.facts.failures = view.facts.failures.saturating_add(1);
+                view.facts.silence = Some(silence);
+                view.polling.failures += 1;
+                view.polling.last_error = Some(detail);
+            }
+            Outcome::Answered(answers) => self.answered(*answers, now_ms),
+        }
+        self.figures(now_ms);
+        self.view.clone()
+    }
+
+    fn answered(&mut self, answers: Answers, now_ms: u64) {
+        let view = &mut self.view;
+        view.facts.failures = 0;
+        view.facts.silence = None;
+        view.facts.answered_at = Some(now_ms);
+        view.facts.ready = answers.ready;
+        view.facts.own_health = answers.status.as_ref().and_then(|s| s.health);
+        view.facts.planes = answers
+            .status
+            .as_ref()
+            .map_or_else(Vec::new, |s| s.planes.clone());
+        view.polling.last_poll_seconds = Some(derive::short(answers.took_s));
+        if let Some(status) = answers.status {
+            view.status = status;
+        }
+        if let Some(topology) = answers.topology {
+            view.facts.critical.clone_from(&topology.critical);
+            view.topology = topology;
+        }
+        match answers.metrics {
+            Ok(body) => {
+                let mut reader = Reader::new(&body);
+                self.rings.open(now_ms);
+                for item in reader.by_ref() {
+                    if let Item::Sample(sample) = item {
+                        self.rings.put(&sample);
+                    }
+                }
+                view.polling.lines_skipped = reader.skipped();
+            }
+            Err(why) => {
+                self.rings.gap(now_ms);
+                view.polling.last_error = Some(format!("/metrics: {why}"));
+            }
+        }
+    }
+
+    /// Brings everything that is told from the rings up to date.
+    fn figures(&mut self, now_ms: u64) {
+        let from = now_ms.saturating_sub(self.sampling.window.as_millis() as u64);
+        let rings = &self.rings;
+        let view = &mut self.view;
+        view.rates = shortened(&derive::rates(rings));
+        while self.points.len() >= self.sampling.slots() {
+            self.points.pop_front();
+        }
+        self.points.push_back(Point {
+            time_ms: now_ms,
+            rates: view.rates.clone(),
+        });
+        view.points = self.points.iter().cloned().collect();
+        view.facts.restarts_in_window = derive::events_since(rings, Role::Restarts, from);
+        view.facts.late_checkpoints_in_window =
+            derive::events_since(rings, Role::LateCheckpoints, from);
+        view.polling.consecutive_failures = view.facts.failures;
+        view.polling.series = rings.len() as u64;
+        view.polling.series_refused = rings.refused();
+        view.queues = queues(rings, &view.topology);
+    }
+}
+
+fn shortened(rates: &NodeRates) -> NodeRates {
+    let short = |v: Option<f64>| v.map(derive::short);
+    NodeRates {
+        request_rate: short(rates.request_rate),
+        error_ratio: short(rates.error_ratio),
+        p50_seconds: short(rates.p50_seconds),
+        p95_seconds: short(rates.p95_seconds),
+        p99_seconds: short(rates.p99_seconds),
+    }
+}
+
+/// The queues of the topology with their latest figures; queues that only the metrics know follow.
+fn queues(rings: &Rings, topology: &TopologyFacts) -> Vec<NodeQueue> {
+    let [depth, dropped, rejected] = [Role::QueueDepth, Role::QueueDropped, Role::QueueRejected]
+        .map(|role| derive::latest_by(rings, role, "queue"));
+    let mut out = topology.queues.clone();
+    for name in depth.keys() {
+        if !out.iter().any(|q| q.name == *name) {
+            out.push(NodeQueue {
+                name: name.clone(),
+                capacity: None,
+                overflow: None,
+                from: None,
+                to: None,
+                depth: None,
+                dropped: None,
+                rejected: None,
+            });
+        }
+    }
+    for queue in &mut out {
+        queue.depth = depth.get(&queue.name).copied();
+        queue.dropped = dropped.get(&queue.name).copied();
+        queue.rejected = rejected.get(&queue.name).copied();
+    }
+    out
+}
+
+/// The restarts of all planes of a node.
+pub fn restarts(view: &NodeView) -> u64 {
+    view.facts
+        .planes
+        .iter()
+        .map(|plane| plane.restart_count)
+        .sum()
+}
+
+/// True when the state says that the last answer no longer describes the node.
+pub fn is_gone(state: NodeState) -> bool {
+    matches!(state, NodeState::Unknown | NodeState::Down)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::state::judge;
+    use std::time::Duration;
+
+    pub(crate) fn sampling() -> Sampling {
+        Sampling {
+            interval: Duration::from_secs(5),
+            window: Duration::from_secs(60),
+            poll_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(2),
+            max_body_bytes: 1 << 20,
+            max_threads: 4,
+            max_series: 100,
+        }
+    }
+
+    pub(crate) fn node(id: &str) -> Node {
+        let spec = NodeSpec {
+            id: id.into(),
+            display_name: id.into(),
+            health_url: "http://127.0.0.1:1".into(),
+            api_url: None,
+            environment: "dev".into(),
+            log: None,
+        };
+        Node::new(spec, sampling())
+    }
+
+    pub(crate) fn answer(metrics: &str) -> Outcome {
+        Outcome::Answered(Box::new(Answers {
+            status: Some(Status {
+                service: Some("x".into()),
+                health: Some(NodeState::Healthy),
+                ..Status::default()
+            }),
+            ready: Some(Ready {
+                ready: true,
+                ..Ready::default()
+            }),
+            metrics: Ok(metrics.as_bytes().to_vec()),
+            topology: None,
+            took_s: 0.002,
+        }))
+    }
+
+    fn requests(n: u32) -> String {
+        format!(
+            "x_http_requests_total{{route=\"/v1/a\",method=\"GET\",status=\"200\"}} {n}\nx_queue_depth{{queue=\"q\"}} 3\n"
+        )
+    }
+
+    #[test]
+    fn an_outage_leaves_a_hole_and_the_identity() {
+        let node = node("a");
+        assert_eq!(judge(&node.view().facts, 0).state, NodeState::Unknown);
+        node.absorb(answer(&requests(10)), 5_000, 5_000);
+        node.absorb(answer(&requests(60)), 10_000, 5_000);
+        assert_eq!(node.view().rates.request_rate, Some(10.0));
+        assert_eq!(node.view().queues[0].depth, Some(3.0));
+        assert_eq!(judge(&node.view().facts, 10_000).state, NodeState::Healthy);
+        let refused = || Outcome::Silent {
+            silence: Silence::Refused,
+            detail: "refused".into(),
+        };
+        node.absorb(refused(), 15_000, 5_000);
+        let view = node.view();
+        assert_eq!(judge(&view.facts, 15_000).state, NodeState::Down);
+        assert_eq!(view.rates, NodeRates::default(), "nothing is carried on");
+        assert_eq!(view.status.service.as_deref(), Some("x"));
+        assert_eq!(view.queues, [], "a dead node has no depth");
+        node.absorb(answer(&requests(5)), 20_000, 5_000);
+        assert_eq!(
+            node.view().rates.request_rate,
+            None,
+            "the first look after an outage has no rate"
+        );
+        node.absorb(answer(&requests(10)), 25_000, 5_000);
+        let rates: Vec<_> = node
+            .view()
+            .points
+            .iter()
+            .map(|p| p.rates.request_rate)
+            .collect();
+        assert_eq!(rates, [None, Some(10.0), None, None, Some(1.0)]);
+        assert_eq!(
+            (node.view().polling.polls, node.view().polling.failures),
+            (5, 1)
+        );
+    }
+
+    #[test]
+    fn restarts_degrade_within_the_window_only() {
+        let node = node("a");
+        let body = |n: u32| format!("x_service_restarts_total{{kind=\"t\"}} {n}\n");
+        node.absorb(answer(&body(0)), 5_000, 5_000);
+        node.absorb(answer(&body(1)), 10_000, 5_000);
+        assert_eq!(judge(&node.view().facts, 10_000).state, NodeState::Degraded);
+        for at in (15_000..=75_000).step_by(5_000) {
+            node.absorb(answer(&body(1)), at, 5_000);
+        }
+        assert_eq!(judge(&node.view().facts, 75_000).state, NodeState::Healthy);
+    }
+
+    #[test]
+    fn points_are_bounded() {
+        let node = node("a");
+        for at in 1..100 {
+            node.absorb(answer(&requests(1)), at * 1000, 5_000);
+        }
+        assert_eq!(node.view().points.len(), sampling().slots());
+    }
+}

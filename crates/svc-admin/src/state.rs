@@ -1,0 +1,585 @@
+//! The one place that decides whether a node is healthy, degraded, down or unknown, and says why.
+//!
+//! A pure function of what was observed: no clock, no I/O, no memory. The same facts always give the same
+//! state and the same words, so what the page shows can be checked by hand.
+
+use ron_proto::admin::{NodePlane, NodeState, Reason};
+
+/// Looks older than this many sampling intervals are not believed.
+pub const STALE_INTERVALS: u64 = 3;
+/// Polls without an answer after which a node counts as down.
+pub const LOST_POLLS: u32 = 2;
+
+/// Why a poll brought no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// Nobody listens there.
+    Refused,
+    /// It took longer than the poll may take.
+    Timeout,
+    /// The connection broke, or the name or route to the node does not exist.
+    Broken,
+    /// Something answered that is not such a node.
+    Foreign,
+}
+
+impl Silence {
+    /// The code of the reason, and its words.
+    const fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Refused => ("connection_refused", "connection refused"),
+            Self::Timeout => ("timeout", "no answer in time"),
+            Self::Broken => ("connection_failed", "connection failed"),
+            Self::Foreign => ("not_understood", "answer not understood"),
+        }
+    }
+}
+
+/// What `/readyz` said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    pub ready: bool,
+    pub draining: bool,
+    pub missing: Vec<String>,
+    pub degraded: Vec<String>,
+}
+
+/// Everything the state of a node depends on. Times in unix milliseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// When the node was last asked.
+    pub polled_at: Option<u64>,
+    /// When it last answered.
+    pub answered_at: Option<u64>,
+    /// The time between polls at the moment.
+    pub interval_ms: u64,
+    /// Polls without an answer since the last answer.
+    pub failures: u32,
+    pub silence: Option<Silence>,
+    /// `None`: the node has no `/readyz`.
+    pub ready: Option<Ready>,
+    /// The node's own word for itself; `None` when it gives none.
+    pub own_health: Option<NodeState>,
+    pub planes: Vec<NodePlane>,
+    /// Planes the node cannot live without, from its topology; empty when it publishes none.
+    pub critical: Vec<String>,
+    /// Thread restarts seen within the sampling window.
+    pub restarts_in_window: u64,
+    /// Checkpoints that came late within the sampling window.
+    pub late_checkpoints_in_window: u64,
+}
+
+/// A state and its reasons, worst first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub state: NodeState,
+    pub reasons: Vec<Reason>,
+}
+
+/// Judges one node at `now_ms`.
+pub fn judge(facts: &Facts, now_ms: u64) -> Verdict {
+    if let Some(verdict) = judge_reach(facts, now_ms) {
+        return verdict;
+    }
+    let mut found = Findings::default();
+    judge_readiness(facts, &mut found);
+    judge_planes(facts, &mut found);
+    judge_history(facts, &mut found);
+    if let (true, Some(own)) = (found.reasons.is_empty(), facts.own_health)
+        && matches!(own, NodeState::Degraded | NodeState::Down)
+    {
+        found.add(
+            own,
+            "self_reported",
+            format!("the node calls itself {} without a reason", own.as_str()),
+        );
+    }
+    found.verdict()
+}
+
+/// True when the last answer is too old to be shown as current.
+pub fn is_stale(facts: &Facts, now_ms: u64) -> bool {
+    facts
+        .answered_at
+        .is_some_and(|at| now_ms.saturating_sub(at) > stale_after(facts))
+}
+
+fn stale_after(facts: &Facts) -> u64 {
+    facts.interval_ms.saturating_mul(STALE_INTERVALS)
+}
+
+/// Decides what can be decided without believing the last answer.
+fn judge_reach(facts: &Facts, now_ms: u64) -> Option<Verdict> {
+    let Some(polled_at) = facts.polled_at else {
+        return Some(one(
+            NodeState::Unknown,
+            "not_polled",
+            "not asked yet".to_owned(),
+        ));
+    };
+    let look_age = now_ms.saturating_sub(polled_at);
+    if look_age > stale_after(facts) {
+        return Some(one(
+            NodeState::Unknown,
+            "look_too_old",
+            format!("last asked {} ago", span(look_age)),
+        ));
+    }
+    if facts.failures == 0 {
+        return None;
+    }
+    let (code, words) = facts
+        .silence
+        .map_or(("connection_failed", "connection failed"), Silence::words);
+    if facts.failures >= LOST_POLLS || facts.silence == Some(Silence::Refused) {
+        let since = facts.answered_at.map_or_else(String::new, |at| {
+            format!(", last answer {} ago", span(now_ms.saturating_sub(at)))
+        });
+        let polls = if facts.failures == 1 {
+            String::new()
+        } else {
+            format!(" for {} polls", facts.failures)
+        };
+        return Some(one(NodeState::Down, code, format!("{words}{polls}{since}")));
+    }
+    if facts.answered_at.is_none() {
+        return Some(one(
+            NodeState::Unknown,
+            code,
+            format!("first poll: {words}"),
+        ));
+    }
+    None
+}
+
+fn judge_readiness(facts: &Facts, found: &mut Findings) {
+    let Some(ready) = &facts.ready else { return };
+    if ready.draining {
+        found.add(
+            NodeState::Down,
+            "draining",
+            "draining: finishing what it holds, taking nothing new".to_owned(),
+        );
+    } else if !ready.ready {
+        let missing = if ready.missing.is_empty() {
+            String::new()
+        } else {
+            format!(": {} missing", ready.missing.join(", "))
+        };
+        found.add(
+            NodeState::Degraded,
+            "not_ready",
+            format!("not ready{missing}"),
+        );
+    }
+    for cause in &ready.degraded {
+        // The plane of that name says it better.
+        if facts
+            .planes
+            .iter()
+            .any(|p| p.name == *cause && p.health != NodeState::Healthy)
+        {
+            continue;
+        }
+        found.add(NodeState::Degraded, "cause", cause.clone());
+    }
+}
+
+fn judge_planes(facts: &Facts, found: &mut Findings) {
+    // Without a topology the node's own word decides: it knows which of its planes it cannot live without.
+    let node_down = facts.critical.is_empty() && facts.own_health == Some(NodeState::Down);
+    for plane in &facts.planes {
+        let (state, code, word) = match plane.health {
+            NodeState::Down if node_down || facts.critical.contains(&plane.name) => {
+                (NodeState::Down, "plane_down", "down")
+            }
+            NodeState::Down => (NodeState::Degraded, "plane_down", "down"),
+            NodeState::Degraded => (NodeState::Degraded, "plane_degraded", "degraded"),
+            NodeState::Healthy | NodeState::Unknown if !plane.ready => {
+                (NodeState::Degraded, "plane_not_ready", "not ready")
+            }
+            NodeState::Healthy | NodeState::Unknown => continue,
+        };
+        let why = plane
+            .reason
+            .as_deref()
+            .filter(|r| !r.is_empty())
+            .map_or_else(String::new, |r| format!(": {r}"));
+        found.add(state, code, format!("{} {word}{why}", plane.name));
+    }
+}
+
+fn judge_history(facts: &Facts, found: &mut Findings) {
+    if facts.restarts_in_window > 0 {
+        found.add(
+            NodeState::Degraded,
+            "restarts",
+            format!(
+                "{} restarted within the window",
+                count(facts.restarts_in_window, "thread")
+            ),
+        );
+    }
+    if facts.late_checkpoints_in_window > 0 {
+        found.add(
+            NodeState::Degraded,
+            "stale_checkpoint",
+            format!(
+                "{} late within the window",
+                count(facts.late_checkpoints_in_window, "log checkpoint")
+            ),
+        );
+    }
+}
+
+fn one(state: NodeState, code: &str, text: String) -> Verdict {
+    Verdict {
+        state,
+        reasons: vec![Reason {
+            code: code.to_owned(),
+            text,
+        }],
+    }
+}
+
+#[derive(Default)]
+struct Findings {
+    reasons: Vec<(NodeState, Reason)>,
+}
+
+impl Findings {
+    fn add(&mut self, state: NodeState, code: &str, text: String) {
+        if !self.reasons.iter().any(|(_, known)| known.text == text) {
+            self.reasons.push((
+                state,
+                Reason {
+                    code: code.to_owned(),
+                    text,
+                },
+            ));
+        }
+    }
+
+    fn verdict(mut self) -> Verdict {
+        self.reasons
+            .sort_by_key(|(state, _)| std::cmp::Reverse(*state));
+        let state = self
+            .reasons
+            .first()
+            .map_or(NodeState::Healthy, |(state, _)| *state);
+        Verdict {
+            state,
+            reasons: self.reasons.into_iter().map(|(_, reason)| reason).collect(),
+        }
+    }
+}
+
+fn count(n: u64, what: &str) -> String {
+    if n == 1 {
+        format!("1 {what}")
+    } else {
+        format!("{n} {what}s")
+    }
+}
+
+/// A duration as people say it: `4 s`, `12 min`, `3 h`.
+fn span(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0..=119 => format!("{s} s"),
+        120..=7199 => format!("{} min", s / 60),
+        _ => format!("{} h", s / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000_000;
+
+    fn facts() -> Facts {
+        Facts {
+            polled_at: Some(NOW - 1000),
+            answered_at: Some(NOW - 1000),
+            interval_ms: 5000,
+            ready: Some(Ready {
+                ready: true,
+                ..Ready::default()
+            }),
+            own_health: Some(NodeState::Healthy),
+            planes: vec![plane("http", NodeState::Healthy, None)],
+            ..Facts::default()
+        }
+    }
+
+    fn plane(name: &str, health: NodeState, reason: Option<&str>) -> NodePlane {
+        NodePlane {
+            name: name.to_owned(),
+            health,
+            ready: health != NodeState::Down,
+            restart_count: 0,
+            reason: reason.map(str::to_owned),
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut Facts), state: NodeState, codes: &[&str], words: &str) {
+        let mut f = facts();
+        change(&mut f);
+        let got = judge(&f, NOW);
+        assert_eq!(got.state, state, "{got:?}");
+        assert_eq!(
+            got.reasons
+                .iter()
+                .map(|r| r.code.as_str())
+                .collect::<Vec<_>>(),
+            codes,
+            "{got:?}"
+        );
+        assert!(
+            got.reasons.iter().any(|r| r.text.contains(words)) || words.is_empty(),
+            "{words:?} in {got:?}"
+        );
+    }
+
+    #[test]
+    fn reach_decides_first() {
+        check(|_| {}, NodeState::Healthy, &[], "");
+        check(
+            |f| {
+                *f = Facts {
+                    interval_ms: 5000,
+                    ..Facts::default()
+                }
+            },
+            NodeState::Unknown,
+            &["not_polled"],
+            "not asked yet",
+        );
+        check(
+            |f| f.polled_at = Some(NOW - 15_001),
+            NodeState::Unknown,
+            &["look_too_old"],
+            "15 s ago",
+        );
+        check(
+            |f| f.polled_at = Some(NOW - 15_000),
+            NodeState::Healthy,
+            &[],
+            "",
+        );
+    }
+
+    #[test]
+    fn silence_takes_two_polls_unless_refused() {
+        check(
+            |f| {
+                f.failures = 1;
+                f.silence = Some(Silence::Refused);
+            },
+            NodeState::Down,
+            &["connection_refused"],
+            "last answer 1 s ago",
+        );
+        check(
+            |f| {
+                f.failures = 1;
+                f.silence = Some(Silence::Timeout);
+            },
+            NodeState::Healthy,
+            &[],
+            "",
+        );
+        check(
+            |f| {
+                f.failures = 2;
+                f.silence = Some(Silence::Timeout);
+            },
+            NodeState::Down,
+            &["timeout"],
+            "no answer in time for 2 polls",
+        );
+        check(
+            |f| {
+                f.failures = 1;
+                f.silence = Some(Silence::Timeout);
+                f.answered_at = None;
+            },
+            NodeState::Unknown,
+            &["timeout"],
+            "first poll",
+        );
+        check(
+            |f| {
+                f.failures = 3;
+                f.silence = Some(Silence::Foreign);
+                f.answered_at = None;
+            },
+            NodeState::Down,
+            &["not_understood"],
+            "for 3 polls",
+        );
+    }
+
+    #[test]
+    fn readiness_decides_next() {
+        let not_ready = Ready {
+            missing: vec!["ledger".into()],
+            ..Ready::default()
+        };
+        check(
+            |f| f.ready = Some(not_ready.clone()),
+            NodeState::Degraded,
+            &["not_ready"],
+            "not ready: ledger missing",
+        );
+        check(
+            |f| {
+                f.ready = Some(Ready {
+                    draining: true,
+                    ..not_ready.clone()
+                })
+            },
+            NodeState::Down,
+            &["draining"],
+            "draining",
+        );
+        check(
+            |f| {
+                f.ready = Some(Ready {
+                    ready: true,
+                    degraded: vec!["jwks: no keys yet".into()],
+                    ..Ready::default()
+                })
+            },
+            NodeState::Degraded,
+            &["cause"],
+            "jwks",
+        );
+        check(|f| f.ready = None, NodeState::Healthy, &[], "");
+    }
+
+    #[test]
+    fn planes_and_history_speak() {
+        check(
+            |f| {
+                f.planes
+                    .push(plane("writer", NodeState::Down, Some("disk full")))
+            },
+            NodeState::Degraded,
+            &["plane_down"],
+            "writer down: disk full",
+        );
+        check(
+            |f| {
+                f.own_health = Some(NodeState::Down);
+                f.planes.push(plane("writer", NodeState::Down, None));
+                f.planes.insert(0, plane("pool", NodeState::Degraded, None));
+            },
+            NodeState::Down,
+            &["plane_down", "plane_degraded"],
+            "writer down",
+        );
+        check(
+            |f| {
+                f.own_health = Some(NodeState::Down);
+                f.critical = vec!["audit".into()];
+                f.planes.push(plane("store", NodeState::Down, None));
+            },
+            NodeState::Degraded,
+            &["plane_down"],
+            "store down",
+        );
+        check(
+            |f| {
+                f.critical = vec!["audit".into()];
+                f.planes.push(plane("audit", NodeState::Down, None));
+            },
+            NodeState::Down,
+            &["plane_down"],
+            "audit down",
+        );
+    }
+
+    #[test]
+    fn critical_planes_and_restarts_speak() {
+        check(
+            |f| {
+                f.ready = Some(Ready {
+                    ready: true,
+                    degraded: vec!["kms".into()],
+                    ..Ready::default()
+                });
+                f.planes
+                    .push(plane("kms", NodeState::Degraded, Some("no answer")));
+            },
+            NodeState::Degraded,
+            &["plane_degraded"],
+            "kms degraded: no answer",
+        );
+        check(
+            |f| f.restarts_in_window = 2,
+            NodeState::Degraded,
+            &["restarts"],
+            "2 threads restarted",
+        );
+        check(
+            |f| f.late_checkpoints_in_window = 1,
+            NodeState::Degraded,
+            &["stale_checkpoint"],
+            "1 log checkpoint late",
+        );
+        check(
+            |f| f.own_health = Some(NodeState::Degraded),
+            NodeState::Degraded,
+            &["self_reported"],
+            "calls itself degraded",
+        );
+        check(
+            |f| {
+                f.planes[0].ready = false;
+            },
+            NodeState::Degraded,
+            &["plane_not_ready"],
+            "http not ready",
+        );
+    }
+
+    #[test]
+    fn every_state_but_healthy_has_a_reason() {
+        for failures in 0..4 {
+            for age in [0, 14_000, 16_000] {
+                for silence in [
+                    Silence::Refused,
+                    Silence::Timeout,
+                    Silence::Broken,
+                    Silence::Foreign,
+                ] {
+                    for own in [NodeState::Healthy, NodeState::Degraded, NodeState::Down] {
+                        let f = Facts {
+                            polled_at: Some(NOW - age),
+                            failures,
+                            silence: (failures > 0).then_some(silence),
+                            own_health: Some(own),
+                            ..facts()
+                        };
+                        let got = judge(&f, NOW);
+                        assert_eq!(
+                            got.state == NodeState::Healthy,
+                            got.reasons.is_empty(),
+                            "{f:?} {got:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn spans_are_short() {
+        assert_eq!(
+            [span(0), span(119_999), span(120_000), span(7_200_000)],
+            ["0 s", "119 s", "2 min", "2 h"]
+        );
+    }
+}

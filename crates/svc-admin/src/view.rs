@@ -1,0 +1,359 @@
+//! The view builder: judges all nodes a few times a second and keeps the answers ready that the page asks for.
+//!
+//! Handlers never put a fleet together; they hand out bytes. A body is replaced only when its content changed, so
+//! its entity tag stays as long as there is nothing new.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_crypto::hash::blake3;
+use ron_kernel::{Deadline, Snapshot, ThreadCtx};
+use ron_proto::Timestamp;
+use ron_proto::admin::{
+    NodeList, NodeRates, NodeState, NodeSummary, Overview, OverviewNode, StateCounts, TinySeries,
+};
+use serde::Serialize;
+
+use crate::derive::{Fold, on_grid, short};
+use crate::node::{Node, NodeView, is_gone, restarts};
+use crate::sampler::Fleet;
+use crate::state::{Verdict, is_stale, judge};
+
+/// Time between two builds.
+const PACE: Duration = Duration::from_millis(250);
+/// Cells of the small series.
+const CELLS: usize = 30;
+
+/// A ready answer.
+#[derive(Clone, Debug)]
+pub struct Doc {
+    pub body: Arc<[u8]>,
+    pub etag: String,
+}
+
+impl Doc {
+    fn empty() -> Self {
+        Self {
+            body: Arc::from(&b"{}"[..]),
+            etag: String::new(),
+        }
+    }
+}
+
+/// What the builder publishes.
+#[derive(Clone, Debug)]
+pub struct Published {
+    pub overview: Doc,
+    pub nodes: Doc,
+    /// In the order of the configuration.
+    pub summaries: Vec<NodeSummary>,
+}
+
+/// Where readers find the latest build.
+pub type Board = Snapshot<Published>;
+
+/// A board with nothing on it yet.
+pub fn empty_board() -> Board {
+    Snapshot::new(Published {
+        overview: Doc::empty(),
+        nodes: Doc::empty(),
+        summaries: Vec::new(),
+    })
+}
+
+/// The memory of the builder: since when each node is in its state.
+#[derive(Debug, Default)]
+pub struct Builder {
+    since: Vec<(NodeState, u64)>,
+}
+
+impl Builder {
+    /// The body of the builder's thread.
+    pub fn run(mut self, fleet: &Fleet, board: &Board, ctx: &ThreadCtx) {
+        while !ctx.shutdown.wait(Deadline::within(PACE)) {
+            self.tick(fleet, board);
+        }
+    }
+
+    /// Builds once.
+    pub fn tick(&mut self, fleet: &Fleet, board: &Board) {
+        let now = fleet.clock.unix_ms();
+        let last = board.load();
+        let rows: Vec<OverviewNode> = fleet
+            .nodes
+            .iter()
+            .enumerate()
+            .map(|(at, node)| self.row(at, node, now, fleet))
+            .collect();
+        let summaries: Vec<NodeSummary> = rows.iter().map(|row| row.summary.clone()).collect();
+        if summaries == last.summaries && !last.overview.etag.is_empty() {
+            return; // every sample moves `polledAt`, so equal summaries mean that nothing at all is new
+        }
+        let overview = overview(rows, now, fleet);
+        let mut sorted = summaries.clone();
+        sorted.sort_by(problems_first);
+        let nodes = NodeList {
+            as_of: Timestamp(now),
+            nodes: sorted,
+        };
+        board.store(Published {
+            overview: doc(&overview, |o| o.as_of = Timestamp(0)),
+            nodes: doc(&nodes, |n| n.as_of = Timestamp(0)),
+            summaries,
+        });
+    }
+
+    fn row(&mut self, at: usize, node: &Node, now: u64, fleet: &Fleet) -> OverviewNode {
+        let view = node.view();
+        let verdict = judge(&view.facts, now);
+        if self.since.len() <= at {
+            self.since.resize(at + 1, (NodeState::Unknown, now));
+        }
+        if self.since[at].0 != verdict.state {
+            let (id, from, to) = (
+                &node.spec.id,
+                self.since[at].0.as_str(),
+                verdict.state.as_str(),
+            );
+            let reason = verdict.reasons.first().map_or("", |r| r.code.as_str());
+            tracing::info!(event = "node_state", node = %id, from, to, reason);
+            self.since[at] = (verdict.state, now);
+        }
+        row(node, &view, verdict, self.since[at].1, now, fleet)
+    }
+}
+
+fn row(
+    node: &Node,
+    view: &NodeView,
+    verdict: Verdict,
+    since: u64,
+    now: u64,
+    fleet: &Fleet,
+) -> OverviewNode {
+    let gone = is_gone(verdict.state);
+    let status = &view.status;
+    let summary = NodeSummary {
+        id: node.spec.id.clone(),
+        display_name: node.spec.display_name.clone(),
+        environment: node.spec.environment.clone(),
+        service: status.service.clone(),
+        instance: status.instance.clone(),
+        version: status.version.clone(),
+        profile: status.profile.clone(),
+        amnesia: status.amnesia,
+        uptime_seconds: status.uptime_seconds.filter(|_| !gone),
+        state: verdict.state,
+        reasons: verdict.reasons,
+        since: Timestamp(since),
+        sampled_at: view.facts.answered_at.map(Timestamp),
+        polled_at: view.facts.polled_at.map(Timestamp),
+        stale: is_stale(&view.facts, now),
+        restarts: restarts(view),
+    };
+    let rates = if gone {
+        NodeRates::default()
+    } else {
+        view.rates.clone()
+    };
+    OverviewNode {
+        summary,
+        planes: view.facts.planes.clone(),
+        rates,
+        series: tiny(view, now, fleet),
+    }
+}
+
+fn tiny(view: &NodeView, now: u64, fleet: &Fleet) -> TinySeries {
+    let window = fleet.sampling.window.as_millis() as u64;
+    // At least two looks per cell, or jitter would punch holes.
+    let step_ms = (window / CELLS as u64)
+        .max(fleet.sampling.interval.as_millis() as u64 * 2)
+        .max(1);
+    let cells = (window / step_ms).max(1) as usize;
+    let end_ms = now.div_ceil(step_ms) * step_ms;
+    let points = |pick: fn(&NodeRates) -> Option<f64>| {
+        view.points.iter().map(move |p| (p.time_ms, pick(&p.rates)))
+    };
+    TinySeries {
+        end_ms,
+        step_ms,
+        request_rate: on_grid(
+            points(|r| r.request_rate),
+            end_ms,
+            step_ms,
+            cells,
+            Fold::Mean,
+        ),
+        p99_seconds: on_grid(
+            points(|r| r.p99_seconds),
+            end_ms,
+            step_ms,
+            cells,
+            Fold::Worst,
+        ),
+    }
+}
+
+fn overview(mut rows: Vec<OverviewNode>, now: u64, fleet: &Fleet) -> Overview {
+    let mut counts = StateCounts::default();
+    for row in &rows {
+        let count = match row.summary.state {
+            NodeState::Healthy => &mut counts.healthy,
+            NodeState::Degraded => &mut counts.degraded,
+            NodeState::Down => &mut counts.down,
+            NodeState::Unknown => &mut counts.unknown,
+        };
+        *count += 1;
+    }
+    rows.sort_by(|a, b| problems_first(&a.summary, &b.summary));
+    let known = rows.iter().filter_map(|row| row.rates.request_rate);
+    Overview {
+        as_of: Timestamp(now),
+        state: rows
+            .iter()
+            .map(|row| row.summary.state)
+            .max()
+            .unwrap_or(NodeState::Unknown),
+        counts,
+        request_rate: known
+            .fold(None, |sum, rate| Some(sum.unwrap_or(0.0) + rate))
+            .map(short),
+        interval_seconds: fleet.sampling.interval.as_secs_f64(),
+        window_seconds: fleet.sampling.window.as_secs_f64(),
+        nodes: rows,
+    }
+}
+
+fn problems_first(a: &NodeSummary, b: &NodeSummary) -> std::cmp::Ordering {
+    b.state
+        .cmp(&a.state)
+        .then_with(|| a.display_name.cmp(&b.display_name))
+        .then_with(|| a.id.cmp(&b.id))
+}
+
+/// Serialises, and tags with a hash of the content without its time.
+pub fn doc<T: Serialize + Clone>(value: &T, timeless: impl FnOnce(&mut T)) -> Doc {
+    let mut bare = value.clone();
+    timeless(&mut bare);
+    // Our API types hold strings, numbers and lists: they always serialise. An empty body would show at once.
+    let bytes = |v: &T| serde_json::to_vec(v).unwrap_or_default();
+    Doc {
+        etag: tag(&bytes(&bare)),
+        body: bytes(value).into(),
+    }
+}
+
+/// An entity tag for these bytes.
+pub fn tag(bytes: &[u8]) -> String {
+    blake3(bytes)[..12]
+        .iter()
+        .fold(String::with_capacity(24), |mut out, byte| {
+            use std::fmt::Write as _;
+            let _ = write!(out, "{byte:02x}");
+            out
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::tests::{answer, node, sampling};
+    use ron_http::{ClientConfig, HttpClient};
+    use ron_kernel::{KernelMetrics, ManualClock, Registry};
+
+    fn fleet(ids: &[&str]) -> (Fleet, Arc<ManualClock>) {
+        let clock = ManualClock::at(1_000_000);
+        let fleet = Fleet {
+            nodes: ids.iter().map(|id| node(id)).collect(),
+            sampling: sampling(),
+            client: Arc::new(HttpClient::new(ClientConfig::default())),
+            clock: clock.clone(),
+            metrics: KernelMetrics::new(&Registry::new("t")),
+        };
+        (fleet, clock)
+    }
+
+    fn read(board: &Board) -> Overview {
+        serde_json::from_slice(&board.load().overview.body).expect("an overview")
+    }
+
+    #[test]
+    fn problems_come_first_and_since_is_kept() {
+        let (fleet, clock) = fleet(&["a", "b", "c"]);
+        let (board, mut builder) = (empty_board(), Builder::default());
+        fleet.nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
+        fleet.nodes[2].absorb(
+            crate::node::Outcome::Silent {
+                silence: crate::state::Silence::Refused,
+                detail: String::new(),
+            },
+            1_000_000,
+            5_000,
+        );
+        builder.tick(&fleet, &board);
+        let got = read(&board);
+        assert_eq!(
+            got.nodes
+                .iter()
+                .map(|n| n.summary.id.as_str())
+                .collect::<Vec<_>>(),
+            ["c", "b", "a"]
+        );
+        assert_eq!(got.state, NodeState::Down);
+        assert_eq!(
+            got.counts,
+            StateCounts {
+                healthy: 1,
+                degraded: 0,
+                down: 1,
+                unknown: 1
+            }
+        );
+        clock.advance(Duration::from_secs(2));
+        builder.tick(&fleet, &board);
+        assert_eq!(read(&board).nodes[0].summary.since, Timestamp(1_000_000));
+    }
+
+    #[test]
+    fn the_tag_changes_exactly_with_the_content() {
+        let (fleet, clock) = fleet(&["a"]);
+        let (board, mut builder) = (empty_board(), Builder::default());
+        fleet.nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
+        builder.tick(&fleet, &board);
+        let first = board.load().overview.etag.clone();
+        clock.advance(Duration::from_millis(300));
+        builder.tick(&fleet, &board);
+        assert_eq!(board.load().overview.etag, first, "nothing new");
+        fleet.nodes[0].absorb(answer("up 1\n"), 1_005_000, 5_000);
+        builder.tick(&fleet, &board);
+        assert_ne!(board.load().overview.etag, first, "a new sample");
+    }
+
+    #[test]
+    fn silence_turns_unknown_and_stale_by_time_alone() {
+        let (fleet, clock) = fleet(&["a"]);
+        let (board, mut builder) = (empty_board(), Builder::default());
+        fleet.nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
+        builder.tick(&fleet, &board);
+        assert_eq!(read(&board).nodes[0].summary.state, NodeState::Healthy);
+        clock.advance(Duration::from_millis(15_001));
+        builder.tick(&fleet, &board);
+        let row = &read(&board).nodes[0];
+        assert_eq!(
+            (row.summary.state, row.summary.stale),
+            (NodeState::Unknown, true)
+        );
+        assert_eq!(row.rates, NodeRates::default());
+    }
+
+    #[test]
+    fn small_series_have_their_cells() {
+        let (fleet, _) = fleet(&["a"]);
+        let (board, mut builder) = (empty_board(), Builder::default());
+        builder.tick(&fleet, &board);
+        let series = &read(&board).nodes[0].series;
+        assert_eq!((series.step_ms, series.request_rate.len()), (10_000, 6));
+        assert_eq!(series.end_ms % series.step_ms, 0);
+    }
+}
