@@ -1,2 +1,7 @@
 //! The ron-ledger binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ron_service::main_with(&ron_ledger::config::TABLE, ron_ledger::start)
+}

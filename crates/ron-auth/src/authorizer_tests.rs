@@ -472,6 +472,15 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))),
         Err(AuthReject::Revoked)
     );
+    // A history that was replaced during the outage and is as long as the old one is noticed.
+    {
+        let mut state = rig.fake.0.lock();
+        state.events = vec![jti(8)];
+        state.events_up = true;
+    }
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert!(rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))).is_ok());
+    assert!(matches!(rig.ask(&rig.token(|claims| claims["jti"] = json!("x8"))), Err(AuthReject::Revoked)));
 }
 
 #[test]
@@ -527,4 +536,40 @@ fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
     assert_eq!(rig.ask(&token), Err(AuthReject::NoIssuer));
     assert_eq!(rig.auth.degraded(), None);
     assert!(rig.auth.reload(&json!({"issuer": "x"})).is_err());
+}
+
+static TOPOLOGY: Topology = Topology {
+    service: "t",
+    threads: &[row("t-auth-keys"), row("t-auth-feed")],
+    queues: &[],
+    locks: &[],
+};
+
+const fn row(name: &'static str) -> ron_kernel::ThreadSpec {
+    ron_kernel::ThreadSpec { name, count: ron_kernel::Count::One, stage: ron_kernel::Stage::Intake, critical: false, job: "test" }
+}
+
+#[test]
+fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once() {
+    let rig = rig();
+    let jwks = rig.fake.0.lock().jwks.take();
+    let metrics = KernelMetrics::new(&rig.registry);
+    let sup = Supervisor::new(&TOPOLOGY, metrics, ron_kernel::SystemClock::shared());
+    rig.auth.spawn(&sup, &TOPOLOGY);
+    let (_keep, never) = ron_kernel::Shutdown::pair();
+    let pause = |ms: u64| never.wait(Deadline::within(Duration::from_millis(ms)));
+    pause(300);
+    assert!(rig.auth.degraded().is_some());
+    rig.fake.0.lock().jwks = jwks;
+    let patience = Deadline::within(Duration::from_secs(10));
+    while rig.auth.degraded().is_some() && !patience.expired() {
+        pause(5);
+    }
+    assert!(rig.ask(&rig.token(|_| {})).is_ok());
+    rig.fake.0.lock().asked.clear();
+    pause(600);
+    let polls = rig.fake.0.lock().asked.iter().filter(|url| url.contains("events")).count();
+    assert!((1..=6).contains(&polls), "{polls} polls in 600 ms");
+    let report = sup.drain(Duration::from_secs(5));
+    assert!(report.stragglers.is_empty() && report.took < Duration::from_secs(1), "{report:?}");
 }

@@ -32,6 +32,8 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(3);
 const KICK_GAP: Duration = Duration::from_secs(5);
 /// How long the issuer may hold a poll open; a drain cuts it short by closing the client.
 const POLL_WAIT_S: u64 = 20;
+/// Least time between two polls.
+const FEED_GAP: Duration = Duration::from_millis(250);
 /// Events in a full page; a shorter page is the last.
 const PAGE_EVENTS: usize = 1000;
 /// Failures in a row after which the service says that it is degraded.
@@ -279,11 +281,13 @@ impl RonAuthorizer {
     pub(crate) fn feed_body(&self, ctx: &ThreadCtx) {
         let mut pause = retry_pauses(self.clock.unix_ms() ^ 1);
         while !ctx.shutdown.is_set() {
+            let started = self.clock.now();
             let pause = match self.read_feed_once(POLL_WAIT_S) {
                 None => Duration::from_secs(1),
                 Some(Ok(())) => {
                     pause.reset();
-                    Duration::ZERO
+                    // An issuer that does not hold polls open must not be asked in a tight loop.
+                    FEED_GAP.saturating_sub(self.clock.now().saturating_duration_since(started))
                 }
                 Some(Err(_)) => pause.next_pause(),
             };
@@ -299,7 +303,10 @@ impl RonAuthorizer {
     pub fn read_feed_once(&self, wait_s: u64) -> Option<Result<(), String>> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref()?;
-        let mut view = (*self.revoked.load()).clone();
+        // After an outage the issuer may have come back with another history that is as long: read all of it anew,
+        // while the present view stays in force.
+        let after_outage = self.refresher.feed_failed.load(Ordering::Relaxed) > 0;
+        let mut view = if after_outage { RevocationView::default() } else { (*self.revoked.load()).clone() };
         let outcome = self.follow_feed(&issuer.events_url, &mut view, wait_s);
         let current = self.config.load();
         if outcome.is_ok()

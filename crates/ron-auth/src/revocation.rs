@@ -84,8 +84,9 @@ impl RevocationView {
         now_s: u64,
     ) -> Result<(), FeedGap> {
         let gap = FeedGap { after: self.after };
-        if page.next < self.after {
-            return Err(gap); // the issuer's history is shorter than what was seen: another issuer
+        // A shorter history or a lower epoch than was seen: the issuer lost its store or is another one.
+        if page.next < self.after || (self.synced && page.current_epoch < self.epoch) {
+            return Err(gap);
         }
         for event in &page.events {
             if event.seq != self.after + 1 {
@@ -246,6 +247,7 @@ mod tests {
         check(&page(6, vec![Revoked::Epoch { epoch: 2 }], 2));
         check(&page(4, vec![Revoked::Epoch { epoch: 2 }], 2));
         check(&page(2, vec![], 1));
+        check(&page(5, vec![], 0));
     }
 
     proptest! {

@@ -44,8 +44,8 @@ pub struct ServicePrincipal {
     pub key_prefixes: Vec<String>,
 }
 
+/// Other members are the service's own `auth.*` keys; its configuration table has already refused unknown ones.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Section {
     #[serde(default)]
     issuer: String,

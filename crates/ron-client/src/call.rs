@@ -1,15 +1,27 @@
 //! One call: URL, credential, JSON both ways, and what its outcome means.
+//!
+//! Reads are retried by the HTTP client itself. Mutations that carry their own operation id are
+//! retried here, because a retry changes what later answers mean: once a try may have been carried
+//! out, "I am busy" says nothing about it, and the outcome stays unknown until an answer settles it.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
+use ron_kernel::{Backoff, Deadline, Shutdown, ShutdownTrigger};
 use ron_proto::ProblemBody;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::credential::Credential;
+
+/// Tries of a mutation that may be repeated, the first included.
+const TRIES: u32 = 3;
+/// Pauses between them: 25 to 50 ms, then 50 to 75 ms. Short, because a client that is shut down
+/// notices at the next try.
+const PAUSE: Duration = Duration::from_millis(25);
+const PAUSE_CAP: Duration = Duration::from_millis(75);
 
 /// A call that was not done, or whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq)]
@@ -87,6 +99,8 @@ pub struct Caller {
     base: Arc<str>,
     credential: Arc<Credential>,
     http: Arc<HttpClient>,
+    /// Never fired; what a pause waits on.
+    idle: Arc<(ShutdownTrigger, Shutdown)>,
 }
 
 /// One request before it is sent.
@@ -112,6 +126,7 @@ impl Caller {
             base: Arc::from(base.trim_end_matches('/')),
             credential: Arc::new(credential),
             http,
+            idle: Arc::new(Shutdown::pair()),
         }
     }
 
@@ -149,37 +164,51 @@ impl Caller {
         })?)
     }
 
-    /// Sends; anything but 2xx is an error.
+    /// Sends; anything but 2xx is an error. A mutation that may be repeated is, while its outcome
+    /// is unknown and tries and time are left.
     pub fn send(&self, out: &Outgoing<'_>) -> Result<Reply, ClientError> {
         let url = format!("{}{}", self.base, out.path);
-        let authorization = self.credential.header();
+        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, PAUSE, ron_crypto::rand::u64());
+        let mut open: Option<ClientError> = None;
+        loop {
+            let unknown = match (judge(self.once(&url, out)), open.take()) {
+                (Verdict::Done(reply), _) => return Ok(reply),
+                (Verdict::Settled(error), _) | (Verdict::Nothing(error), None) => {
+                    return Err(error);
+                }
+                (Verdict::Open(error), _) => error,
+                (Verdict::Nothing(_), Some(earlier)) => earlier,
+            };
+            let pause = backoff.next_pause();
+            let may = out.idempotent && out.method != Method::GET;
+            if !may || backoff.steps() >= TRIES || pause >= out.deadline.remaining() {
+                return Err(unknown);
+            }
+            self.idle.1.wait(Deadline::within(pause));
+            open = Some(unknown);
+        }
+    }
+
+    fn once(&self, url: &str, out: &Outgoing<'_>) -> Result<Reply, CallError> {
         let deadline_ms = out.deadline.remaining().as_millis().max(1).to_string();
         let mut headers = out.headers.to_vec();
         headers.push(("X-Request-Deadline-Ms", &deadline_ms));
-        if let Some(value) = &authorization {
+        if let Some(value) = self.credential.header() {
             headers.push(("Authorization", value));
         }
         let (body, content_type) = match &out.body {
             Some((bytes, kind)) => (Some(bytes.clone()), Some(*kind)),
             None => (None, None),
         };
-        let reply = self
-            .http
-            .call(Call {
-                method: out.method,
-                url: &url,
-                headers: &headers,
-                body,
-                content_type,
-                deadline: out.deadline,
-                idempotent: out.idempotent,
-            })
-            .map_err(|e| failed(&e))?;
-        if reply.is_success() {
-            Ok(reply)
-        } else {
-            Err(refused(&reply))
-        }
+        self.http.call(Call {
+            method: out.method,
+            url,
+            headers: &headers,
+            body,
+            content_type,
+            deadline: out.deadline,
+            idempotent: out.idempotent && out.method == Method::GET,
+        })
     }
 }
 
@@ -217,8 +246,26 @@ fn bad_answer(detail: &str) -> ClientError {
     }
 }
 
-/// 500, 502 and 504 leave open what was done; every other error status promises that nothing was.
-fn refused(reply: &Reply) -> ClientError {
+/// What one try means for the operation.
+#[derive(Debug)]
+enum Verdict {
+    /// It is done.
+    Done(Reply),
+    /// It is refused, whatever became of earlier tries: with one operation id they are one.
+    Settled(ClientError),
+    /// This try did nothing, for a reason of the moment; earlier tries may have done something.
+    Nothing(ClientError),
+    /// This try may have been carried out.
+    Open(ClientError),
+}
+
+fn judge(outcome: Result<Reply, CallError>) -> Verdict {
+    let reply = match outcome {
+        Ok(reply) if reply.is_success() => return Verdict::Done(reply),
+        Ok(reply) => reply,
+        Err(error) if error.nothing_done() => return Verdict::Nothing(failed(&error)),
+        Err(error) => return Verdict::Open(failed(&error)),
+    };
     let problem = reply.problem().unwrap_or_else(|| ProblemBody {
         kind: String::new(),
         title: String::new(),
@@ -229,15 +276,21 @@ fn refused(reply: &Reply) -> ClientError {
         request_id: String::new(),
         details: None,
     });
-    if matches!(reply.status, 500 | 502 | 504) {
-        return ClientError::Unknown {
+    // 500, 502 and 504 leave open what was done, and so does an operation that still runs; every
+    // other error promises that this request changed nothing.
+    if matches!(reply.status, 500 | 502 | 504) || problem.code == "in_flight" {
+        return Verdict::Open(ClientError::Unknown {
             detail: format!("{} {}: {}", reply.status, problem.code, problem.detail),
-        };
+        });
     }
-    ClientError::Refused {
+    let refused = ClientError::Refused {
         status: reply.status,
         problem: Box::new(problem),
         retry_after_s: reply.retry_after_s(),
+    };
+    match reply.status {
+        401 | 403 | 408 | 429 | 503 => Verdict::Nothing(refused),
+        _ => Verdict::Settled(refused),
     }
 }
 
@@ -265,25 +318,39 @@ mod tests {
         assert_eq!(encode("a-b._~9"), "a-b._~9");
     }
 
+    fn reply(status: u16, body: &str) -> Reply {
+        Reply {
+            status,
+            headers: Vec::new(),
+            body: body.as_bytes().to_vec(),
+        }
+    }
+
     #[test]
     fn statuses_say_whether_anything_was_done() {
-        let check = |status: u16, unknown: bool| {
-            let reply = Reply {
-                status,
-                headers: Vec::new(),
-                body: b"{}".to_vec(),
+        let check = |status: u16, body: &str, meaning: &str| {
+            let found = match judge(Ok(reply(status, body))) {
+                Verdict::Done(_) => "done",
+                Verdict::Settled(ClientError::Refused { .. }) => "settled",
+                Verdict::Nothing(ClientError::Refused { .. }) => "nothing",
+                Verdict::Open(ClientError::Unknown { .. }) => "open",
+                other => panic!("{status} became {other:?}"),
             };
-            assert_eq!(
-                matches!(refused(&reply), ClientError::Unknown { .. }),
-                unknown,
-                "{status}"
-            );
+            assert_eq!(found, meaning, "{status} {body}");
         };
-        for status in [400, 401, 403, 404, 408, 409, 413, 422, 429, 503] {
-            check(status, false);
+        for status in [200, 201, 202, 204] {
+            check(status, "", "done");
+        }
+        for status in [400, 404, 409, 413, 415, 422] {
+            check(status, "{}", "settled");
+        }
+        for status in [401, 403, 408, 429, 503] {
+            check(status, "{}", "nothing");
         }
         for status in [500, 502, 504] {
-            check(status, true);
+            check(status, "not even JSON", "open");
         }
+        check(409, r#"{"code":"in_flight"}"#, "open");
+        check(409, r#"{"code":"conflict"}"#, "settled");
     }
 }

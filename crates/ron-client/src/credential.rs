@@ -6,8 +6,10 @@ use ron_crypto::secret::SecretBytes;
 
 /// Longest token file, in bytes.
 const TOKEN_FILE_BYTES_MAX: u64 = 8 * 1024;
+const SCHEME: &[u8] = b"Bearer ";
 
-/// A bearer token, or none. Never printed.
+/// A bearer token, or none. Never printed; kept as the whole header value, so that no copy is made
+/// for a call.
 pub struct Credential(Option<SecretBytes>);
 
 impl Credential {
@@ -18,7 +20,11 @@ impl Credential {
 
     /// A token in hand.
     pub fn bearer(token: &str) -> Self {
-        Self(Some(SecretBytes::from(token.as_bytes().to_vec())))
+        let mut value = SecretBytes::zeroed(SCHEME.len() + token.len());
+        let (scheme, rest) = value.expose_mut().split_at_mut(SCHEME.len());
+        scheme.copy_from_slice(SCHEME);
+        rest.copy_from_slice(token.as_bytes());
+        Self(Some(value))
     }
 
     /// A token from a file that only its owner may read.
@@ -37,8 +43,11 @@ impl Credential {
         if meta.len() > TOKEN_FILE_BYTES_MAX {
             return Err(format!("token file {name} is larger than a token can be"));
         }
-        let text = std::fs::read_to_string(path).map_err(|e| format!("token file {name}: {e}"))?;
-        let token = text.trim();
+        let bytes = std::fs::read(path).map_err(|e| format!("token file {name}: {e}"))?;
+        let bytes = SecretBytes::new(bytes);
+        let token = std::str::from_utf8(bytes.expose())
+            .map(str::trim)
+            .unwrap_or_default();
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_graphic()) {
             return Err(format!("token file {name} does not hold one token"));
         }
@@ -46,10 +55,8 @@ impl Credential {
     }
 
     /// The value of the `Authorization` header.
-    pub(crate) fn header(&self) -> Option<String> {
-        let token = self.0.as_ref()?;
-        let text = std::str::from_utf8(token.expose()).ok()?;
-        Some(format!("Bearer {text}"))
+    pub(crate) fn header(&self) -> Option<&str> {
+        std::str::from_utf8(self.0.as_ref()?.expose()).ok()
     }
 }
 
@@ -60,5 +67,38 @@ impl std::fmt::Debug for Credential {
         } else {
             "Credential(none)"
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn tokens_come_from_private_files_only() {
+        let path = std::env::temp_dir().join(format!("ron-token-{}", ron_crypto::rand::u64()));
+        let check = |text: &[u8], mode: u32, good: bool| {
+            std::fs::write(&path, text).expect("a file in the temporary directory");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");
+            let read = Credential::from_file(&path);
+            assert_eq!(read.is_ok(), good, "{mode:o} {read:?}");
+            if let Ok(credential) = read {
+                assert_eq!(credential.header(), Some("Bearer ron_cli_abc"));
+                assert_eq!(format!("{credential:?}"), "Credential(bearer)");
+            }
+        };
+        check(b"ron_cli_abc", 0o600, true);
+        check(b"ron_cli_abc\n", 0o400, true);
+        check(b"ron_cli_abc", 0o640, false);
+        check(b"ron_cli_abc", 0o604, false);
+        check(b"", 0o600, false);
+        check(b"two tokens", 0o600, false);
+        check(b"\xff\xfe", 0o600, false);
+        check(&[b'a'; 9000], 0o600, false);
+        std::fs::remove_file(&path).expect("it was written");
+        assert!(Credential::from_file(&path).is_err());
+        assert_eq!(Credential::none().header(), None);
     }
 }

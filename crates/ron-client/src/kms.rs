@@ -67,22 +67,25 @@ impl KmsClient {
         )
     }
 
-    /// Signs; not retried.
+    /// Signs; repeated after an unknown outcome only when it carries an `op_id`.
     pub fn sign(
         &self,
         request: &SignRequest,
         deadline: Deadline,
     ) -> Result<SignAnswer, ClientError> {
-        self.0.post("/v1/kms/sign", request, false, deadline)
+        let idempotent = request.op_id.is_some();
+        self.0.post("/v1/kms/sign", request, idempotent, deadline)
     }
 
-    /// Signs many; not retried.
+    /// Signs many; repeated after an unknown outcome only when every item carries an `op_id`.
     pub fn sign_batch(
         &self,
         request: &SignBatch,
         deadline: Deadline,
     ) -> Result<SignBatchAnswer, ClientError> {
-        self.0.post("/v1/kms/sign_batch", request, false, deadline)
+        let idempotent = request.items.iter().all(|item| item.op_id.is_some());
+        self.0
+            .post("/v1/kms/sign_batch", request, idempotent, deadline)
     }
 
     /// Verifies.

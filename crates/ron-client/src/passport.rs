@@ -7,8 +7,8 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_proto::passport::{
-    IssueAnswer, IssueRequest, Jwks, RevocationPage, RevokeAnswer, RevokeRequest, TokenAnswer,
-    VerifyToken, VerifyVerdict,
+    IssueAnswer, IssueRequest, Jwks, RevocationPage, RevokeAnswer, RevokeRequest, ServerMetadata,
+    TokenAnswer, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
 };
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
@@ -93,6 +93,16 @@ impl PassportClient {
         self.0.post("/v1/passport/verify", &body, true, deadline)
     }
 
+    /// What many tokens are worth now; `results[n]` belongs to `tokens[n]`, at most 512.
+    pub fn verify_batch(
+        &self,
+        request: &VerifyTokenBatch,
+        deadline: Deadline,
+    ) -> Result<VerifyBatchAnswer, ClientError> {
+        self.0
+            .post("/v1/passport/verify_batch", request, true, deadline)
+    }
+
     /// Revokes; not retried, because an epoch may only grow.
     pub fn revoke(
         &self,
@@ -111,6 +121,12 @@ impl PassportClient {
     ) -> Result<RevocationPage, ClientError> {
         let path = format!("/v1/passport/events?after={after}&wait={}", wait.as_secs());
         self.0.get(&path, deadline)
+    }
+
+    /// Where the issuer's endpoints are (RFC 8414).
+    pub fn metadata(&self, deadline: Deadline) -> Result<ServerMetadata, ClientError> {
+        self.0
+            .get("/.well-known/oauth-authorization-server", deadline)
     }
 
     /// The key set.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
-    ComputeRequest, EpochList, EpochRun, ImportKind, PolicyId, PolicyStored, SignedPolicy,
-    SnapshotInfo,
+    ComputeRequest, EpochList, EpochRun, ImportKind, PayoutPage, PayoutProof, PolicyId,
+    PolicyStored, SignedPolicy, SnapshotInfo,
 };
-use ron_proto::{ContentId, EpochId};
+use ron_proto::{Account, ContentId, EpochId};
 use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
@@ -39,6 +39,14 @@ impl RewarderClient {
             &format!("/rewarder/policy/{}", encode(id.as_str())),
             json,
             "application/json",
+            deadline,
+        )
+    }
+
+    /// A stored policy with its signature.
+    pub fn policy(&self, id: &PolicyId, deadline: Deadline) -> Result<SignedPolicy, ClientError> {
+        self.0.get(
+            &format!("/rewarder/policy/{}", encode(id.as_str())),
             deadline,
         )
     }
@@ -99,9 +107,46 @@ impl RewarderClient {
         self.0.get(&epoch_path(epoch), deadline)
     }
 
-    /// One page of epochs.
+    /// The first page of epochs.
     pub fn epochs(&self, deadline: Deadline) -> Result<EpochList, ClientError> {
         self.0.get("/rewarder/epochs", deadline)
+    }
+
+    /// The page of epochs after one.
+    pub fn epochs_after(
+        &self,
+        after: &EpochId,
+        deadline: Deadline,
+    ) -> Result<EpochList, ClientError> {
+        self.0.get(
+            &format!("/rewarder/epochs?after={}", encode(after.as_str())),
+            deadline,
+        )
+    }
+
+    /// A page of an epoch's payouts, from row `from` on.
+    pub fn payouts(
+        &self,
+        epoch: &EpochId,
+        from: u64,
+        deadline: Deadline,
+    ) -> Result<PayoutPage, ClientError> {
+        self.0.get(
+            &format!("{}/payouts?from={from}", epoch_path(epoch)),
+            deadline,
+        )
+    }
+
+    /// Proof of one account's payout; 404 when the epoch pays it nothing.
+    pub fn proof(
+        &self,
+        epoch: &EpochId,
+        account: &Account,
+        deadline: Deadline,
+    ) -> Result<PayoutProof, ClientError> {
+        let account = encode(account.as_str());
+        self.0
+            .get(&format!("{}/proof/{account}", epoch_path(epoch)), deadline)
     }
 
     /// The manifest of an epoch, exactly as it was signed.

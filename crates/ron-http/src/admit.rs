@@ -167,7 +167,7 @@ impl Shared {
     fn authorize(&self, route: usize, head: &RequestHead) -> Result<Principal, Box<Response>> {
         let need = &self.router.routes[route].need;
         if *need == Need::Public {
-            return Ok(Principal::public());
+            return Ok(self.nobody.clone());
         }
         self.authorizer.authorize(head, need).or_else(|problem| {
             self.metrics.reject(match problem.status {

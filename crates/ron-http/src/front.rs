@@ -13,7 +13,7 @@ use ron_kernel::{
 use ron_proto::Problem;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-use crate::auth::Authorizer;
+use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Conn, Step, Stream};
 use crate::ids::Ids;
 use crate::limits::Limits;
@@ -115,6 +115,7 @@ impl Front {
         let shared = Arc::new(Shared {
             router,
             authorizer,
+            nobody: Principal::public(),
             limits,
             clock,
             metrics,

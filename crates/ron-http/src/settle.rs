@@ -9,7 +9,7 @@ use ron_kernel::{RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
 use rustix::event::epoll;
 
-use crate::auth::Authorizer;
+use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Exchange, Input, Output, Step};
 use crate::ids::Ids;
 use crate::limits::Limits;
@@ -24,6 +24,8 @@ use crate::slots::{Answered, Lease, Slots, Was};
 pub(crate) struct Shared {
     pub router: Compiled,
     pub authorizer: Arc<dyn Authorizer>,
+    /// The caller of public routes, made once.
+    pub nobody: Principal,
     pub limits: Limits,
     pub clock: SharedClock,
     pub metrics: HttpMetrics,

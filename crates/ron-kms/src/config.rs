@@ -47,8 +47,11 @@ static KEYS: [Key; 17] = [
 ];
 
 /// All keys of ron-kms.
-pub static TABLE: Table =
-    Table { service: "ron-kms", env_prefix: "RON_KMS_", keys: &[CHASSIS_KEYS, &LISTEN, &KEYS] };
+pub static TABLE: Table = Table {
+    service: "ron-kms",
+    env_prefix: "RON_KMS_",
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
+};
 
 /// Which backend holds the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,22 +137,37 @@ impl Settings {
             _ => BackendKind::Memory,
         };
         if backend == BackendKind::Memory && !amnesia {
-            problems.push(config.problem("backend", "is memory, which needs amnesia = true: keys would be lost at the next stop"));
+            problems.push(config.problem(
+                "backend",
+                "is memory, which needs amnesia = true: keys would be lost at the next stop",
+            ));
         }
         let data_dir = config.path_opt("data_dir").map(PathBuf::from);
         if backend == BackendKind::File && data_dir.is_none() {
-            problems.push(config.problem("data_dir", "is not set: the file backend needs one (or set amnesia = true)"));
+            problems.push(config.problem(
+                "data_dir",
+                "is not set: the file backend needs one (or set amnesia = true)",
+            ));
         }
         for key in ["audit.anchor_dir", "seal.key_file", "seal.passphrase_file"] {
             if amnesia && config.is_set(key) {
-                problems.push(config.problem(key, "is set, but amnesia = true uses nothing on disk; drop one of the two"));
+                problems.push(config.problem(
+                    key,
+                    "is set, but amnesia = true uses nothing on disk; drop one of the two",
+                ));
             }
         }
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
-        if origin.as_deref().is_some_and(|o| o.chars().any(|c| c.is_control() || c.is_whitespace() || c == '+')) {
-            problems.push(config.problem("audit.origin", "may hold no spaces, control characters or `+`"));
+        if origin.as_deref().is_some_and(|o| {
+            o.chars()
+                .any(|c| c.is_control() || c.is_whitespace() || c == '+')
+        }) {
+            problems.push(config.problem(
+                "audit.origin",
+                "may hold no spaces, control characters or `+`",
+            ));
         }
         if !problems.is_empty() {
             return Err(problems);
@@ -186,17 +204,27 @@ fn seal_source(
     amnesia: bool,
     problems: &mut Vec<ConfigProblem>,
 ) -> SealSource {
-    match (config.path_opt("seal.key_file"), config.path_opt("seal.passphrase_file")) {
+    match (
+        config.path_opt("seal.key_file"),
+        config.path_opt("seal.passphrase_file"),
+    ) {
         (Some(_), Some(_)) => {
-            problems.push(config.problem("seal.key_file", "and seal.passphrase_file are both set; drop one"));
+            problems.push(config.problem(
+                "seal.key_file",
+                "and seal.passphrase_file are both set; drop one",
+            ));
             SealSource::Ephemeral
         }
-        (Some(path), None) => SealSource::KeyFile { path: path.into(), may_create: false },
+        (Some(path), None) => SealSource::KeyFile {
+            path: path.into(),
+            may_create: false,
+        },
         (None, Some(path)) => SealSource::Passphrase(path.into()),
         (None, None) => match data_dir {
-            Some(dir) if !amnesia => {
-                SealSource::KeyFile { path: dir.join("seal.key"), may_create: true }
-            }
+            Some(dir) if !amnesia => SealSource::KeyFile {
+                path: dir.join("seal.key"),
+                may_create: true,
+            },
             _ => SealSource::Ephemeral,
         },
     }
@@ -207,7 +235,10 @@ fn algs(config: &Config, problems: &mut Vec<ConfigProblem>) -> Vec<Alg> {
     for name in config.list("algs") {
         match name.parse::<Alg>() {
             Ok(alg) if SUPPORTED.contains(&alg) => algs.push(alg),
-            Ok(alg) => problems.push(config.problem("algs", format!("{alg} is not offered by the file and memory backends"))),
+            Ok(alg) => problems.push(config.problem(
+                "algs",
+                format!("{alg} is not offered by the file and memory backends"),
+            )),
             Err(error) => problems.push(config.problem("algs", error.to_string())),
         }
     }
@@ -222,7 +253,10 @@ mod tests {
     use super::*;
 
     fn settings(flags: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
-        let flags: Vec<_> = flags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let flags: Vec<_> = flags
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
         let config = Config::load(&TABLE, None, &|_| None, &flags)
             .map_err(|p| p.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         Settings::from_config(&config).map_err(|p| p.iter().map(ToString::to_string).collect())
@@ -235,7 +269,10 @@ mod tests {
             match (word, &got) {
                 (None, Ok(_)) => {}
                 (Some(word), Err(problems)) => {
-                    assert!(problems.iter().any(|p| p.contains(word)), "{flags:?}: {problems:?}");
+                    assert!(
+                        problems.iter().any(|p| p.contains(word)),
+                        "{flags:?}: {problems:?}"
+                    );
                 }
                 _ => panic!("{flags:?}: {got:?}"),
             }
@@ -243,15 +280,40 @@ mod tests {
         check(&[("data_dir", "/x")], None);
         check(&[], Some("data_dir"));
         check(&[("amnesia", "true")], None);
-        check(&[("amnesia", "true"), ("audit.anchor_dir", "/y")], Some("audit.anchor_dir"));
-        check(&[("data_dir", "/x"), ("backend", "memory")], Some("amnesia"));
+        check(
+            &[("amnesia", "true"), ("audit.anchor_dir", "/y")],
+            Some("audit.anchor_dir"),
+        );
+        check(
+            &[("data_dir", "/x"), ("backend", "memory")],
+            Some("amnesia"),
+        );
         check(&[("data_dir", "/x"), ("backend", "tpm")], Some("backend"));
         check(&[("data_dir", "/x"), ("algs", "ed25519,rsa")], Some("algs"));
-        check(&[("data_dir", "/x"), ("algs", "ml-dsa-65")], Some("ml-dsa-65"));
-        check(&[("data_dir", "/x"), ("seal.key_file", "/k"), ("seal.passphrase_file", "/p")], Some("seal"));
-        check(&[("data_dir", "/x"), ("audit.orign", "o")], Some("audit.origin"));
-        check(&[("data_dir", "/x"), ("audit.origin", "a b")], Some("audit.origin"));
+        check(
+            &[("data_dir", "/x"), ("algs", "ml-dsa-65")],
+            Some("ml-dsa-65"),
+        );
+        check(
+            &[
+                ("data_dir", "/x"),
+                ("seal.key_file", "/k"),
+                ("seal.passphrase_file", "/p"),
+            ],
+            Some("seal"),
+        );
+        check(
+            &[("data_dir", "/x"), ("audit.orign", "o")],
+            Some("audit.origin"),
+        );
+        check(
+            &[("data_dir", "/x"), ("audit.origin", "a b")],
+            Some("audit.origin"),
+        );
         let memory = settings(&[("amnesia", "true")]).expect("amnesia");
-        assert_eq!((memory.backend, memory.seal), (BackendKind::Memory, SealSource::Ephemeral));
+        assert_eq!(
+            (memory.backend, memory.seal),
+            (BackendKind::Memory, SealSource::Ephemeral)
+        );
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ron_crypto::rand::Random;
 use ron_kernel::{
-    Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Shutdown, Snapshot,
-    Supervisor, ThreadCtx, queue,
+    Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Shutdown,
+    Snapshot, Supervisor, ThreadCtx, queue,
 };
 use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
@@ -24,11 +24,11 @@ use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, CHECKPOINT, CHECKPOINT_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
-    WRITER_SLOT,
+    AUDIT, AUDIT_QUEUE, CHECKPOINT, CHECKPOINT_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE,
+    STORE_QUEUE, WRITER_SLOT,
 };
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, signer};
+use crate::work::{Kms, SignJob, StoreJob, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -75,12 +75,14 @@ impl Engine {
     /// Opens store and log and starts the threads. A store that cannot be opened is an error; a
     /// log that may not be relied on is not: signing and changes are refused, verification works.
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
-        let EngineParts { sup, registry, km, clock, random, ready, disk } = parts;
-        let metrics = Metrics::new(&registry, settings.backend.as_str());
-        let health = AuditHealth::new(ready.clone(), metrics.integrity_failed.clone());
-        let mut store = KeyStore::open(&settings, random.clone(), Timestamp(clock.unix_ms()))?;
+        let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
+        let now = Timestamp(parts.clock.unix_ms());
+        let mut store = KeyStore::open(&settings, parts.random.clone(), now)?;
+        let vkey = VerifierKey::ed25519(&store.log().origin, &store.log().public)
+            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?
+            .to_string();
         let dir = audit_dir(&settings);
-        let disk = disk.unwrap_or_else(|| match settings.data_dir {
+        let disk = parts.disk.clone().unwrap_or_else(|| match settings.data_dir {
             Some(_) => Arc::new(OsDisk),
             None => Arc::new(SimDisk::new()),
         });
@@ -88,34 +90,13 @@ impl Engine {
             disk: disk.clone(),
             dir: &dir,
             settings: &settings,
-            clock: clock.clone(),
+            clock: parts.clock.clone(),
             metrics: metrics.clone(),
         };
         let opened = start::open(with, &mut store);
-        let vkey = VerifierKey::ed25519(&store.log().origin, &store.log().public)
-            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?
-            .to_string();
-        let (sign_tx, sign_rx) = queue(&SIGN_QUEUE, settings.sign_queue, &km);
-        let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &km);
-        let (audit_tx, audit_rx) = queue(&AUDIT_QUEUE, settings.audit_queue, &km);
-        let index = store.index();
-        metrics.show_keys(&index);
-        let kms = Arc::new(Kms {
-            index: Snapshot::new(index),
-            replay: Replay::new(settings.replay_capacity),
-            credits: Credits::new(settings.audit_queue),
-            batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
-            health: health.clone(),
-            metrics,
-            clock,
-            random,
-            origin: store.log().origin.clone(),
-            sign_tx,
-            store_tx,
-            audit_tx,
-            log: opened.as_ref().ok().map(|o| o.reader.clone()),
-            settings,
-        });
+        let log = opened.as_ref().ok().map(|o| o.reader.clone());
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, log);
+        let EngineParts { sup, km, ready, .. } = parts;
         let stopped = opened.is_err();
         match opened {
             Ok(opened) => {
@@ -124,23 +105,68 @@ impl Engine {
                     dir,
                     vkey: vkey.clone(),
                     interval: kms.settings.scrub_interval,
-                    health,
+                    health: kms.health.clone(),
                 };
-                spawn_audit(&sup, &km, &kms, opened, audit_rx, &ready);
+                spawn_audit(&sup, &km, &kms, opened, queues.audit, &ready);
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
             }
-            Err(distrust) => health.fail(distrust.fault, &distrust.why),
+            Err(distrust) => kms.health.fail(distrust.fault, &distrust.why),
         }
-        spawn_store(&sup, Lifecycle { kms: kms.clone(), store, jobs: store_rx, ready, stopped });
-        let signing = kms.clone();
-        sup.spawn_pool(&SIGNERS, kms.settings.signers, move |ctx| signer::run(&signing, &sign_rx, ctx));
+        let (shared, jobs) = (kms.clone(), queues.store);
+        spawn_store(&sup, Lifecycle { kms: shared, store, jobs, ready, stopped });
+        let (signing, jobs) = (kms.clone(), queues.sign);
+        let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
+        sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
         Ok(Self { reader: kms.log.clone(), kms, vkey })
     }
 }
 
+/// The receiving ends.
+struct Queues {
+    sign: Receiver<SignJob>,
+    store: Receiver<StoreJob>,
+    audit: Receiver<Entry>,
+}
+
+/// Makes what the threads share, and the queues between them.
+fn assemble(
+    settings: Settings,
+    parts: &EngineParts,
+    metrics: Metrics,
+    store: &KeyStore,
+    log: Option<LogReader>,
+) -> (Arc<Kms>, Queues) {
+    let (sign_tx, sign) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
+    let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
+    let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
+    let index = store.index();
+    metrics.show_keys(&index);
+    let kms = Kms {
+        index: Snapshot::new(index),
+        replay: Replay::new(settings.replay_capacity),
+        credits: Credits::new(settings.audit_queue),
+        batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
+        metrics,
+        clock: parts.clock.clone(),
+        random: parts.random.clone(),
+        origin: store.log().origin.clone(),
+        sign_tx,
+        store_tx,
+        audit_tx,
+        log,
+        settings,
+    };
+    (Arc::new(kms), Queues { sign, store: store_rx, audit })
+}
+
 /// Where the audit log lives.
 pub fn audit_dir(settings: &Settings) -> PathBuf {
-    settings.data_dir.as_deref().unwrap_or(Path::new("/")).join("audit")
+    settings
+        .data_dir
+        .as_deref()
+        .unwrap_or(Path::new("/"))
+        .join("audit")
 }
 
 fn spawn_audit(
@@ -185,7 +211,13 @@ fn spawn_audit(
         finished,
     };
     spawn_writer(sup, &AUDIT, appender, kms.health.clone(), Appender::run);
-    spawn_writer(sup, &CHECKPOINT, checkpoints, kms.health.clone(), CheckpointThread::run);
+    spawn_writer(
+        sup,
+        &CHECKPOINT,
+        checkpoints,
+        kms.health.clone(),
+        CheckpointThread::run,
+    );
 }
 
 /// Spawns a thread that owns `state`. If it panics, the state is not trusted again: the log is
@@ -211,7 +243,11 @@ fn spawn_writer<T: Send + 'static>(
 }
 
 fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
-    let (kms, jobs, ready) = (lifecycle.kms.clone(), lifecycle.jobs.clone(), lifecycle.ready.clone());
+    let (kms, jobs, ready) = (
+        lifecycle.kms.clone(),
+        lifecycle.jobs.clone(),
+        lifecycle.ready.clone(),
+    );
     let slot = Slot::new(lifecycle);
     sup.spawn(&STORE, move |ctx| {
         if let Some(mut lifecycle) = slot.take() {
@@ -224,13 +260,19 @@ fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
 }
 
 fn wait_for_shutdown(ctx: &ThreadCtx) {
-    while !ctx.shutdown.wait(Deadline::within(std::time::Duration::from_secs(60))) {}
+    while !ctx
+        .shutdown
+        .wait(Deadline::within(std::time::Duration::from_secs(60)))
+    {}
 }
 
 /// Takes jobs until shutdown; what is queued then is taken too.
 pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
     loop {
-        match jobs.recv(&ctx.shutdown, Deadline::within(std::time::Duration::from_secs(1))) {
+        match jobs.recv(
+            &ctx.shutdown,
+            Deadline::within(std::time::Duration::from_secs(1)),
+        ) {
             Recv::Item(job) => take(job),
             Recv::Timeout => {}
             Recv::Shutdown | Recv::Closed => break,

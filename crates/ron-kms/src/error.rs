@@ -107,7 +107,12 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal for `why`; `detail` must hold no input.
     pub fn new(why: Why, detail: impl Into<String>) -> Self {
-        Self { why, detail: detail.into(), head: None, retry_after_s: 1 }
+        Self {
+            why,
+            detail: detail.into(),
+            head: None,
+            retry_after_s: 1,
+        }
     }
 
     /// Adds the present head version.
@@ -119,14 +124,20 @@ impl Refusal {
     /// A queue is full; `retry_after_s` from its drain rate.
     pub fn busy(retry_after_s: u32) -> Self {
         let detail = "a queue is full; nothing was done";
-        Self { retry_after_s, ..Self::new(Why::Busy, detail) }
+        Self {
+            retry_after_s,
+            ..Self::new(Why::Busy, detail)
+        }
     }
 
     /// The audit log is down.
     pub fn audit_down() -> Self {
         let detail = "the audit log cannot be written, so nothing is signed or changed; \
                       verification still works. See /readyz.";
-        Self { retry_after_s: 5, ..Self::new(Why::AuditUnavailable, detail) }
+        Self {
+            retry_after_s: 5,
+            ..Self::new(Why::AuditUnavailable, detail)
+        }
     }
 
     /// As the error of one batch item.
@@ -143,7 +154,12 @@ impl Refusal {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { why, detail, head, retry_after_s } = refusal;
+        let Refusal {
+            why,
+            detail,
+            head,
+            retry_after_s,
+        } = refusal;
         let own = |status, title| Self::new(status, why.code(), title, detail.clone());
         let problem = match why {
             Why::BadRequest => Self::bad_request(detail),
@@ -152,7 +168,9 @@ impl From<Refusal> for Problem {
             Why::Forbidden => Self::forbidden(detail),
             Why::NotFound => Self::not_found(detail),
             Why::PayloadRefused => own(403, "The key's payload policy refuses this"),
-            Why::CheckpointRefused => own(409, "The checkpoint does not extend the last one signed"),
+            Why::CheckpointRefused => {
+                own(409, "The checkpoint does not extend the last one signed")
+            }
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
             Why::OpIdMismatch => Self::idempotency_mismatch(detail),
@@ -185,7 +203,10 @@ mod tests {
             let problem = Problem::from(Refusal::new(why, "d"));
             assert_eq!(problem.code, why.code());
             assert!((400..600).contains(&problem.status));
-            assert_eq!(problem.retryable, matches!(problem.status, 429 | 503 | 504) || why == Why::InFlight);
+            assert_eq!(
+                problem.retryable,
+                matches!(problem.status, 429 | 503 | 504) || why == Why::InFlight
+            );
         }
     }
 }

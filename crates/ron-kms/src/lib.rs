@@ -72,13 +72,18 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let kms = engine.kms.clone();
     chassis.on_reload(move |config| {
         authorizer.reload(&config.section("auth"))?;
-        kms.log_service(Op::Reload, "configuration reloaded").map_err(|e| e.to_string())
+        kms.log_service(Op::Reload, "configuration reloaded")
+            .map_err(|e| e.to_string())
     });
     // The directory stays locked until the last thread has ended.
     chassis.on_drained(move || drop(data_dir));
     let mut router = api::router(&engine.kms);
     if let Some(reader) = engine.reader {
-        let host = LogHost { reader, vkey: engine.vkey, entries_scope: scope::KMS_READ };
+        let host = LogHost {
+            reader,
+            vkey: engine.vkey,
+            entries_scope: scope::KMS_READ,
+        };
         router = router.add_all(log_host::routes(Base::Audit, &host));
     }
     chassis.serve(router)

@@ -11,8 +11,11 @@ const OP_BUCKETS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
-const BATCH_BUCKETS: &[f64] =
-    &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0];
+const BATCH_BUCKETS: &[f64] = &[
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0,
+];
+
+const QUARANTINED: &str = "Native calls given up on.";
 
 /// Handles of all metrics; cloning shares them.
 #[derive(Clone)]
@@ -57,7 +60,11 @@ impl Metrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry, backend: &str) -> Self {
         let metrics = Self {
-            ops: r.counter_vec("ops_total", "Operations done or refused.", &["op", "alg", "result"]),
+            ops: r.counter_vec(
+                "ops_total",
+                "Operations done or refused.",
+                &["op", "alg", "result"],
+            ),
             op_seconds: r.histogram_vec(
                 "op_duration_seconds",
                 "Time from the parsed request to its answer.",
@@ -78,7 +85,11 @@ impl Metrics {
             ),
             attest: r.counter_vec("attest_total", "Attestations made.", &["result"]),
             leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
-            batch_size: r.histogram("audit_batch_size", "Leaves per durable append.", BATCH_BUCKETS),
+            batch_size: r.histogram(
+                "audit_batch_size",
+                "Leaves per durable append.",
+                BATCH_BUCKETS,
+            ),
             fsync_seconds: r.histogram(
                 "audit_fsync_seconds",
                 "Time of one durable append.",
@@ -105,13 +116,12 @@ impl Metrics {
                 "Verifications with public keys past their soft age limit.",
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
-            quarantined: r.counter_vec(
-                "quarantined_calls",
-                "Native calls given up on.",
-                &["backend"],
-            ),
+            quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
         };
-        metrics.backend_sessions.with_label_values(&[backend, "open"]).set(1);
+        metrics
+            .backend_sessions
+            .with_label_values(&[backend, "open"])
+            .set(1);
         metrics.backend_reconnects.with_label_values(&[backend]);
         metrics
     }
@@ -119,7 +129,9 @@ impl Metrics {
     /// Counts one operation. `result` is `ok` or a code of [`crate::error::Why`].
     pub fn op(&self, op: &'static str, alg: &'static str, result: &'static str, took: Duration) {
         self.ops.with_label_values(&[op, alg, result]).inc();
-        self.op_seconds.with_label_values(&[op, alg]).observe(took.as_secs_f64());
+        self.op_seconds
+            .with_label_values(&[op, alg])
+            .observe(took.as_secs_f64());
         if result != crate::audit::leaf::OK {
             self.rejects.with_label_values(&[result]).inc();
         }
@@ -130,7 +142,9 @@ impl Metrics {
         for alg in crate::keys::material::SUPPORTED {
             let count = index.keys.values().filter(|key| key.kid.alg == alg).count();
             let state = ron_proto::kms::KeyState::Active.as_str();
-            self.keys.with_label_values(&[alg.as_str(), state]).set(count as i64);
+            self.keys
+                .with_label_values(&[alg.as_str(), state])
+                .set(count as i64);
         }
     }
 }

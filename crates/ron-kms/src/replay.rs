@@ -55,8 +55,14 @@ pub struct Ticket {
 impl Replay {
     /// Remembers at most `capacity` finished operations.
     pub fn new(capacity: usize) -> Arc<Self> {
-        let table = Table { entries: HashMap::new(), finished: VecDeque::new() };
-        Arc::new(Self { capacity, table: RankedMutex::new(&REPLAY_LOCK, table) })
+        let table = Table {
+            entries: HashMap::new(),
+            finished: VecDeque::new(),
+        };
+        Arc::new(Self {
+            capacity,
+            table: RankedMutex::new(&REPLAY_LOCK, table),
+        })
     }
 
     /// Looks `op_id` up and, when it is new, marks it as under way.
@@ -75,12 +81,28 @@ impl Replay {
                 Why::OpIdMismatch,
                 "this op_id was used with another body within 24 hours; use a new one",
             )),
-            Some(Entry { answer: Some(answer), .. }) => Ok(Seen::Done(answer.clone())),
-            Some(_) => Err(Refusal::new(Why::InFlight, "the operation with this op_id is running")),
+            Some(Entry {
+                answer: Some(answer),
+                ..
+            }) => Ok(Seen::Done(answer.clone())),
+            Some(_) => Err(Refusal::new(
+                Why::InFlight,
+                "the operation with this op_id is running",
+            )),
             None => {
-                table.entries.insert(key.clone(), Entry { body, answer: None, made_ms: now_ms });
+                table.entries.insert(
+                    key.clone(),
+                    Entry {
+                        body,
+                        answer: None,
+                        made_ms: now_ms,
+                    },
+                );
                 drop(table);
-                Ok(Seen::New(Ticket { replay: self.clone(), key: Some(key) }))
+                Ok(Seen::New(Ticket {
+                    replay: self.clone(),
+                    key: Some(key),
+                }))
             }
         }
     }
@@ -117,7 +139,6 @@ impl Ticket {
             table.forget_first();
         }
     }
-
 }
 
 impl Drop for Ticket {
@@ -135,10 +156,15 @@ mod tests {
 
     fn answer(index: u64) -> Arc<SignAnswer> {
         Arc::new(SignAnswer {
-            key: "t/p/ed25519/0190f0a0-0000-7000-8000-000000000000".parse().expect("kid"),
+            key: "t/p/ed25519/0190f0a0-0000-7000-8000-000000000000"
+                .parse()
+                .expect("kid"),
             version: 1,
             signatures: vec![],
-            receipt: LogReceipt { log: "l".into(), index },
+            receipt: LogReceipt {
+                log: "l".into(),
+                index,
+            },
         })
     }
 
@@ -153,29 +179,55 @@ mod tests {
     #[test]
     fn same_id_same_body_same_answer() {
         let replay = Replay::new(8);
-        let Ok(Seen::New(ticket)) = begin(&replay, 1, 1, 0) else { panic!("new") };
-        assert_eq!(begin(&replay, 1, 1, 1).err().map(|e| e.why), Some(Why::InFlight));
-        assert_eq!(begin(&replay, 1, 2, 1).err().map(|e| e.why), Some(Why::OpIdMismatch));
+        let Ok(Seen::New(ticket)) = begin(&replay, 1, 1, 0) else {
+            panic!("new")
+        };
+        assert_eq!(
+            begin(&replay, 1, 1, 1).err().map(|e| e.why),
+            Some(Why::InFlight)
+        );
+        assert_eq!(
+            begin(&replay, 1, 2, 1).err().map(|e| e.why),
+            Some(Why::OpIdMismatch)
+        );
         ticket.settle(&answer(7));
-        let Ok(Seen::Done(again)) = begin(&replay, 1, 1, REPLAY_MS - 1) else { panic!("done") };
+        let Ok(Seen::Done(again)) = begin(&replay, 1, 1, REPLAY_MS - 1) else {
+            panic!("done")
+        };
         assert_eq!(again.receipt.index, 7);
-        assert_eq!(begin(&replay, 1, 2, 2).err().map(|e| e.why), Some(Why::OpIdMismatch));
+        assert_eq!(
+            begin(&replay, 1, 2, 2).err().map(|e| e.why),
+            Some(Why::OpIdMismatch)
+        );
         let other = replay.begin(&"u".parse().expect("tenant"), op(1), [1; 32], 3);
-        assert!(matches!(other, Ok(Seen::New(_))), "another tenant's ids are its own");
-        assert!(matches!(begin(&replay, 1, 2, REPLAY_MS), Ok(Seen::New(_))), "a day later");
+        assert!(
+            matches!(other, Ok(Seen::New(_))),
+            "another tenant's ids are its own"
+        );
+        assert!(
+            matches!(begin(&replay, 1, 2, REPLAY_MS), Ok(Seen::New(_))),
+            "a day later"
+        );
     }
 
     #[test]
     fn a_failed_operation_frees_its_id_and_the_table_is_bounded() {
         let replay = Replay::new(2);
-        let Ok(Seen::New(ticket)) = begin(&replay, 1, 1, 0) else { panic!("new") };
+        let Ok(Seen::New(ticket)) = begin(&replay, 1, 1, 0) else {
+            panic!("new")
+        };
         drop(ticket);
         for n in 1..=3 {
-            let Ok(Seen::New(ticket)) = begin(&replay, n, 1, 0) else { panic!("new {n}") };
+            let Ok(Seen::New(ticket)) = begin(&replay, n, 1, 0) else {
+                panic!("new {n}")
+            };
             ticket.settle(&answer(n as u64));
         }
         assert!(matches!(begin(&replay, 3, 1, 0), Ok(Seen::Done(_))));
         assert!(matches!(begin(&replay, 2, 1, 0), Ok(Seen::Done(_))));
-        assert!(matches!(begin(&replay, 1, 1, 0), Ok(Seen::New(_))), "the oldest gave way");
+        assert!(
+            matches!(begin(&replay, 1, 1, 0), Ok(Seen::New(_))),
+            "the oldest gave way"
+        );
     }
 }

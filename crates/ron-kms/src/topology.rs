@@ -89,11 +89,17 @@ pub const CHECKPOINT_QUEUE: QueueSpec = QueueSpec {
 };
 
 /// Guards [`crate::replay::Replay`].
-pub const REPLAY_LOCK: LockSpec =
-    LockSpec { name: "replay", rank: 10, guards: "operation ids of sign requests" };
+pub const REPLAY_LOCK: LockSpec = LockSpec {
+    name: "replay",
+    rank: 10,
+    guards: "operation ids of sign requests",
+};
 /// Guards the hand-over of a single writer's state to its thread.
-pub const WRITER_SLOT: LockSpec =
-    LockSpec { name: "writer_slot", rank: 20, guards: "a writer's state while its thread is not running" };
+pub const WRITER_SLOT: LockSpec = LockSpec {
+    name: "writer_slot",
+    rank: 20,
+    guards: "a writer's state while its thread is not running",
+};
 
 /// The whole table, with the rows of the chassis.
 pub static TOPOLOGY: Topology = ron_service::topology! {
@@ -110,6 +116,9 @@ mod tests {
 
     #[test]
     fn the_table_is_sound() {
-        assert_eq!(ron_service::topology_faults(&TOPOLOGY), Vec::<String>::new());
+        assert_eq!(
+            ron_service::topology_faults(&TOPOLOGY),
+            Vec::<String>::new()
+        );
     }
 }

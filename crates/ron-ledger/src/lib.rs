@@ -1,1 +1,46 @@
-//! ron-ledger
+//! ron-ledger: durable truth for value. Double entry, nonces, idempotency, holds, reward settlement, receipts
+//! with proofs.
+//!
+//! ```text
+//!  api/ ──> commits queue ──> writer: core decides ──> log: one append, one fdatasync ──> state shown ──> answers
+//!                               │                        │                                   │
+//!                               │ keys: memory, files    ├─> event feed, proofs, checkpoints │ reads
+//!                               └ snapshots beside       └─> projection (SQLite), behind the acknowledgement
+//! ```
+//!
+//! The rooms: `core` (pure state machine and leaf format), `replay` (leaves decided again), `store` (snapshots,
+//! key index), `engine` (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`,
+//! `verify` (offline), `api`, `service`.
+//!
+//! **Invariant:** one thread changes anything; what it answers is durable; readers never see more than that.
+//! **Invariant:** the log alone is the truth: `derived/` and the projection may be deleted at any time.
+//! **Invariant:** at every commit, also in release: per asset issued - burned = sum of balances; nothing below
+//! zero; nonces without gaps; one entry per (principal, key).
+//!
+//! Formats: `docs/formats/ledger.md`.
+
+pub mod answers;
+pub mod api;
+pub mod config;
+pub mod core;
+pub mod engine;
+pub mod feed;
+pub mod health;
+pub mod ledger;
+pub mod metrics;
+mod note_key;
+pub mod projection;
+pub mod replay;
+mod service;
+pub mod store;
+pub mod table;
+pub mod topology;
+pub mod verify;
+pub mod writer;
+
+pub use ledger::{Ledger, SubmitError};
+pub use note_key::{KEY_FILE, VKEY_FILE};
+pub use service::start;
+
+#[cfg(test)]
+mod tests;

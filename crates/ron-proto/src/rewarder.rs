@@ -50,9 +50,15 @@ pub struct Ratio {
 
 impl Ratio {
     /// Zero.
-    pub const ZERO: Self = Self { numerator: 0, denominator: 1 };
+    pub const ZERO: Self = Self {
+        numerator: 0,
+        denominator: 1,
+    };
     /// One.
-    pub const ONE: Self = Self { numerator: 1, denominator: 1 };
+    pub const ONE: Self = Self {
+        numerator: 1,
+        denominator: 1,
+    };
 
     /// `numerator / denominator` in lowest terms; `None` when the denominator is zero.
     pub fn new(numerator: u64, denominator: u64) -> Option<Self> {
@@ -60,7 +66,10 @@ impl Ratio {
             return None;
         }
         let common = gcd(numerator, denominator);
-        Some(Self { numerator: numerator / common, denominator: denominator / common })
+        Some(Self {
+            numerator: numerator / common,
+            denominator: denominator / common,
+        })
     }
 
     /// The part above the line.
@@ -97,7 +106,11 @@ impl FromStr for Ratio {
         let whole = |part: &str| -> Option<u64> {
             let plain = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
             let padded = part.len() > 1 && part.starts_with('0');
-            if plain && !padded { part.parse().ok() } else { None }
+            if plain && !padded {
+                part.parse().ok()
+            } else {
+                None
+            }
         };
         let Some(numerator) = whole(above) else {
             return refuse("write digits, or digits/digits, each below 2^64, no sign, no fraction");
@@ -114,7 +127,10 @@ impl FromStr for Ratio {
         if gcd(numerator, denominator) != 1 {
             return refuse("it is not in lowest terms");
         }
-        Ok(Self { numerator, denominator })
+        Ok(Self {
+            numerator,
+            denominator,
+        })
     }
 }
 
@@ -702,10 +718,16 @@ mod tests {
             ("1/2/3", None),
             ("18446744073709551616", None),
         ] {
-            let got = text.parse::<Ratio>().ok().map(|r| (r.numerator(), r.denominator()));
+            let got = text
+                .parse::<Ratio>()
+                .ok()
+                .map(|r| (r.numerator(), r.denominator()));
             assert_eq!(got, want, "{text:?}");
             if want.is_some() {
-                assert_eq!(text.parse::<Ratio>().expect("just parsed").to_string(), text);
+                assert_eq!(
+                    text.parse::<Ratio>().expect("just parsed").to_string(),
+                    text
+                );
             }
         }
     }

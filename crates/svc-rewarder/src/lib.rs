@@ -1,1 +1,27 @@
-//! svc-rewarder
+//! svc-rewarder: deterministic payouts per epoch.
+//!
+//! ```text
+//!  CSV, NDJSON ──> sealed snapshot ─┐                        (inputs/)
+//!  signed policy ───────────────────┼─> calculus ──> payout table ──> Merkle-sum root ──> manifest
+//!                                   │   (calculus/)                  (manifest/)            │
+//!  POST compute ──> rew-sched ──> rew-work ──> rew-artifact ──> rew-emit ──> KMS, ledger <──┘
+//!                     (runs/)    durable queued   durable sealed    exactly once
+//! ```
+//!
+//! **Invariants:** the same usage and policy give the same manifest byte for byte, on any machine
+//! and any number of threads. Payouts and residual add up to the pool. Nothing is paid before the
+//! artifacts are durable and the manifest is signed; an epoch is paid once because the ledger
+//! binds it to one manifest for ever, whatever this service forgets. `calculus` and the formats
+//! are usable without any service: see [`manifest::compute`] and [`manifest::verify`].
+
+pub mod api;
+pub mod calculus;
+pub mod config;
+pub mod inputs;
+pub mod manifest;
+pub mod metrics;
+pub mod runs;
+mod service;
+pub mod topology;
+
+pub use service::start;

@@ -85,11 +85,15 @@ pub fn router() -> Router {
 }
 
 pub fn serve(router: Router, limits: Limits, workers: usize) -> Served {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    serve_on(listener, router, limits, workers)
+}
+
+pub fn serve_on(listener: TcpListener, router: Router, limits: Limits, workers: usize) -> Served {
     let registry = Registry::new("t");
     let km = KernelMetrics::new(&registry);
     let clock = SystemClock::shared();
     let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let spec = FrontSpec {
         poll: &POLL,
         workers: &WORKERS,

@@ -25,27 +25,47 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
     let (for_create, for_list, for_read, for_rotate) =
         (kms.clone(), kms.clone(), kms.clone(), kms.clone());
     [
-        Route::new(Method::POST, "/v1/kms/keys", Need::Scope(scope::KMS_CREATE), move |request, responder| {
-            create(&for_create, request, responder);
-        })
+        Route::new(
+            Method::POST,
+            "/v1/kms/keys",
+            Need::Scope(scope::KMS_CREATE),
+            move |request, responder| {
+                create(&for_create, request, responder);
+            },
+        )
         .summary("Make a key; idempotent by op_id for 24 hours")
         .body::<CreateKey>()
         .returns::<KeyDoc>(201)
         .errors(CHANGE_ERRORS),
-        Route::new(Method::GET, "/v1/kms/keys", Need::Scope(scope::KMS_READ), sync(move |request| list(&for_list, request)))
-            .summary("The caller's keys, ordered by name")
-            .query("purpose", false, "only keys of this purpose")
-            .query("after", false, "continue after this key name")
-            .query("limit", false, "1 to 200 keys, 50 by default")
-            .returns::<KeyList>(200)
-            .errors(&[400, 401, 403, 429, 500, 503, 504]),
-        Route::new(Method::GET, KEY, Need::Scope(scope::KMS_READ), sync(move |request| read(&for_read, request)))
-            .summary("One key: versions and public keys")
-            .returns::<KeyDoc>(200)
-            .errors(&[400, 401, 403, 404, 429, 500, 503, 504]),
-        Route::new(Method::POST, KEY_ROTATE, Need::Scope(scope::KMS_ROTATE), move |request, responder| {
-            rotate(&for_rotate, request, responder);
-        })
+        Route::new(
+            Method::GET,
+            "/v1/kms/keys",
+            Need::Scope(scope::KMS_READ),
+            sync(move |request| list(&for_list, request)),
+        )
+        .summary("The caller's keys, ordered by name")
+        .query("purpose", false, "only keys of this purpose")
+        .query("after", false, "continue after this key name")
+        .query("limit", false, "1 to 200 keys, 50 by default")
+        .returns::<KeyList>(200)
+        .errors(&[400, 401, 403, 429, 500, 503, 504]),
+        Route::new(
+            Method::GET,
+            KEY,
+            Need::Scope(scope::KMS_READ),
+            sync(move |request| read(&for_read, request)),
+        )
+        .summary("One key: versions and public keys")
+        .returns::<KeyDoc>(200)
+        .errors(&[400, 401, 403, 404, 429, 500, 503, 504]),
+        Route::new(
+            Method::POST,
+            KEY_ROTATE,
+            Need::Scope(scope::KMS_ROTATE),
+            move |request, responder| {
+                rotate(&for_rotate, request, responder);
+            },
+        )
         .summary("Make a new head version; idempotent by op_id for 24 hours")
         .body::<RotateRequest>()
         .returns::<RotateAnswer>(200)
@@ -55,14 +75,19 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
 
 fn create(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<CreateKey>() {
-        Ok(body) => kms.submit_store(StoreJob::Create(asked(kms, request, responder), Box::new(body))),
+        Ok(body) => kms.submit_store(StoreJob::Create(
+            asked(kms, request, responder),
+            Box::new(body),
+        )),
         Err(problem) => responder.send(problem),
     }
 }
 
 fn rotate(kms: &Kms, request: Request, responder: Responder) {
     match kid(&request).and_then(|kid| Ok((kid, request.json::<RotateRequest>()?))) {
-        Ok((kid, body)) => kms.submit_store(StoreJob::Rotate(asked(kms, request, responder), kid, body)),
+        Ok((kid, body)) => {
+            kms.submit_store(StoreJob::Rotate(asked(kms, request, responder), kid, body))
+        }
         Err(problem) => responder.send(problem),
     }
 }
@@ -71,7 +96,10 @@ fn read(kms: &Kms, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let index = kms.index.load();
     let key = index.find(&request.principal, &kid(request)?)?;
-    Ok(Response::json(200, &key.to_doc(&kms.origin, kms.settings.backend.as_str())))
+    Ok(Response::json(
+        200,
+        &key.to_doc(&kms.origin, kms.settings.backend.as_str()),
+    ))
 }
 
 fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
@@ -80,30 +108,55 @@ fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
     let after: Option<Kid> = request.query_as("after")?;
     let limit = request.query_as::<usize>("limit")?.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Problem::bad_request(format!("`limit` must be 1..={PAGE_MAX}")));
+        return Err(Problem::bad_request(format!(
+            "`limit` must be 1..={PAGE_MAX}"
+        )));
     }
-    Ok(Response::json(200, &page(kms, &request.principal, purpose.as_ref(), after, limit)))
+    Ok(Response::json(
+        200,
+        &page(kms, &request.principal, purpose.as_ref(), after, limit),
+    ))
 }
 
-fn page(kms: &Kms, caller: &Principal, purpose: Option<&Purpose>, after: Option<Kid>, limit: usize) -> KeyList {
+fn page(
+    kms: &Kms,
+    caller: &Principal,
+    purpose: Option<&Purpose>,
+    after: Option<Kid>,
+    limit: usize,
+) -> KeyList {
     let index = kms.index.load();
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     let mut visible = index
         .keys
         .range((from, Bound::Unbounded))
         .map(|(_, key)| key)
-        .filter(|key| purpose.is_none_or(|p| *p == key.kid.purpose) && may_use(caller, &key.kid).is_ok());
+        .filter(|key| {
+            purpose.is_none_or(|p| *p == key.kid.purpose) && may_use(caller, &key.kid).is_ok()
+        });
     let backend = kms.settings.backend.as_str();
-    let keys: Vec<KeyDoc> =
-        visible.by_ref().take(limit).map(|key| key.to_doc(&kms.origin, backend)).collect();
-    let next = visible.next().and_then(|_| keys.last()).map(|last| last.key.to_string());
+    let keys: Vec<KeyDoc> = visible
+        .by_ref()
+        .take(limit)
+        .map(|key| key.to_doc(&kms.origin, backend))
+        .collect();
+    let next = visible
+        .next()
+        .and_then(|_| keys.last())
+        .map(|last| last.key.to_string());
     KeyList { keys, next }
 }
 
 /// The key that the path's four segments name.
 fn kid(request: &Request) -> Result<Kid, Problem> {
     let part = |name| request.param(name);
-    format!("{}/{}/{}/{}", part("tenant"), part("purpose"), part("alg"), part("id"))
-        .parse()
-        .map_err(Problem::from)
+    format!(
+        "{}/{}/{}/{}",
+        part("tenant"),
+        part("purpose"),
+        part("alg"),
+        part("id")
+    )
+    .parse()
+    .map_err(Problem::from)
 }

@@ -29,7 +29,9 @@ fn asked(kms: &Kms, request: Request, responder: Responder) -> Asked {
     Asked {
         caller: request.principal,
         responder,
-        deadline: request.deadline.earlier(Deadline::within(kms.settings.sign_deadline)),
+        deadline: request
+            .deadline
+            .earlier(Deadline::within(kms.settings.sign_deadline)),
         since: kms.clock.now(),
     }
 }

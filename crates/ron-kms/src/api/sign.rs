@@ -18,16 +18,26 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
     let need = Need::Scope(scope::KMS_SIGN);
     let (one, many) = (kms.clone(), kms.clone());
     [
-        Route::new(Method::POST, "/v1/kms/sign", need, move |request, responder| {
-            sign(&one, request, responder);
-        })
+        Route::new(
+            Method::POST,
+            "/v1/kms/sign",
+            need,
+            move |request, responder| {
+                sign(&one, request, responder);
+            },
+        )
         .summary("Sign a message or a digest; the answer leaves once its audit leaf is durable")
         .body::<SignRequest>()
         .returns::<SignAnswer>(200)
         .errors(ERRORS),
-        Route::new(Method::POST, "/v1/kms/sign_batch", need, move |request, responder| {
-            sign_batch(&many, request, responder);
-        })
+        Route::new(
+            Method::POST,
+            "/v1/kms/sign_batch",
+            need,
+            move |request, responder| {
+                sign_batch(&many, request, responder);
+            },
+        )
         .summary("Sign up to 1,000 items: one leaf each, one durable append, errors per item")
         .body::<SignBatch>()
         .returns::<SignBatchAnswer>(200)
@@ -39,7 +49,10 @@ fn sign(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<SignRequest>() {
         Ok(body) => {
             let what = SignWhat::One(Box::new(SignTask::from_request(body)));
-            kms.submit_sign(SignJob { asked: asked(kms, request, responder), what });
+            kms.submit_sign(SignJob {
+                asked: asked(kms, request, responder),
+                what,
+            });
         }
         Err(problem) => responder.send(problem),
     }
@@ -48,11 +61,16 @@ fn sign(kms: &Kms, request: Request, responder: Responder) {
 fn sign_batch(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<SignBatch>() {
         Ok(body) if body.items.is_empty() || body.items.len() > BATCH_ITEMS_MAX => {
-            responder.send(Problem::bad_request(format!("`items` must hold 1 to {BATCH_ITEMS_MAX} entries")));
+            responder.send(Problem::bad_request(format!(
+                "`items` must hold 1 to {BATCH_ITEMS_MAX} entries"
+            )));
         }
         Ok(body) => {
             let what = SignWhat::Batch(SignTask::from_batch(body));
-            kms.submit_sign(SignJob { asked: asked(kms, request, responder), what });
+            kms.submit_sign(SignJob {
+                asked: asked(kms, request, responder),
+                what,
+            });
         }
         Err(problem) => responder.send(problem),
     }

@@ -24,13 +24,26 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
             Err(refusal) => refusal.why.code(),
         };
         let took = kms.clock.now().saturating_duration_since(since);
-        kms.metrics.ops.with_label_values(&["verify", alg, label]).inc();
-        kms.metrics.op_seconds.with_label_values(&["verify", alg]).observe(took.as_secs_f64());
-        result.map(|answer| Response::json(200, &answer)).map_err(Problem::from)
+        kms.metrics
+            .ops
+            .with_label_values(&["verify", alg, label])
+            .inc();
+        kms.metrics
+            .op_seconds
+            .with_label_values(&["verify", alg])
+            .observe(took.as_secs_f64());
+        result
+            .map(|answer| Response::json(200, &answer))
+            .map_err(Problem::from)
     };
-    [Route::new(Method::POST, "/v1/kms/verify", Need::Scope(scope::KMS_VERIFY), sync(answer))
-        .summary("Verify signatures; a wrong one is ok: false, not an error")
-        .body::<VerifyRequest>()
-        .returns::<VerifyAnswer>(200)
-        .errors(&[400, 401, 403, 404, 413, 415, 429, 500, 503, 504])]
+    [Route::new(
+        Method::POST,
+        "/v1/kms/verify",
+        Need::Scope(scope::KMS_VERIFY),
+        sync(answer),
+    )
+    .summary("Verify signatures; a wrong one is ok: false, not an error")
+    .body::<VerifyRequest>()
+    .returns::<VerifyAnswer>(200)
+    .errors(&[400, 401, 403, 404, 413, 415, 429, 500, 503, 504])]
 }

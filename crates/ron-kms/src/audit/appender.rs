@@ -50,7 +50,10 @@ impl Appender {
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let mut batch = Vec::new();
         loop {
-            match self.entries.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {
+            match self
+                .entries
+                .recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1)))
+            {
                 Recv::Item(first) => {
                     batch.push(first);
                     self.collect(&mut batch);
@@ -74,7 +77,9 @@ impl Appender {
         let mut leaves: usize = batch.iter().map(|e| e.drafts.len()).sum();
         // A batch request brings at most 1000 leaves, so the limit may be passed by 999.
         while leaves < self.batch_leaves {
-            let Some(entry) = self.entries.try_recv() else { return };
+            let Some(entry) = self.entries.try_recv() else {
+                return;
+            };
             leaves += entry.drafts.len();
             batch.push(entry);
         }
@@ -99,7 +104,10 @@ impl Appender {
                 self.signal.watch(&self.metrics, &self.ready);
             }
             Err(error) => {
-                self.health.fail(Fault::Failure, &format!("the audit log cannot be written: {error}"));
+                self.health.fail(
+                    Fault::Failure,
+                    &format!("the audit log cannot be written: {error}"),
+                );
                 batch.drain(..).for_each(|entry| entry.done.fail());
             }
         }
@@ -112,7 +120,10 @@ impl Appender {
         let leaf = Leaf::service(Op::Stop, "drained", 0);
         let mut draft = Draft::new(leaf, false);
         if let Err(error) = self.writer.append(std::iter::once(&mut draft)) {
-            self.health.fail(Fault::Failure, &format!("the stop leaf was not written: {error}"));
+            self.health.fail(
+                Fault::Failure,
+                &format!("the stop leaf was not written: {error}"),
+            );
         }
         self.writer.keep_state(true);
     }

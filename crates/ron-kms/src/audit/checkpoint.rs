@@ -34,7 +34,10 @@ impl LogSigner {
     pub fn new(identity: &LogIdentity) -> Result<Self, String> {
         let verifier = VerifierKey::ed25519(&identity.origin, &identity.public)
             .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
-        Ok(Self { verifier, key: identity.key.clone() })
+        Ok(Self {
+            verifier,
+            key: identity.key.clone(),
+        })
     }
 
     /// What verifies the checkpoints.
@@ -114,7 +117,10 @@ impl Signal {
         if self.idle.swap(false, Ordering::SeqCst) {
             self.send(Wake::NewLeaf);
         }
-        let uncovered = self.reader.size_durable().saturating_sub(self.reader.checkpoint_size());
+        let uncovered = self
+            .reader
+            .size_durable()
+            .saturating_sub(self.reader.checkpoint_size());
         if uncovered >= self.many && !self.many_sent.swap(true, Ordering::SeqCst) {
             self.send(Wake::Many);
         }
@@ -140,7 +146,10 @@ impl Signal {
         let age = self.age();
         metrics.checkpoint_age.set(age.as_secs().cast_signed());
         if age.as_millis() as u64 > self.late_ms {
-            ready.missing("checkpoint", "the last checkpoint of the audit log is overdue");
+            ready.missing(
+                "checkpoint",
+                "the last checkpoint of the audit log is overdue",
+            );
         }
     }
 }
@@ -198,7 +207,10 @@ impl CheckpointThread {
             self.signal.idle.store(false, Ordering::SeqCst);
             return true;
         }
-        matches!(self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)), Recv::Item(_))
+        matches!(
+            self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)),
+            Recv::Item(_)
+        )
     }
 
     /// Signs and stores the head as it is now.
@@ -218,7 +230,10 @@ impl CheckpointThread {
                 self.keep_anchor(&note);
             }
             Err(error) => {
-                self.health.fail(Fault::Failure, &format!("no checkpoint can be written: {error}"));
+                self.health.fail(
+                    Fault::Failure,
+                    &format!("no checkpoint can be written: {error}"),
+                );
             }
         }
     }
@@ -229,7 +244,8 @@ impl CheckpointThread {
             Ok(()) => self.ready.clear("anchor"),
             Err(error) => {
                 tracing::warn!(event = "anchor_not_written", %error);
-                self.ready.degrade("anchor", "the copy of the checkpoint cannot be written");
+                self.ready
+                    .degrade("anchor", "the copy of the checkpoint cannot be written");
             }
         }
     }

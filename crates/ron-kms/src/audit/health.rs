@@ -26,7 +26,11 @@ pub enum Fault {
 impl AuditHealth {
     /// A log in order.
     pub fn new(ready: ReadyBoard, integrity_failed: Counter) -> Self {
-        Self { failed: Arc::default(), ready, integrity_failed }
+        Self {
+            failed: Arc::default(),
+            ready,
+            integrity_failed,
+        }
     }
 
     /// Whether leaves can be written.
@@ -46,7 +50,11 @@ impl AuditHealth {
         }
         if self.failed.set(reason.to_owned()).is_ok() {
             self.ready.missing("audit", reason);
-            tracing::error!(event = "audit_failed", tampering = fault == Fault::Tampering, reason);
+            tracing::error!(
+                event = "audit_failed",
+                tampering = fault == Fault::Tampering,
+                reason
+            );
         }
     }
 }

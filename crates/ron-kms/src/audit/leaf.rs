@@ -121,7 +121,11 @@ impl Leaf {
         if bytes.len() <= LEAF_BYTES_MAX || self.context.is_none() {
             return bytes;
         }
-        Self { context: None, ..self.clone() }.to_bytes()
+        Self {
+            context: None,
+            ..self.clone()
+        }
+        .to_bytes()
     }
 
     /// Parses a leaf and insists on the canonical form.
@@ -186,7 +190,10 @@ mod tests {
 
     #[test]
     fn a_leaf_stays_under_its_limit() {
-        let leaf = Leaf { context: Some("x".repeat(LEAF_BYTES_MAX)), ..full() };
+        let leaf = Leaf {
+            context: Some("x".repeat(LEAF_BYTES_MAX)),
+            ..full()
+        };
         assert!(leaf.to_bytes().len() <= LEAF_BYTES_MAX);
     }
 }

@@ -44,7 +44,10 @@ impl Scrub {
             Ok(report) => tracing::info!(event = "audit_verified", leaves = report.size),
             Err(_) if stop() => {}
             Err(error) => {
-                self.health.fail(Fault::Tampering, &format!("the audit log does not verify: {error}"));
+                self.health.fail(
+                    Fault::Tampering,
+                    &format!("the audit log does not verify: {error}"),
+                );
             }
         }
     }

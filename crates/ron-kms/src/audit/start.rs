@@ -41,18 +41,29 @@ pub struct Distrust {
 }
 
 fn tampered(why: impl Into<String>) -> Distrust {
-    Distrust { fault: Fault::Tampering, why: why.into() }
+    Distrust {
+        fault: Fault::Tampering,
+        why: why.into(),
+    }
 }
 
 fn failure(why: impl Into<String>) -> Distrust {
-    Distrust { fault: Fault::Failure, why: why.into() }
+    Distrust {
+        fault: Fault::Failure,
+        why: why.into(),
+    }
 }
 
 /// Where the copy of the checkpoint is kept.
 pub fn anchor_path(settings: &Settings, origin: &str) -> Option<PathBuf> {
-    let name: String =
-        origin.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    settings.anchor_dir.as_ref().map(|dir| dir.join(format!("{name}.checkpoint")))
+    let name: String = origin
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    settings
+        .anchor_dir
+        .as_ref()
+        .map(|dir| dir.join(format!("{name}.checkpoint")))
 }
 
 /// What opening needs besides the store.
@@ -72,12 +83,20 @@ pub struct OpenWith<'a> {
 /// Opens the log, compares it with everything that knows about it, settles a change that a crash
 /// interrupted, writes the start leaf and a first checkpoint.
 pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distrust> {
-    let OpenWith { disk, dir, settings, clock, metrics } = with;
+    let OpenWith {
+        disk,
+        dir,
+        settings,
+        clock,
+        metrics,
+    } = with;
     let identity = store.log().clone();
     let signer = LogSigner::new(&identity).map_err(failure)?;
     let mut options = LogOptions::new(&identity.origin).verified_by(signer.verifier().clone());
     options.entry_bytes_max = LEAF_BYTES_MAX;
-    options.known_heads.extend(anchored(settings, &identity.origin, &signer)?);
+    options
+        .known_heads
+        .extend(anchored(settings, &identity.origin, &signer)?);
     let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
     let reader = log.reader();
     compare_births(store, &log)?;
@@ -91,14 +110,27 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
             counters.store_version
         )));
     }
-    let checkpointer =
-        log.take_checkpointer().ok_or_else(|| failure("the log has no checkpointer"))?;
+    let checkpointer = log
+        .take_checkpointer()
+        .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
     settle_pending(&mut writer, &reader, store, settings)?;
     writer.set_store_version(store.version());
-    let context = format!("version {} backend {}", env!("CARGO_PKG_VERSION"), settings.backend.as_str());
-    append(&mut writer, Draft::new(Leaf::service(Op::Start, &context, 0), false))?;
-    let mut opened = OpenedLog { writer, checkpointer, signer, reader };
+    let context = format!(
+        "version {} backend {}",
+        env!("CARGO_PKG_VERSION"),
+        settings.backend.as_str()
+    );
+    append(
+        &mut writer,
+        Draft::new(Leaf::service(Op::Start, &context, 0), false),
+    )?;
+    let mut opened = OpenedLog {
+        writer,
+        checkpointer,
+        signer,
+        reader,
+    };
     opened
         .checkpointer
         .publish(&[&opened.signer])
@@ -114,22 +146,36 @@ fn append(writer: &mut AuditWriter, mut draft: Draft) -> Result<u64, Distrust> {
 
 fn distrust(error: &OpenError) -> Distrust {
     let fault = match error {
-        OpenError::Damaged { .. } | OpenError::Checkpoint(_) | OpenError::Origin { .. } => Fault::Tampering,
+        OpenError::Damaged { .. } | OpenError::Checkpoint(_) | OpenError::Origin { .. } => {
+            Fault::Tampering
+        }
         _ => Fault::Failure,
     };
-    Distrust { fault, why: format!("the audit log cannot be opened: {error}") }
+    Distrust {
+        fault,
+        why: format!("the audit log cannot be opened: {error}"),
+    }
 }
 
 /// The head in `audit.anchor_dir`, which the log must extend.
-fn anchored(settings: &Settings, origin: &str, signer: &LogSigner) -> Result<Option<Checkpoint>, Distrust> {
-    let Some(path) = anchor_path(settings, origin) else { return Ok(None) };
+fn anchored(
+    settings: &Settings,
+    origin: &str,
+    signer: &LogSigner,
+) -> Result<Option<Checkpoint>, Distrust> {
+    let Some(path) = anchor_path(settings, origin) else {
+        return Ok(None);
+    };
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let dir = path.parent().unwrap_or(&path);
             return match std::fs::create_dir_all(dir) {
                 Ok(()) => Ok(None),
-                Err(error) => Err(failure(format!("audit.anchor_dir {}: {error}", dir.display()))),
+                Err(error) => Err(failure(format!(
+                    "audit.anchor_dir {}: {error}",
+                    dir.display()
+                ))),
             };
         }
         Err(error) => return Err(failure(format!("{}: {error}", path.display()))),
@@ -142,7 +188,11 @@ fn anchored(settings: &Settings, origin: &str, signer: &LogSigner) -> Result<Opt
 /// Every key was born in a leaf; a log that is too short for that was replaced.
 fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
     let index = store.index();
-    let youngest = index.keys.values().flat_map(|k| k.versions.iter().map(|v| v.birth)).max();
+    let youngest = index
+        .keys
+        .values()
+        .flat_map(|k| k.versions.iter().map(|v| v.birth))
+        .max();
     match youngest {
         Some(birth) if birth >= log.size() => Err(tampered(format!(
             "the audit log has {} leaves, but a key was recorded in leaf {birth}: leaves were removed or the log was replaced",
@@ -166,7 +216,9 @@ fn recount(reader: &LogReader, kept: Option<&Path>) -> Result<Counters, Distrust
         )));
     }
     let from = counters.log_size;
-    scan(reader, from, size, |leaf| counters.follow(leaf).map(|()| false))?;
+    scan(reader, from, size, |leaf| {
+        counters.follow(leaf).map(|()| false)
+    })?;
     Ok(counters)
 }
 
@@ -209,10 +261,16 @@ fn settle_pending(
     settings: &Settings,
 ) -> Result<(), Distrust> {
     let pending = store.pending().map_err(|e| failure(e.to_string()))?;
-    let Some(pending) = pending else { return Ok(()) };
+    let Some(pending) = pending else {
+        return Ok(());
+    };
     let leaf = Leaf::parse(&pending.leaf).map_err(|e| tampered(format!("the outbox: {e}")))?;
     let found = scan(reader, pending.log_size, reader.size_durable(), |seen| {
-        Ok(seen.op_id == leaf.op_id && seen.key == leaf.key && seen.version == leaf.version && seen.op == leaf.op && seen.result == leaf.result)
+        Ok(seen.op_id == leaf.op_id
+            && seen.key == leaf.key
+            && seen.version == leaf.version
+            && seen.op == leaf.op
+            && seen.result == leaf.result)
     })?;
     let op = leaf.op;
     let birth = match found {
@@ -220,8 +278,15 @@ fn settle_pending(
         None => write_pending(writer, store, &pending, leaf)?,
     };
     let origin = store.log().origin.clone();
-    settle(store, &pending, op, birth, &origin, settings.backend.as_str())
-        .map_err(|e| failure(e.to_string()))?;
+    settle(
+        store,
+        &pending,
+        op,
+        birth,
+        &origin,
+        settings.backend.as_str(),
+    )
+    .map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_change_settled", leaf = birth);
     Ok(())
 }

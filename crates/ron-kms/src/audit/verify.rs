@@ -69,8 +69,10 @@ pub fn verify_on(
     stop: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
-    let vkey = VerifierKey::parse(vkey.trim())
-        .map_err(|e| AuditError { index: None, why: format!("the verifier key: {e}") })?;
+    let vkey = VerifierKey::parse(vkey.trim()).map_err(|e| AuditError {
+        index: None,
+        why: format!("the verifier key: {e}"),
+    })?;
     let mut report = AuditReport::default();
     let mut counters = Counters::default();
     let mut on_entry = |_: u64, bytes: &[u8]| -> Result<(), String> {
@@ -82,8 +84,17 @@ pub fn verify_on(
         report.take(&leaf);
         Ok(())
     };
-    let verified = verify_log(disk, dir, std::slice::from_ref(&vkey), &mut on_entry, progress)
-        .map_err(|e| AuditError { index: e.index, why: e.why })?;
+    let verified = verify_log(
+        disk,
+        dir,
+        std::slice::from_ref(&vkey),
+        &mut on_entry,
+        progress,
+    )
+    .map_err(|e| AuditError {
+        index: e.index,
+        why: e.why,
+    })?;
     report.size = verified.size;
     report.root = verified.root;
     report.checkpoint_size = verified.checkpoint_size;
@@ -95,7 +106,9 @@ impl AuditReport {
         self.first_ts.get_or_insert(leaf.ts);
         self.last_ts = Some(leaf.ts);
         *self.ops.entry(leaf.op.as_str()).or_default() += 1;
-        let Some(key) = leaf.key.as_ref().filter(|_| leaf.key_op_counter.is_some()) else { return };
+        let Some(key) = leaf.key.as_ref().filter(|_| leaf.key_op_counter.is_some()) else {
+            return;
+        };
         let ops = self.keys.entry(key.clone()).or_default();
         match leaf.op {
             _ if leaf.result != OK => ops.refused += 1,

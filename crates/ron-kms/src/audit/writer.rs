@@ -11,7 +11,7 @@ use super::leaf::Leaf;
 use crate::metrics::Metrics;
 
 /// Leaves after which the counters are written beside the log.
-const STATE_EVERY: u64 = 20_000;
+const STATE_EVERY: u64 = 10_000;
 
 /// A leaf before its time, counter and store version are known.
 #[derive(Clone, Debug)]
@@ -27,7 +27,11 @@ pub struct Draft {
 impl Draft {
     /// A leaf that changes no store version.
     pub fn new(leaf: Leaf, counted: bool) -> Self {
-        Self { leaf, counted, store_version_after: None }
+        Self {
+            leaf,
+            counted,
+            store_version_after: None,
+        }
     }
 }
 
@@ -58,7 +62,10 @@ impl Counters {
             (Some(key), Some(counter)) => {
                 let count = self.keys.entry(key.clone()).or_default();
                 if counter != *count + 1 {
-                    return Err(format!("its key_op_counter is {counter}, but {} is due", *count + 1));
+                    return Err(format!(
+                        "its key_op_counter is {counter}, but {} is due",
+                        *count + 1
+                    ));
                 }
                 *count = counter;
             }
@@ -92,7 +99,14 @@ impl AuditWriter {
         metrics: Metrics,
     ) -> Self {
         let state_at = counters.log_size;
-        Self { log, counters, state_at, state_path, clock, metrics }
+        Self {
+            log,
+            counters,
+            state_at,
+            state_path,
+            clock,
+            metrics,
+        }
     }
 
     /// Makes the drafts durable as consecutive leaves, in one append and one sync; the index of
@@ -109,7 +123,9 @@ impl AuditWriter {
         self.metrics.fsync_seconds.observe(took.as_secs_f64());
         self.metrics.batch_size.observe(leaves.len() as f64);
         self.metrics.leaves.inc_by(leaves.len() as u64);
-        self.metrics.log_size.set(self.counters.log_size.cast_signed());
+        self.metrics
+            .log_size
+            .set(self.counters.log_size.cast_signed());
         Ok(first)
     }
 
@@ -159,13 +175,17 @@ impl AuditWriter {
     /// A failure costs only a longer scan at the next start.
     pub fn keep_state(&mut self, now: bool) {
         let new = self.counters.log_size - self.state_at;
-        let Some(path) = self.state_path.as_ref().filter(|_| new >= STATE_EVERY || (now && new > 0))
+        let Some(path) = self
+            .state_path
+            .as_ref()
+            .filter(|_| new >= STATE_EVERY || (now && new > 0))
         else {
             return;
         };
         let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
         let temporary = path.with_extension("tmp");
-        let done = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+        let done =
+            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
         match done {
             Ok(()) => self.state_at = self.counters.log_size,
             Err(error) => tracing::warn!(event = "audit_state_not_kept", %error),

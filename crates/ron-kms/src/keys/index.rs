@@ -47,7 +47,9 @@ pub struct Key {
 impl Key {
     /// The version that signs.
     pub fn head(&self) -> &Version {
-        self.versions.last().expect("a key has at least one version")
+        self.versions
+            .last()
+            .expect("a key has at least one version")
     }
 
     /// The version with this number.
@@ -63,7 +65,8 @@ impl Key {
             None => Ok(head),
             Some(number) if number == head.number => Ok(head),
             Some(number) if self.version(number).is_none() => {
-                Err(Refusal::new(Why::NotFound, "the key has no such version").with_head(head.number))
+                Err(Refusal::new(Why::NotFound, "the key has no such version")
+                    .with_head(head.number))
             }
             Some(_) => Err(Refusal::new(
                 Why::VersionNotHead,
@@ -81,7 +84,10 @@ impl Key {
             public_key: Bytes(v.public.raw().to_vec()),
             public_key_pem: v.public.pem(),
             jwk: v.public.jwk(),
-            receipt: LogReceipt { log: log.to_owned(), index: v.birth },
+            receipt: LogReceipt {
+                log: log.to_owned(),
+                index: v.birth,
+            },
         };
         KeyDoc {
             key: self.kid.clone(),
@@ -112,21 +118,29 @@ impl KeyIndex {
     /// that nobody learns which keys others have.
     pub fn find(&self, caller: &Principal, kid: &Kid) -> Result<&Arc<Key>, Refusal> {
         may_use(caller, kid)?;
-        self.keys.get(kid).ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))
+        self.keys
+            .get(kid)
+            .ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))
     }
 
     /// A copy with `key` put in and the store at `store_version`.
     pub fn with(&self, key: Key, store_version: u64) -> Self {
         let mut keys = self.keys.clone();
         keys.insert(key.kid.clone(), Arc::new(key));
-        Self { keys, store_version }
+        Self {
+            keys,
+            store_version,
+        }
     }
 }
 
 /// Whether the caller may name this key at all.
 pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
     if caller.tenant != kid.tenant {
-        return Err(Refusal::new(Why::Forbidden, "the key belongs to another tenant"));
+        return Err(Refusal::new(
+            Why::Forbidden,
+            "the key belongs to another tenant",
+        ));
     }
     let allowed = caller.key_prefixes.as_deref().is_none_or(|prefixes| {
         let name = kid.to_string();
@@ -135,7 +149,10 @@ pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
     if allowed {
         return Ok(());
     }
-    Err(Refusal::new(Why::Forbidden, "the credential is limited to other keys"))
+    Err(Refusal::new(
+        Why::Forbidden,
+        "the credential is limited to other keys",
+    ))
 }
 
 /// A prefix covers whole path segments only: `ron/iss` does not cover `ron/issuer/...`.
@@ -144,7 +161,9 @@ fn prefix_covers(prefix: &str, name: &str) -> bool {
     let prefix = prefix.strip_suffix('*').unwrap_or(prefix);
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     !prefix.is_empty()
-        && name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        && name
+            .strip_prefix(prefix)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -154,7 +173,8 @@ mod tests {
     #[test]
     fn prefixes_cover_whole_segments() {
         let name = "ron/issuer/ed25519/0190";
-        let check = |prefix: &str, ok: bool| assert_eq!(prefix_covers(prefix, name), ok, "{prefix}");
+        let check =
+            |prefix: &str, ok: bool| assert_eq!(prefix_covers(prefix, name), ok, "{prefix}");
         check("ron/issuer/", true);
         check("ron/issuer/*", true);
         check("ron/issuer", true);

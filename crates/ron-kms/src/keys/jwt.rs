@@ -39,12 +39,7 @@ pub fn jws_alg(alg: Alg) -> Option<&'static str> {
 
 /// Whether `input` (`base64url(header).base64url(claims)`) may be signed by `head` at `now_s`.
 /// The error says which rule was broken and holds no input.
-pub fn check(
-    policy: &JwtPolicy,
-    head: Head<'_>,
-    input: &[u8],
-    now_s: u64,
-) -> Result<(), String> {
+pub fn check(policy: &JwtPolicy, head: Head<'_>, input: &[u8], now_s: u64) -> Result<(), String> {
     let shape = || "not a JWS signing input: base64url(header).base64url(claims)".to_owned();
     let mut parts = input.split(|&b| b == b'.');
     let (Some(header), Some(claims), None) = (parts.next(), parts.next(), parts.next()) else {
@@ -80,7 +75,11 @@ fn check_header(policy: &JwtPolicy, head: Head<'_>, header: &Header) -> Result<(
 }
 
 fn check_audience(policy: &JwtPolicy, aud: Option<&Value>, required: bool) -> Result<(), String> {
-    let allowed = |value: &Value| value.as_str().is_some_and(|a| policy.aud.iter().any(|p| p == a));
+    let allowed = |value: &Value| {
+        value
+            .as_str()
+            .is_some_and(|a| policy.aud.iter().any(|p| p == a))
+    };
     match aud {
         None if required => Err("an access token must have an `aud`".into()),
         None => Ok(()),
@@ -107,9 +106,15 @@ fn check_times(
     if iat > now_s.saturating_add(SKEW_AHEAD_S) || iat.saturating_add(SKEW_BEHIND_S) < now_s {
         return Err("`iat` is not the present time".into());
     }
-    let lifetime = exp.checked_sub(iat).filter(|&s| s > 0).ok_or("`exp` must be after `iat`")?;
+    let lifetime = exp
+        .checked_sub(iat)
+        .filter(|&s| s > 0)
+        .ok_or("`exp` must be after `iat`")?;
     if lifetime > policy.max_ttl_s {
-        return Err(format!("lifetime {lifetime} s exceeds the key's limit {} s", policy.max_ttl_s));
+        return Err(format!(
+            "lifetime {lifetime} s exceeds the key's limit {} s",
+            policy.max_ttl_s
+        ));
     }
     // A token may start later, but not outlive itself nor claim to be older than it is.
     let starts_inside =
@@ -141,7 +146,15 @@ mod tests {
     }
 
     fn verdict(alg: Alg, input: &[u8]) -> Result<(), String> {
-        super::check(&policy(), Head { alg, thumbprint: "thumb" }, input, NOW)
+        super::check(
+            &policy(),
+            Head {
+                alg,
+                thumbprint: "thumb",
+            },
+            input,
+            NOW,
+        )
     }
 
     const HEADER: &str = r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt"}"#;
@@ -156,7 +169,11 @@ mod tests {
         let change: Value = serde_json::from_str(change).expect("change");
         for (name, new) in change.as_object().expect("object") {
             let map = value.as_object_mut().expect("object");
-            if new.is_null() { map.remove(name) } else { map.insert(name.clone(), new.clone()) };
+            if new.is_null() {
+                map.remove(name)
+            } else {
+                map.insert(name.clone(), new.clone())
+            };
         }
         value.to_string()
     }
@@ -228,8 +245,14 @@ mod tests {
         check(r#"{"exp":18446744073709551615}"#, false);
         check(r#"{"iat":null}"#, false);
         check(&format!(r#"{{"iat":{}}}"#, NOW + 61), false);
-        check(&format!(r#"{{"iat":{},"exp":{}}}"#, NOW - 301, NOW + 1), false);
-        check(r#"{"iat":18446744073709551615,"exp":18446744073709551615}"#, false);
+        check(
+            &format!(r#"{{"iat":{},"exp":{}}}"#, NOW - 301, NOW + 1),
+            false,
+        );
+        check(
+            r#"{"iat":18446744073709551615,"exp":18446744073709551615}"#,
+            false,
+        );
         check(r#"{"iat":0,"exp":1}"#, false);
         check(&format!(r#"{{"nbf":{NOW}}}"#), true);
         check(&format!(r#"{{"nbf":{}}}"#, NOW + 599), true);
@@ -242,7 +265,10 @@ mod tests {
     fn a_status_list_needs_no_audience() {
         let header = r#"{"alg":"EdDSA","kid":"thumb","typ":"statuslist+jwt"}"#;
         let check = |change: &str, ok: bool| {
-            assert_eq!(verdict(Alg::Ed25519, &input(header, &claims(change))).is_ok(), ok);
+            assert_eq!(
+                verdict(Alg::Ed25519, &input(header, &claims(change))).is_ok(),
+                ok
+            );
         };
         check(r#"{"aud":null,"status_list":{"bits":1,"lst":"x"}}"#, true);
         check(r#"{"aud":"svc-admin"}"#, false);
@@ -257,7 +283,12 @@ mod tests {
         );
         let check = |text: &[u8], ok: bool| {
             let got = verdict(Alg::Ed25519, text);
-            assert_eq!(got.is_ok(), ok, "{}: {got:?}", String::from_utf8_lossy(text));
+            assert_eq!(
+                got.is_ok(),
+                ok,
+                "{}: {got:?}",
+                String::from_utf8_lossy(text)
+            );
         };
         check(good.as_bytes(), true);
         check(format!("{good}.").as_bytes(), false);

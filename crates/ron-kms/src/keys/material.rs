@@ -146,7 +146,9 @@ impl PublicKey {
             x: URL_SAFE_NO_PAD.encode(x),
             y: y.map(|y| URL_SAFE_NO_PAD.encode(y)),
             kid: self.thumbprint(),
-            alg: jws_alg(self.alg()).expect("every supported algorithm has a JWS name").into(),
+            alg: jws_alg(self.alg())
+                .expect("every supported algorithm has a JWS name")
+                .into(),
             usage: "sig".into(),
         }
     }
@@ -184,8 +186,15 @@ mod tests {
             let jwk = key.public().jwk();
             assert_eq!(jwk.kid, key.public().thumbprint());
             assert_eq!(jwk.kid.len(), 43);
-            assert!(key.public().pem().starts_with("-----BEGIN PUBLIC KEY-----\n"));
-            assert_eq!(PublicKey::from_raw(alg, key.public().raw()), Some(key.public()));
+            assert!(
+                key.public()
+                    .pem()
+                    .starts_with("-----BEGIN PUBLIC KEY-----\n")
+            );
+            assert_eq!(
+                PublicKey::from_raw(alg, key.public().raw()),
+                Some(key.public())
+            );
         }
         assert!(SecretKey::generate(Alg::MlDsa65, &SeededRandom::new(7)).is_none());
     }

@@ -53,11 +53,21 @@ fn looks_like_size(line: &str) -> bool {
 
 fn strict_checkpoint(rest: &[&str]) -> Result<Checkpoint, String> {
     let refuse = || "a checkpoint is origin, size, root and nothing more".to_owned();
-    let [size, root] = rest else { return Err(refuse()) };
-    let plain = size.bytes().all(|b| b.is_ascii_digit()) && (*size == "0" || !size.starts_with('0'));
-    let size = size.parse::<u64>().ok().filter(|_| plain).ok_or_else(refuse)?;
+    let [size, root] = rest else {
+        return Err(refuse());
+    };
+    let plain =
+        size.bytes().all(|b| b.is_ascii_digit()) && (*size == "0" || !size.starts_with('0'));
+    let size = size
+        .parse::<u64>()
+        .ok()
+        .filter(|_| plain)
+        .ok_or_else(refuse)?;
     let root = STANDARD.decode(root).map_err(|_| refuse())?;
-    Ok(Checkpoint { size, root: root.try_into().map_err(|_| refuse())? })
+    Ok(Checkpoint {
+        size,
+        root: root.try_into().map_err(|_| refuse())?,
+    })
 }
 
 #[cfg(test)]
@@ -66,7 +76,9 @@ mod tests {
 
     #[test]
     fn attack_table() {
-        let policy = NotePolicy { origin: "example.org/log".into() };
+        let policy = NotePolicy {
+            origin: "example.org/log".into(),
+        };
         let root = STANDARD.encode([9_u8; 32]);
         let check = |text: &str, want: Result<Option<u64>, ()>| {
             let got = super::check(&policy, text.as_bytes());
@@ -85,19 +97,34 @@ mod tests {
         check("example.org/log\r\n7\n", Err(()));
         check("example.org/log\n\u{2014} someone AAAA\n", Err(()));
         check("example.org/log\ntext\0\n", Err(()));
-        for odd in ["07", "+7", "-7", " 7", "7 ", "7x", "18446744073709551616", "٣"] {
+        for odd in [
+            "07",
+            "+7",
+            "-7",
+            " 7",
+            "7 ",
+            "7x",
+            "18446744073709551616",
+            "٣",
+        ] {
             check(&format!("example.org/log\n{odd}\n{root}\n"), Err(()));
         }
         check(&format!("example.org/log\n7\n{root}\nextension\n"), Err(()));
         check("example.org/log\n7\n", Err(()));
         check("example.org/log\n7\nAAAA\n", Err(()));
-        check(&format!("example.org/log\n7\n{}\n", root.trim_end_matches('=')), Err(()));
+        check(
+            &format!("example.org/log\n7\n{}\n", root.trim_end_matches('=')),
+            Err(()),
+        );
         assert!(super::check(&policy, b"example.org/log\n\xff\n").is_err());
     }
 
     #[test]
     fn a_log_only_grows() {
-        let at = |size, fill| Checkpoint { size, root: [fill; 32] };
+        let at = |size, fill| Checkpoint {
+            size,
+            root: [fill; 32],
+        };
         let check = |a: Checkpoint, b: Checkpoint, ok: bool| {
             assert_eq!(a.may_be_followed_by(&b), ok, "{} -> {}", a.size, b.size);
         };

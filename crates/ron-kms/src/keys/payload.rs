@@ -89,26 +89,31 @@ pub fn check(
     let refuse = |why: String| Refusal::new(Why::PayloadRefused, why);
     match (policy, payload) {
         (PayloadPolicy::Any, Payload::Message(message)) if message.starts_with(RESERVED_PREFIX) => {
-            Err(refuse("a message may not begin with `ron-kms/`: that prefix frames digests".into()))
+            Err(refuse(
+                "a message may not begin with `ron-kms/`: that prefix frames digests".into(),
+            ))
         }
         (PayloadPolicy::Any, _) | (PayloadPolicy::Digest, Payload::Digest(..)) => {
             Ok(Allowed::Plain)
         }
-        (PayloadPolicy::Digest, Payload::Message(_)) => {
-            Err(refuse("this key signs digests only; send `digest` instead of `message`".into()))
-        }
-        (PayloadPolicy::Note(note), Payload::Message(text)) => {
-            note::check(note, text).map_err(refuse).map(|checkpoint| match checkpoint {
+        (PayloadPolicy::Digest, Payload::Message(_)) => Err(refuse(
+            "this key signs digests only; send `digest` instead of `message`".into(),
+        )),
+        (PayloadPolicy::Note(note), Payload::Message(text)) => note::check(note, text)
+            .map_err(refuse)
+            .map(|checkpoint| match checkpoint {
                 Some(checkpoint) => Allowed::Checkpoint(checkpoint),
                 None => Allowed::Plain,
-            })
+            }),
+        (PayloadPolicy::Jwt(jwt), Payload::Message(input)) => jwt::check(jwt, head, input, now_s)
+            .map_err(refuse)
+            .map(|()| Allowed::Plain),
+        (PayloadPolicy::Note(_) | PayloadPolicy::Jwt(_), Payload::Digest(..)) => {
+            Err(refuse(format!(
+                "a `{}` key parses what it signs; send `message`",
+                policy.kind()
+            )))
         }
-        (PayloadPolicy::Jwt(jwt), Payload::Message(input)) => {
-            jwt::check(jwt, head, input, now_s).map_err(refuse).map(|()| Allowed::Plain)
-        }
-        (PayloadPolicy::Note(_) | PayloadPolicy::Jwt(_), Payload::Digest(..)) => Err(refuse(
-            format!("a `{}` key parses what it signs; send `message`", policy.kind()),
-        )),
     }
 }
 
@@ -124,12 +129,19 @@ pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
                 refuse(bad_text("payload.note.origin"))
             }
         }
-        PayloadPolicy::Jwt(JwtPolicy { typ, iss, aud, max_ttl_s }) => {
+        PayloadPolicy::Jwt(JwtPolicy {
+            typ,
+            iss,
+            aud,
+            max_ttl_s,
+        }) => {
             let list_ok = |list: &[String]| {
                 list.len() <= POLICY_LIST_MAX && list.iter().all(|text| line_ok(text))
             };
             if typ.is_empty() || !list_ok(typ) {
-                return refuse(format!("payload.jwt.typ: 1 to {POLICY_LIST_MAX} entries; {TEXT_RULE}"));
+                return refuse(format!(
+                    "payload.jwt.typ: 1 to {POLICY_LIST_MAX} entries; {TEXT_RULE}"
+                ));
             }
             if !list_ok(aud) || (aud.is_empty() && typ.iter().any(|t| t == jwt::ACCESS_TOKEN)) {
                 return refuse(format!(
@@ -141,7 +153,9 @@ pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
                 return refuse(bad_text("payload.jwt.iss"));
             }
             if *max_ttl_s == 0 || *max_ttl_s > JWT_TTL_S_MAX {
-                return refuse(format!("payload.jwt.max_ttl_s must be 1..={JWT_TTL_S_MAX} seconds"));
+                return refuse(format!(
+                    "payload.jwt.max_ttl_s must be 1..={JWT_TTL_S_MAX} seconds"
+                ));
             }
             Ok(())
         }
@@ -178,7 +192,10 @@ mod tests {
     use super::*;
     use ron_proto::kms::NotePolicy;
 
-    const HEAD: Head<'static> = Head { alg: Alg::Ed25519, thumbprint: "t" };
+    const HEAD: Head<'static> = Head {
+        alg: Alg::Ed25519,
+        thumbprint: "t",
+    };
 
     #[test]
     fn which_payload_fits_which_policy() {
@@ -224,30 +241,36 @@ mod tests {
         check(None, Some(&digest), None);
         check(None, None, Some(Why::BadRequest));
         check(bytes(1), Some(&digest), Some(Why::BadRequest));
-        let odd = Digest { value: "AA".repeat(32), ..digest.clone() };
+        let odd = Digest {
+            value: "AA".repeat(32),
+            ..digest.clone()
+        };
         check(None, Some(&odd), Some(Why::BadRequest));
     }
 
     #[test]
     fn senseless_policies_are_refused() {
-        let good = JwtPolicy {
-            typ: vec!["at+jwt".into()],
-            iss: "i".into(),
-            aud: vec!["a".into()],
-            max_ttl_s: 60,
+        let check = |ok: bool, change: &dyn Fn(&mut JwtPolicy)| {
+            let mut policy = JwtPolicy {
+                typ: vec!["at+jwt".into()],
+                iss: "i".into(),
+                aud: vec!["a".into()],
+                max_ttl_s: 60,
+            };
+            change(&mut policy);
+            let got = check_policy(&PayloadPolicy::Jwt(policy.clone()));
+            assert_eq!(got.is_ok(), ok, "{policy:?}");
         };
-        let check = |policy: JwtPolicy, ok: bool| {
-            assert_eq!(check_policy(&PayloadPolicy::Jwt(policy)).is_ok(), ok);
-        };
-        check(good.clone(), true);
-        check(JwtPolicy { typ: vec![], ..good.clone() }, false);
-        check(JwtPolicy { aud: vec![], ..good.clone() }, false);
-        check(JwtPolicy { typ: vec!["statuslist+jwt".into()], aud: vec![], ..good.clone() }, true);
-        check(JwtPolicy { iss: String::new(), ..good.clone() }, false);
-        check(JwtPolicy { iss: "a\nb".into(), ..good.clone() }, false);
-        check(JwtPolicy { max_ttl_s: 0, ..good.clone() }, false);
-        check(JwtPolicy { max_ttl_s: JWT_TTL_S_MAX + 1, ..good.clone() }, false);
-        check(JwtPolicy { aud: vec!["a".into(); POLICY_LIST_MAX + 1], ..good }, false);
+        check(true, &|_| ());
+        check(false, &|p| p.typ.clear());
+        check(false, &|p| p.aud.clear());
+        check(true, &|p| (p.typ, p.aud) = (vec!["statuslist+jwt".into()], vec![]));
+        check(false, &|p| p.iss.clear());
+        check(false, &|p| p.iss = "a\nb".into());
+        check(false, &|p| p.max_ttl_s = 0);
+        check(true, &|p| p.max_ttl_s = JWT_TTL_S_MAX);
+        check(false, &|p| p.max_ttl_s = JWT_TTL_S_MAX + 1);
+        check(false, &|p| p.aud = vec!["a".into(); POLICY_LIST_MAX + 1]);
         let origin = |o: &str| PayloadPolicy::Note(NotePolicy { origin: o.into() });
         assert!(check_policy(&origin("example.org/log")).is_ok());
         assert!(check_policy(&origin("")).is_err());

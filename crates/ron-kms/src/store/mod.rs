@@ -78,7 +78,9 @@ pub enum StoreError {
     #[error("{0}")]
     SealKey(String),
     /// The seal key is readable but another one.
-    #[error("the seal key is not the one this store was made with; configure the right seal.key_file or seal.passphrase_file")]
+    #[error(
+        "the seal key is not the one this store was made with; configure the right seal.key_file or seal.passphrase_file"
+    )]
     WrongSealKey,
     /// A sealed record does not open.
     #[error(transparent)]
@@ -87,7 +89,9 @@ pub enum StoreError {
     #[error("the key store was changed from outside: {0}. Restore it from a backup")]
     Tampered(String),
     /// The configured origin is not the one of the store.
-    #[error("audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change")]
+    #[error(
+        "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
+    )]
     Origin {
         /// From the configuration.
         configured: String,
@@ -115,12 +119,18 @@ impl From<ron_service::StoreError> for StoreError {
 struct Db(Store);
 
 impl Db {
-    fn read<T>(&self, look: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+    fn read<T>(
+        &self,
+        look: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         self.0.read(|c| look(c).map_err(StoreError::from))
     }
 
     /// One transaction, durable when this returns.
-    fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+    fn write<T>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         self.0.write(|tx| work(tx).map_err(StoreError::from))
     }
 }
@@ -193,7 +203,8 @@ impl KeyStore {
             None => Store::memory(MIGRATIONS),
         };
         let db = Db(db?);
-        let made = db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
+        let made =
+            db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
             return Self::make(db, settings, random, now);
         }
@@ -229,12 +240,23 @@ impl KeyStore {
             log_key_sha256: sha256(&sealed),
             log,
         };
-        let (mac, check) = (store.store_mac(0, &store.records), seal_check(&store.sealer, &salt));
+        let (mac, check) = (
+            store.store_mac(0, &store.records),
+            seal_check(&store.sealer, &salt),
+        );
         let origin = store.log.origin.clone();
         store.db.write(|tx| {
             tx.execute(
                 "INSERT INTO store VALUES (1, ?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)",
-                rusqlite::params![&store_id[..], &salt[..], &check[..], origin, sealed, now.0 as i64, &mac[..]],
+                rusqlite::params![
+                    &store_id[..],
+                    &salt[..],
+                    &check[..],
+                    origin,
+                    sealed,
+                    now.0 as i64,
+                    &mac[..]
+                ],
             )
         })?;
         Ok(store)
@@ -248,7 +270,10 @@ impl KeyStore {
             return Err(StoreError::WrongSealKey);
         }
         if let Some(configured) = settings.origin.clone().filter(|o| *o != row.log_origin) {
-            return Err(StoreError::Origin { configured, stored: row.log_origin });
+            return Err(StoreError::Origin {
+                configured,
+                stored: row.log_origin,
+            });
         }
         let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
         let records = load_records(&db, &sealer)?;
@@ -281,10 +306,14 @@ impl KeyStore {
 
     /// The settled keys as a snapshot.
     pub fn index(&self) -> KeyIndex {
-        let keys = self.records.iter().filter_map(|(kid, record)| {
-            Some((kid.clone(), Arc::new(settled(kid, record)?)))
-        });
-        KeyIndex { keys: keys.collect(), store_version: self.version }
+        let keys = self
+            .records
+            .iter()
+            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(settled(kid, record)?))));
+        KeyIndex {
+            keys: keys.collect(),
+            store_version: self.version,
+        }
     }
 
     /// The key as settled now.
@@ -297,7 +326,10 @@ impl KeyStore {
         let (size, root) = self.records.get(kid)?.meta.note.as_ref()?;
         let mut raw = [0_u8; 32];
         hex::decode_to_slice(root, &mut raw).ok()?;
-        Some(Checkpoint { size: *size, root: raw })
+        Some(Checkpoint {
+            size: *size,
+            root: raw,
+        })
     }
 
     /// Covers every key's MAC, every sealed record and the version, so that neither a row nor the
@@ -345,14 +377,23 @@ impl StoreRow {
 }
 
 fn log_key_name(created: Timestamp) -> RecordName {
-    RecordName { key: LOG_KEY_NAME.into(), version: 1, alg: Alg::Ed25519, created }
+    RecordName {
+        key: LOG_KEY_NAME.into(),
+        version: 1,
+        alg: Alg::Ed25519,
+        created,
+    }
 }
 
 fn log_identity(origin: String, key: SecretKey) -> LogIdentity {
     let PublicKey::Ed25519(public) = key.public() else {
         unreachable!("the log key is made and sealed as Ed25519")
     };
-    LogIdentity { origin, key: Arc::new(key), public }
+    LogIdentity {
+        origin,
+        key: Arc::new(key),
+        public,
+    }
 }
 
 fn seal_check(sealer: &Sealer, salt: &[u8; 16]) -> [u8; 32] {
@@ -387,14 +428,20 @@ fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, Store
     let rows = db.read(|c| {
         let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
         let rows = query.query_map([], |r| {
-            Ok((r.get::<_, String>(0)?, r.get::<_, Vec<u8>>(1)?, r.get::<_, Vec<u8>>(2)?))
+            Ok((
+                r.get::<_, String>(0)?,
+                r.get::<_, Vec<u8>>(1)?,
+                r.get::<_, Vec<u8>>(2)?,
+            ))
         })?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     })?;
     let mut records = BTreeMap::new();
     for (name, meta, mac) in rows {
         let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
-        let kid: Kid = name.parse().map_err(|_| StoreError::Tampered("a key's name".into()))?;
+        let kid: Kid = name
+            .parse()
+            .map_err(|_| StoreError::Tampered("a key's name".into()))?;
         let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
         if !ct::eq(&sealer.mac(&name, &meta), &mac) {
             return Err(tampered());
@@ -404,7 +451,15 @@ fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, Store
         if versions.len() != meta.head as usize {
             return Err(tampered());
         }
-        records.insert(kid, Record { meta, mac, versions, secrets });
+        records.insert(
+            kid,
+            Record {
+                meta,
+                mac,
+                versions,
+                secrets,
+            },
+        );
     }
     Ok(records)
 }
@@ -435,7 +490,12 @@ fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, 
         if at >= keep_from {
             secrets.insert(number, Arc::new(secret));
         }
-        versions.push(VersionRow { created, public, sealed_sha256: sha256(&sealed), birth });
+        versions.push(VersionRow {
+            created,
+            public,
+            sealed_sha256: sha256(&sealed),
+            birth,
+        });
     }
     Ok((versions, secrets))
 }

@@ -41,7 +41,12 @@ pub struct RecordName {
 impl RecordName {
     /// The name of a key's version.
     pub fn of(kid: &Kid, version: u32, created: Timestamp) -> Self {
-        Self { key: kid.to_string(), version, alg: kid.alg, created }
+        Self {
+            key: kid.to_string(),
+            version,
+            alg: kid.alg,
+            created,
+        }
     }
 }
 
@@ -104,8 +109,15 @@ impl Sealer {
 
     /// Opens `record`, which must be the one sealed under `name`, and checks that the private key
     /// belongs to the public key in the header.
-    pub fn open(&self, name: &RecordName, record: &[u8]) -> Result<(SecretKey, PublicKey), SealError> {
-        let refuse = |why| SealError { name: format!("{}#v{}", name.key, name.version), why };
+    pub fn open(
+        &self,
+        name: &RecordName,
+        record: &[u8],
+    ) -> Result<(SecretKey, PublicKey), SealError> {
+        let refuse = |why| SealError {
+            name: format!("{}#v{}", name.key, name.version),
+            why,
+        };
         let public_at = self.header(name, &[]).len();
         let public_len = if name.alg == Alg::Ed25519 { 32 } else { 65 };
         let aad_len = public_at + public_len + NONCE_BYTES;
@@ -115,9 +127,13 @@ impl Sealer {
         let (aad, sealed) = record.split_at(aad_len);
         let public_raw = &aad[public_at..public_at + public_len];
         if aad[..public_at + public_len] != self.header(name, public_raw)[..] {
-            return Err(refuse("its header was changed or belongs to another record"));
+            return Err(refuse(
+                "its header was changed or belongs to another record",
+            ));
         }
-        let nonce = aad[aad_len - NONCE_BYTES..].try_into().expect("the nonce ends the header");
+        let nonce = aad[aad_len - NONCE_BYTES..]
+            .try_into()
+            .expect("the nonce ends the header");
         let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed)
             .ok_or_else(|| refuse("its bytes were changed, or the seal key is another one"))?;
         let key = SecretKey::from_secret(name.alg, &secret)
@@ -139,7 +155,10 @@ impl Sealer {
     }
 
     fn header(&self, name: &RecordName, public_raw: &[u8]) -> Vec<u8> {
-        let alg = Alg::ALL.iter().position(|a| *a == name.alg).expect("ALL holds every algorithm");
+        let alg = Alg::ALL
+            .iter()
+            .position(|a| *a == name.alg)
+            .expect("ALL holds every algorithm");
         let public_len = if name.alg == Alg::Ed25519 { 32_u16 } else { 65 };
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(MAGIC);
@@ -191,7 +210,10 @@ mod tests {
                 assert!(error.name.ends_with("#v3"), "byte {at}: {error}");
             }
             for len in 0..record.len() {
-                assert!(sealer.open(&name(alg), &record[..len]).is_err(), "cut at {len}");
+                assert!(
+                    sealer.open(&name(alg), &record[..len]).is_err(),
+                    "cut at {len}"
+                );
             }
             let mut longer = record.clone();
             longer.push(0);
@@ -211,9 +233,37 @@ mod tests {
         check(&sealer(1, 1), &good, true);
         check(&sealer(2, 1), &good, false);
         check(&sealer(1, 2), &good, false);
-        check(&sealer(1, 1), &RecordName { version: 2, ..good.clone() }, false);
-        check(&sealer(1, 1), &RecordName { key: good.key.replace("issuer", "issues"), ..good.clone() }, false);
-        check(&sealer(1, 1), &RecordName { created: Timestamp(1), ..good.clone() }, false);
-        check(&sealer(1, 1), &RecordName { alg: Alg::EcdsaP256, ..good.clone() }, false);
+        check(
+            &sealer(1, 1),
+            &RecordName {
+                version: 2,
+                ..good.clone()
+            },
+            false,
+        );
+        check(
+            &sealer(1, 1),
+            &RecordName {
+                key: good.key.replace("issuer", "issues"),
+                ..good.clone()
+            },
+            false,
+        );
+        check(
+            &sealer(1, 1),
+            &RecordName {
+                created: Timestamp(1),
+                ..good.clone()
+            },
+            false,
+        );
+        check(
+            &sealer(1, 1),
+            &RecordName {
+                alg: Alg::EcdsaP256,
+                ..good.clone()
+            },
+            false,
+        );
     }
 }

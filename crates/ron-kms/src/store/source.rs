@@ -22,9 +22,7 @@ pub fn seal_key(
     random: &dyn Random,
 ) -> Result<Secret32, StoreError> {
     match source {
-        SealSource::Ephemeral => {
-            Ok(Secret32::generate(random))
-        }
+        SealSource::Ephemeral => Ok(Secret32::generate(random)),
         SealSource::Passphrase(path) => {
             let passphrase = read_secret_file(path).map_err(StoreError::SealKey)?;
             argon2id(passphrase.expose(), salt, Argon2Params::SEALING)
@@ -52,15 +50,26 @@ fn parse_hex(path: &Path, text: &SecretBytes) -> Result<Secret32, StoreError> {
 
 fn make_key_file(path: &Path, random: &dyn Random) -> Result<(), StoreError> {
     let fail = |e: std::io::Error| {
-        StoreError::SealKey(format!("seal key file {} cannot be made: {e}", path.display()))
+        StoreError::SealKey(format!(
+            "seal key file {} cannot be made: {e}",
+            path.display()
+        ))
     };
     let key = Secret32::generate(random);
     let text = zeroize::Zeroizing::new(hex::encode(key.expose()));
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(fail)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(fail)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(fail)?;
     if let Some(dir) = path.parent() {
-        std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(fail)?;
+        std::fs::File::open(dir)
+            .and_then(|d| d.sync_all())
+            .map_err(fail)?;
     }
     Ok(())
 }

@@ -94,7 +94,15 @@ impl KeyStore {
         let public = secret.public();
         let name = RecordName::of(kid, number, now);
         let sealed = self.sealer.seal(&name, &public, &raw, self.random.as_ref());
-        Some(NewVersion { kid: kid.clone(), number, public, created: now, payload, secret, sealed })
+        Some(NewVersion {
+            kid: kid.clone(),
+            number,
+            public,
+            created: now,
+            payload,
+            secret,
+            sealed,
+        })
     }
 
     /// Stores `new` with its operation id and its leaf. The version stays invisible until
@@ -109,7 +117,13 @@ impl KeyStore {
         let mut record = match (self.records.get(&new.kid), new.payload) {
             (Some(record), None) => record.clone(),
             (None, Some(payload)) => Record {
-                meta: Meta { created: new.created, head: 0, min_verify: 1, note: None, payload },
+                meta: Meta {
+                    created: new.created,
+                    head: 0,
+                    min_verify: 1,
+                    note: None,
+                    payload,
+                },
                 mac: [0; 32],
                 versions: Vec::new(),
                 secrets: BTreeMap::new(),
@@ -133,7 +147,10 @@ impl KeyStore {
                 params![kid, number, created, sealed],
             )?;
             let forget = op.now.0.saturating_sub(REPLAY_MS).cast_signed();
-            tx.execute("DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL", [forget])?;
+            tx.execute(
+                "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
+                [forget],
+            )?;
             let (tenant, op_id) = (op.tenant.as_str(), op.op_id.to_string());
             tx.execute(
                 "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
@@ -141,7 +158,15 @@ impl KeyStore {
             )?;
             tx.execute(
                 "INSERT INTO outbox VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![tenant, op_id, kid, number, leaf, log_size.cast_signed(), before],
+                params![
+                    tenant,
+                    op_id,
+                    kid,
+                    number,
+                    leaf,
+                    log_size.cast_signed(),
+                    before
+                ],
             )?;
             Ok(())
         })
@@ -200,7 +225,12 @@ impl KeyStore {
 
     /// The leaf of `pending` is durable at `birth`: its version becomes visible and its answer is
     /// remembered.
-    pub fn settle(&mut self, pending: &Pending, birth: u64, answer: &str) -> Result<(), StoreError> {
+    pub fn settle(
+        &mut self,
+        pending: &Pending,
+        birth: u64,
+        answer: &str,
+    ) -> Result<(), StoreError> {
         let kid = pending.kid.to_string();
         self.db.write(|tx| {
             tx.execute(
@@ -220,7 +250,9 @@ impl KeyStore {
     /// Shows the version in snapshots made from now on, without writing: what [`KeyStore::settle`]
     /// does last, and what its answer is made from before it is written.
     pub fn mark_born(&mut self, pending: &Pending, birth: u64) {
-        let Some(record) = self.records.get_mut(&pending.kid) else { return };
+        let Some(record) = self.records.get_mut(&pending.kid) else {
+            return;
+        };
         if let Some(row) = record.versions.get_mut(pending.number as usize - 1) {
             row.birth = Some(birth);
         }
@@ -231,17 +263,21 @@ impl KeyStore {
     /// and waits for each.
     pub fn pending(&self) -> Result<Option<Pending>, StoreError> {
         let row = self.db.read(|c| {
-            c.query_row("SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox", [], |r| {
-                Ok((
-                    r.get::<_, String>(0)?,
-                    r.get::<_, String>(1)?,
-                    r.get::<_, String>(2)?,
-                    r.get::<_, u32>(3)?,
-                    r.get::<_, Vec<u8>>(4)?,
-                    r.get::<_, i64>(5)?.cast_unsigned(),
-                    r.get::<_, i64>(6)?.cast_unsigned(),
-                ))
-            })
+            c.query_row(
+                "SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox",
+                [],
+                |r| {
+                    Ok((
+                        r.get::<_, String>(0)?,
+                        r.get::<_, String>(1)?,
+                        r.get::<_, String>(2)?,
+                        r.get::<_, u32>(3)?,
+                        r.get::<_, Vec<u8>>(4)?,
+                        r.get::<_, i64>(5)?.cast_unsigned(),
+                        r.get::<_, i64>(6)?.cast_unsigned(),
+                    ))
+                },
+            )
             .optional()
         })?;
         let Some((tenant, op_id, kid, number, leaf, log_size, version_before)) = row else {
@@ -260,7 +296,12 @@ impl KeyStore {
     }
 
     /// What is known of an operation id, if it is younger than 24 hours.
-    pub fn seen_op(&self, tenant: &Tenant, op_id: OpId, now: Timestamp) -> Result<Option<SeenOp>, StoreError> {
+    pub fn seen_op(
+        &self,
+        tenant: &Tenant,
+        op_id: OpId,
+        now: Timestamp,
+    ) -> Result<Option<SeenOp>, StoreError> {
         let young = now.0.saturating_sub(REPLAY_MS).cast_signed();
         let row = self.db.read(|c| {
             c.query_row(

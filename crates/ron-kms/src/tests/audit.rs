@@ -13,8 +13,8 @@ use ron_tlog::note::VerifierKey;
 
 use super::{Rig, file_settings, memory_settings, op_id, signed};
 use crate::audit::leaf::{Leaf, OK, Op};
-use crate::audit::verify_dir;
 use crate::audit::verify::verify_on;
+use crate::audit::verify_dir;
 
 /// What a fault run acknowledged, and what survived on the disk.
 struct Run {
@@ -53,7 +53,11 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
         assert!(!rig.engine.kms.health.is_ok());
         assert!(!rig.ready.snapshot().ready);
         assert!(rig.verify(&doc.key, None, b"before", &first.signatures).ok);
-        assert_eq!(rig.sign(SignRequest::message(doc.key.clone(), *b"late")).status, 503);
+        assert_eq!(
+            rig.sign(SignRequest::message(doc.key.clone(), *b"late"))
+                .status,
+            503
+        );
     }
     disk.crash(CrashMode::LoseAll);
     rig.sup.drain(Duration::from_secs(5));
@@ -66,7 +70,11 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
     let leaves = (0..log.size())
         .map(|i| Leaf::parse(&reader.entry(i).expect("entry")).expect("leaf"))
         .collect();
-    Run { acknowledged, refused, leaves }
+    Run {
+        acknowledged,
+        refused,
+        leaves,
+    }
 }
 
 #[test]
@@ -83,7 +91,10 @@ fn no_success_without_a_durable_leaf() {
                 });
                 assert_eq!((leaf.op, leaf.result.as_str()), (Op::Sign, OK));
                 let raw = answer.signatures[0].signature.as_slice();
-                assert_eq!(leaf.output_sha256, Some(hex::encode(ron_crypto::hash::sha256(raw))));
+                assert_eq!(
+                    leaf.output_sha256,
+                    Some(hex::encode(ron_crypto::hash::sha256(raw)))
+                );
             }
         }
     }
@@ -107,9 +118,14 @@ fn the_offline_check_counts_and_needs_only_directory_and_key() {
     let dir = tempfile::tempdir().expect("dir");
     let vkey = fill(dir.path(), 7);
     let mut told = 0;
-    let report = verify_dir(&dir.path().join("audit"), &vkey, &mut |_, _| told += 1).expect("verifies");
+    let report =
+        verify_dir(&dir.path().join("audit"), &vkey, &mut |_, _| told += 1).expect("verifies");
     // start, create, seven signatures, stop
-    assert_eq!((report.size, report.checkpoint_size), (10, 10), "the stop leaf is signed too");
+    assert_eq!(
+        (report.size, report.checkpoint_size),
+        (10, 10),
+        "the stop leaf is signed too"
+    );
     assert_eq!(report.ops.get("sign"), Some(&7));
     let (_, ops) = report.keys.iter().next().expect("one key");
     assert_eq!((ops.signatures, ops.versions, ops.refused), (7, 1, 0));
@@ -129,22 +145,39 @@ fn an_edited_log_is_named_offline_and_refuses_writes_at_start() {
     let segment = dir.path().join("audit/00000000.seg");
     let good = std::fs::read(&segment).expect("segment");
     let needle = b"\"op\":\"sign\"";
-    let places: Vec<usize> = (0..good.len() - needle.len()).filter(|&i| good[i..].starts_with(needle)).collect();
+    let places: Vec<usize> = (0..good.len() - needle.len())
+        .filter(|&i| good[i..].starts_with(needle))
+        .collect();
     assert_eq!(places.len(), 5);
     let mut edited = good.clone();
     edited[places[2] + 7] = b'S';
     std::fs::write(&segment, &edited).expect("writes");
     let error = verify_dir(&dir.path().join("audit"), &vkey, &mut |_, _| ()).expect_err("edited");
-    assert_eq!(error.index, Some(4), "{error}: start, create, two signatures, then this one");
+    assert_eq!(
+        error.index,
+        Some(4),
+        "{error}: start, create, two signatures, then this one"
+    );
     let rig = Rig::file(dir.path()).expect("starts to verify");
-    assert_eq!(rig.sign(SignRequest::message(rig_key(&rig), *b"x")).code(), "audit_unavailable");
+    assert_eq!(
+        rig.sign(SignRequest::message(rig_key(&rig), *b"x")).code(),
+        "audit_unavailable"
+    );
     assert!(!rig.ready.snapshot().ready);
     assert_eq!(rig.engine.kms.metrics.integrity_failed.get(), 1);
     rig.sup.drain(Duration::from_secs(5));
 }
 
 fn rig_key(rig: &Rig) -> ron_proto::values::Kid {
-    rig.engine.kms.index.load().keys.keys().next().expect("a key").clone()
+    rig.engine
+        .kms
+        .index
+        .load()
+        .keys
+        .keys()
+        .next()
+        .expect("a key")
+        .clone()
 }
 
 #[test]
@@ -161,7 +194,10 @@ fn a_log_that_was_cut_or_put_back_is_found_at_start() {
         copy(&data, &old);
         let rig = start();
         for n in 0..4_u8 {
-            assert_eq!(rig.sign(SignRequest::message(doc.key.clone(), [n])).status, 200);
+            assert_eq!(
+                rig.sign(SignRequest::message(doc.key.clone(), [n])).status,
+                200
+            );
         }
         rig.rotated(&doc.key);
         rig.stop();
@@ -169,17 +205,29 @@ fn a_log_that_was_cut_or_put_back_is_found_at_start() {
         let rig = start();
         assert!(!rig.engine.kms.health.is_ok(), "{what}: not noticed");
         assert_eq!(rig.engine.kms.metrics.integrity_failed.get(), 1, "{what}");
-        assert_eq!(rig.sign(SignRequest::message(doc.key.clone(), *b"x")).status, 503, "{what}");
+        assert_eq!(
+            rig.sign(SignRequest::message(doc.key.clone(), *b"x"))
+                .status,
+            503,
+            "{what}"
+        );
         rig.sup.drain(Duration::from_secs(5));
     };
     let replace = |from: &Path, to: &Path| {
         std::fs::remove_dir_all(to).expect("removes");
         copy(from, to);
     };
-    check("log deleted", false, &|data, _| std::fs::remove_dir_all(data.join("audit")).expect("removes"));
-    check("log put back", false, &|data, old| replace(&old.join("audit"), &data.join("audit")));
+    check("log deleted", false, &|data, _| {
+        std::fs::remove_dir_all(data.join("audit")).expect("removes")
+    });
+    check("log put back", false, &|data, old| {
+        replace(&old.join("audit"), &data.join("audit"))
+    });
     check("store put back", false, &|data, old| {
-        for entry in std::fs::read_dir(old).expect("dir").map(|e| e.expect("entry")) {
+        for entry in std::fs::read_dir(old)
+            .expect("dir")
+            .map(|e| e.expect("entry"))
+        {
             if entry.file_type().expect("type").is_file() {
                 std::fs::copy(entry.path(), data.join(entry.file_name())).expect("copies");
             }
@@ -190,12 +238,19 @@ fn a_log_that_was_cut_or_put_back_is_found_at_start() {
         let bytes = std::fs::read(&segment).expect("reads");
         std::fs::write(&segment, &bytes[..bytes.len() * 2 / 3]).expect("writes");
     });
-    check("everything put back, but not the anchor", true, &|data, old| replace(old, data));
+    check(
+        "everything put back, but not the anchor",
+        true,
+        &|data, old| replace(old, data),
+    );
 }
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("dir");
-    for entry in std::fs::read_dir(from).expect("dir").map(|e| e.expect("entry")) {
+    for entry in std::fs::read_dir(from)
+        .expect("dir")
+        .map(|e| e.expect("entry"))
+    {
         let target = to.join(entry.file_name());
         if entry.file_type().expect("type").is_dir() {
             copy(&entry.path(), &target);
@@ -211,7 +266,12 @@ fn checkpoints_follow_the_leaves_and_prove_them() {
     settings.checkpoint_interval = Duration::from_millis(100);
     let disk = SimDisk::new();
     let rig = Rig::start(settings, Some(disk.clone())).expect("starts");
-    let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, op_id(1).0.as_u128());
+    let doc = rig.create(
+        "app",
+        Alg::Ed25519,
+        PayloadPolicy::Any,
+        op_id(1).0.as_u128(),
+    );
     let answer = signed(&rig.sign(SignRequest::message(doc.key, *b"x")));
     let reader = rig.engine.reader.clone().expect("a log");
     let until = Deadline::within(Duration::from_secs(5));
@@ -228,6 +288,7 @@ fn checkpoints_follow_the_leaves_and_prove_them() {
     never.wait(Deadline::within(Duration::from_millis(300)));
     assert_eq!((reader.checkpoint_size(), disk.syncs()), (size, syncs));
     rig.stop();
-    let report = verify_on(&disk, Path::new("/audit"), &vkey, &|| false, &mut |_, _| ()).expect("whole");
+    let report =
+        verify_on(&disk, Path::new("/audit"), &vkey, &|| false, &mut |_, _| ()).expect("whole");
     assert_eq!(report.size, report.checkpoint_size);
 }

@@ -1,5 +1,6 @@
 //! A whole engine in a test, asked without sockets.
 
+mod api;
 mod audit;
 mod pipeline;
 mod store;
@@ -51,7 +52,12 @@ pub struct Got {
 
 impl Got {
     pub fn json<T: DeserializeOwned>(&self) -> T {
-        assert!(self.status < 300, "{} {}", self.status, String::from_utf8_lossy(&self.body));
+        assert!(
+            self.status < 300,
+            "{} {}",
+            self.status,
+            String::from_utf8_lossy(&self.body)
+        );
         serde_json::from_slice(&self.body).expect("the documented type")
     }
 
@@ -62,7 +68,10 @@ impl Got {
 }
 
 pub fn settings(flags: &[(&str, &str)]) -> Settings {
-    let flags: Vec<_> = flags.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect();
     let config = Config::load(&TABLE, None, &|_| None, &flags).expect("valid");
     Settings::from_config(&config).expect("valid")
 }
@@ -74,7 +83,11 @@ pub fn file_settings(dir: &Path) -> Settings {
 
 /// Settings of a KMS in memory.
 pub fn memory_settings() -> Settings {
-    settings(&[("amnesia", "true"), ("signers", "2"), ("sign_deadline", "10s")])
+    settings(&[
+        ("amnesia", "true"),
+        ("signers", "2"),
+        ("sign_deadline", "10s"),
+    ])
 }
 
 pub fn principal(tenant: &str, prefixes: Option<&[&str]>) -> Principal {
@@ -101,7 +114,10 @@ impl Rig {
     }
 
     pub fn start(settings: Settings, disk: Option<SimDisk>) -> Result<Self, StoreError> {
-        let lock = settings.data_dir.as_deref().map(|dir| DataDir::at(dir).expect("free"));
+        let lock = settings
+            .data_dir
+            .as_deref()
+            .map(|dir| DataDir::at(dir).expect("free"));
         let registry = Registry::new("ron_kms");
         let km = KernelMetrics::new(&registry);
         let clock: SharedClock = SystemClock::shared();
@@ -128,7 +144,14 @@ impl Rig {
             }
         };
         let disk = disk.unwrap_or_default();
-        Ok(Self { engine, sup, ready, disk, caller: principal("ron", None), _dir: lock })
+        Ok(Self {
+            engine,
+            sup,
+            ready,
+            disk,
+            caller: principal("ron", None),
+            _dir: lock,
+        })
     }
 
     /// Stops in order; everything queued is finished.
@@ -141,12 +164,25 @@ impl Rig {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();
-        (Asked { caller: caller.clone(), responder, deadline, since }, waiter)
+        (
+            Asked {
+                caller: caller.clone(),
+                responder,
+                deadline,
+                since,
+            },
+            waiter,
+        )
     }
 
     fn got(waiter: ReplyWaiter<Response>) -> Got {
-        let response = waiter.wait(Deadline::within(WAIT)).expect("answered in time");
-        Got { status: response.status, body: response.body.as_bytes().to_vec() }
+        let response = waiter
+            .wait(Deadline::within(WAIT))
+            .expect("answered in time");
+        Got {
+            status: response.status,
+            body: response.body.as_bytes().to_vec(),
+        }
     }
 
     pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
@@ -177,17 +213,22 @@ impl Rig {
 
     pub fn create_as(&self, caller: &Principal, request: CreateKey) -> Got {
         let (asked, waiter) = self.asked(caller);
-        self.engine.kms.submit_store(StoreJob::Create(asked, Box::new(request)));
+        self.engine
+            .kms
+            .submit_store(StoreJob::Create(asked, Box::new(request)));
         Self::got(waiter)
     }
 
     pub fn create(&self, purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128) -> KeyDoc {
-        self.create_as(&self.caller, create_request(purpose, alg, payload, op)).json()
+        self.create_as(&self.caller, create_request(purpose, alg, payload, op))
+            .json()
     }
 
     pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
         let (asked, waiter) = self.asked(&self.caller);
-        self.engine.kms.submit_store(StoreJob::Rotate(asked, key.clone(), request));
+        self.engine
+            .kms
+            .submit_store(StoreJob::Rotate(asked, key.clone(), request));
         Self::got(waiter)
     }
 
@@ -198,10 +239,20 @@ impl Rig {
     pub fn doc(&self, key: &Kid) -> KeyDoc {
         let kms = &self.engine.kms;
         let index = kms.index.load();
-        index.keys.get(key).expect("the key").to_doc(&kms.origin, "test")
+        index
+            .keys
+            .get(key)
+            .expect("the key")
+            .to_doc(&kms.origin, "test")
     }
 
-    pub fn verify(&self, key: &Kid, version: Option<u32>, message: &[u8], signatures: &[Signature]) -> VerifyAnswer {
+    pub fn verify(
+        &self,
+        key: &Kid,
+        version: Option<u32>,
+        message: &[u8],
+        signatures: &[Signature],
+    ) -> VerifyAnswer {
         let request = VerifyRequest {
             key: key.clone(),
             version,

@@ -24,17 +24,29 @@ fn a_signature_verifies_and_its_leaf_says_so() {
         let doc = rig.create("app", alg, PayloadPolicy::Any, n as u128);
         assert_eq!((doc.head, doc.versions.len()), (1, 1));
         let born = leaf(&rig, doc.versions[0].receipt.index);
-        assert_eq!((born.op, born.version, born.key_op_counter), (Op::Create, Some(1), Some(1)));
+        assert_eq!(
+            (born.op, born.version, born.key_op_counter),
+            (Op::Create, Some(1), Some(1))
+        );
         let answer = signed(&rig.sign(SignRequest::message(doc.key.clone(), *b"hello")));
         assert_eq!((&answer.key, answer.version), (&doc.key, 1));
         assert!(rig.verify(&doc.key, None, b"hello", &answer.signatures).ok);
         assert!(!rig.verify(&doc.key, None, b"hullo", &answer.signatures).ok);
         let leaf = leaf(&rig, answer.receipt.index);
-        assert_eq!((leaf.op, leaf.result.as_str(), leaf.key_op_counter), (Op::Sign, "ok", Some(2)));
+        assert_eq!(
+            (leaf.op, leaf.result.as_str(), leaf.key_op_counter),
+            (Op::Sign, "ok", Some(2))
+        );
         assert_eq!(leaf.key, Some(doc.key.to_string()));
-        assert_eq!(leaf.input_sha256, Some(hex::encode(ron_crypto::hash::sha256(b"hello"))));
+        assert_eq!(
+            leaf.input_sha256,
+            Some(hex::encode(ron_crypto::hash::sha256(b"hello")))
+        );
         let signature = answer.signatures[0].signature.as_slice();
-        assert_eq!(leaf.output_sha256, Some(hex::encode(ron_crypto::hash::sha256(signature))));
+        assert_eq!(
+            leaf.output_sha256,
+            Some(hex::encode(ron_crypto::hash::sha256(signature)))
+        );
     }
     rig.stop();
 }
@@ -53,18 +65,26 @@ fn refusals_are_leaves_too() {
         assert_eq!((got.status, got.code().as_str()), (status, code));
         let leaf = leaf(&rig, size);
         let result = if status == 200 { "ok" } else { code };
-        assert_eq!((leaf.op, leaf.result.as_str(), leaf.actor.as_str()), (Op::Sign, result, "tester"));
+        assert_eq!(
+            (leaf.op, leaf.result.as_str(), leaf.actor.as_str()),
+            (Op::Sign, result, "tester")
+        );
     };
+    let pinned = |version: u32| SignRequest { version: Some(version), ..good.clone() };
+    let text = SignRequest::message(doc.key.clone(), *b"text");
+    let unknown = SignRequest { key: gone, ..good.clone() };
+    let empty = SignRequest { digest: None, ..good.clone() };
+    let remark = SignRequest { context: Some("a\nb".into()), ..good.clone() };
     check(good.clone(), 200, "ok");
-    check(SignRequest::message(doc.key.clone(), *b"text"), 403, "payload_refused");
-    check(SignRequest { key: gone, ..good.clone() }, 404, "not_found");
-    check(SignRequest { version: Some(2), ..good.clone() }, 404, "not_found");
-    check(SignRequest { version: Some(0), ..good.clone() }, 404, "not_found");
-    check(SignRequest { digest: None, ..good.clone() }, 400, "bad_request");
-    check(SignRequest { context: Some("a\nb".into()), ..good.clone() }, 400, "bad_request");
+    check(text, 403, "payload_refused");
+    check(unknown, 404, "not_found");
+    check(pinned(2), 404, "not_found");
+    check(pinned(0), 404, "not_found");
+    check(empty, 400, "bad_request");
+    check(remark, 400, "bad_request");
     rig.rotated(&doc.key);
-    check(SignRequest { version: Some(1), ..good.clone() }, 409, "version_not_head");
-    check(SignRequest { version: Some(2), ..good }, 200, "ok");
+    check(pinned(1), 409, "version_not_head");
+    check(pinned(2), 200, "ok");
     rig.stop();
 }
 
@@ -75,7 +95,11 @@ fn only_the_tenant_and_the_prefix_of_the_caller() {
     let request = SignRequest::message(doc.key.clone(), *b"x");
     let check = |tenant: &str, prefixes: Option<&[&str]>, status: u16| {
         let caller = principal(tenant, prefixes);
-        assert_eq!(rig.sign_as(&caller, request.clone()).status, status, "{tenant} {prefixes:?}");
+        assert_eq!(
+            rig.sign_as(&caller, request.clone()).status,
+            status,
+            "{tenant} {prefixes:?}"
+        );
     };
     check("ron", None, 200);
     check("ron", Some(&["ron/issuer/"]), 200);
@@ -103,24 +127,57 @@ fn an_operation_id_is_answered_once() {
     let other = create_request("other", Alg::EcdsaP256, PayloadPolicy::Any, 1);
     assert_eq!(rig.create_as(&rig.caller, other).status, 422);
 
-    let request = SignRequest { op_id: Some(op_id(9)), ..SignRequest::message(doc.key.clone(), *b"x") };
+    let request = SignRequest {
+        op_id: Some(op_id(9)),
+        ..SignRequest::message(doc.key.clone(), *b"x")
+    };
     let first = signed(&rig.sign(request.clone()));
     // P-256 signatures are randomised: the same bytes again prove that nothing was signed anew.
     assert_eq!(signed(&rig.sign(request.clone())), first);
     let size = rig.engine.kms.log_size();
     assert_eq!(signed(&rig.sign(request.clone())), first);
-    assert_eq!(rig.engine.kms.log_size(), size, "a repetition is no new operation");
-    let changed = SignRequest { context: Some("other".into()), ..request.clone() };
+    assert_eq!(
+        rig.engine.kms.log_size(),
+        size,
+        "a repetition is no new operation"
+    );
+    let changed = SignRequest {
+        context: Some("other".into()),
+        ..request.clone()
+    };
     assert_eq!(rig.sign(changed).status, 422);
     let stranger = principal("ron", Some(&["ron/manifest/"]));
-    assert_eq!(rig.sign_as(&stranger, request).status, 403, "a repetition needs the right too");
+    assert_eq!(
+        rig.sign_as(&stranger, request).status,
+        403,
+        "a repetition needs the right too"
+    );
 
-    let rotate = RotateRequest { expected_head: Some(1), op_id: Some(op_id(10)) };
+    let rotate = RotateRequest {
+        expected_head: Some(1),
+        op_id: Some(op_id(10)),
+    };
     let first: RotateAnswer = rig.rotate(&doc.key, rotate.clone()).json();
     let second: RotateAnswer = rig.rotate(&doc.key, rotate.clone()).json();
     assert_eq!((first.document.head, &first), (2, &second));
-    assert_eq!(rig.rotate(&doc.key, RotateRequest { expected_head: None, ..rotate }).status, 422);
-    let stale = rig.rotate(&doc.key, RotateRequest { expected_head: Some(1), op_id: None });
+    assert_eq!(
+        rig.rotate(
+            &doc.key,
+            RotateRequest {
+                expected_head: None,
+                ..rotate
+            }
+        )
+        .status,
+        422
+    );
+    let stale = rig.rotate(
+        &doc.key,
+        RotateRequest {
+            expected_head: Some(1),
+            op_id: None,
+        },
+    );
     assert_eq!((stale.status, stale.code().as_str()), (409, "stale_head"));
     rig.stop();
 }
@@ -132,14 +189,53 @@ fn what_cannot_be_made_is_refused() {
     let mut op = 100;
     let mut check = |request: CreateKey, status: u16, code: &str| {
         op += 1;
-        let got = rig.create_as(&rig.caller, CreateKey { op_id: op_id(op), ..request });
+        let got = rig.create_as(
+            &rig.caller,
+            CreateKey {
+                op_id: op_id(op),
+                ..request
+            },
+        );
         assert_eq!((got.status, got.code().as_str()), (status, code));
     };
-    check(CreateKey { alg: Alg::MlDsa65, ..good.clone() }, 400, "unsupported");
-    check(CreateKey { alg: Alg::Aes256Gcm, ..good.clone() }, 400, "unsupported");
-    check(CreateKey { exportable: true, ..good.clone() }, 400, "unsupported");
-    let jwt = JwtPolicy { typ: vec![], iss: "i".into(), aud: vec![], max_ttl_s: 1 };
-    check(CreateKey { payload: PayloadPolicy::Jwt(jwt), ..good }, 400, "bad_request");
+    check(
+        CreateKey {
+            alg: Alg::MlDsa65,
+            ..good.clone()
+        },
+        400,
+        "unsupported",
+    );
+    check(
+        CreateKey {
+            alg: Alg::Aes256Gcm,
+            ..good.clone()
+        },
+        400,
+        "unsupported",
+    );
+    check(
+        CreateKey {
+            exportable: true,
+            ..good.clone()
+        },
+        400,
+        "unsupported",
+    );
+    let jwt = JwtPolicy {
+        typ: vec![],
+        iss: "i".into(),
+        aud: vec![],
+        max_ttl_s: 1,
+    };
+    check(
+        CreateKey {
+            payload: PayloadPolicy::Jwt(jwt),
+            ..good
+        },
+        400,
+        "bad_request",
+    );
     rig.stop();
 }
 
@@ -147,7 +243,10 @@ fn what_cannot_be_made_is_refused() {
 fn a_batch_has_one_leaf_per_item_and_errors_per_item() {
     let rig = Rig::memory();
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
-    let item = |text: &str| SignItem { message: Some(text.as_bytes().into()), ..SignItem::default() };
+    let item = |text: &str| SignItem {
+        message: Some(text.as_bytes().into()),
+        ..SignItem::default()
+    };
     let size = rig.engine.kms.log_size();
     let op = Some(op_id(5));
     let answer = rig.sign_batch(SignBatch {
@@ -155,28 +254,79 @@ fn a_batch_has_one_leaf_per_item_and_errors_per_item() {
         version: None,
         items: vec![
             item("a"),
-            SignItem { version: Some(9), ..item("b") },
-            SignItem { op_id: op, ..item("c") },
-            SignItem { op_id: op, ..item("c") },
+            SignItem {
+                version: Some(9),
+                ..item("b")
+            },
+            SignItem {
+                op_id: op,
+                ..item("c")
+            },
+            SignItem {
+                op_id: op,
+                ..item("c")
+            },
             SignItem::default(),
             item("d"),
         ],
     });
-    let codes: Vec<_> = answer.results.iter().map(|r| r.error.as_ref().map(|e| e.code.as_str())).collect();
-    assert_eq!(codes, [None, Some("not_found"), None, Some("in_flight"), Some("bad_request"), None]);
-    let indexes: Vec<_> = answer.results.iter().filter_map(|r| Some(r.answer.as_ref()?.receipt.index)).collect();
+    let codes: Vec<_> = answer
+        .results
+        .iter()
+        .map(|r| r.error.as_ref().map(|e| e.code.as_str()))
+        .collect();
+    assert_eq!(
+        codes,
+        [
+            None,
+            Some("not_found"),
+            None,
+            Some("in_flight"),
+            Some("bad_request"),
+            None
+        ]
+    );
+    let indexes: Vec<_> = answer
+        .results
+        .iter()
+        .filter_map(|r| Some(r.answer.as_ref()?.receipt.index))
+        .collect();
     assert_eq!(indexes, [size, size + 2, size + 4]);
-    assert_eq!(rig.engine.kms.log_size(), size + 5, "no leaf for the one that was in flight");
+    assert_eq!(
+        rig.engine.kms.log_size(),
+        size + 5,
+        "no leaf for the one that was in flight"
+    );
     for (at, text) in [(0, "a"), (2, "c"), (5, "d")] {
         let answer = answer.results[at].answer.as_ref().expect("signed");
-        assert!(rig.verify(&doc.key, None, text.as_bytes(), &answer.signatures).ok, "{text}");
+        assert!(
+            rig.verify(&doc.key, None, text.as_bytes(), &answer.signatures)
+                .ok,
+            "{text}"
+        );
     }
-    let full = SignBatch { key: Some(doc.key.clone()), version: None, items: vec![item("x"); 1000] };
+    rig.stop();
+}
+
+#[test]
+fn a_full_batch_is_one_append() {
+    let rig = Rig::memory();
+    let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
+    let item = |text: &str| SignItem { message: Some(text.as_bytes().into()), ..SignItem::default() };
+    let full = SignBatch {
+        key: Some(doc.key.clone()),
+        version: None,
+        items: vec![item("x"); 1000],
+    };
     let syncs = rig.disk.syncs();
     let answer = rig.sign_batch(full);
     assert!(answer.results.iter().all(|r| r.answer.is_some()));
     // One sync for the batch; a checkpoint may add its own (file and directory).
-    assert!(rig.disk.syncs() - syncs <= 4, "{} syncs", rig.disk.syncs() - syncs);
+    assert!(
+        rig.disk.syncs() - syncs <= 4,
+        "{} syncs",
+        rig.disk.syncs() - syncs
+    );
     rig.stop();
 }
 
@@ -193,7 +343,9 @@ fn no_answer_mixes_two_versions() {
             }
         } else {
             while rig.doc(&doc.key).head <= ROTATIONS {
-                seen.push(signed(&rig.sign(SignRequest::message(doc.key.clone(), *b"race"))));
+                seen.push(signed(
+                    &rig.sign(SignRequest::message(doc.key.clone(), *b"race")),
+                ));
             }
         }
         seen
@@ -204,25 +356,45 @@ fn no_answer_mixes_two_versions() {
     for answer in answers.iter().flatten() {
         let version = last.version(answer.version).expect("published");
         let public = PublicKey::from_raw(Alg::Ed25519, version.public_key.as_slice()).expect("32");
-        let raw = answer.signatures[0].signature.as_slice().try_into().expect("64");
-        assert!(public.verify(b"race", raw), "signature labelled v{} is of another version", answer.version);
-        assert_eq!(leaf(&rig, answer.receipt.index).version, Some(answer.version));
+        let raw = answer.signatures[0]
+            .signature
+            .as_slice()
+            .try_into()
+            .expect("64");
+        assert!(
+            public.verify(b"race", raw),
+            "signature labelled v{} is of another version",
+            answer.version
+        );
+        assert_eq!(
+            leaf(&rig, answer.receipt.index).version,
+            Some(answer.version)
+        );
         versions.insert(answer.version);
     }
-    assert!(versions.len() > 3, "the race did not happen: only versions {versions:?}");
+    assert!(
+        versions.len() > 3,
+        "the race did not happen: only versions {versions:?}"
+    );
     rig.stop();
 }
 
 #[test]
 fn a_checkpoint_key_never_signs_a_shrinking_log() {
     let rig = Rig::memory();
-    let policy = PayloadPolicy::Note(NotePolicy { origin: "example.org/log".into() });
+    let policy = PayloadPolicy::Note(NotePolicy {
+        origin: "example.org/log".into(),
+    });
     let doc = rig.create("note", Alg::Ed25519, policy, 1);
     let note = |size: u64, root: &str| {
         let text = format!("example.org/log\n{size}\n{root}\n");
-        rig.sign(SignRequest::message(doc.key.clone(), text.into_bytes())).status
+        rig.sign(SignRequest::message(doc.key.clone(), text.into_bytes()))
+            .status
     };
-    let (one, two) = (format!("{}=", "A".repeat(43)), format!("{}E=", "A".repeat(42)));
+    let (one, two) = (
+        format!("{}=", "A".repeat(43)),
+        format!("{}E=", "A".repeat(42)),
+    );
     assert_eq!(note(5, &one), 200);
     assert_eq!(note(5, &one), 200, "the same head again");
     assert_eq!(note(5, &two), 409, "another root at the same size");
@@ -231,8 +403,14 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
     rig.rotated(&doc.key);
     assert_eq!(note(8, &two), 409, "a rotation does not forget");
     assert_eq!(note(10, &two), 200);
-    let text = rig.sign(SignRequest::message(doc.key.clone(), b"example.org/log\nwords\n".to_vec()));
-    assert_eq!(text.status, 200, "other notes of the origin are not counted");
+    let text = rig.sign(SignRequest::message(
+        doc.key.clone(),
+        b"example.org/log\nwords\n".to_vec(),
+    ));
+    assert_eq!(
+        text.status, 200,
+        "other notes of the origin are not counted"
+    );
     let batch = SignBatch {
         key: Some(doc.key.clone()),
         version: None,
@@ -241,7 +419,12 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
             ..SignItem::default()
         }],
     };
-    let error = rig.sign_batch(batch).results.remove(0).error.expect("refused");
+    let error = rig
+        .sign_batch(batch)
+        .results
+        .remove(0)
+        .error
+        .expect("refused");
     assert_eq!(error.code, "unsupported");
     rig.stop();
 }
@@ -274,8 +457,16 @@ fn a_full_audit_queue_answers_429_after_the_reserve_wait() {
     let size = kms.log_size();
     let got = rig.sign(SignRequest::message(doc.key.clone(), *b"x"));
     assert_eq!((got.status, got.code().as_str()), (429, "busy"));
-    assert_eq!(kms.log_size(), size, "nothing was signed, nothing was logged");
+    assert_eq!(
+        kms.log_size(),
+        size,
+        "nothing was signed, nothing was logged"
+    );
     drop(held);
-    assert_eq!(rig.sign(SignRequest::message(doc.key.clone(), *b"x")).status, 200);
+    assert_eq!(
+        rig.sign(SignRequest::message(doc.key.clone(), *b"x"))
+            .status,
+        200
+    );
     rig.stop();
 }

@@ -15,7 +15,11 @@ use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 
 fn open(dir: &Path) -> Result<KeyStore, StoreError> {
-    KeyStore::open(&file_settings(dir), Arc::new(SeededRandom::new(3)), Timestamp(1))
+    KeyStore::open(
+        &file_settings(dir),
+        Arc::new(SeededRandom::new(3)),
+        Timestamp(1),
+    )
 }
 
 fn database(dir: &Path) -> Connection {
@@ -24,7 +28,10 @@ fn database(dir: &Path) -> Connection {
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("dir");
-    for entry in std::fs::read_dir(from).expect("dir").map(|e| e.expect("entry")) {
+    for entry in std::fs::read_dir(from)
+        .expect("dir")
+        .map(|e| e.expect("entry"))
+    {
         let target = to.join(entry.file_name());
         if entry.file_type().expect("type").is_dir() {
             copy(&entry.path(), &target);
@@ -61,58 +68,65 @@ fn keys_and_operation_ids_survive_a_restart() {
     rig.stop();
 }
 
+/// Changes a copy of the store with SQL and says why it does not open.
+fn refusal_after(dir: &Path, what: &str, change: &str) -> String {
+    let copied = tempfile::tempdir().expect("dir");
+    copy(dir, copied.path());
+    let db = database(copied.path());
+    db.execute_batch(change).unwrap_or_else(|e| panic!("{what}: {e}"));
+    drop(db);
+    let error = open(copied.path()).err();
+    error.unwrap_or_else(|| panic!("{what}: was opened")).to_string()
+}
+
 #[test]
-fn one_changed_byte_is_refused_by_name() {
+fn one_changed_byte_of_a_sealed_key_is_refused_by_name() {
     let dir = tempfile::tempdir().expect("dir");
     let docs = with_keys(dir.path());
     let kid = docs[0].key.to_string();
-    let check = |what: &str, word: &str, change: &dyn Fn(&Connection)| {
-        let copied = tempfile::tempdir().expect("dir");
-        copy(dir.path(), copied.path());
-        let db = database(copied.path());
-        change(&db);
-        drop(db);
-        let error = open(copied.path()).err().unwrap_or_else(|| panic!("{what}: was opened"));
-        assert!(error.to_string().contains(word), "{what}: {error}");
-    };
-    let flip = |db: &Connection, sql_get: &str, sql_set: &str, at: usize| {
-        let mut blob: Vec<u8> = db.query_row(sql_get, [&kid], |r| r.get(0)).expect("blob");
-        blob[at] ^= 1;
-        assert_eq!(db.execute(sql_set, params![blob, kid]).expect("set"), 1);
-    };
-    const GET: &str = "SELECT sealed FROM versions WHERE kid = ?1 AND number = 2";
-    const SET: &str = "UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = 2";
-    for at in [0, 5, 40, 100, 140, 180] {
-        check("sealed key", &format!("{kid}#v2"), &|db| flip(db, GET, SET, at));
+    let sql = "SELECT sealed FROM versions WHERE kid = ?1 AND number = 2";
+    let sealed: Vec<u8> = database(dir.path()).query_row(sql, [&kid], |r| r.get(0)).expect("blob");
+    for at in (0..sealed.len()).step_by(17).chain([sealed.len() - 1]) {
+        let mut bad = sealed.clone();
+        bad[at] ^= 1;
+        let bad = hex::encode(bad);
+        let change = format!("UPDATE versions SET sealed = x'{bad}' WHERE kid = '{kid}' AND number = 2");
+        let error = refusal_after(dir.path(), "one byte", &change);
+        assert!(error.contains(&format!("{kid}#v2")), "byte {at}: {error}");
     }
-    check("metadata", &kid, &|db| {
-        flip(db, "SELECT meta FROM keys WHERE kid = ?1", "UPDATE keys SET meta = ?1 WHERE kid = ?2", 20);
-    });
-    check("policy", &kid, &|db| {
-        let set = "UPDATE keys SET meta = CAST(replace(CAST(meta AS TEXT), 'digest', 'any') AS BLOB) WHERE kid = ?1";
-        assert_eq!(db.execute(set, [&kid]).expect("set"), 1);
-    });
-    check("a key removed", "changed from outside", &|db| {
-        db.execute("DELETE FROM keys WHERE kid = ?1", [&kid]).expect("set");
-        db.execute("DELETE FROM versions WHERE kid = ?1", [&kid]).expect("set");
-    });
-    check("a version removed", &kid, &|db| {
-        db.execute("DELETE FROM versions WHERE kid = ?1 AND number = 2", [&kid]).expect("set");
-    });
-    check("versions swapped", &format!("{kid}#v1"), &|db| {
-        let other: Vec<u8> = db.query_row(GET, [&kid], |r| r.get(0)).expect("blob");
-        db.execute("UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = 1", params![other, kid]).expect("set");
-    });
-    check("store version", "changed from outside", &|db| {
-        db.execute("UPDATE store SET version = version - 1", []).expect("set");
-    });
-    check("log key", "ron-kms/log-key#v1", &|db| {
-        let mut blob: Vec<u8> = db.query_row("SELECT log_key FROM store", [], |r| r.get(0)).expect("blob");
-        let last = blob.len() - 1;
-        blob[last] ^= 0x80;
-        db.execute("UPDATE store SET log_key = ?1", [blob]).expect("set");
-    });
     open(dir.path()).map(drop).expect("the original still opens");
+}
+
+#[test]
+fn rows_cannot_be_changed_removed_or_moved() {
+    let dir = tempfile::tempdir().expect("dir");
+    let docs = with_keys(dir.path());
+    let kid = docs[0].key.to_string();
+    let check = |what: &str, change: &str, word: &str| {
+        let error = refusal_after(dir.path(), what, &change.replace("KID", &kid));
+        assert!(error.contains(&word.replace("KID", &kid)), "{what}: {error}");
+    };
+    check(
+        "policy widened",
+        "UPDATE keys SET meta = CAST(replace(CAST(meta AS TEXT), 'digest', 'any') AS BLOB) WHERE kid = 'KID'",
+        "KID",
+    );
+    check("MAC changed", "UPDATE keys SET mac = zeroblob(32) WHERE kid = 'KID'", "KID");
+    check(
+        "key removed",
+        "DELETE FROM keys WHERE kid = 'KID'; DELETE FROM versions WHERE kid = 'KID'",
+        "changed from outside",
+    );
+    check("version removed", "DELETE FROM versions WHERE kid = 'KID' AND number = 2", "KID");
+    check(
+        "versions moved",
+        "UPDATE versions SET sealed = (SELECT sealed FROM versions WHERE kid = 'KID' AND number = 2) \
+         WHERE kid = 'KID' AND number = 1",
+        "KID#v1",
+    );
+    check("version counter", "UPDATE store SET version = version - 1", "changed from outside");
+    check("log key", "UPDATE store SET log_key = log_key || x'00'", "ron-kms/log-key#v1");
+    check("origin", "UPDATE store SET log_origin = 'elsewhere'", "changed from outside");
 }
 
 #[test]
@@ -134,10 +148,19 @@ fn the_seal_key_must_be_the_right_one_and_private() {
         std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(mode)).expect("chmod");
     };
     mode(0o644);
-    assert!(open(dir.path()).err().expect("refused").to_string().contains("chmod 600"));
+    assert!(
+        open(dir.path())
+            .err()
+            .expect("refused")
+            .to_string()
+            .contains("chmod 600")
+    );
     mode(0o600);
     std::fs::remove_file(&key_file).expect("removes");
-    assert!(open(dir.path()).is_err(), "a lost seal key is not replaced by a new one");
+    assert!(
+        open(dir.path()).is_err(),
+        "a lost seal key is not replaced by a new one"
+    );
     std::fs::write(&key_file, &good).expect("writes");
     mode(0o600);
     open(dir.path()).map(drop).expect("opens");
@@ -150,7 +173,13 @@ fn a_passphrase_seals_too() {
     let secret = dir.path().join("passphrase");
     let write = |text: &str| {
         let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&secret).expect("opens");
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&secret)
+            .expect("opens");
         std::io::Write::write_all(&mut file, text.as_bytes()).expect("writes");
     };
     let data = dir.path().join("data");
@@ -179,9 +208,20 @@ fn a_crash_between_store_and_log_is_mended_at_start() {
             version: Some(3),
             ..Leaf::service(Op::Rotate, "crash", 0)
         };
-        let op = OpRow { tenant: kid.tenant.clone(), op_id: op_id(77), body: [1; 32], now: Timestamp(9) };
-        store.commit(new, &op, &leaf.to_bytes(), 0).expect("commits");
-        assert_eq!(store.key(&kid).expect("key").head().number, 2, "invisible without its leaf");
+        let op = OpRow {
+            tenant: kid.tenant.clone(),
+            op_id: op_id(77),
+            body: [1; 32],
+            now: Timestamp(9),
+        };
+        store
+            .commit(new, &op, &leaf.to_bytes(), 0)
+            .expect("commits");
+        assert_eq!(
+            store.key(&kid).expect("key").head().number,
+            2,
+            "invisible without its leaf"
+        );
         drop(store);
         if leaf_was_written {
             // The first start writes the leaf and settles; undo the settling as a crash would.
@@ -190,23 +230,34 @@ fn a_crash_between_store_and_log_is_mended_at_start() {
             let birth = store.key(&kid).expect("key").head().birth;
             drop(store);
             let db = database(dir.path());
-            db.execute("UPDATE versions SET birth = NULL WHERE number = 3", []).expect("set");
+            db.execute("UPDATE versions SET birth = NULL WHERE number = 3", [])
+                .expect("set");
             let before = docs.len() as i64 + 1;
             db.execute(
                 "INSERT INTO outbox VALUES (1, 'ron', ?1, ?2, 3, ?3, 0, ?4)",
-                params![op_id(77).to_string(), kid.to_string(), leaf.to_bytes(), before],
+                params![
+                    op_id(77).to_string(),
+                    kid.to_string(),
+                    leaf.to_bytes(),
+                    before
+                ],
             )
             .expect("set");
             drop(db);
             let rig = Rig::file(dir.path()).expect("starts");
-            assert_eq!(rig.doc(&kid).versions[2].receipt.index, birth, "found, not written again");
+            assert_eq!(
+                rig.doc(&kid).versions[2].receipt.index,
+                birth,
+                "found, not written again"
+            );
             rig.stop();
         }
         let rig = Rig::file(dir.path()).expect("starts");
         let doc = rig.doc(&kid);
         assert_eq!((doc.head, doc.versions.len()), (3, 3));
         let reader = rig.engine.reader.as_ref().expect("log");
-        let born = Leaf::parse(&reader.entry(doc.versions[2].receipt.index).expect("leaf")).expect("leaf");
+        let born =
+            Leaf::parse(&reader.entry(doc.versions[2].receipt.index).expect("leaf")).expect("leaf");
         assert_eq!((born.op, born.version), (Op::Rotate, Some(3)));
         rig.stop();
         let store = open(dir.path()).expect("opens");

@@ -94,19 +94,36 @@ impl Done {
     /// The leaves are durable, the first at `index` of the log `origin`.
     pub fn complete(self, origin: &str, index: u64) {
         match self {
-            Self::Sign { responder, mut answer, ticket, timing } => {
-                answer.receipt = LogReceipt { log: origin.to_owned(), index };
+            Self::Sign {
+                responder,
+                mut answer,
+                ticket,
+                timing,
+            } => {
+                answer.receipt = LogReceipt {
+                    log: origin.to_owned(),
+                    index,
+                };
                 timing.count("sign", answer.key.alg.as_str(), OK);
                 responder.send(Response::json(200, &*answer));
                 if let Some(ticket) = ticket {
                     ticket.settle(&Arc::new(*answer));
                 }
             }
-            Self::Batch { responder, items, timing } => {
+            Self::Batch {
+                responder,
+                items,
+                timing,
+            } => {
                 let results = settle_items(items, origin, index, &timing);
                 responder.send(Response::json(200, &SignBatchAnswer { results }));
             }
-            Self::Refused { responder, refusal, label, timing } => {
+            Self::Refused {
+                responder,
+                refusal,
+                label,
+                timing,
+            } => {
                 timing.count(label.0, label.1, refusal.why.code());
                 responder.send(Problem::from(refusal));
             }
@@ -121,7 +138,9 @@ impl Done {
     pub fn fail(self) {
         let down = || Problem::from(Refusal::audit_down());
         match self {
-            Self::Sign { responder, .. } | Self::Batch { responder, .. } | Self::Refused { responder, .. } => {
+            Self::Sign { responder, .. }
+            | Self::Batch { responder, .. }
+            | Self::Refused { responder, .. } => {
                 responder.send(down());
             }
             Self::Logged => {}
@@ -136,7 +155,10 @@ fn settle_items(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> 
     let mut index = first;
     let mut next = || {
         index += 1;
-        LogReceipt { log: origin.to_owned(), index: index - 1 }
+        LogReceipt {
+            log: origin.to_owned(),
+            index: index - 1,
+        }
     };
     let one = |item: Item| match item {
         Item::Signed(mut answer, ticket) => {
@@ -159,10 +181,16 @@ fn settle_items(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> 
 
 /// A batch result with a signature.
 pub fn signed(answer: SignAnswer) -> SignResult {
-    SignResult { answer: Some(answer), error: None }
+    SignResult {
+        answer: Some(answer),
+        error: None,
+    }
 }
 
 /// A batch result without one.
 pub fn failed(error: ItemError) -> SignResult {
-    SignResult { answer: None, error: Some(error) }
+    SignResult {
+        answer: None,
+        error: Some(error),
+    }
 }

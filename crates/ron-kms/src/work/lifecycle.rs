@@ -56,6 +56,14 @@ struct Answer {
     location: Option<String>,
 }
 
+/// How a change starts.
+enum Begun {
+    /// It was done before.
+    Seen(Answer),
+    /// It is new, and there is room for its leaf.
+    New(Vec<Credit>),
+}
+
 /// What a change is about, for its leaf and its idempotency row.
 struct Change<'a> {
     op: Op,
@@ -91,22 +99,22 @@ impl Lifecycle {
         let mut leaf = leaf_of(Op::Create, &asked, request.op_id, &body);
         leaf.alg = Some(request.alg.as_str().to_owned());
         leaf.purpose = Some(request.purpose.to_string());
-        let change = Change { op: Op::Create, op_id: request.op_id, body, asked: &asked };
-        let done = self.admit_change(&change).and_then(|seen| {
-            if let Some(answer) = seen {
-                return Ok(Ok(answer));
-            }
-            let credits = self.kms.admit(&asked, 1)?;
-            Ok(Err(credits))
-        });
-        let credits = match done {
-            Ok(Ok(answer)) => return respond(asked, answer),
-            Ok(Err(credits)) => credits,
+        let change = Change {
+            op: Op::Create,
+            op_id: request.op_id,
+            body,
+            asked: &asked,
+        };
+        let credits = match self.begin(&change, &kid) {
+            Ok(Begun::Seen(answer)) => return respond(asked, answer),
+            Ok(Begun::New(credits)) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
         let result = self.check_create(&asked, request, &kid).and_then(|()| {
             let now = Timestamp(self.kms.clock.unix_ms());
-            self.store.new_key(&kid, request.payload.clone(), now).ok_or_else(unsupported)
+            self.store
+                .new_key(&kid, request.payload.clone(), now)
+                .ok_or_else(unsupported)
         });
         match result {
             Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
@@ -125,25 +133,20 @@ impl Lifecycle {
         leaf.alg = Some(kid.alg.as_str().to_owned());
         leaf.purpose = Some(kid.purpose.to_string());
         leaf.key = Some(kid.to_string());
-        let change = Change { op: Op::Rotate, op_id, body, asked: &asked };
-        // Whoever may not use the key learns nothing from an operation id either.
-        let permitted = may_use(&asked.caller, kid);
-        let seen = match &permitted {
-            Ok(()) => self.admit_change(&change),
-            Err(_) => Ok(None),
+        let change = Change {
+            op: Op::Rotate,
+            op_id,
+            body,
+            asked: &asked,
         };
-        let credits = match seen {
-            Ok(Some(answer)) => return respond(asked, answer),
-            Ok(None) => self.kms.admit(&asked, 1),
-            Err(refusal) => Err(refusal),
-        };
-        let credits = match credits {
-            Ok(credits) => credits,
+        let credits = match self.begin(&change, kid) {
+            Ok(Begun::Seen(answer)) => return respond(asked, answer),
+            Ok(Begun::New(credits)) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
         let counted = self.store.key(kid).is_some();
         let now = Timestamp(self.kms.clock.unix_ms());
-        let result = permitted
+        let result = may_use(&asked.caller, kid)
             .and_then(|()| check_rotate(self.store.key(kid), request))
             .and_then(|()| self.store.next_version(kid, now).ok_or_else(unsupported));
         match result {
@@ -163,7 +166,10 @@ impl Lifecycle {
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
         if asked.deadline.expired() {
-            let late = Refusal::new(Why::DeadlineExceeded, "the request waited too long; nothing was done");
+            let late = Refusal::new(
+                Why::DeadlineExceeded,
+                "the request waited too long; nothing was done",
+            );
             return self.kms.refuse_unlogged(asked, &late);
         }
         let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
@@ -174,6 +180,18 @@ impl Lifecycle {
         }
     }
 
+    /// The answer that this operation id got before, or room for the leaf of a new operation.
+    /// Whoever may not use the key learns nothing from an operation id: that goes on to its
+    /// refusal, which is a leaf.
+    fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Begun, Refusal> {
+        if may_use(&change.asked.caller, kid).is_ok()
+            && let Some(answer) = self.admit_change(change)?
+        {
+            return Ok(Begun::Seen(answer));
+        }
+        self.kms.admit(change.asked, 1).map(Begun::New)
+    }
+
     /// Refuses while nothing can be changed; otherwise the answer this operation id got before,
     /// if any.
     fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
@@ -182,7 +200,10 @@ impl Lifecycle {
         }
         let now = Timestamp(self.kms.clock.unix_ms());
         let tenant = &change.asked.caller.tenant;
-        let seen = self.store.seen_op(tenant, change.op_id, now).map_err(|e| self.store_failed(&e))?;
+        let seen = self
+            .store
+            .seen_op(tenant, change.op_id, now)
+            .map_err(|e| self.store_failed(&e))?;
         match seen {
             None => Ok(None),
             Some(seen) if seen.body != change.body => Err(Refusal::new(
@@ -190,8 +211,15 @@ impl Lifecycle {
                 "this op_id was used with another body within 24 hours; use a new one",
             )),
             Some(seen) => match seen.answer {
-                Some(json) => Ok(Some(Answer { status: status_of(change.op), json, location: None })),
-                None => Err(Refusal::new(Why::InFlight, "the operation with this op_id is not finished")),
+                Some(json) => Ok(Some(Answer {
+                    status: status_of(change.op),
+                    json,
+                    location: None,
+                })),
+                None => Err(Refusal::new(
+                    Why::InFlight,
+                    "the operation with this op_id is not finished",
+                )),
             },
         }
     }
@@ -202,7 +230,10 @@ impl Lifecycle {
             return Err(unsupported());
         }
         if request.exportable {
-            return Err(Refusal::new(Why::Unsupported, "this backend makes no exportable keys"));
+            return Err(Refusal::new(
+                Why::Unsupported,
+                "this backend makes no exportable keys",
+            ));
         }
         payload::check_policy(&request.payload)
     }
@@ -227,26 +258,51 @@ impl Lifecycle {
             version_before: self.store.version(),
         };
         let now = Timestamp(self.kms.clock.unix_ms());
-        let op = OpRow { tenant: pending.tenant.clone(), op_id: change.op_id, body: change.body, now };
-        self.store.commit(new, &op, &pending.leaf, pending.log_size).map_err(|e| self.store_failed(&e))?;
+        let op = OpRow {
+            tenant: pending.tenant.clone(),
+            op_id: change.op_id,
+            body: change.body,
+            now,
+        };
+        self.store
+            .commit(new, &op, &pending.leaf, pending.log_size)
+            .map_err(|e| self.store_failed(&e))?;
         let mut draft = Draft::new(leaf, true);
         draft.store_version_after = Some(self.store.version());
         let (to, from) = reply();
-        self.kms.enter(Entry { drafts: vec![draft], done: Done::Change(to), credits });
+        self.kms.enter(Entry {
+            drafts: vec![draft],
+            done: Done::Change(to),
+            credits,
+        });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
             // The change is stored but its leaf is not known to be durable: the next start
             // settles it. Until then nothing more is changed.
             self.stopped = true;
-            self.ready.missing("store", "a change waits for its audit leaf; restart to settle it");
+            self.ready.missing(
+                "store",
+                "a change waits for its audit leaf; restart to settle it",
+            );
             return Err(Refusal::audit_down());
         };
-        let json = settle(&mut self.store, &pending, change.op, birth, &self.kms.origin, self.kms.settings.backend.as_str())
-            .map_err(|e| self.store_failed(&e))?;
+        let json = settle(
+            &mut self.store,
+            &pending,
+            change.op,
+            birth,
+            &self.kms.origin,
+            self.kms.settings.backend.as_str(),
+        )
+        .map_err(|e| self.store_failed(&e))?;
         let index = self.store.index();
         self.kms.metrics.show_keys(&index);
         self.kms.index.store(index);
         let location = (change.op == Op::Create).then(|| format!("/v1/kms/keys/{}", pending.kid));
-        Ok(Answer { status: status_of(change.op), json, location })
+        Ok(Answer {
+            status: status_of(change.op),
+            json,
+            location,
+        })
     }
 
     fn finish(&self, asked: Asked, op: Op, alg: &'static str, outcome: Result<Answer, Refusal>) {
@@ -258,24 +314,49 @@ impl Lifecycle {
             }
             Err(refusal) => {
                 timing.count(op.as_str(), alg, refusal.why.code());
-                asked.responder.send(ron_proto::problem::Problem::from(refusal));
+                asked
+                    .responder
+                    .send(ron_proto::problem::Problem::from(refusal));
             }
         }
     }
 
     /// A refused operation is a leaf too.
-    fn refuse(&self, asked: Asked, mut leaf: Leaf, counted: bool, refusal: Refusal, credits: Vec<Credit>) {
+    fn refuse(
+        &self,
+        asked: Asked,
+        mut leaf: Leaf,
+        counted: bool,
+        refusal: Refusal,
+        credits: Vec<Credit>,
+    ) {
         refusal.why.code().clone_into(&mut leaf.result);
         let timing = self.kms.timing(&asked);
-        let alg = leaf.alg.as_deref().and_then(|a| a.parse().ok()).map_or("none", ron_proto::values::Alg::as_str);
+        let alg = leaf
+            .alg
+            .as_deref()
+            .and_then(|a| a.parse().ok())
+            .map_or("none", ron_proto::values::Alg::as_str);
         let label = (leaf.op.as_str(), alg);
-        let done = Done::Refused { responder: asked.responder, refusal, label, timing };
-        self.kms.enter(Entry { drafts: vec![Draft::new(leaf, counted)], done, credits });
+        let done = Done::Refused {
+            responder: asked.responder,
+            refusal,
+            label,
+            timing,
+        };
+        self.kms.enter(Entry {
+            drafts: vec![Draft::new(leaf, counted)],
+            done,
+            credits,
+        });
     }
 
     fn store_failed(&mut self, error: &StoreError) -> Refusal {
         self.stopped = true;
-        self.ready.missing("store", "the key store cannot be written; restart after mending it");
+        self.ready.missing(
+            "store",
+            "the key store cannot be written; restart after mending it",
+        );
         tracing::error!(event = "store_failed", %error);
         store_down()
     }
@@ -306,9 +387,14 @@ impl CheckpointGate for Remember<'_> {
                     "this key has signed a checkpoint that this one does not extend",
                 ));
             }
-            lifecycle.store.advance_note(&key.kid, to).map_err(|e| lifecycle.store_failed(&e))?;
+            lifecycle
+                .store
+                .advance_note(&key.kid, to)
+                .map_err(|e| lifecycle.store_failed(&e))?;
         }
-        Ok(Gate::Sign { store_version_after: lifecycle.store.version() })
+        Ok(Gate::Sign {
+            store_version_after: lifecycle.store.version(),
+        })
     }
 }
 
@@ -341,7 +427,10 @@ pub fn settle(
         Op::Rotate => to_json(&RotateAnswer {
             op_id: pending.op_id,
             document,
-            receipt: LogReceipt { log: origin.to_owned(), index: birth },
+            receipt: LogReceipt {
+                log: origin.to_owned(),
+                index: birth,
+            },
         }),
         _ => to_json(&document),
     };
@@ -379,12 +468,18 @@ fn status_of(op: Op) -> u16 {
 }
 
 fn unsupported() -> Refusal {
-    Refusal::new(Why::Unsupported, "no configured backend makes keys of this algorithm; ed25519 and ecdsa-p256 are offered unless `algs` says less")
+    Refusal::new(
+        Why::Unsupported,
+        "no configured backend makes keys of this algorithm; ed25519 and ecdsa-p256 are offered unless `algs` says less",
+    )
 }
 
 fn store_down() -> Refusal {
     let detail = "the key store cannot be written, so no key is made or changed; see /readyz";
-    Refusal { retry_after_s: 5, ..Refusal::new(Why::StoreUnavailable, detail) }
+    Refusal {
+        retry_after_s: 5,
+        ..Refusal::new(Why::StoreUnavailable, detail)
+    }
 }
 
 /// SHA-256 over the operation's name, its key and its canonical body.

@@ -126,13 +126,18 @@ impl Kms {
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
             Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
         };
-        let (StoreJob::Create(asked, _) | StoreJob::Rotate(asked, ..) | StoreJob::Checkpoint(asked, ..)) = job;
+        let (StoreJob::Create(asked, _)
+        | StoreJob::Rotate(asked, ..)
+        | StoreJob::Checkpoint(asked, ..)) = job;
         self.refuse_unlogged(asked, &refusal);
     }
 
     /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.
     pub fn refuse_unlogged(&self, asked: Asked, refusal: &Refusal) {
-        self.metrics.rejects.with_label_values(&[refusal.why.code()]).inc();
+        self.metrics
+            .rejects
+            .with_label_values(&[refusal.why.code()])
+            .inc();
         asked.responder.send(Problem::from(refusal.clone()));
     }
 
@@ -148,9 +153,14 @@ impl Kms {
         if !self.health.is_ok() {
             return Err(Refusal::audit_down());
         }
-        let until = asked.deadline.earlier(Deadline::within(self.settings.reserve_wait));
+        let until = asked
+            .deadline
+            .earlier(Deadline::within(self.settings.reserve_wait));
         let busy = || {
-            self.metrics.rejects.with_label_values(&["audit_queue_full"]).inc();
+            self.metrics
+                .rejects
+                .with_label_values(&["audit_queue_full"])
+                .inc();
             Refusal::busy(self.audit_tx.retry_after_s())
         };
         // Held only while gathering, so that two batches never hold half of what each needs.
@@ -160,7 +170,10 @@ impl Kms {
         };
         let mut credits = Vec::with_capacity(leaves);
         for _ in 0..leaves {
-            let credit = self.credits.try_acquire().or_else(|| self.credits.acquire(until));
+            let credit = self
+                .credits
+                .try_acquire()
+                .or_else(|| self.credits.acquire(until));
             credits.push(credit.ok_or_else(busy)?);
         }
         Ok(credits)
@@ -179,10 +192,16 @@ impl Kms {
 
     /// Writes a leaf about the service itself, as soon as there is room for it.
     pub fn log_service(&self, op: Op, context: &str) -> Result<(), Refusal> {
-        let credit = self.credits.acquire(Deadline::within(self.settings.reserve_wait));
+        let credit = self
+            .credits
+            .acquire(Deadline::within(self.settings.reserve_wait));
         let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
         let drafts = vec![Draft::new(Leaf::service(op, context, 0), false)];
-        self.enter(Entry { drafts, done: Done::Logged, credits: vec![credit] });
+        self.enter(Entry {
+            drafts,
+            done: Done::Logged,
+            credits: vec![credit],
+        });
         Ok(())
     }
 

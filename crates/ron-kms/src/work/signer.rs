@@ -30,7 +30,10 @@ struct NotInBatch;
 
 impl CheckpointGate for NotInBatch {
     fn pass(&mut self, _: &Key, _: &note::Checkpoint) -> Result<Gate, Refusal> {
-        Err(Refusal::new(Why::Unsupported, "checkpoints are signed one at a time; use /sign"))
+        Err(Refusal::new(
+            Why::Unsupported,
+            "checkpoints are signed one at a time; use /sign",
+        ))
     }
 }
 
@@ -82,13 +85,27 @@ impl Kms {
         let timing = self.timing(&asked);
         let responder = asked.responder;
         let done = match outcome.result {
-            Ok(answer) => Done::Sign { responder, answer: Box::new(answer), ticket, timing },
+            Ok(answer) => Done::Sign {
+                responder,
+                answer: Box::new(answer),
+                ticket,
+                timing,
+            },
             Err(refusal) => {
                 let label = ("sign", task.key.alg.as_str());
-                Done::Refused { responder, refusal, label, timing }
+                Done::Refused {
+                    responder,
+                    refusal,
+                    label,
+                    timing,
+                }
             }
         };
-        self.enter(Entry { drafts: vec![outcome.draft], done, credits });
+        self.enter(Entry {
+            drafts: vec![outcome.draft],
+            done,
+            credits,
+        });
     }
 
     fn sign_batch(&self, asked: Asked, tasks: Vec<Result<SignTask, Refusal>>) {
@@ -105,11 +122,19 @@ impl Kms {
             drafts.extend(draft);
         }
         let timing = self.timing(&asked);
-        let done = Done::Batch { responder: asked.responder, items, timing };
+        let done = Done::Batch {
+            responder: asked.responder,
+            items,
+            timing,
+        };
         if drafts.is_empty() {
             return done.complete(&self.origin, 0);
         }
-        self.enter(Entry { drafts, done, credits });
+        self.enter(Entry {
+            drafts,
+            done,
+            credits,
+        });
     }
 
     fn batch_item(
@@ -146,13 +171,18 @@ impl Kms {
         asked: &Asked,
         task: &SignTask,
     ) -> Result<Result<Option<Ticket>, Arc<ron_proto::kms::SignAnswer>>, Refusal> {
-        let Some((op_id, body)) = task.op else { return Ok(Ok(None)) };
+        let Some((op_id, body)) = task.op else {
+            return Ok(Ok(None));
+        };
         // An answer is repeated only to those who could have asked for it; the others go on to
         // their refusal, which is a leaf.
         if may_use(&asked.caller, &task.key).is_err() {
             return Ok(Ok(None));
         }
-        match self.replay.begin(&asked.caller.tenant, op_id, body, self.clock.unix_ms())? {
+        match self
+            .replay
+            .begin(&asked.caller.tenant, op_id, body, self.clock.unix_ms())?
+        {
             Seen::New(ticket) => Ok(Ok(Some(ticket))),
             Seen::Done(answer) => Ok(Err(answer)),
         }
@@ -160,6 +190,10 @@ impl Kms {
 
     /// What an answer needs for the metrics.
     pub(super) fn timing(&self, asked: &Asked) -> Timing {
-        Timing { metrics: self.metrics.clone(), since: asked.since, clock: self.clock.clone() }
+        Timing {
+            metrics: self.metrics.clone(),
+            since: asked.since,
+            clock: self.clock.clone(),
+        }
     }
 }

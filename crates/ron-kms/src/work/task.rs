@@ -36,24 +36,45 @@ impl SignTask {
             let canonical = jcs::to_vec(&request).expect("a request holds strings and integers");
             (id, sha256(&canonical))
         });
-        let SignRequest { key, version, message, digest, op_id: _, context } = request;
+        let SignRequest {
+            key,
+            version,
+            message,
+            digest,
+            op_id: _,
+            context,
+        } = request;
         Self::build(key, version, message, digest.as_ref(), op, context)
     }
 
     /// From `POST /sign_batch`: one result per item.
     pub fn from_batch(batch: SignBatch) -> Vec<Result<Self, Refusal>> {
-        let SignBatch { key: default_key, version: default_version, items } = batch;
+        let SignBatch {
+            key: default_key,
+            version: default_version,
+            items,
+        } = batch;
         let one = |item: ron_proto::kms::SignItem| {
             let version = match item.key {
                 Some(_) => item.version,
                 None => item.version.or(default_version),
             };
             let key = item.key.or_else(|| default_key.clone()).ok_or_else(|| {
-                Refusal::new(Why::BadRequest, "the item names no key and the batch has none")
+                Refusal::new(
+                    Why::BadRequest,
+                    "the item names no key and the batch has none",
+                )
             })?;
             let (message, digest, op_id, context) =
                 (item.message, item.digest, item.op_id, item.context);
-            Ok(Self::from_request(SignRequest { key, version, message, digest, op_id, context }))
+            Ok(Self::from_request(SignRequest {
+                key,
+                version,
+                message,
+                digest,
+                op_id,
+                context,
+            }))
         };
         items.into_iter().map(one).collect()
     }
@@ -70,7 +91,13 @@ impl SignTask {
             .and_then(|payload| payload::check_context(context.as_deref()).map(|()| payload));
         // A remark that is refused does not go into the leaf either.
         let context = context.filter(|text| payload::check_context(Some(text)).is_ok());
-        Self { key, version, payload, op, context }
+        Self {
+            key,
+            version,
+            payload,
+            op,
+            context,
+        }
     }
 }
 
@@ -138,10 +165,15 @@ fn try_sign(
     // Number, public key and private key of the head all come from this one snapshot.
     let head = key.head_for(task.version)?;
     draft.leaf.version = Some(head.number);
-    let about = Head { alg: key.kid.alg, thumbprint: &head.thumbprint };
+    let about = Head {
+        alg: key.kid.alg,
+        thumbprint: &head.thumbprint,
+    };
     if let Allowed::Checkpoint(to) = payload::check(&key.payload, about, payload, now_ms / 1000)? {
         match gate.pass(key, &to)? {
-            Gate::Sign { store_version_after } => {
+            Gate::Sign {
+                store_version_after,
+            } => {
                 draft.store_version_after = Some(store_version_after);
             }
             Gate::Forward => return Ok(None),
@@ -152,8 +184,14 @@ fn try_sign(
     Ok(Some(SignAnswer {
         key: key.kid.clone(),
         version: head.number,
-        signatures: vec![Signature { alg: key.kid.alg, signature: Bytes(signature.to_vec()) }],
-        receipt: LogReceipt { log: String::new(), index: 0 },
+        signatures: vec![Signature {
+            alg: key.kid.alg,
+            signature: Bytes(signature.to_vec()),
+        }],
+        receipt: LogReceipt {
+            log: String::new(),
+            index: 0,
+        },
     }))
 }
 

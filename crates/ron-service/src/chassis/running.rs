@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Returned by every service's `start`. Dropping it drains for up to the configured deadline.
 pub struct Running {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     api: FrontHandle,
     ops: FrontHandle,
     client: Arc<HttpClient>,
@@ -136,11 +136,9 @@ impl Running {
         self.api.stop_intake();
         // Most of the time belongs to requests in hand; their workers must still run to answer them.
         let patience = Deadline::within(within.mul_f32(0.7));
-        let fatal = sup.fatal_token();
+        let (_keep, never) = Shutdown::pair();
         while self.api.in_flight() > 0 && !patience.expired() {
-            if fatal.wait(Deadline::within(Duration::from_millis(2))) && patience.expired() {
-                break;
-            }
+            never.wait(Deadline::within(Duration::from_millis(2)));
         }
         let report = sup.drain(deadline.remaining().max(Duration::from_millis(50)));
         self.client.shutdown();

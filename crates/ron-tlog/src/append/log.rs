@@ -115,6 +115,8 @@ impl Filling {
 pub struct Log {
     pub(crate) shared: Arc<Shared>,
     pub(crate) frontier: Frontier,
+    /// Root of `frontier`, kept because every batch needs it twice.
+    pub(crate) head: Hash,
     pub(crate) sealed: Arc<Vec<Arc<Sealed>>>,
     pub(crate) filling: Filling,
     pub(crate) entry_bytes_max: usize,
@@ -237,7 +239,7 @@ impl Log {
     fn write_batch<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<(), AppendError> {
         let meta = &self.shared.meta;
         let first = self.frontier.size();
-        let root = self.frontier.root();
+        let root = self.head;
         self.buffer.clear();
         self.buffer.resize(BATCH_HEADER, 0);
         for entry in entries {
@@ -262,6 +264,7 @@ impl Log {
             .map_err(failed("writing a batch"))?;
         file.sync_data().map_err(failed("syncing a batch"))?;
         self.filling.end += self.buffer.len() as u64;
+        self.head = self.frontier.root();
         Ok(())
     }
 
@@ -277,7 +280,7 @@ impl Log {
             &self.shared.dir,
             &self.shared.meta,
             number,
-            self.frontier.root(),
+            self.head,
             self.shared.published_size(),
         )
         .map_err(failed("starting a segment"))?;
@@ -288,7 +291,7 @@ impl Log {
     fn publish_tree(&self) {
         self.shared.tree.store(TreeState {
             size: self.frontier.size(),
-            root: self.frontier.root(),
+            root: self.head,
             sealed: Arc::clone(&self.sealed),
             active: Arc::clone(&self.filling.active),
             partial: self.filling.partial.clone(),

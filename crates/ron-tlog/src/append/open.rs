@@ -111,6 +111,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Resu
     opening.mend_tail(&built)?;
     let shared = Arc::new(shared);
     Ok(Log {
+        head: built.frontier.root(),
         frontier: built.frontier,
         sealed: Arc::new(built.sealed),
         filling: built.filling,
@@ -523,8 +524,9 @@ impl Opening<'_> {
         check_published(header.checkpoint_size, self.published_size(), first)
     }
 
-    /// Cuts the torn bytes, and writes the last unsigned batch once more: after a failed sync the kernel may show bytes that
-    /// never reached the disk and hold them for clean, so that syncing them again would save nothing.
+    /// Cuts the torn bytes, and writes the last unsigned batch (or the header, while there is no batch) once more: after a failed
+    /// sync the kernel may show bytes that never reached the disk and hold them for clean, so that syncing them again would save
+    /// nothing. The directory is synced for the same reason: names that are seen here must be durable before anything builds on them.
     fn mend_tail(&mut self, built: &Built) -> Result<(), OpenError> {
         let file = &built.filling.active.file;
         let path = self.dir.join(segment_name(built.filling.active.number));
@@ -533,18 +535,20 @@ impl Opening<'_> {
             file.set_len(built.filling.end)
                 .map_err(io("cutting the torn end of"))?;
         }
-        if let Some((offset, len)) = built.tail.last_batch {
+        let header =
+            (built.filling.end == SEGMENT_HEADER as u64).then_some((0, SEGMENT_HEADER as u64));
+        if let Some((offset, len)) = built.tail.last_batch.or(header) {
             let mut bytes = vec![0; len as usize];
             file.read_at(offset, &mut bytes).map_err(io("reading"))?;
             file.write_at(offset, &bytes)
-                .map_err(io("writing the last batch of"))?;
+                .map_err(io("writing the end of"))?;
         }
-        if built.tail.cut.is_some() || built.tail.last_batch.is_some() {
+        if built.tail.cut.is_some() || built.tail.last_batch.is_some() || header.is_some() {
             file.sync_data().map_err(io("syncing"))?;
-            self.disk
-                .sync_dir(self.dir)
-                .map_err(OpenError::io("syncing", self.dir))?;
         }
+        self.disk
+            .sync_dir(self.dir)
+            .map_err(OpenError::io("syncing", self.dir))?;
         self.recovery.cut.clone_from(&built.tail.cut);
         Ok(())
     }

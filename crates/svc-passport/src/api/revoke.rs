@@ -73,7 +73,9 @@ fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {
             issued_until: now_s,
         }),
         (None, None, Some(kid), None) if named(kid) => Ok(Revoked::Kid { kid: kid.clone() }),
-        (None, None, None, Some(epoch)) if epoch <= i64::MAX as u64 => Ok(Revoked::Epoch { epoch }),
+        (None, None, None, Some(epoch)) if i64::try_from(epoch).is_ok() => {
+            Ok(Revoked::Epoch { epoch })
+        }
         _ => bad(
             "give exactly one of jti, subject_ref, kid, epoch; texts are 1..256 printable ASCII characters",
         ),

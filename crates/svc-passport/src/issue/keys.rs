@@ -26,6 +26,8 @@ pub struct IssuerKeys {
     pub verify: JwksSnapshot,
 }
 
+type Report = Box<dyn Fn(Result<Option<&Jwks>, String>) + Send + Sync>;
+
 /// Reads and publishes the signing keys.
 pub struct KeyKeeper {
     kms: Arc<KmsClient>,
@@ -35,7 +37,7 @@ pub struct KeyKeeper {
     metrics: Metrics,
     km: KernelMetrics,
     /// Told after each look: the reason while the KMS cannot be read, and the set when it changed.
-    report: Box<dyn Fn(Result<Option<&Jwks>, String>) + Send + Sync>,
+    report: Report,
 }
 
 impl std::fmt::Debug for KeyKeeper {

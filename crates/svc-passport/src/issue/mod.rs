@@ -240,7 +240,7 @@ impl Issuer {
                     job.responder.send(response.cache("no-store"));
                 }
                 (_, Some(error)) if may_retry && error.code == "version_not_head" => {
-                    rotated.push(job)
+                    rotated.push(job);
                 }
                 (_, error) => {
                     let code = error.map_or_else(|| "no answer".to_owned(), |e| e.code);

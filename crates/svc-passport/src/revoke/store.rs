@@ -88,7 +88,7 @@ impl RevocationStore {
                 "INSERT INTO revocation (seq, ts_ms, what, reason, actor) VALUES (?1, ?2, ?3, ?4, ?5)",
                 rusqlite::params![seq, ts_ms as i64, what, reason, actor],
             )?;
-            Ok(RevocationEvent { seq: seq as u64, ts: Timestamp(ts_ms), revoked: revoked.clone() })
+            Ok(RevocationEvent { seq: seq.cast_unsigned(), ts: Timestamp(ts_ms), revoked: revoked.clone() })
         })
     }
 
@@ -117,8 +117,8 @@ impl RevocationStore {
                 let revoked = serde_json::from_str(&what)
                     .map_err(|e| StoreFailed::Row(format!("event {seq}: {e}")))?;
                 events.push(RevocationEvent {
-                    seq: seq as u64,
-                    ts: Timestamp(ts_ms as u64),
+                    seq: seq.cast_unsigned(),
+                    ts: Timestamp(ts_ms.cast_unsigned()),
                     revoked,
                 });
             }

@@ -1,0 +1,227 @@
+//! Done, refused or unknown: the typed clients against peers that answer by a script.
+#![allow(clippy::disallowed_methods)] // tests start their own peers
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ron_client::{ClientError, Credential, KmsClient, LedgerClient, WalletClient};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_proto::kms::{SignBatch, SignItem, SignRequest};
+use ron_proto::wallet::Transfer;
+use ron_proto::{Amount, IdemKey, Kid, OpId};
+
+/// What the peer does with one request.
+#[derive(Clone, Copy)]
+enum Act {
+    /// Answers with this status and body.
+    Answer(u16, &'static str),
+    /// Reads the request and hangs up: it may have been carried out.
+    HangUp,
+}
+
+use Act::{Answer, HangUp};
+
+const RECEIPT: &str = r#"{"txid":"tx_00000000000000070000000000000001","op":"transfer","from":"a","to":"b","asset":"ron","amount_minor":"5","nonce":1,"idem":"k","ts":"2025-03-01T12:00:00.000Z","seq":7,"receipt_hash":"b3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"}"#;
+
+/// A peer that acts by its script, one connection per request, and hangs up past its end; the
+/// count of requests it read.
+fn peer(script: &'static [Act]) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = count.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            read_request(&mut stream);
+            let act = script.get(seen.fetch_add(1, Ordering::SeqCst));
+            if let Some(Answer(status, body)) = act {
+                let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\n");
+                let length = format!("content-length: {}\r\n\r\n", body.len());
+                let _ = stream.write_all(format!("{head}{length}{body}").as_bytes());
+            }
+        }
+    });
+    (addr, count)
+}
+
+/// Reads one request with its body, so that hanging up is no reset.
+fn read_request(stream: &mut TcpStream) {
+    let mut seen = Vec::new();
+    let mut part = [0; 4096];
+    while let Ok(n @ 1..) = stream.read(&mut part) {
+        seen.extend_from_slice(&part[..n]);
+        let text = String::from_utf8_lossy(&seen).to_ascii_lowercase();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        let length: usize = length.map_or(0, |n| n.trim().parse().expect("a length"));
+        if body.len() >= length {
+            return;
+        }
+    }
+}
+
+fn http() -> Arc<HttpClient> {
+    Arc::new(HttpClient::new(ClientConfig::default()))
+}
+
+fn soon() -> Deadline {
+    Deadline::within(Duration::from_secs(5))
+}
+
+fn transfer(addr: SocketAddr, deadline: Deadline) -> Result<u64, ClientError> {
+    let wallet = WalletClient::new(&format!("http://{addr}"), Credential::bearer("t"), http());
+    let key: IdemKey = "k".parse().expect("a key");
+    let request = Transfer {
+        from: "a".parse().expect("an account"),
+        to: "b".parse().expect("an account"),
+        asset: "ron".parse().expect("an asset"),
+        amount_minor: Amount(5),
+        nonce: 1,
+        memo: None,
+    };
+    wallet
+        .transfer(&key, &request, deadline)
+        .map(|receipt| receipt.seq)
+}
+
+fn word(outcome: &Result<u64, ClientError>) -> String {
+    match outcome {
+        Ok(seq) => format!("done {seq}"),
+        Err(ClientError::Refused {
+            status, problem, ..
+        }) => {
+            format!("refused {status} {}", problem.code)
+        }
+        Err(ClientError::Unknown { .. }) => "unknown".to_owned(),
+        Err(ClientError::NotSent { .. }) => "not sent".to_owned(),
+    }
+}
+
+const POOR: Act = Answer(409, r#"{"code":"insufficient_funds","status":409}"#);
+const BUSY: Act = Answer(503, r#"{"code":"draining","retryable":true}"#);
+const LATE: Act = Answer(504, r#"{"code":"deadline_exceeded"}"#);
+const RUNS: Act = Answer(409, r#"{"code":"in_flight","retryable":true}"#);
+const DONE: Act = Answer(201, RECEIPT);
+
+#[test]
+fn a_mutation_with_a_key_ends_done_refused_or_unknown() {
+    let check = |script: &'static [Act], outcome: &str, requests: usize| {
+        let (addr, count) = peer(script);
+        assert_eq!(word(&transfer(addr, soon())), outcome);
+        assert_eq!(
+            count.load(Ordering::SeqCst),
+            requests,
+            "requests until {outcome}"
+        );
+    };
+    check(&[DONE], "done 7", 1);
+    check(&[POOR], "refused 409 insufficient_funds", 1);
+    check(&[BUSY, DONE], "refused 503 draining", 1);
+    check(&[HangUp, DONE], "done 7", 2);
+    check(&[LATE, RUNS, DONE], "done 7", 3);
+    check(&[HangUp, POOR], "refused 409 insufficient_funds", 2);
+    // "Not now" after a try that may have been carried out settles nothing.
+    check(&[HangUp, BUSY, DONE], "done 7", 3);
+    check(&[HangUp, BUSY, BUSY, DONE], "unknown", 3);
+    check(&[HangUp, HangUp, HangUp, DONE], "unknown", 3);
+    check(&[RUNS, RUNS, RUNS, DONE], "unknown", 3);
+}
+
+#[test]
+fn an_answer_that_cannot_be_read_is_unknown() {
+    let (addr, _) = peer(&[Answer(200, r#"{"txid":7}"#)]);
+    assert_eq!(word(&transfer(addr, soon())), "unknown");
+    let (addr, _) = peer(&[Answer(400, "<html>")]);
+    assert_eq!(word(&transfer(addr, soon())), "refused 400 ");
+}
+
+#[test]
+fn nobody_there_means_nothing_done() {
+    let addr = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("it is bound")
+    };
+    assert_eq!(word(&transfer(addr, soon())), "not sent");
+    assert_eq!(
+        word(&transfer(addr, Deadline::within(Duration::ZERO))),
+        "not sent"
+    );
+}
+
+#[test]
+fn a_deadline_ends_the_tries() {
+    let (addr, count) = peer(&[LATE, DONE]);
+    let outcome = transfer(addr, Deadline::within(Duration::from_millis(20)));
+    assert_ne!(
+        word(&outcome),
+        "done 7",
+        "the shortest pause is longer than what is left"
+    );
+    assert!(count.load(Ordering::SeqCst) <= 1);
+}
+
+#[test]
+fn signing_is_repeated_only_with_an_operation_id() {
+    let kid: Kid = "ron/app/ed25519/018f3b4e-7c1a-7d2e-9f00-0123456789ab"
+        .parse()
+        .expect("a key");
+    let answer = r#"{"key":"ron/app/ed25519/018f3b4e-7c1a-7d2e-9f00-0123456789ab","version":1,"signatures":[],"receipt":{"log":"l","index":3}}"#;
+    let script: &'static [Act] = Vec::leak(vec![HangUp, Answer(200, answer)]);
+    let (addr, count) = peer(script);
+    let kms = |addr| KmsClient::new(&format!("http://{addr}/"), Credential::none(), http());
+    let plain = SignRequest::message(kid.clone(), b"m".to_vec());
+    let outcome = kms(addr).sign(&plain, soon());
+    assert!(
+        matches!(outcome, Err(ClientError::Unknown { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+
+    let (addr, count) = peer(script);
+    let named = SignRequest {
+        op_id: Some(OpId::from_name("t")),
+        ..plain
+    };
+    let signed = kms(addr)
+        .sign(&named, soon())
+        .expect("the second try is answered");
+    assert_eq!((signed.receipt.index, count.load(Ordering::SeqCst)), (3, 2));
+
+    let (addr, count) = peer(script);
+    let batch = SignBatch {
+        key: Some(kid),
+        version: None,
+        items: vec![
+            SignItem {
+                op_id: Some(OpId::from_name("t")),
+                ..SignItem::default()
+            },
+            SignItem::default(),
+        ],
+    };
+    assert!(kms(addr).sign_batch(&batch, soon()).is_err());
+    assert_eq!(
+        count.load(Ordering::SeqCst),
+        1,
+        "one item without an id forbids the repetition"
+    );
+}
+
+#[test]
+fn reads_are_repeated() {
+    let head = r#"{"code":"not_found"}"#;
+    let script: &'static [Act] = Vec::leak(vec![HangUp, Answer(404, head)]);
+    let (addr, count) = peer(script);
+    let ledger = LedgerClient::new(&format!("http://{addr}"), Credential::none(), http());
+    let outcome = ledger.head(soon());
+    assert_eq!(outcome.expect_err("404").status(), Some(404));
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+}

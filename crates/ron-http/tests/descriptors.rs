@@ -1,0 +1,45 @@
+//! Running out of descriptors; alone in its process because it lowers the process's limit.
+#![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
+
+mod support;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use ron_http::{Limits, Need, Response, Route};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::{Client, router, serve_on};
+
+#[test]
+fn accepting_goes_on_after_descriptors_ran_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let addr = listener.local_addr().expect("bound");
+    // These wait in the backlog until the front starts.
+    let mut clients: Vec<Client> = (0..40).map(|_| Client::connect(addr)).collect();
+    let open = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
+    let before = getrlimit(Resource::Nofile);
+    let tight = Rlimit {
+        current: Some(open + 12),
+        ..before
+    };
+    setrlimit(Resource::Nofile, tight).expect("a lower limit is allowed");
+
+    let hello = Route::get("/hello", Need::Public, |_| Ok(Response::text(200, "hello")));
+    let served = serve_on(listener, router().add(hello), Limits::default(), 2);
+    let exhausted = "t_http_rejects_total{reason=\"accept_resources\"}";
+    served.until("descriptors ran out", |s| s.metric(exhausted) > 0);
+    let waits = served.metric(exhausted);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(
+        served.metric(exhausted) - waits <= 6,
+        "it tries again ten times a second, no more"
+    );
+
+    let waiting = clients.split_off(20);
+    drop(clients);
+    for mut client in waiting {
+        assert_eq!(client.get("/hello").status, 200);
+    }
+    setrlimit(Resource::Nofile, before).expect("the old limit is allowed");
+    assert_eq!(served.client().get("/hello").status, 200);
+}

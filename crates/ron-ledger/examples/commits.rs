@@ -1,0 +1,179 @@
+//! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one hot account.
+//!
+//! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there]`
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_kernel::{Clock, SystemClock};
+use ron_ledger::core::Op;
+use ron_ledger::engine::{Decision, Engine, EngineOptions, Request};
+use ron_proto::ledger::Entry;
+use ron_proto::{Amount, Timestamp};
+use ron_tlog::OsDisk;
+
+const ACCOUNTS: u64 = 100_000;
+const FUNDS: u128 = 1_000_000_000;
+
+struct Load {
+    engine: Engine,
+    clock: SystemClock,
+    nonces: Vec<u64>,
+    serial: u64,
+    random: u64,
+}
+
+impl Load {
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn transfer(&mut self, from: u64, to: u64) -> Op {
+        self.serial += 1;
+        self.nonces[from as usize] += 1;
+        let entry = Entry::Transfer {
+            principal: "bench".parse().expect("a name"),
+            key: format!(
+                "k-{:016x}-{}",
+                self.serial.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+                self.serial
+            )
+            .parse()
+            .expect("a key"),
+            from: format!("acc:{from}").parse().expect("a name"),
+            to: format!("acc:{to}").parse().expect("a name"),
+            asset: "ron".parse().expect("a name"),
+            amount_minor: Amount(1),
+            nonce: self.nonces[from as usize],
+            memo: None,
+            reference: None,
+            daily_ceiling: None,
+        };
+        Op::new(entry).expect("a good entry")
+    }
+
+    fn batch(&mut self, n: usize, hot: bool) -> Vec<Request> {
+        (0..n)
+            .map(|_| {
+                let from = if hot { 0 } else { self.next() % ACCOUNTS };
+                let to = (from + 1 + self.next() % (ACCOUNTS - 1)) % ACCOUNTS;
+                Request {
+                    ops: vec![self.transfer(from, to)],
+                    linked: false,
+                }
+            })
+            .collect()
+    }
+
+    fn commit(&mut self, requests: &[Request]) {
+        let now = Timestamp(self.clock.unix_ms());
+        let decided = self.engine.commit(now, requests).expect("the disk works");
+        assert!(
+            decided
+                .iter()
+                .flatten()
+                .all(|d| matches!(d, Decision::Fresh { verdict, .. } if verdict.is_done()))
+        );
+        if let Some(job) = self.engine.begin_snapshot(false) {
+            self.engine
+                .snapshotter()
+                .write(&job)
+                .expect("the disk works");
+        }
+    }
+
+    /// Entries per second at one batch size; making the requests is not counted, because callers do that.
+    fn rate(&mut self, n: usize, hot: bool, time: Duration) -> f64 {
+        let (mut entries, mut spent) = (0usize, Duration::ZERO);
+        while spent < time {
+            let requests = self.batch(n, hot);
+            let started = self.clock.now();
+            self.commit(&requests);
+            spent += Instant::duration_since(&self.clock.now(), started);
+            entries += n;
+        }
+        entries as f64 / spent.as_secs_f64()
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let dir = args
+        .next()
+        .expect("usage: commits <dir> [entries already there]");
+    let already: u64 = args
+        .next()
+        .map_or(0, |n| n.parse().expect("a number of entries"));
+    let clock = SystemClock;
+    let now = Timestamp(clock.unix_ms());
+    let engine = Engine::open(
+        Arc::new(OsDisk),
+        Path::new(&dir),
+        EngineOptions::new("bench/ledger"),
+        now,
+    )
+    .expect("a new directory");
+    let mut load = Load {
+        engine,
+        clock,
+        nonces: vec![0; ACCOUNTS as usize],
+        serial: 0,
+        random: 0x2545_F491_4F6C_DD1D,
+    };
+    for chunk in 0..ACCOUNTS / 1_000 {
+        let ops = (0..1_000).map(|i| {
+            let n = chunk * 1_000 + i;
+            let entry = Entry::Issue {
+                principal: "bench".parse().expect("a name"),
+                key: format!("fund-{n}").parse().expect("a key"),
+                to: format!("acc:{n}").parse().expect("a name"),
+                asset: "ron".parse().expect("a name"),
+                amount_minor: Amount(FUNDS),
+                memo: None,
+                reference: None,
+                daily_ceiling: None,
+            };
+            Op::new(entry).expect("a good entry")
+        });
+        let request = Request {
+            ops: ops.collect(),
+            linked: false,
+        };
+        load.commit(&[request]);
+    }
+    while load.serial < already {
+        let requests = load.batch(4_096, false);
+        load.commit(&requests);
+    }
+    for (n, hot) in [(1, false), (64, false), (1_000, false), (1_000, true)] {
+        let rate = load.rate(n, hot, Duration::from_secs(3));
+        println!(
+            "batch {n:5} {} {rate:12.0} transfers/s",
+            if hot {
+                "one hot account"
+            } else {
+                "random accounts"
+            }
+        );
+    }
+    let head = load.engine.shared().head();
+    drop(load);
+    let started = clock.now();
+    let engine = Engine::open(
+        Arc::new(OsDisk),
+        Path::new(&dir),
+        EngineOptions::new("bench/ledger"),
+        now,
+    )
+    .expect("it opens again");
+    let took = clock.now().duration_since(started);
+    println!(
+        "reopened at entry {head} in {took:?}: snapshot at {}, {} replayed",
+        engine.opened().snapshot_seq,
+        engine.opened().replayed
+    );
+}

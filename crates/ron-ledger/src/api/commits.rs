@@ -1,0 +1,98 @@
+//! `POST /commit` and `POST /resolve`: checks who may write what, hands the entries to the writer, and leaves;
+//! the thread that makes the answers sends them.
+
+use ron_http::{Request as HttpRequest, Responder, Response};
+use ron_proto::ledger::{
+    CommitAnswer, CommitRequest, Entry, EntryAnswer, MAX_ENTRIES, ResolveRequest,
+};
+use ron_proto::{Problem, scope};
+
+use super::Api;
+use crate::core::Op;
+use crate::engine::Request;
+use crate::ledger::{Reply, ops_of};
+
+pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
+    match checked(api, req) {
+        Ok(request) => submit(api, request, res, |answers| {
+            Response::json(200, &CommitAnswer { results: answers })
+        }),
+        Err(problem) => res.send(problem),
+    }
+}
+
+pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
+    let op = match req.json::<ResolveRequest>() {
+        Ok(body) => Op::abandon(body.principal, body.key),
+        Err(problem) => return res.send(problem),
+    };
+    let request = Request {
+        ops: vec![op],
+        linked: false,
+    };
+    submit(api, request, res, |answers| match answers.first() {
+        Some(answer) => Response::json(200, answer),
+        None => Problem::internal("the writer gave no answer").into(),
+    });
+}
+
+fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
+    let body: CommitRequest = req.json()?;
+    if body.entries.is_empty() || body.entries.len() > MAX_ENTRIES {
+        return Err(Problem::bad_request(format!(
+            "a commit has 1 to {MAX_ENTRIES} entries"
+        )));
+    }
+    let mut wants = [false; 2];
+    for entry in &body.entries {
+        wants[usize::from(entry.kind().is_settlement())] = true;
+    }
+    for (wanted, scope) in wants
+        .into_iter()
+        .zip([scope::LEDGER_COMMIT, scope::LEDGER_SETTLE])
+    {
+        if wanted && !req.principal.has_scope(scope) {
+            return Err(Problem::forbidden(format!(
+                "these entries need the scope {scope}"
+            )));
+        }
+    }
+    api.pool_prefixes
+        .with(|prefixes| pools(&body.entries, prefixes))?;
+    Ok(Request {
+        ops: ops_of(body.entries, body.linked)?,
+        linked: body.linked,
+    })
+}
+
+/// Epochs are funded from pool accounts only, whoever asks.
+fn pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
+    for (i, entry) in entries.iter().enumerate() {
+        if let Entry::EpochOpen { from, .. } = entry
+            && !prefixes
+                .iter()
+                .any(|p| from.as_str().starts_with(p.as_str()))
+        {
+            return Err(Problem::forbidden(format!(
+                "entries[{i}].from: epochs are funded from accounts under a configured pool prefix only"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn submit(api: &Api, request: Request, res: Responder, render: fn(Vec<EntryAnswer>) -> Response) {
+    if api.sup.draining() {
+        // First answers leave until the listener closes; nothing new is begun.
+        return match api.ledger.replay(&request.ops) {
+            Some(answers) => res.send(render(answers)),
+            None => res.send(Problem::draining(2)),
+        };
+    }
+    let deadline = res.deadline();
+    let reply: Reply = Box::new(move |answers| match answers {
+        Ok(answers) => res.send(render(answers)),
+        Err(e) => res.send(Problem::from(e)),
+    });
+    api.ledger.submit(request, deadline, reply);
+}

@@ -1,0 +1,145 @@
+//! The HTTP face of the ledger: routes under `/v1/ledger` and the log under `/log/v1`.
+
+mod commits;
+mod errors;
+mod reads;
+
+use std::sync::Arc;
+
+use ron_http::{ApiInfo, Method, Need, Route, Router};
+use ron_kernel::{Snapshot, Supervisor};
+use ron_proto::ledger::{
+    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
+    HoldDoc, MAX_COMMIT_BYTES, ResolveRequest,
+};
+use ron_proto::scope;
+
+use crate::feed::Feed;
+use crate::ledger::Ledger;
+use crate::projection::ProjectionReader;
+
+/// What handlers need.
+pub struct Api {
+    pub ledger: Ledger,
+    pub feed: Feed,
+    pub history: Option<ProjectionReader>,
+    /// Reward epochs may be funded from accounts under these.
+    pub pool_prefixes: Arc<Snapshot<Vec<String>>>,
+    pub sup: Supervisor,
+}
+
+/// All routes of the ledger itself (those of the log are the chassis's).
+pub fn router(api: &Arc<Api>) -> Router {
+    let info = ApiInfo {
+        title: "ron-ledger",
+        version: env!("CARGO_PKG_VERSION"),
+        description: "Durable truth for value: double entry, nonces, idempotency, receipts with proofs.",
+    };
+    Router::new(info)
+        .add_all(writes(api))
+        .add_all(looks(api))
+        .add_all(finds(api))
+}
+
+const READ: Need = Need::Scope(scope::LEDGER_READ);
+
+fn writes(api: &Arc<Api>) -> [Route; 2] {
+    let (a, b) = (Arc::clone(api), Arc::clone(api));
+    [
+        Route::new(Method::POST, "/v1/ledger/commit", Need::Identity, move |req, res| commits::commit(&a, &req, res))
+            .summary("Commit up to 1,000 entries; settlement kinds need ledger:settle, all others ledger:commit")
+            .body::<CommitRequest>()
+            .returns::<CommitAnswer>(200)
+            .errors(&[400, 403, 429, 503, 504])
+            .body_cap(MAX_COMMIT_BYTES)
+            .while_draining(),
+        Route::new(Method::POST, "/v1/ledger/resolve", Need::Scope(scope::LEDGER_COMMIT), move |req, res| {
+            commits::resolve(&b, &req, res);
+        })
+        .summary("What became of a key; one without an entry is given up for ever")
+        .body::<ResolveRequest>()
+        .returns::<EntryAnswer>(200)
+        .errors(&[400, 429, 503, 504])
+        .while_draining(),
+    ]
+}
+
+fn looks(api: &Arc<Api>) -> [Route; 5] {
+    let [a, b, c, d, e] = [api, api, api, api, api].map(Arc::clone);
+    [
+        Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
+            reads::account(&a, req)
+        })
+        .summary("Balances, nonce and open holds of an account")
+        .returns::<AccountDoc>(200)
+        .errors(&[400])
+        .while_draining(),
+        Route::get("/v1/ledger/accounts/{account}/history", READ, move |req| {
+            reads::history(&b, req)
+        })
+        .summary("Entries of an account, oldest first")
+        .query_as::<u64>("after", false, "Only entries after this sequence")
+        .query_as::<u64>("limit", false, "At most this many, up to 500")
+        .returns::<EventPage>(200)
+        .errors(&[400, 503])
+        .while_draining(),
+        Route::get("/v1/ledger/holds/{hold}", READ, move |req| {
+            reads::hold(&c, req)
+        })
+        .summary("An open hold")
+        .returns::<HoldDoc>(200)
+        .errors(&[400, 404])
+        .while_draining(),
+        Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
+            reads::epoch(&d, req)
+        })
+        .summary("Where an epoch's settlement stands")
+        .returns::<EpochDoc>(200)
+        .errors(&[400, 404])
+        .while_draining(),
+        Route::get("/v1/ledger/head", Need::Public, move |req| {
+            reads::head(&e, req)
+        })
+        .summary("Where the log stands")
+        .returns::<Head>(200)
+        .while_draining(),
+    ]
+}
+
+fn finds(api: &Arc<Api>) -> [Route; 3] {
+    let [a, b, c] = [api, api, api].map(Arc::clone);
+    [
+        Route::get("/v1/ledger/by-key/{principal}/{key}", READ, move |req| {
+            reads::by_key(&a, req)
+        })
+        .summary("The entry of an idempotency key")
+        .returns::<Event>(200)
+        .errors(&[400, 404])
+        .while_draining(),
+        Route::get("/v1/ledger/tx/{txid}", READ, move |req| reads::tx(&b, req))
+            .summary("One entry")
+            .returns::<Event>(200)
+            .errors(&[400, 404])
+            .while_draining(),
+        Route::new(Method::GET, "/v1/ledger/events", READ, move |req, res| {
+            reads::events(&c, &req, res)
+        })
+        .summary(
+            "Entries after a sequence, in order and without gaps; waits for the next with wait=S",
+        )
+        .query_as::<u64>(
+            "after",
+            false,
+            "Only entries after this sequence; 0 reads everything",
+        )
+        .query_as::<u64>(
+            "wait",
+            false,
+            "Seconds to wait when there is nothing yet, up to 30",
+        )
+        .query_as::<u64>("limit", false, "At most this many, up to 500")
+        .returns::<EventPage>(200)
+        .errors(&[400, 429, 503])
+        .long_poll(),
+    ]
+}

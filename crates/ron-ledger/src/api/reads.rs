@@ -1,0 +1,153 @@
+//! Reads of the durable state and of the log.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use ron_http::{Request, Responder, Response};
+use ron_kernel::Deadline;
+use ron_proto::ledger::{Event, EventPage, MAX_WIRE_INTEGER, TxId};
+use ron_proto::{Problem, ValueError};
+use ron_tlog::ReadError;
+
+use super::Api;
+use crate::feed::{PAGE, Poll, page};
+
+type Answer = Result<Response, Problem>;
+
+/// A path parameter as a value.
+fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
+    req.param(name)
+        .parse()
+        .map_err(|e: ValueError| Problem::bad_request(e.to_string()))
+}
+
+fn found(event: Result<Option<Event>, ReadError>, what: &str) -> Answer {
+    match event {
+        Ok(Some(event)) => Ok(Response::json(200, &event)),
+        Ok(None) => Err(Problem::not_found(format!(
+            "there is no entry with this {what}"
+        ))),
+        Err(e) => Err(broken(&e)),
+    }
+}
+
+fn broken(e: &dyn std::fmt::Display) -> Problem {
+    tracing::error!(event = "log_read_failed", error = %e);
+    Problem::internal("the log cannot be read; see the service's log")
+}
+
+pub(super) fn account(api: &Api, req: &Request) -> Answer {
+    req.query_only(&[])?;
+    Ok(Response::json(
+        200,
+        &api.ledger.account(&param(req, "account")?),
+    ))
+}
+
+pub(super) fn history(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["after", "limit"])?;
+    let (after, limit) = range(req)?;
+    let account = param(req, "account")?;
+    let Some(history) = &api.history else {
+        return Err(Problem::unavailable(
+            "the projection that answers this is switched off",
+            60,
+        ));
+    };
+    let (seqs, applied) = history.history(&account, after, limit).map_err(|e| {
+        tracing::warn!(event = "projection_read_failed", error = %e);
+        Problem::unavailable("the projection cannot be read now", 1)
+    })?;
+    let mut events = Vec::with_capacity(seqs.len());
+    for seq in seqs {
+        events.extend(api.ledger.event(seq).map_err(|e| broken(&e))?);
+    }
+    let full = events.len() as u64 == limit;
+    let next = events
+        .last()
+        .filter(|_| full)
+        .map_or(applied.max(after), |e: &Event| e.seq);
+    Ok(Response::json(
+        200,
+        &EventPage {
+            events,
+            next,
+            head: api.ledger.head_seq(),
+        },
+    ))
+}
+
+pub(super) fn hold(api: &Api, req: &Request) -> Answer {
+    let id: TxId = param(req, "hold")?;
+    match api.ledger.hold(id) {
+        Some(doc) => Ok(Response::json(200, &doc)),
+        None => Err(Problem::not_found("there is no open hold with this id")),
+    }
+}
+
+pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
+    match api
+        .ledger
+        .epoch(&param(req, "tenant")?, &param(req, "epoch")?)
+    {
+        Some(doc) => Ok(Response::json(200, &doc)),
+        None => Err(Problem::not_found("the epoch was never opened")),
+    }
+}
+
+pub(super) fn head(api: &Api, _req: &Request) -> Answer {
+    Ok(Response::json(200, &api.ledger.head()))
+}
+
+pub(super) fn by_key(api: &Api, req: &Request) -> Answer {
+    found(
+        api.ledger
+            .by_key(&param(req, "principal")?, &param(req, "key")?),
+        "key",
+    )
+}
+
+pub(super) fn tx(api: &Api, req: &Request) -> Answer {
+    found(api.ledger.tx(param(req, "txid")?), "id")
+}
+
+pub(super) fn events(api: &Api, req: &Request, res: Responder) {
+    match asked(req) {
+        Err(problem) => res.send(problem),
+        Ok((after, limit, wait)) if wait.is_zero() || api.ledger.head_seq() > after => {
+            match page(&api.ledger, after, limit) {
+                Ok(response) => res.send(response),
+                Err(problem) => res.send(problem),
+            }
+        }
+        Ok((after, limit, wait)) => {
+            api.feed.park(Poll {
+                responder: res,
+                after,
+                limit,
+                until: Deadline::within(wait),
+            });
+        }
+    }
+}
+
+fn asked(req: &Request) -> Result<(u64, u64, Duration), Problem> {
+    req.query_only(&["after", "limit", "wait"])?;
+    let (after, limit) = range(req)?;
+    if req.query_as::<u64>("wait")?.is_some_and(|s| s > 30) {
+        return Err(Problem::bad_request("wait is at most 30 seconds"));
+    }
+    Ok((after, limit, req.prefer_wait().unwrap_or_default()))
+}
+
+/// `after` and `limit`.
+fn range(req: &Request) -> Result<(u64, u64), Problem> {
+    let after = req.query_as::<u64>("after")?.unwrap_or(0);
+    let limit = req.query_as::<u64>("limit")?.unwrap_or(PAGE);
+    if after > MAX_WIRE_INTEGER || limit == 0 || limit > PAGE {
+        return Err(Problem::bad_request(format!(
+            "limit is 1 to {PAGE}, after is below 2^53"
+        )));
+    }
+    Ok((after, limit))
+}

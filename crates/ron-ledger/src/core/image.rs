@@ -1,0 +1,203 @@
+//! The canonical bytes of a whole state: what snapshots hold. The same state always gives the same bytes.
+
+use ron_proto::{Asset, ContentId, Timestamp};
+
+use super::codec::{DecodeError, In, Out};
+use super::state::{AccountRow, AssetRow, Balance, EpochRow, Frozen, HoldRow, State};
+use crate::table::{Rows, Table};
+
+/// Why an image is not a state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// The bytes are not an image.
+    #[error("the image is damaged: {0}")]
+    Decode(#[from] DecodeError),
+    /// The rows do not add up.
+    #[error("the image does not add up: {0}")]
+    Audit(String),
+}
+
+/// Rows between two calls of `put`, so that memory stays small.
+const ROWS_PER_PIECE: usize = 4_096;
+
+impl Frozen {
+    /// Writes the image in pieces.
+    pub fn encode<E>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut o = Out::default();
+        o.varint(self.seq);
+        o.varint(self.ts.0);
+        o.varint(self.assets.len() as u64);
+        for a in &self.assets {
+            o.text(a.name.as_str());
+            o.amount(a.issued);
+            o.amount(a.burned);
+        }
+        o.varint(self.accounts.len() as u64);
+        for (i, row) in self.accounts.iter().enumerate() {
+            put_account(&mut o, row);
+            if i % ROWS_PER_PIECE == 0 {
+                put(&o.0)?;
+                o.0.clear();
+            }
+        }
+        o.varint(self.holds.len() as u64);
+        for h in self.holds.values() {
+            o.bytes(&h.id.0.to_be_bytes());
+            o.varint(u64::from(h.account));
+            o.varint(u64::from(h.asset));
+            o.amount(h.remaining);
+            o.varint(h.expires_at.0);
+        }
+        o.varint(self.epochs.len() as u64);
+        for ((tenant, epoch), e) in &self.epochs {
+            o.text(tenant.as_str());
+            o.text(epoch.as_str());
+            put_epoch(&mut o, e);
+        }
+        put(&o.0)
+    }
+}
+
+impl State {
+    /// Reads an image and adds everything up again.
+    pub fn from_image(bytes: &[u8]) -> Result<Self, ImageError> {
+        let mut i = In::new(bytes);
+        let mut s = Self {
+            seq: i.varint()?,
+            ts: Timestamp(i.varint()?),
+            ..Self::default()
+        };
+        for _ in 0..i.varint()? {
+            let (name, issued, burned): (Asset, _, _) = (i.value()?, i.amount()?, i.amount()?);
+            let circulating = issued.checked_sub(burned);
+            let circulating = circulating
+                .ok_or_else(|| ImageError::Audit(format!("asset {name}: burned above issued")))?;
+            s.asset_names.insert(name.clone(), s.assets.len() as u32);
+            s.assets.push(AssetRow {
+                name,
+                issued,
+                burned,
+                circulating,
+            });
+        }
+        let n = i.varint()?;
+        s.names = Table::with_capacity(usize::try_from(n).unwrap_or(0).min(bytes.len() / 4));
+        s.accounts = Rows::default();
+        for ix in 0..n {
+            let row = account(&mut i)?;
+            if s.names.insert(row.name.clone(), ix as u32).is_some() {
+                return Err(ImageError::Audit(format!(
+                    "account {} is there twice",
+                    row.name
+                )));
+            }
+            s.accounts.push(row);
+        }
+        for _ in 0..i.varint()? {
+            let id = ron_proto::ledger::TxId(u128::from_be_bytes(i.array()?));
+            let (account, asset) = (row_number(&mut i)?, row_number(&mut i)?);
+            let (remaining, expires_at) = (i.amount()?, Timestamp(i.varint()?));
+            s.set_hold(
+                id.seq(),
+                Some(HoldRow {
+                    id,
+                    account,
+                    asset,
+                    remaining,
+                    expires_at,
+                }),
+            );
+        }
+        for _ in 0..i.varint()? {
+            let key = (i.value()?, i.value()?);
+            s.epochs.insert(key, epoch(&mut i)?);
+        }
+        i.end()?;
+        s.audit().map_err(ImageError::Audit)?;
+        Ok(s)
+    }
+}
+
+fn put_account(o: &mut Out, row: &AccountRow) {
+    o.text(row.name.as_str());
+    o.varint(row.nonce);
+    o.byte(u8::from(row.frozen));
+    o.varint(row.balances.len() as u64);
+    for b in &row.balances {
+        o.varint(u64::from(b.asset));
+        o.amount(b.total);
+        o.amount(b.held);
+        o.varint(b.day);
+        o.amount(b.day_total);
+    }
+}
+
+fn row_number(i: &mut In<'_>) -> Result<u32, DecodeError> {
+    let n = i.varint()?;
+    u32::try_from(n).or_else(|_| i.fail("the row number is too large"))
+}
+
+fn account(i: &mut In<'_>) -> Result<AccountRow, DecodeError> {
+    let (name, nonce) = (i.value()?, i.varint()?);
+    let frozen = match i.byte()? {
+        0 => false,
+        1 => true,
+        _ => return i.fail("frozen is 0 or 1"),
+    };
+    let n = i.varint()?;
+    let mut balances = Vec::with_capacity(usize::try_from(n).unwrap_or(0).min(16));
+    for _ in 0..n {
+        let asset = row_number(i)?;
+        balances.push(Balance {
+            asset,
+            total: i.amount()?,
+            held: i.amount()?,
+            day: i.varint()?,
+            day_total: i.amount()?,
+        });
+    }
+    Ok(AccountRow {
+        name,
+        nonce,
+        frozen,
+        balances,
+    })
+}
+
+fn put_epoch(o: &mut Out, e: &EpochRow) {
+    o.bytes(&e.commitment.0);
+    o.bytes(&e.sum_root.0);
+    o.text(e.from.as_str());
+    o.varint(u64::from(e.asset));
+    o.varint(e.recipients);
+    o.amount(e.total);
+    o.amount(e.paid);
+    o.varint(e.next_index);
+    o.varint(e.opened_seq);
+    o.option(e.closed_seq, Out::varint);
+    o.varint(e.runs.len() as u64);
+    for (index, seq) in &e.runs {
+        o.varint(*index);
+        o.varint(*seq);
+    }
+}
+
+fn epoch(i: &mut In<'_>) -> Result<EpochRow, DecodeError> {
+    let mut e = EpochRow {
+        commitment: ContentId(i.array()?),
+        sum_root: ContentId(i.array()?),
+        from: i.value()?,
+        asset: row_number(i)?,
+        recipients: i.varint()?,
+        total: i.amount()?,
+        paid: i.amount()?,
+        next_index: i.varint()?,
+        opened_seq: i.varint()?,
+        closed_seq: i.option(In::varint)?,
+        runs: Vec::new(),
+    };
+    for _ in 0..i.varint()? {
+        e.runs.push((i.varint()?, i.varint()?));
+    }
+    Ok(e)
+}

@@ -1,0 +1,69 @@
+//! The ledger as a pure state machine: entries in, verdicts and state out.
+//!
+//! **Invariant:** nothing here reads a clock, a file, a socket, a thread or a random number, and no hash
+//! order reaches an output. The same leaves give the same state in any store on any machine; that is what
+//! recovery, the offline check and a second store rest on.
+//!
+//! [`Step`] decides entries against a [`State`] it does not change and collects the differences in a
+//! [`Delta`]; the caller makes the leaves durable and only then applies the delta. A batch that could not be
+//! made durable therefore never happened.
+
+mod codec;
+mod decide;
+mod delta;
+mod image;
+mod leaf;
+mod op;
+mod op_codec;
+mod rules;
+mod state;
+
+pub use codec::DecodeError;
+pub use decide::{Batch, Broken, Outcome, Step};
+pub use delta::Delta;
+pub use image::ImageError;
+pub use leaf::{Body, Leaf, Link};
+pub use op::{BadEntry, KeyHash, Op};
+pub use state::{AccountRow, AssetRow, Balance, EpochKey, EpochRow, Frozen, HoldRow, State};
+
+use ron_proto::ledger::RefusalCode;
+use ron_proto::{Account, Amount, Asset};
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The entry took effect.
+    Done(Option<Effect>),
+    /// Nothing changed; `expected` is the next nonce or index where the code speaks of one.
+    Refused {
+        code: RefusalCode,
+        expected: Option<u64>,
+    },
+}
+
+impl Verdict {
+    const fn refused(code: RefusalCode) -> Self {
+        Self::Refused {
+            code,
+            expected: None,
+        }
+    }
+
+    /// True when the entry took effect.
+    pub const fn is_done(&self) -> bool {
+        matches!(self, Self::Done(_))
+    }
+}
+
+/// What a capture, release or expiry moved: known only when decided, so kept in the leaf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// The account the hold was on.
+    pub from: Account,
+    pub asset: Asset,
+    /// Captured, or made available again.
+    pub amount: Amount,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,461 @@
+//! What each kind of entry needs and does. Every rule checks first and changes afterwards, so that a refusal
+//! leaves nothing behind. Order of checks: reserved, frozen, nonce, ceiling, funds.
+
+use ron_proto::ledger::{ESCROW_PREFIX, Entry, RefusalCode, TxId, escrow_account};
+use ron_proto::{Account, Amount, Asset, Timestamp};
+
+use super::decide::Step;
+use super::op::Op;
+use super::state::{EpochKey, EpochRow, HoldRow};
+use super::{Effect, Verdict};
+
+/// `Err` of an entry that is found already made under its epoch or index.
+type KnownSeq = u64;
+
+/// A refusal on its way out of a rule.
+type Rule<T> = Result<T, Verdict>;
+
+const DONE: Verdict = Verdict::Done(None);
+
+fn no<T>(code: RefusalCode) -> Rule<T> {
+    Err(Verdict::refused(code))
+}
+
+/// A debit by its owner.
+struct Debit<'e> {
+    from: &'e Account,
+    asset: &'e Asset,
+    amount: u128,
+    nonce: u64,
+    ceiling: Option<Amount>,
+}
+
+fn debit(entry: &Entry) -> Debit<'_> {
+    match entry {
+        Entry::Transfer {
+            from,
+            asset,
+            amount_minor,
+            nonce,
+            daily_ceiling,
+            ..
+        }
+        | Entry::Burn {
+            from,
+            asset,
+            amount_minor,
+            nonce,
+            daily_ceiling,
+            ..
+        }
+        | Entry::Hold {
+            from,
+            asset,
+            amount_minor,
+            nonce,
+            daily_ceiling,
+            ..
+        } => Debit {
+            from,
+            asset,
+            amount: amount_minor.0,
+            nonce: *nonce,
+            ceiling: *daily_ceiling,
+        },
+        _ => unreachable!("called for debits by their owner only"),
+    }
+}
+
+fn reserved(account: &Account) -> Rule<()> {
+    if account.as_str().starts_with(ESCROW_PREFIX) {
+        no(RefusalCode::ReservedAccount)
+    } else {
+        Ok(())
+    }
+}
+
+impl Step<'_> {
+    pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Result<Verdict, KnownSeq> {
+        let ruled = match op.entry() {
+            Entry::EpochOpen { .. } => return self.epoch_open(op.entry(), seq),
+            Entry::Payout { .. } => return self.payout(op.entry(), seq),
+            Entry::EpochClose { .. } => return self.epoch_close(op.entry(), seq),
+            Entry::Issue {
+                to,
+                asset,
+                amount_minor,
+                daily_ceiling,
+                ..
+            } => self.issue(to, asset, amount_minor.0, *daily_ceiling),
+            Entry::Transfer { to, .. } => self.transfer(&debit(op.entry()), to),
+            Entry::Burn { .. } => self.burn(&debit(op.entry())),
+            Entry::Hold { expires_at, .. } => {
+                self.make_hold(&debit(op.entry()), *expires_at, op.txid(seq))
+            }
+            Entry::Capture {
+                hold,
+                to,
+                amount_minor,
+                ..
+            } => self.capture(*hold, to, amount_minor.0),
+            Entry::Release { hold, .. } | Entry::Expire { hold } => self.end_hold(*hold),
+            Entry::Freeze { account, .. } => self.set_frozen(account, true),
+            Entry::Unfreeze { account, .. } => self.set_frozen(account, false),
+            Entry::Abandon { .. } => no(RefusalCode::Abandoned),
+        };
+        Ok(ruled.unwrap_or_else(|refusal| refusal))
+    }
+
+    /// The day's total of (account, asset) with `amount` on top, when that stays within the ceiling.
+    fn within_ceiling(
+        &self,
+        account: Option<u32>,
+        asset: Option<u32>,
+        amount: u128,
+        ceiling: Option<Amount>,
+    ) -> Rule<()> {
+        let Some(ceiling) = ceiling else {
+            return Ok(());
+        };
+        let used = match (account, asset) {
+            (Some(a), Some(s)) => self.row(a).balance(s),
+            _ => super::Balance::default(),
+        };
+        let used = if used.day == self.ts.utc_day() {
+            used.day_total
+        } else {
+            0
+        };
+        match used.checked_add(amount) {
+            Some(sum) if sum <= ceiling.0 => Ok(()),
+            _ => no(RefusalCode::LimitsExceeded),
+        }
+    }
+
+    fn count_day(&mut self, account: u32, asset: u32, amount: u128, ceiling: Option<Amount>) {
+        if ceiling.is_none() {
+            return;
+        }
+        let day = self.ts.utc_day();
+        let b = self.touch(account).row.balance_mut(asset);
+        if b.day != day {
+            (b.day, b.day_total) = (day, 0);
+        }
+        b.day_total += amount;
+    }
+
+    fn issue(
+        &mut self,
+        to: &Account,
+        asset: &Asset,
+        amount: u128,
+        ceiling: Option<Amount>,
+    ) -> Rule<Verdict> {
+        reserved(to)?;
+        let known = self.asset_ix(asset);
+        self.within_ceiling(self.find(to), known, amount, ceiling)?;
+        let issued = known.map_or(0, |ix| self.asset(ix).issued);
+        let Some(issued) = issued.checked_add(amount) else {
+            return no(RefusalCode::AmountOverflow);
+        };
+        let ix = known.unwrap_or_else(|| self.add_asset(asset));
+        let row = self.asset_mut(ix);
+        row.issued = issued;
+        row.circulating += amount;
+        let to = self.intern(to);
+        self.touch(to).row.balance_mut(ix).total += amount;
+        self.count_day(to, ix, amount, ceiling);
+        Ok(DONE)
+    }
+
+    /// Checks a debit; the rows of account and asset.
+    fn check_debit(&self, d: &Debit<'_>) -> Rule<(u32, u32)> {
+        reserved(d.from)?;
+        let from = self.find(d.from);
+        let nonce = match from.map(|ix| self.row(ix)) {
+            Some(row) if row.frozen => return no(RefusalCode::AccountFrozen),
+            Some(row) => row.nonce,
+            None => 0,
+        };
+        if d.nonce != nonce + 1 {
+            return Err(Verdict::Refused {
+                code: RefusalCode::NonceConflict,
+                expected: Some(nonce + 1),
+            });
+        }
+        let asset = self.asset_ix(d.asset);
+        self.within_ceiling(from, asset, d.amount, d.ceiling)?;
+        let (Some(from), Some(asset)) = (from, asset) else {
+            return no(RefusalCode::InsufficientFunds);
+        };
+        let b = self.row(from).balance(asset);
+        if b.total - b.held < d.amount {
+            return no(RefusalCode::InsufficientFunds);
+        }
+        Ok((from, asset))
+    }
+
+    /// Uses the nonce up and counts the day.
+    fn note_debit(&mut self, d: &Debit<'_>, from: u32, asset: u32) {
+        let t = self.touch(from);
+        t.row.nonce += 1;
+        t.debits += 1;
+        self.count_day(from, asset, d.amount, d.ceiling);
+    }
+
+    fn transfer(&mut self, d: &Debit<'_>, to: &Account) -> Rule<Verdict> {
+        reserved(to)?;
+        let (from, asset) = self.check_debit(d)?;
+        self.note_debit(d, from, asset);
+        self.touch(from).row.balance_mut(asset).total -= d.amount;
+        let to = self.intern(to);
+        self.touch(to).row.balance_mut(asset).total += d.amount;
+        Ok(DONE)
+    }
+
+    fn burn(&mut self, d: &Debit<'_>) -> Rule<Verdict> {
+        let (from, asset) = self.check_debit(d)?;
+        self.note_debit(d, from, asset);
+        self.touch(from).row.balance_mut(asset).total -= d.amount;
+        let row = self.asset_mut(asset);
+        row.burned += d.amount;
+        row.circulating -= d.amount;
+        Ok(DONE)
+    }
+
+    fn make_hold(&mut self, d: &Debit<'_>, expires_at: Timestamp, id: TxId) -> Rule<Verdict> {
+        if expires_at <= self.ts {
+            return no(RefusalCode::HoldExpired);
+        }
+        let (from, asset) = self.check_debit(d)?;
+        self.note_debit(d, from, asset);
+        self.touch(from).row.balance_mut(asset).held += d.amount;
+        let row = HoldRow {
+            id,
+            account: from,
+            asset,
+            remaining: d.amount,
+            expires_at,
+        };
+        self.top().holds.insert(id.seq(), Some(row));
+        Ok(DONE)
+    }
+
+    fn capture(&mut self, id: TxId, to: &Account, amount: u128) -> Rule<Verdict> {
+        reserved(to)?;
+        let ts = self.ts;
+        let Some(hold) = self.hold(id).filter(|h| h.expires_at > ts).cloned() else {
+            return no(RefusalCode::HoldNotFound);
+        };
+        if self.row(hold.account).frozen {
+            return no(RefusalCode::AccountFrozen);
+        }
+        let Some(remaining) = hold.remaining.checked_sub(amount) else {
+            return no(RefusalCode::HoldTooSmall);
+        };
+        let effect = self.effect(&hold, amount);
+        let from = self.touch(hold.account).row.balance_mut(hold.asset);
+        from.total -= amount;
+        from.held -= amount;
+        let to = self.intern(to);
+        self.touch(to).row.balance_mut(hold.asset).total += amount;
+        let left = (remaining > 0).then_some(HoldRow { remaining, ..hold });
+        self.top().holds.insert(id.seq(), left);
+        Ok(Verdict::Done(Some(effect)))
+    }
+
+    fn end_hold(&mut self, id: TxId) -> Rule<Verdict> {
+        let Some(hold) = self.hold(id).cloned() else {
+            return no(RefusalCode::HoldNotFound);
+        };
+        let effect = self.effect(&hold, hold.remaining);
+        self.touch(hold.account).row.balance_mut(hold.asset).held -= hold.remaining;
+        self.top().holds.insert(id.seq(), None);
+        Ok(Verdict::Done(Some(effect)))
+    }
+
+    fn effect(&self, hold: &HoldRow, amount: u128) -> Effect {
+        Effect {
+            from: self.row(hold.account).name.clone(),
+            asset: self.asset(hold.asset).name.clone(),
+            amount: Amount(amount),
+        }
+    }
+
+    fn set_frozen(&mut self, account: &Account, frozen: bool) -> Rule<Verdict> {
+        reserved(account)?;
+        let ix = self.intern(account);
+        self.touch(ix).row.frozen = frozen;
+        Ok(DONE)
+    }
+}
+
+/// Reward settlement: epochs bind once, payouts come in index order, the escrow ends empty.
+impl Step<'_> {
+    fn epoch_open(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
+        let Entry::EpochOpen {
+            tenant,
+            epoch,
+            from,
+            asset,
+            amount_minor,
+            commitment,
+            sum_root,
+            recipients,
+            ..
+        } = entry
+        else {
+            unreachable!("called for epoch_open only");
+        };
+        let key: EpochKey = (tenant.clone(), epoch.clone());
+        if let Some(e) = self.epoch(&key) {
+            let same = e.commitment == *commitment
+                && e.sum_root == *sum_root
+                && e.from == *from
+                && e.recipients == *recipients
+                && e.total == amount_minor.0
+                && self.asset(e.asset).name == *asset;
+            return if same {
+                Err(e.opened_seq)
+            } else {
+                Ok(Verdict::refused(RefusalCode::EpochConflict))
+            };
+        }
+        let (pool, asset) = match self.check_pool(from, asset, amount_minor.0) {
+            Ok(rows) => rows,
+            Err(refusal) => return Ok(refusal),
+        };
+        self.touch(pool).row.balance_mut(asset).total -= amount_minor.0;
+        let escrow = self.intern(&escrow_account(tenant, epoch));
+        self.touch(escrow).row.balance_mut(asset).total += amount_minor.0;
+        let row = EpochRow {
+            commitment: *commitment,
+            sum_root: *sum_root,
+            from: from.clone(),
+            asset,
+            recipients: *recipients,
+            total: amount_minor.0,
+            paid: 0,
+            next_index: 0,
+            opened_seq: seq,
+            closed_seq: None,
+            runs: Vec::new(),
+        };
+        self.top().epochs.insert(key, row);
+        Ok(DONE)
+    }
+
+    fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {
+        reserved(from)?;
+        let pool = self.find(from);
+        if pool.is_some_and(|ix| self.row(ix).frozen) {
+            return no(RefusalCode::AccountFrozen);
+        }
+        let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)) else {
+            return no(RefusalCode::InsufficientFunds);
+        };
+        let b = self.row(pool).balance(asset);
+        if b.total - b.held < amount {
+            no(RefusalCode::InsufficientFunds)
+        } else {
+            Ok((pool, asset))
+        }
+    }
+
+    fn payout(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
+        let Entry::Payout {
+            tenant,
+            epoch,
+            index,
+            to,
+            asset,
+            amount_minor,
+            ..
+        } = entry
+        else {
+            unreachable!("called for payout only");
+        };
+        let key: EpochKey = (tenant.clone(), epoch.clone());
+        let Some(e) = self.epoch(&key) else {
+            return Ok(Verdict::refused(RefusalCode::EpochUnknown));
+        };
+        if let Some(made) = e.payout_seq(*index) {
+            return Err(made);
+        }
+        let asset_ix = e.asset;
+        if let Err(refusal) = self.check_payout(e, *index, to, asset, amount_minor.0) {
+            return Ok(refusal);
+        }
+        let escrow = self.intern(&escrow_account(tenant, epoch));
+        self.touch(escrow).row.balance_mut(asset_ix).total -= amount_minor.0;
+        let to = self.intern(to);
+        self.touch(to).row.balance_mut(asset_ix).total += amount_minor.0;
+        let e = self.epoch_mut(&key);
+        e.paid += amount_minor.0;
+        e.note_payout(seq);
+        Ok(DONE)
+    }
+
+    fn check_payout(
+        &self,
+        e: &EpochRow,
+        index: u64,
+        to: &Account,
+        asset: &Asset,
+        amount: u128,
+    ) -> Rule<()> {
+        reserved(to)?;
+        if e.closed_seq.is_some() {
+            return no(RefusalCode::EpochClosed);
+        }
+        if index >= e.recipients || self.asset(e.asset).name != *asset {
+            return no(RefusalCode::EpochConflict);
+        }
+        if index > e.next_index {
+            return Err(Verdict::Refused {
+                code: RefusalCode::IndexGap,
+                expected: Some(e.next_index),
+            });
+        }
+        // Every recipient still to come needs at least one unit, and the last one takes exactly what is left.
+        let left = e.recipients - index - 1;
+        match (e.total - e.paid).checked_sub(amount) {
+            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => Ok(()),
+            _ => no(RefusalCode::EpochConflict),
+        }
+    }
+
+    fn epoch_close(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
+        let Entry::EpochClose {
+            tenant,
+            epoch,
+            commitment,
+            ..
+        } = entry
+        else {
+            unreachable!("called for epoch_close only");
+        };
+        let key: EpochKey = (tenant.clone(), epoch.clone());
+        let code = match self.epoch(&key) {
+            None => RefusalCode::EpochUnknown,
+            Some(e) if e.commitment != *commitment => RefusalCode::EpochConflict,
+            Some(e) => match e.closed_seq {
+                Some(closed) => return Err(closed),
+                None if e.next_index == e.recipients
+                    && e.paid == e.total
+                    && self.escrow_is_empty(&key, e.asset) =>
+                {
+                    self.epoch_mut(&key).closed_seq = Some(seq);
+                    return Ok(DONE);
+                }
+                None => RefusalCode::EpochIncomplete,
+            },
+        };
+        Ok(Verdict::refused(code))
+    }
+
+    fn escrow_is_empty(&self, key: &EpochKey, asset: u32) -> bool {
+        self.find(&escrow_account(&key.0, &key.1))
+            .is_none_or(|ix| self.row(ix).balance(asset).total == 0)
+    }
+}

@@ -1,0 +1,309 @@
+//! What the ledger knows: accounts and their balances, assets, holds, epochs.
+//!
+//! Rows are numbered densely in the order of their first use, so the numbers are the same in every replay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ron_proto::ledger::TxId;
+use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
+
+use crate::table::{Rows, Table};
+
+/// One account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountRow {
+    pub name: Account,
+    /// The last nonce used.
+    pub nonce: u64,
+    /// Refuses debits.
+    pub frozen: bool,
+    /// One per asset ever touched, in the order of first touch.
+    pub balances: Vec<Balance>,
+}
+
+/// An account's money in one asset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Row number of the asset.
+    pub asset: u32,
+    /// Everything the account has, held or not.
+    pub total: u128,
+    /// The part reserved by open holds.
+    pub held: u128,
+    /// The UTC day `day_total` counts.
+    pub day: u64,
+    /// The day's sum of entries that named a ceiling.
+    pub day_total: u128,
+}
+
+impl AccountRow {
+    pub(super) fn new(name: Account) -> Self {
+        Self {
+            name,
+            nonce: 0,
+            frozen: false,
+            balances: Vec::new(),
+        }
+    }
+
+    /// The balance in `asset`; nothing when never touched.
+    pub fn balance(&self, asset: u32) -> Balance {
+        self.balances
+            .iter()
+            .find(|b| b.asset == asset)
+            .copied()
+            .unwrap_or(Balance {
+                asset,
+                ..Balance::default()
+            })
+    }
+
+    pub(super) fn balance_mut(&mut self, asset: u32) -> &mut Balance {
+        let at = self
+            .balances
+            .iter()
+            .position(|b| b.asset == asset)
+            .unwrap_or_else(|| {
+                self.balances.push(Balance {
+                    asset,
+                    ..Balance::default()
+                });
+                self.balances.len() - 1
+            });
+        &mut self.balances[at]
+    }
+}
+
+/// One asset's supply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssetRow {
+    pub name: Asset,
+    pub issued: u128,
+    pub burned: u128,
+    /// The sum of all balances, kept from their differences and compared with `issued - burned`.
+    pub circulating: u128,
+}
+
+/// An open hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldRow {
+    pub id: TxId,
+    pub account: u32,
+    pub asset: u32,
+    pub remaining: u128,
+    pub expires_at: Timestamp,
+}
+
+/// Which epoch.
+pub type EpochKey = (Tenant, EpochId);
+
+/// One reward epoch's settlement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochRow {
+    pub commitment: ContentId,
+    pub sum_root: ContentId,
+    /// The pool account.
+    pub from: Account,
+    pub asset: u32,
+    pub recipients: u64,
+    /// The sum of all payouts.
+    pub total: u128,
+    pub paid: u128,
+    pub next_index: u64,
+    pub opened_seq: u64,
+    pub closed_seq: Option<u64>,
+    /// Where payouts are: (index, seq) of the first of each run of neighbours.
+    pub runs: Vec<(u64, u64)>,
+}
+
+impl EpochRow {
+    /// The sequence of payout `index`, when it was made.
+    pub fn payout_seq(&self, index: u64) -> Option<u64> {
+        if index >= self.next_index {
+            return None;
+        }
+        let run = self
+            .runs
+            .partition_point(|(first, _)| *first <= index)
+            .checked_sub(1)?;
+        let (first, seq) = self.runs[run];
+        Some(seq + (index - first))
+    }
+
+    pub(super) fn note_payout(&mut self, seq: u64) {
+        let index = self.next_index;
+        let follows = self
+            .runs
+            .last()
+            .is_some_and(|(i, s)| index - i == seq.wrapping_sub(*s));
+        if !follows {
+            self.runs.push((index, seq));
+        }
+        self.next_index += 1;
+    }
+}
+
+/// Everything, as of the last applied sequence.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    pub(super) seq: u64,
+    pub(super) ts: Timestamp,
+    pub(super) names: Table<Account, u32>,
+    pub(super) accounts: Rows<AccountRow>,
+    pub(super) assets: Vec<AssetRow>,
+    pub(super) asset_names: BTreeMap<Asset, u32>,
+    pub(super) holds: BTreeMap<u64, HoldRow>,
+    pub(super) holds_by_account: BTreeSet<(u32, u64)>,
+    pub(super) expiries: BTreeSet<(Timestamp, u64)>,
+    pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
+}
+
+/// A copy of a state that later entries do not reach; cheap to take.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    pub(super) seq: u64,
+    pub(super) ts: Timestamp,
+    pub(super) accounts: Rows<AccountRow>,
+    pub(super) assets: Vec<AssetRow>,
+    pub(super) holds: BTreeMap<u64, HoldRow>,
+    pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
+}
+
+impl Frozen {
+    /// The last sequence in it.
+    pub const fn seq(&self) -> u64 {
+        self.seq
+    }
+}
+
+impl State {
+    /// The last applied sequence; 0 before the first entry.
+    pub const fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The time of the last applied entry.
+    pub const fn ts(&self) -> Timestamp {
+        self.ts
+    }
+
+    /// Accounts ever used.
+    pub const fn account_count(&self) -> usize {
+        self.accounts.len()
+    }
+
+    /// Holds that are open.
+    pub fn hold_count(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// An account, when it was ever used.
+    pub fn account(&self, name: &Account) -> Option<&AccountRow> {
+        self.names
+            .get(name)
+            .and_then(|ix| self.accounts.get(*ix as usize))
+    }
+
+    /// The account in row `ix`.
+    pub fn account_at(&self, ix: u32) -> Option<&AccountRow> {
+        self.accounts.get(ix as usize)
+    }
+
+    /// The row number of an asset.
+    pub fn asset_ix(&self, name: &Asset) -> Option<u32> {
+        self.asset_names.get(name).copied()
+    }
+
+    /// The asset in row `ix`.
+    pub fn asset(&self, ix: u32) -> Option<&AssetRow> {
+        self.assets.get(ix as usize)
+    }
+
+    /// All assets.
+    pub fn assets(&self) -> &[AssetRow] {
+        &self.assets
+    }
+
+    /// All accounts in the order of first use.
+    pub fn accounts(&self) -> impl Iterator<Item = &AccountRow> {
+        self.accounts.iter()
+    }
+
+    /// An open hold.
+    pub fn hold(&self, id: TxId) -> Option<&HoldRow> {
+        self.holds.get(&id.seq()).filter(|h| h.id == id)
+    }
+
+    /// Open holds on an account, oldest first.
+    pub fn holds_of(&self, name: &Account) -> impl Iterator<Item = &HoldRow> {
+        let ix = self.names.get(name).copied().unwrap_or(u32::MAX);
+        self.holds_by_account
+            .range((ix, 0)..=(ix, u64::MAX))
+            .filter_map(|(_, seq)| self.holds.get(seq))
+    }
+
+    /// When the next hold ends.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.expiries.first().map(|(ts, _)| *ts)
+    }
+
+    /// An epoch's settlement.
+    pub fn epoch(&self, key: &EpochKey) -> Option<&EpochRow> {
+        self.epochs.get(key)
+    }
+
+    /// A copy for a snapshot.
+    pub fn freeze(&self) -> Frozen {
+        Frozen {
+            seq: self.seq,
+            ts: self.ts,
+            accounts: self.accounts.clone(),
+            assets: self.assets.clone(),
+            holds: self.holds.clone(),
+            epochs: self.epochs.clone(),
+        }
+    }
+
+    /// Adds everything up from the rows themselves: per asset issued - burned = sum of balances, and per
+    /// account what is held is no more than what is there and equals its open holds. The message names the
+    /// first row at fault.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut sums = vec![0u128; self.assets.len()];
+        let mut held: BTreeMap<(u32, u32), u128> = BTreeMap::new();
+        for h in self.holds.values() {
+            let sum = held.entry((h.account, h.asset)).or_default();
+            *sum = sum
+                .checked_add(h.remaining)
+                .ok_or("holds add up to more than 128 bits")?;
+        }
+        for (ix, row) in self.accounts.iter().enumerate() {
+            for b in &row.balances {
+                let sum = sums
+                    .get_mut(b.asset as usize)
+                    .ok_or_else(|| format!("{}: unknown asset row", row.name))?;
+                *sum = sum
+                    .checked_add(b.total)
+                    .ok_or_else(|| format!("{}: balances overflow", row.name))?;
+                let open = held.remove(&(ix as u32, b.asset)).unwrap_or(0);
+                if b.held > b.total || b.held != open {
+                    return Err(format!(
+                        "account {}: held {} of {}, open holds {open}",
+                        row.name, b.held, b.total
+                    ));
+                }
+            }
+        }
+        if !held.is_empty() {
+            return Err("a hold is on an account without that asset".to_owned());
+        }
+        for (row, sum) in self.assets.iter().zip(sums) {
+            if row.issued.checked_sub(row.burned) != Some(sum) || row.circulating != sum {
+                return Err(format!(
+                    "asset {}: issued {} - burned {} is not the sum of balances {sum}",
+                    row.name, row.issued, row.burned
+                ));
+            }
+        }
+        Ok(())
+    }
+}

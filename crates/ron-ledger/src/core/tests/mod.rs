@@ -1,0 +1,587 @@
+//! The core against a naive model, its own replay and its own image, on random and hostile operations.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use ron_proto::ledger::{Entry, RefusalCode, TxId, escrow_account};
+use ron_proto::{Amount, ContentId, Timestamp};
+
+mod model;
+
+use model::{Model, Said};
+
+use super::*;
+
+const DAY: u64 = 86_400_000;
+
+/// Keys of a whole ledger: what the caller of a [`Step`] looks priors up in.
+#[derive(Default, Clone)]
+pub(crate) struct Book {
+    pub(crate) state: State,
+    pub(crate) keys: BTreeMap<KeyHash, u64>,
+    pub(crate) leaves: Vec<Vec<u8>>,
+}
+
+impl Book {
+    fn prior(&self, op: &Op) -> Option<u64> {
+        op.key().and_then(|k| self.keys.get(&k).copied())
+    }
+
+    fn commit(&mut self, now: u64, groups: &[(Vec<Op>, bool)]) -> Vec<Vec<Outcome>> {
+        let mut step = Step::new(&self.state, Timestamp(now));
+        step.expire_due();
+        let mut outcomes = Vec::new();
+        for (ops, linked) in groups {
+            let priors: Vec<_> = ops.iter().map(|op| self.prior(op)).collect();
+            outcomes.push(if *linked {
+                step.linked(ops, &priors)
+            } else {
+                ops.iter()
+                    .zip(&priors)
+                    .map(|(op, p)| step.entry(op, *p))
+                    .collect()
+            });
+        }
+        let batch = step.finish().expect("invariants hold");
+        self.keys.extend(batch.delta.keys().iter().copied());
+        if !batch.leaves.is_empty() {
+            let (last, ts) = (batch.last_seq(), batch.ts);
+            self.leaves.extend(batch.leaves);
+            self.state.apply(batch.delta, last, ts);
+        }
+        outcomes
+    }
+}
+
+fn image(state: &State) -> Vec<u8> {
+    let mut out = Vec::new();
+    state
+        .freeze()
+        .encode::<()>(|b| {
+            out.extend_from_slice(b);
+            Ok(())
+        })
+        .unwrap();
+    out
+}
+
+/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made.
+#[derive(Clone, Debug)]
+struct Draw {
+    kind: u8,
+    key: u8,
+    from: u8,
+    to: u8,
+    asset: u8,
+    amount: u128,
+    nonce: i8,
+    ceiling: Option<u128>,
+    pick: u8,
+}
+
+fn draws() -> impl Strategy<Value = Draw> {
+    let amount = prop_oneof![
+        6 => 1..50u128,
+        1 => Just(u128::MAX),
+        1 => Just(u128::MAX / 2 + 1),
+        1 => any::<u128>().prop_map(|n| n.max(1)),
+    ];
+    let nonce = prop_oneof![6 => Just(0i8), 1 => Just(1), 1 => Just(-1)];
+    let ceiling = prop_oneof![3 => Just(None), 1 => (0..80u128).prop_map(Some)];
+    (
+        (0..15u8, any::<u8>(), 0..4u8, 0..4u8, 0..2u8),
+        (amount, nonce, ceiling, any::<u8>()),
+    )
+        .prop_map(
+            |((kind, key, from, to, asset), (amount, nonce, ceiling, pick))| Draw {
+                kind,
+                key,
+                from,
+                to,
+                asset,
+                amount,
+                nonce,
+                ceiling,
+                pick,
+            },
+        )
+}
+
+/// What the entries of a run are made from: the nonces and holds as they stand.
+struct Maker<'a> {
+    model: &'a Model,
+    holds: Vec<TxId>,
+    ts: u64,
+}
+
+impl Maker<'_> {
+    fn entry(&self, d: &Draw) -> Option<Entry> {
+        let account = |n: u8| format!("acc:{n}").parse::<ron_proto::Account>().unwrap();
+        let (principal, key) = ("p".parse().unwrap(), format!("k{}", d.key).parse().unwrap());
+        let (from, to, asset) = (
+            account(d.from),
+            account(d.to),
+            format!("as{}", d.asset).parse().unwrap(),
+        );
+        let amount_minor = Amount(d.amount);
+        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
+        let nonce = (last + 1)
+            .checked_add_signed(i64::from(d.nonce))
+            .filter(|n| *n > 0)?;
+        let (memo, reference, daily_ceiling) = (None, None, d.ceiling.map(Amount));
+        let hold = self
+            .holds
+            .get(usize::from(d.pick) % self.holds.len().max(1))
+            .copied()
+            .unwrap_or(TxId(u128::from(d.pick)));
+        let (tenant, epoch) = (
+            "t".parse().unwrap(),
+            format!("e{}", d.pick % 3).parse().unwrap(),
+        );
+        let commitment = ContentId([d.pick % 5 / 4; 32]);
+        Some(match d.kind {
+            0..=2 => Entry::Issue {
+                principal,
+                key,
+                to,
+                asset,
+                amount_minor,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            3..=5 if from == to => return None,
+            3..=5 => Entry::Transfer {
+                principal,
+                key,
+                from,
+                to,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            6 => Entry::Burn {
+                principal,
+                key,
+                from,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            7 => {
+                let expires_at = Timestamp(self.ts + u64::from(d.pick) * 40 - 1_000);
+                Entry::Hold {
+                    principal,
+                    key,
+                    from,
+                    asset,
+                    amount_minor,
+                    nonce,
+                    expires_at,
+                    memo,
+                    reference,
+                    daily_ceiling,
+                }
+            }
+            8 => Entry::Capture {
+                principal,
+                key,
+                hold,
+                to,
+                amount_minor,
+                memo,
+                reference,
+            },
+            9 => Entry::Release {
+                principal,
+                key,
+                hold,
+            },
+            10 if d.pick % 3 == 0 => Entry::Freeze {
+                principal,
+                key,
+                account: from,
+            },
+            10 => Entry::Unfreeze {
+                principal,
+                key,
+                account: from,
+            },
+            11 => Entry::Abandon { principal, key },
+            12 => Entry::EpochOpen {
+                principal,
+                tenant,
+                epoch,
+                from,
+                asset,
+                amount_minor: Amount(d.amount.min(9)),
+                commitment,
+                sum_root: commitment,
+                recipients: 2.min(d.amount.min(9) as u64),
+            },
+            13 => {
+                let index = self
+                    .model
+                    .epochs
+                    .get(epoch.as_str())
+                    .map_or(0, |e| e.1)
+                    .saturating_add_signed(i64::from(d.nonce));
+                Entry::Payout {
+                    principal,
+                    tenant,
+                    epoch,
+                    index,
+                    to,
+                    asset,
+                    amount_minor,
+                }
+            }
+            _ => Entry::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+        })
+    }
+}
+
+/// One batch: groups of entries with their `linked` flag, after some time has passed.
+type Plan = Vec<(u64, Vec<(Vec<Draw>, bool)>)>;
+
+fn plans() -> impl Strategy<Value = Plan> {
+    let group = (prop::collection::vec(draws(), 1..5), any::<bool>());
+    prop::collection::vec((0..4_000u64, prop::collection::vec(group, 1..4)), 1..30)
+}
+
+/// Decides by the model what a group must say; `None` for entries that change nothing and have no leaf.
+fn expect(
+    model: &mut Model,
+    used: &mut BTreeMap<String, Vec<u8>>,
+    ops: &[Op],
+    linked: bool,
+    seq: &mut u64,
+    ts: u64,
+) -> Vec<Option<Said>> {
+    let key = |op: &Op| op.entry().principal_key().map(|(_, k)| k.to_string());
+    let is_used =
+        |used: &BTreeMap<String, Vec<u8>>, op: &Op| key(op).is_some_and(|k| used.contains_key(&k));
+    let note = |used: &mut BTreeMap<String, Vec<u8>>, op: &Op| {
+        key(op).and_then(|k| used.insert(k, op.request().to_vec()))
+    };
+    if linked && ops.len() > 1 {
+        if ops.iter().any(|op| is_used(used, op)) {
+            return vec![None; ops.len()];
+        }
+        let before = model.clone();
+        let said: Vec<Said> = ops
+            .iter()
+            .enumerate()
+            .map(|(i, op)| model.run(op.entry(), op.txid(*seq + i as u64), ts))
+            .collect();
+        *seq += ops.len() as u64;
+        for op in ops {
+            note(used, op);
+        }
+        let Some(bad) = said.iter().position(Result::is_err) else {
+            return said.into_iter().map(Some).collect();
+        };
+        *model = before;
+        return (0..ops.len())
+            .map(|i| {
+                Some(if i == bad {
+                    said[i]
+                } else {
+                    Err(RefusalCode::LinkedFailed)
+                })
+            })
+            .collect();
+    }
+    let mut all = Vec::new();
+    for op in ops {
+        if is_used(used, op) {
+            all.push(None);
+            continue;
+        }
+        let before = format!("{model:?}");
+        let said = model.run(op.entry(), op.txid(*seq), ts);
+        let repeated = key(op).is_none() && said.is_ok() && format!("{model:?}") == before;
+        if repeated {
+            all.push(None);
+            continue;
+        }
+        note(used, op);
+        *seq += 1;
+        all.push(Some(said));
+    }
+    all
+}
+
+fn drop_duplicate_keys(ops: Vec<Op>) -> Vec<Op> {
+    let mut seen = Vec::new();
+    ops.into_iter()
+        .filter(|op| {
+            op.key().is_some_and(|k| {
+                !seen.contains(&k) && {
+                    seen.push(k);
+                    true
+                }
+            })
+        })
+        .collect()
+}
+
+fn check(plan: Plan) {
+    let (mut book, mut model, mut used) = (Book::default(), Model::default(), BTreeMap::new());
+    let mut now = 20_000 * DAY;
+    for (pause, groups) in plan {
+        now += pause * pause / 8;
+        let ops: Vec<(Vec<Op>, bool)> = groups
+            .iter()
+            .map(|(draws, linked)| {
+                let maker = Maker {
+                    model: &model,
+                    holds: model.holds.keys().copied().collect(),
+                    ts: now,
+                };
+                let ops: Vec<Op> = draws
+                    .iter()
+                    .filter_map(|d| maker.entry(d))
+                    .map(|e| Op::new(e).unwrap())
+                    .collect();
+                if *linked {
+                    (drop_duplicate_keys(ops), true)
+                } else {
+                    (ops, false)
+                }
+            })
+            .filter(|(ops, _)| !ops.is_empty())
+            .collect();
+        let mut seq = book.state.seq() + 1;
+        let mut due: Vec<(u64, TxId)> = model
+            .holds
+            .iter()
+            .filter(|(_, h)| h.3 <= now)
+            .map(|(id, h)| (h.3, *id))
+            .collect();
+        due.sort_unstable_by_key(|(end, id)| (*end, id.seq()));
+        for (_, hold) in &due {
+            model
+                .run(&Entry::Expire { hold: *hold }, *hold, now)
+                .unwrap();
+            seq += 1;
+        }
+        let want: Vec<_> = ops
+            .iter()
+            .map(|(ops, linked)| expect(&mut model, &mut used, ops, *linked, &mut seq, now))
+            .collect();
+        let got = book.commit(now, &ops);
+        for ((g, w), (o, _)) in got
+            .iter()
+            .flatten()
+            .zip(want.iter().flatten())
+            .zip(ops.iter().flat_map(|(o, l)| o.iter().map(move |o| (o, l))))
+        {
+            let said = match g {
+                Outcome::Fresh {
+                    verdict: Verdict::Done(_),
+                    ..
+                } => Some(Ok(())),
+                Outcome::Fresh {
+                    verdict: Verdict::Refused { code, .. },
+                    ..
+                } => Some(Err(*code)),
+                Outcome::Known { .. } | Outcome::Mixed => None,
+            };
+            assert_eq!(said, *w, "{:?}", o.entry());
+        }
+        compare(&book.state, &model);
+    }
+    replays(&book);
+}
+
+fn compare(state: &State, model: &Model) {
+    state.audit().unwrap();
+    for row in state.accounts() {
+        assert_eq!(
+            row.nonce,
+            model.nonce.get(row.name.as_str()).copied().unwrap_or(0)
+        );
+        for b in &row.balances {
+            let asset = state.asset(b.asset).unwrap().name.as_str();
+            assert_eq!(
+                b.total,
+                model.has(row.name.as_str(), asset),
+                "{} {asset}",
+                row.name
+            );
+            assert_eq!(
+                b.total - b.held,
+                model.free(row.name.as_str(), asset),
+                "{} {asset}",
+                row.name
+            );
+        }
+    }
+    for ((a, s), n) in &model.total {
+        let row = state.account(&a.parse().unwrap()).unwrap();
+        assert_eq!(
+            row.balance(state.asset_ix(&s.parse().unwrap()).unwrap())
+                .total,
+            *n
+        );
+    }
+    for a in state.assets() {
+        assert_eq!(
+            a.issued,
+            model.issued.get(a.name.as_str()).copied().unwrap_or(0)
+        );
+        assert_eq!(
+            a.burned,
+            model.burned.get(a.name.as_str()).copied().unwrap_or(0)
+        );
+    }
+    assert_eq!(state.hold_count(), model.holds.len());
+}
+
+/// The leaves alone rebuild the same state, and so does its image.
+fn replays(book: &Book) {
+    let mut replay = crate::replay::Replay::new();
+    for (i, leaf) in book.leaves.iter().enumerate() {
+        replay.leaf(i as u64 + 1, leaf).unwrap();
+    }
+    let (state, keys) = replay.finish().unwrap();
+    assert_eq!(image(&state), image(&book.state));
+    assert_eq!(keys.len(), book.keys.len());
+    let back = State::from_image(&image(&book.state)).unwrap();
+    assert_eq!(image(&back), image(&book.state));
+    assert_eq!(back.next_expiry(), book.state.next_expiry());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn the_core_agrees_with_the_model(plan in plans()) {
+        check(plan);
+    }
+
+    #[test]
+    fn no_bytes_panic_the_decoders(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(leaf) = Leaf::decode(&bytes) {
+            prop_assert_eq!(leaf.encode(), bytes.clone());
+        }
+        let _ = State::from_image(&bytes);
+    }
+}
+
+fn issue(key: &str, to: &str, n: u128) -> Op {
+    Op::new(Entry::Issue {
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+        to: to.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(n),
+        memo: Some("for tests".parse().unwrap()),
+        reference: Some("r-1".parse().unwrap()),
+        daily_ceiling: Some(Amount(u128::MAX)),
+    })
+    .unwrap()
+}
+
+#[test]
+fn every_changed_byte_of_a_leaf_is_another_leaf_or_none() {
+    let leaf = Leaf {
+        ts: Timestamp(1_700_000_000_123),
+        link: Some(Link {
+            position: 1,
+            length: 3,
+        }),
+        body: Body::Entry {
+            op: issue("k", "a", 5),
+            verdict: Verdict::Refused {
+                code: RefusalCode::NonceConflict,
+                expected: Some(9),
+            },
+        },
+    };
+    let bytes = leaf.encode();
+    assert_eq!(Leaf::decode(&bytes).unwrap(), leaf);
+    for at in 0..bytes.len() {
+        for bit in 0..8 {
+            let mut other = bytes.clone();
+            other[at] ^= 1 << bit;
+            assert_ne!(
+                Leaf::decode(&other).ok(),
+                Some(leaf.clone()),
+                "byte {at} bit {bit}"
+            );
+        }
+        assert!(Leaf::decode(&bytes[..at]).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn hostile_entries_are_no_ops() {
+    let check = |entry: Entry, field: &str| assert_eq!(Op::new(entry).unwrap_err().field, field);
+    let (principal, key) = (
+        "p".parse::<ron_proto::ledger::PrincipalName>().unwrap(),
+        "k".parse::<ron_proto::ledger::EntryKey>().unwrap(),
+    );
+    let transfer = |from: &str, to: &str, n: u128, nonce: u64| Entry::Transfer {
+        principal: principal.clone(),
+        key: key.clone(),
+        from: from.parse().unwrap(),
+        to: to.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(n),
+        nonce,
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    };
+    check(transfer("a", "b", 0, 1), "amount_minor");
+    check(transfer("a", "a", 1, 1), "to");
+    check(transfer("a", "b", 1, 0), "nonce");
+    check(transfer("a", "b", 1, 1 << 53), "nonce");
+}
+
+#[test]
+fn escrow_is_out_of_reach() {
+    let escrow = escrow_account(&"t".parse().unwrap(), &"e".parse().unwrap());
+    let mut book = Book::default();
+    let said = book.commit(1, &[(vec![issue("k1", escrow.as_str(), 5)], false)]);
+    assert_eq!(
+        said[0][0],
+        Outcome::Fresh {
+            seq: 1,
+            verdict: Verdict::refused(RefusalCode::ReservedAccount)
+        }
+    );
+    assert_eq!(book.state.account_count(), 0);
+}
+
+#[test]
+fn supply_cannot_pass_128_bits() {
+    let mut book = Book::default();
+    let said = book.commit(
+        1,
+        &[(
+            vec![issue("k1", "a", u128::MAX), issue("k2", "b", 1)],
+            false,
+        )],
+    );
+    assert_eq!(
+        said[0][1],
+        Outcome::Fresh {
+            seq: 2,
+            verdict: Verdict::refused(RefusalCode::AmountOverflow)
+        }
+    );
+    book.state.audit().unwrap();
+}

@@ -1,0 +1,546 @@
+//! The ledger without threads: opens the store, decides batches, makes them durable, applies them.
+//!
+//! **Invariant:** a decision leaves [`Engine::commit`] only after its leaf is durable; readers see a state
+//! only after the leaves that lead to it are.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ron_kernel::RankedRwLock;
+use ron_proto::Timestamp;
+use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
+use ron_tlog::{
+    AppendError, Checkpointer, Disk, Hash, Log, LogOptions, LogReader, OpenError, ReadError,
+    VerifierKey,
+};
+
+use crate::core::{Batch, Body, Broken, Frozen, KeyHash, Leaf, Op, Outcome, State, Step, Verdict};
+use crate::replay::{Keys, Replay, ReplayError};
+use crate::store::keys::KeyIndex;
+use crate::store::segment::Segment;
+use crate::store::snapshot;
+use crate::topology;
+
+/// The principal of entries the ledger makes for itself; callers may not use it.
+pub const OWN_PRINCIPAL: &str = "ron-ledger";
+/// Entries per log segment: a linked commit must lie within one, because a write is whole within one only.
+const SEGMENT_ENTRIES: u64 = 65_536;
+
+/// How a ledger is opened.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// The log's identity.
+    pub origin: String,
+    /// The key that signs its checkpoints, when there is one already.
+    pub verifier: Option<VerifierKey>,
+    /// Entries per log segment (tests use small ones).
+    pub segment_entries: u64,
+    /// Entries between two snapshots of the state.
+    pub snapshot_every: u64,
+    /// Fixed salt of the log's checksums, for simulation.
+    pub salt: Option<[u8; 16]>,
+}
+
+impl EngineOptions {
+    /// Defaults for a ledger of this origin.
+    pub fn new(origin: impl Into<String>) -> Self {
+        Self {
+            origin: origin.into(),
+            verifier: None,
+            segment_entries: SEGMENT_ENTRIES,
+            snapshot_every: 1_000_000,
+            salt: None,
+        }
+    }
+}
+
+/// Why a ledger does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The log does not open.
+    #[error("the ledger's log: {0}")]
+    Log(#[from] OpenError),
+    /// The log cannot be read.
+    #[error("reading the ledger's log: {0}")]
+    Read(#[from] ReadError),
+    /// The first leaf could not be written.
+    #[error("writing the ledger's first leaf: {0}")]
+    Genesis(#[from] AppendError),
+    /// The directory refuses.
+    #[error("the ledger's data directory: {0}")]
+    Io(#[from] io::Error),
+    /// An entry contradicts those before it.
+    #[error(
+        "the ledger does not open: {0}; check it with the offline verification and restore a backup"
+    )]
+    Replay(#[from] ReplayError),
+    /// The log belongs to something else.
+    #[error("the ledger does not open: {0}")]
+    Foreign(String),
+}
+
+/// Why a batch was not committed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// Writing failed midway: whether it is in the log is known only when it is opened again.
+    #[error("the outcome is not known: {0}")]
+    Unknown(AppendError),
+    /// An earlier write failed; nothing was done.
+    #[error("the ledger is closed for writing since a write failed; it must be restarted")]
+    Poisoned,
+    /// The key index could not be read; nothing was done.
+    #[error("the key index cannot be read: {0}")]
+    Keys(io::Error),
+    /// The result would break an invariant; nothing was done and nothing will be.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// Entries decided together.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub ops: Vec<Op>,
+    /// All or nothing.
+    pub linked: bool,
+}
+
+/// What became of one entry of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Its leaf is durable.
+    Fresh {
+        seq: u64,
+        ts: Timestamp,
+        verdict: Verdict,
+    },
+    /// The entry at `seq` has its key, epoch or index.
+    Known { seq: u64 },
+    /// A linked commit of which some keys are used and others are not.
+    Mixed,
+}
+
+/// What readers share with the writer.
+#[derive(Debug)]
+pub struct Shared {
+    state: RankedRwLock<State>,
+    keys: KeyIndex,
+    reader: LogReader,
+    snapshot_running: AtomicBool,
+}
+
+impl Shared {
+    /// Looks at the durable state.
+    pub fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&self.state.read())
+    }
+
+    /// The key index.
+    pub const fn keys(&self) -> &KeyIndex {
+        &self.keys
+    }
+
+    /// The log.
+    pub const fn reader(&self) -> &LogReader {
+        &self.reader
+    }
+
+    /// The last durable sequence.
+    pub fn head(&self) -> u64 {
+        self.reader.size_durable().saturating_sub(1)
+    }
+}
+
+/// What a snapshot is made of, taken at one moment, written at leisure.
+#[derive(Debug)]
+pub struct SnapshotJob {
+    frozen: Frozen,
+    keys: Arc<Keys>,
+    keys_from: u64,
+    size: u64,
+    root: Hash,
+}
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// The entry the snapshot was of; 0 without one.
+    pub snapshot_seq: u64,
+    /// Entries decided again after it.
+    pub replayed: u64,
+    /// Snapshots that were not used, with the reason.
+    pub skipped: Vec<String>,
+}
+
+/// The writer.
+#[derive(Debug)]
+pub struct Engine {
+    log: Log,
+    shared: Arc<Shared>,
+    disk: Arc<dyn Disk>,
+    derived: PathBuf,
+    options: EngineOptions,
+    snapshot_seq: u64,
+    keys_from: u64,
+    opened: Opened,
+}
+
+impl Engine {
+    /// Opens the ledger in `dir`, or makes one. `now` is the time of the first leaf of a new one.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: EngineOptions,
+        now: Timestamp,
+    ) -> Result<Self, EngineError> {
+        let mut log_options = LogOptions::new(options.origin.clone());
+        log_options.segment_entries = options.segment_entries;
+        log_options.salt = options.salt;
+        log_options.verifiers.extend(options.verifier.clone());
+        disk.create_dir_all(dir)?;
+        let mut log = Log::open(Arc::clone(&disk), &dir.join("log"), log_options)?;
+        if log.size() == 0 {
+            let genesis = Leaf {
+                ts: now,
+                link: None,
+                body: Body::Genesis {
+                    origin: options.origin.clone(),
+                },
+            };
+            log.append(&[genesis.encode()])?;
+        }
+        check_genesis(&log.reader(), &options.origin)?;
+        let derived = dir.join("derived");
+        disk.create_dir_all(&derived)?;
+        let (state, keys, opened) = recover(&*disk, &derived, &log.reader())?;
+        let shared = Arc::new(Shared {
+            reader: log.reader(),
+            state: RankedRwLock::new(&topology::STATE_LOCK, state),
+            keys,
+            snapshot_running: AtomicBool::new(false),
+        });
+        let snapshot_seq = opened.snapshot_seq;
+        Ok(Self {
+            log,
+            shared,
+            disk,
+            derived,
+            options,
+            snapshot_seq,
+            keys_from: snapshot_seq + 1,
+            opened,
+        })
+    }
+
+    /// What readers share.
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
+    /// What opening found.
+    pub const fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
+    /// The right to sign checkpoints, once.
+    pub fn take_checkpointer(&mut self) -> Option<Checkpointer> {
+        self.log.take_checkpointer()
+    }
+
+    /// True once a write has failed.
+    pub fn poisoned(&self) -> bool {
+        self.log.poisoned()
+    }
+
+    /// The entry of the last snapshot begun; 0 before the first.
+    pub const fn snapshot_seq(&self) -> u64 {
+        self.snapshot_seq
+    }
+
+    /// When the next hold ends, if one is open.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.shared.state.read().next_expiry()
+    }
+
+    /// Decides requests in order, makes the result durable with one flush and shows it to readers. One list
+    /// of decisions per request. Holds that are due by `now` end first.
+    pub fn commit(
+        &mut self,
+        now: Timestamp,
+        requests: &[Request],
+    ) -> Result<Vec<Vec<Decision>>, CommitError> {
+        if self.log.poisoned() {
+            return Err(CommitError::Poisoned);
+        }
+        let keys: Vec<Option<KeyHash>> = requests
+            .iter()
+            .flat_map(|r| r.ops.iter().map(Op::key))
+            .collect();
+        let priors = self.shared.keys.resolve(&keys).map_err(CommitError::Keys)?;
+        let (outcomes, batch) = {
+            let state = self.shared.state.read();
+            self.decide(&state, now, requests, &priors)?
+        };
+        let ts = batch.ts;
+        self.make_durable(batch)?;
+        let decided = |o| match o {
+            Outcome::Fresh { seq, verdict } => Decision::Fresh { seq, ts, verdict },
+            Outcome::Known { seq } => Decision::Known { seq },
+            Outcome::Mixed => Decision::Mixed,
+        };
+        Ok(outcomes
+            .into_iter()
+            .map(|list| list.into_iter().map(decided).collect())
+            .collect())
+    }
+
+    fn decide(
+        &self,
+        state: &State,
+        now: Timestamp,
+        requests: &[Request],
+        priors: &[Option<u64>],
+    ) -> Result<(Vec<Vec<Outcome>>, Batch), Broken> {
+        let mut step = Step::new(state, now);
+        step.expire_due();
+        let mut rest = priors;
+        let mut outcomes = Vec::with_capacity(requests.len());
+        for r in requests {
+            let (mine, later) = rest.split_at(r.ops.len());
+            rest = later;
+            outcomes.push(if r.linked && r.ops.len() > 1 {
+                self.pad(&mut step, r.ops.len() as u64);
+                step.linked(&r.ops, mine)
+            } else {
+                r.ops
+                    .iter()
+                    .zip(mine)
+                    .map(|(op, prior)| step.entry(op, *prior))
+                    .collect()
+            });
+        }
+        Ok((outcomes, step.finish()?))
+    }
+
+    /// A linked commit that would straddle two log segments could be torn between them; given-up keys of the
+    /// ledger's own fill the first segment instead.
+    fn pad(&self, step: &mut Step<'_>, entries: u64) {
+        let used = step.next_seq() % self.options.segment_entries;
+        if used + entries <= self.options.segment_entries || used == 0 {
+            return;
+        }
+        let principal: PrincipalName = OWN_PRINCIPAL.parse().expect("a constant name");
+        for _ in used..self.options.segment_entries {
+            let key: EntryKey = format!("pad:{}", step.next_seq())
+                .parse()
+                .expect("a short key");
+            step.entry(&Op::abandon(principal.clone(), key), None);
+        }
+    }
+
+    fn make_durable(&mut self, batch: Batch) -> Result<(), CommitError> {
+        if batch.leaves.is_empty() {
+            return Ok(());
+        }
+        let (first, last, ts) = (batch.first_seq, batch.last_seq(), batch.ts);
+        let index = self.log.append(&batch.leaves).map_err(|e| match e {
+            AppendError::Poisoned => CommitError::Poisoned,
+            AppendError::EntryTooLarge { .. } | AppendError::BatchTooLarge { .. } => {
+                CommitError::Broken(Broken(format!("the batch does not fit the log: {e}")))
+            }
+            e => CommitError::Unknown(e),
+        })?;
+        assert_eq!(index, first, "sequence and log index are one number");
+        self.shared.keys.insert(batch.delta.keys());
+        self.shared.state.write().apply(batch.delta, last, ts);
+        Ok(())
+    }
+
+    /// Takes what a snapshot needs when one is due (or `force`d, when there is anything new) and none is
+    /// being written.
+    pub fn begin_snapshot(&mut self, force: bool) -> Option<SnapshotJob> {
+        let seq = self.shared.head();
+        let new = seq - self.snapshot_seq;
+        if new == 0 || (new < self.options.snapshot_every && !force) || self.log.poisoned() {
+            return None;
+        }
+        if self.shared.snapshot_running.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let Some(keys) = self.shared.keys.begin_spill() else {
+            self.shared.snapshot_running.store(false, Ordering::Release);
+            return None;
+        };
+        let frozen = self.shared.state.read().freeze();
+        let job = SnapshotJob {
+            frozen,
+            keys,
+            keys_from: self.keys_from,
+            size: self.log.size(),
+            root: self.log.root(),
+        };
+        self.snapshot_seq = seq;
+        self.keys_from = seq + 1;
+        Some(job)
+    }
+
+    /// What writes snapshots; for another thread.
+    pub fn snapshotter(&self) -> Snapshotter {
+        Snapshotter {
+            shared: self.shared(),
+            disk: Arc::clone(&self.disk),
+            dir: self.derived.clone(),
+        }
+    }
+}
+
+/// Writes snapshots beside the writer.
+#[derive(Clone, Debug)]
+pub struct Snapshotter {
+    shared: Arc<Shared>,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+}
+
+impl Snapshotter {
+    /// Writes one. On an error the older snapshot stands, keys stay in memory, and the next one tries again.
+    pub fn write(&self, job: &SnapshotJob) -> io::Result<()> {
+        let done = self.try_write(job);
+        if done.is_err() {
+            self.shared.keys.undo_spill();
+        }
+        self.shared.snapshot_running.store(false, Ordering::Release);
+        done
+    }
+
+    fn try_write(&self, job: &SnapshotJob) -> io::Result<()> {
+        let keys = self.shared.keys.spill(
+            &*self.disk,
+            &self.dir,
+            &job.keys,
+            job.keys_from,
+            job.frozen.seq(),
+        )?;
+        snapshot::write(
+            &*self.disk,
+            &self.dir,
+            &job.frozen,
+            job.size,
+            &job.root,
+            &keys,
+        )
+    }
+}
+
+fn check_genesis(reader: &LogReader, origin: &str) -> Result<(), EngineError> {
+    let bytes = reader.entry(0)?;
+    match Leaf::decode(&bytes) {
+        Ok(Leaf {
+            body: Body::Genesis { origin: found },
+            ..
+        }) if found == origin => Ok(()),
+        Ok(Leaf {
+            body: Body::Genesis { origin: found },
+            ..
+        }) => Err(EngineError::Foreign(format!(
+            "the log is that of `{found}`, the configuration says `{origin}`"
+        ))),
+        Ok(_) => Err(EngineError::Foreign(
+            "the log does not begin with a ledger's genesis record".to_owned(),
+        )),
+        Err(e) => Err(EngineError::Foreign(format!(
+            "the log does not begin with a ledger's genesis record: {e}"
+        ))),
+    }
+}
+
+/// The newest snapshot that fits the log, and everything after it decided again.
+fn recover(
+    disk: &dyn Disk,
+    dir: &Path,
+    reader: &LogReader,
+) -> Result<(State, KeyIndex, Opened), EngineError> {
+    let mut opened = Opened::default();
+    let mut start = (State::default(), Vec::new());
+    for name in snapshot::list(disk, dir)? {
+        match fitting(disk, dir, &name, reader) {
+            Ok(found) => {
+                opened.snapshot_seq = found.0.seq();
+                start = found;
+                break;
+            }
+            Err(why) => opened.skipped.push(format!("{name}: {why}")),
+        }
+    }
+    let (state, segments) = start;
+    let size = reader.size_durable();
+    let mut replay = Replay::from_state(state);
+    reader.entries(opened.snapshot_seq + 1..size, |index, bytes| {
+        replay.leaf(index, bytes).map_err(EngineError::from)
+    })?;
+    let (state, tail) = replay.finish()?;
+    opened.replayed = size - 1 - opened.snapshot_seq;
+    Ok((
+        state,
+        KeyIndex::new(&topology::KEYS_LOCK, segments, tail),
+        opened,
+    ))
+}
+
+type Fitting = (State, Vec<Arc<Segment>>);
+
+fn fitting(disk: &dyn Disk, dir: &Path, name: &str, reader: &LogReader) -> Result<Fitting, String> {
+    let loaded = snapshot::load(disk, dir, name).map_err(|e| e.to_string())?;
+    if loaded.size > reader.size_durable() {
+        return Err(format!(
+            "it is of {} leaves, the log has {}",
+            loaded.size,
+            reader.size_durable()
+        ));
+    }
+    if reader.root_at(loaded.size).map_err(|e| e.to_string())? != loaded.root {
+        return Err("its root is not the log's".to_owned());
+    }
+    let open = |id| {
+        Segment::open(disk, dir, id)
+            .map(Arc::new)
+            .map_err(|e| e.to_string())
+    };
+    Ok((
+        loaded.state,
+        loaded
+            .keys
+            .into_iter()
+            .map(open)
+            .collect::<Result<_, _>>()?,
+    ))
+}
+
+/// The entry recorded at `seq`, as an [`Op`] with its verdict and time.
+pub fn read_entry(reader: &LogReader, seq: u64) -> Result<(Timestamp, Op, Verdict), ReadError> {
+    let bytes = reader.entry(seq)?;
+    decode_entry(seq, &bytes)
+}
+
+/// The same from leaf bytes.
+pub fn decode_entry(seq: u64, bytes: &[u8]) -> Result<(Timestamp, Op, Verdict), ReadError> {
+    let damaged = |why: String| ReadError::Damaged { index: seq, why };
+    match Leaf::decode(bytes) {
+        Ok(Leaf {
+            ts,
+            body: Body::Entry { op, verdict },
+            ..
+        }) => Ok((ts, op, verdict)),
+        Ok(_) => Err(damaged("it is not an entry".to_owned())),
+        Err(e) => Err(damaged(e.to_string())),
+    }
+}
+
+/// True for entries only the ledger may make.
+pub fn is_own(entry: &Entry) -> bool {
+    matches!(entry, Entry::Expire { .. } | Entry::Abandon { .. })
+        || entry
+            .principal_key()
+            .is_some_and(|(p, _)| p.as_str() == OWN_PRINCIPAL)
+}

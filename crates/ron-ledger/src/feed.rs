@@ -1,0 +1,136 @@
+//! The event feed: long polls wait here until there is something after their place, or their time is over.
+
+use std::time::Duration;
+
+use ron_http::{Responder, Response};
+use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, ThreadCtx};
+use ron_proto::Problem;
+
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+
+/// Events in one page unless asked for fewer; with their receipts they stay well under 1 MiB.
+pub const PAGE: u64 = 500;
+
+/// A long poll.
+pub struct Poll {
+    pub responder: Responder,
+    pub after: u64,
+    pub limit: u64,
+    /// When to answer with an empty page.
+    pub until: Deadline,
+}
+
+/// Answers a page at once.
+pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem> {
+    let page = ledger.events(after, limit).map_err(|e| {
+        tracing::error!(event = "log_read_failed", error = %e);
+        Problem::internal("the log cannot be read")
+    })?;
+    Ok(Response::json(200, &page))
+}
+
+/// Parks polls; the handler's end.
+#[derive(Clone)]
+pub struct Feed {
+    polls: Sender<Poll>,
+}
+
+impl Feed {
+    /// Hands polls to the thread behind `polls`.
+    pub const fn new(polls: Sender<Poll>) -> Self {
+        Self { polls }
+    }
+
+    /// Parks a poll; 429 when too many wait.
+    pub fn park(&self, poll: Poll) {
+        match self.polls.try_send(poll) {
+            Ok(()) => {}
+            Err(SendError::Full(p)) => p.responder.send(Problem::busy(self.polls.retry_after_s())),
+            Err(SendError::Closed(p)) => p.responder.send(Problem::draining(1)),
+        }
+    }
+}
+
+/// The thread's body.
+pub fn run(
+    ctx: &ThreadCtx,
+    polls: &Receiver<Poll>,
+    news: &Receiver<()>,
+    ledger: &Ledger,
+    metrics: &Metrics,
+) {
+    let mut waiting: Vec<Poll> = Vec::new();
+    while !ctx.shutdown.is_set() {
+        match next(ctx, polls, news, soonest(&waiting)) {
+            Next::Poll(poll) => waiting.push(poll),
+            Next::News | Next::Time => {}
+            Next::Shutdown => break,
+        }
+        while let Some(poll) = polls.try_recv() {
+            waiting.push(poll);
+        }
+        waiting = answer_due(waiting, ledger);
+        metrics
+            .polls
+            .set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+    }
+    while let Some(poll) = polls.try_recv() {
+        waiting.push(poll);
+    }
+    for poll in waiting {
+        answer(poll, ledger);
+    }
+}
+
+enum Next {
+    Poll(Poll),
+    News,
+    Time,
+    Shutdown,
+}
+
+fn soonest(waiting: &[Poll]) -> Deadline {
+    let idle = Deadline::within(Duration::from_secs(60));
+    waiting
+        .iter()
+        .fold(idle, |soonest, p| soonest.earlier(p.until))
+}
+
+fn next(ctx: &ThreadCtx, polls: &Receiver<Poll>, news: &Receiver<()>, until: Deadline) -> Next {
+    ron_kernel::select! {
+        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::Poll),
+        recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::News),
+        recv(ctx.shutdown.raw()) -> _ => Next::Shutdown,
+        default(until.remaining()) => Next::Time,
+    }
+}
+
+/// Answers the polls that have news or whose time is over; the others.
+fn answer_due(waiting: Vec<Poll>, ledger: &Ledger) -> Vec<Poll> {
+    let head = ledger.head_seq();
+    let mut rest = Vec::with_capacity(waiting.len());
+    for poll in waiting {
+        if head > poll.after || poll.until.expired() {
+            answer(poll, ledger);
+        } else {
+            rest.push(poll);
+        }
+    }
+    rest
+}
+
+fn answer(poll: Poll, ledger: &Ledger) {
+    match page(ledger, poll.after, poll.limit) {
+        Ok(response) => poll.responder.send(response),
+        Err(problem) => poll.responder.send(problem),
+    }
+}
+
+/// Waits for news as the projection does: true at shutdown.
+pub fn wait_news(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
+    matches!(
+        news.recv(&ctx.shutdown, Deadline::within(at_most)),
+        Recv::Shutdown | Recv::Closed
+    )
+}

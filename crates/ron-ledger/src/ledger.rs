@@ -1,0 +1,394 @@
+//! The ledger as other threads use it: commits go through the writer's queue, reads see the durable state.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use ron_kernel::{Deadline, SendError, Sender, WaitError, reply};
+use ron_proto::ledger::{
+    AccountDoc, BalanceDoc, Entry, EntryAnswer, EntryKey, EpochDoc, EpochState, Event, EventPage,
+    Head, HoldDoc, PrincipalName, TxId, escrow_account,
+};
+use ron_proto::{Account, Amount, EpochId, Tenant, b64};
+use ron_tlog::ReadError;
+
+use crate::answers;
+use crate::core::{BadEntry, HoldRow, Op, State, Verdict};
+use crate::engine::{Decision, Request, Shared, decode_entry, is_own, read_entry};
+
+/// Open holds an account document lists at most.
+const HOLDS_SHOWN: usize = 1_000;
+
+/// Why a request got no answers.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// An entry is malformed; nothing was done.
+    #[error("entries[{index}].{bad}")]
+    Bad { index: usize, bad: BadEntry },
+    /// The queue is full; nothing was done.
+    #[error("the commit queue is full; try again in {retry_after_s} s")]
+    Busy { retry_after_s: u32 },
+    /// The deadline passed before work began; nothing was done.
+    #[error("the deadline passed before the entries were looked at; nothing was done")]
+    Expired,
+    /// Writing is not possible now; nothing was done.
+    #[error("{0}")]
+    Closed(String),
+    /// Whether the entries are in the log is not known; the same request sent again tells.
+    #[error("the outcome is not known: {0}; send the same request again")]
+    Unknown(String),
+}
+
+/// What a job answers to.
+pub(crate) type Reply = Box<dyn FnOnce(Result<Vec<EntryAnswer>, SubmitError>) + Send>;
+
+/// One request on its way to the writer.
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    pub(crate) deadline: Deadline,
+    pub(crate) reply: Reply,
+}
+
+/// Whether the writer takes work.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(AtomicU8);
+
+impl Gate {
+    pub(crate) fn close(&self, why: Closed) {
+        self.0.store(why as u8, Ordering::Release);
+    }
+
+    fn closed(&self) -> Option<&'static str> {
+        match self.0.load(Ordering::Acquire) {
+            0 => None,
+            1 => {
+                Some("the ledger is closed for writing since a write failed; it must be restarted")
+            }
+            _ => Some("the ledger stopped because an invariant did not hold; it must be examined"),
+        }
+    }
+}
+
+/// Why the gate is shut for good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Closed {
+    Poisoned = 1,
+    Broken = 2,
+}
+
+/// A handle on a running ledger; clone it freely.
+#[derive(Clone)]
+pub struct Ledger {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) commits: Sender<Job>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl std::fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ledger(head {})", self.shared.head())
+    }
+}
+
+/// Checks entries from outside and makes operations of them.
+pub fn ops_of(entries: Vec<Entry>, linked: bool) -> Result<Vec<Op>, SubmitError> {
+    let bad = |index, field, why| SubmitError::Bad {
+        index,
+        bad: BadEntry { field, why },
+    };
+    let mut ops = Vec::with_capacity(entries.len());
+    for (index, entry) in entries.into_iter().enumerate() {
+        if is_own(&entry) {
+            return Err(bad(
+                index,
+                "kind",
+                "only the ledger itself writes such entries",
+            ));
+        }
+        let op = Op::new(entry).map_err(|bad| SubmitError::Bad { index, bad })?;
+        if linked && op.key().is_none() {
+            return Err(bad(index, "kind", "settlement entries cannot be linked"));
+        }
+        ops.push(op);
+    }
+    if linked {
+        let mut keys: Vec<_> = ops
+            .iter()
+            .enumerate()
+            .filter_map(|(i, op)| op.key().map(|k| (k, i)))
+            .collect();
+        keys.sort_unstable();
+        if let Some(w) = keys.windows(2).find(|w| w[0].0 == w[1].0) {
+            return Err(bad(w[1].1, "key", "is there twice in one linked commit"));
+        }
+    }
+    Ok(ops)
+}
+
+impl Ledger {
+    /// Commits entries and waits for their answers, at most until `deadline`.
+    pub fn commit(
+        &self,
+        entries: Vec<Entry>,
+        linked: bool,
+        deadline: Deadline,
+    ) -> Result<Vec<EntryAnswer>, SubmitError> {
+        self.wait(
+            Request {
+                ops: ops_of(entries, linked)?,
+                linked,
+            },
+            deadline,
+        )
+    }
+
+    /// What became of a key; one without an entry is given up for ever.
+    pub fn resolve(
+        &self,
+        principal: PrincipalName,
+        key: EntryKey,
+        deadline: Deadline,
+    ) -> Result<EntryAnswer, SubmitError> {
+        let ops = vec![Op::abandon(principal, key)];
+        let answer = self
+            .wait(Request { ops, linked: false }, deadline)?
+            .into_iter()
+            .next();
+        answer.ok_or_else(|| SubmitError::Unknown("the writer gave no answer".to_owned()))
+    }
+
+    fn wait(&self, request: Request, deadline: Deadline) -> Result<Vec<EntryAnswer>, SubmitError> {
+        let (tx, rx) = reply();
+        // Nobody waiting any more is not an error: the entries are in the log, and asking again tells.
+        self.submit(
+            request,
+            deadline,
+            Box::new(move |answer| drop(tx.send(answer))),
+        );
+        match rx.wait(deadline) {
+            Ok(answer) => answer,
+            Err(WaitError::Timeout) => Err(SubmitError::Unknown("the deadline passed".to_owned())),
+            Err(WaitError::Dropped) => Err(SubmitError::Unknown("the writer stopped".to_owned())),
+        }
+    }
+
+    /// Hands a request to the writer. `reply` is called exactly once: by the thread that makes the answers, or
+    /// here and now when the request is not taken.
+    pub(crate) fn submit(&self, request: Request, deadline: Deadline, reply: Reply) {
+        if let Some(why) = self.gate.closed() {
+            let first = self.replay(&request.ops);
+            return reply(first.ok_or_else(|| SubmitError::Closed(why.to_owned())));
+        }
+        match self.commits.try_send(Job {
+            request,
+            deadline,
+            reply,
+        }) {
+            Ok(()) => {}
+            Err(SendError::Full(job)) => {
+                (job.reply)(Err(SubmitError::Busy {
+                    retry_after_s: self.commits.retry_after_s(),
+                }));
+            }
+            Err(SendError::Closed(job)) => (job.reply)(Err(SubmitError::Closed(
+                "the ledger is stopping".to_owned(),
+            ))),
+        }
+    }
+
+    /// The first answers, when every entry has one already; for times when nothing new can be written.
+    pub fn replay(&self, ops: &[Op]) -> Option<Vec<EntryAnswer>> {
+        let keys: Vec<_> = ops.iter().map(Op::key).collect();
+        let found = self.shared.keys().resolve(&keys).ok()?;
+        ops.iter()
+            .zip(found)
+            .map(|(op, seq)| known_answer(&self.shared, op, seq?).ok())
+            .collect()
+    }
+
+    /// The last durable sequence.
+    pub fn head_seq(&self) -> u64 {
+        self.shared.head()
+    }
+
+    /// Where the log stands.
+    pub fn head(&self) -> Head {
+        let reader = self.shared.reader();
+        let head = reader.head();
+        Head {
+            origin: reader.origin().to_owned(),
+            seq: head.size.saturating_sub(1),
+            size: head.size,
+            root: b64::std(&head.root),
+            ts: self.shared.state(State::ts),
+            checkpoint_size: reader.checkpoint_size(),
+        }
+    }
+
+    /// An account; one never used reads as empty.
+    pub fn account(&self, account: &Account) -> AccountDoc {
+        self.shared.state(|s| {
+            let row = s.account(account);
+            let mut balances: Vec<BalanceDoc> = row.map_or_else(Vec::new, |row| {
+                let doc = |b: &crate::core::Balance| {
+                    let asset = s.asset(b.asset)?.name.clone();
+                    Some(BalanceDoc {
+                        asset,
+                        amount_minor: Amount(b.total),
+                        available_minor: Amount(b.total - b.held),
+                    })
+                };
+                row.balances.iter().filter_map(doc).collect()
+            });
+            balances.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
+            AccountDoc {
+                account: account.clone(),
+                nonce: row.map_or(0, |r| r.nonce),
+                frozen: row.is_some_and(|r| r.frozen),
+                balances,
+                holds: s
+                    .holds_of(account)
+                    .take(HOLDS_SHOWN)
+                    .filter_map(|h| hold_doc(s, h))
+                    .collect(),
+                seq: s.seq(),
+                ts: s.ts(),
+            }
+        })
+    }
+
+    /// An open hold.
+    pub fn hold(&self, id: TxId) -> Option<HoldDoc> {
+        self.shared
+            .state(|s| s.hold(id).and_then(|h| hold_doc(s, h)))
+    }
+
+    /// Where an epoch's settlement stands.
+    pub fn epoch(&self, tenant: &Tenant, epoch: &EpochId) -> Option<EpochDoc> {
+        self.shared.state(|s| {
+            let e = s.epoch(&(tenant.clone(), epoch.clone()))?;
+            Some(EpochDoc {
+                tenant: tenant.clone(),
+                epoch: epoch.clone(),
+                state: if e.closed_seq.is_some() {
+                    EpochState::Closed
+                } else {
+                    EpochState::Open
+                },
+                commitment: e.commitment,
+                sum_root: e.sum_root,
+                asset: s.asset(e.asset)?.name.clone(),
+                from: e.from.clone(),
+                escrow: escrow_account(tenant, epoch),
+                recipients: e.recipients,
+                amount_minor: Amount(e.total),
+                paid_minor: Amount(e.paid),
+                next_index: e.next_index,
+                opened_seq: e.opened_seq,
+                closed_seq: e.closed_seq,
+            })
+        })
+    }
+
+    /// The entry at `seq`; `None` when there is none yet.
+    pub fn event(&self, seq: u64) -> Result<Option<Event>, ReadError> {
+        if seq == 0 || seq > self.shared.head() {
+            return Ok(None);
+        }
+        let (ts, op, verdict) = read_entry(self.shared.reader(), seq)?;
+        Ok(Some(answers::event(seq, ts, &op, &verdict)))
+    }
+
+    /// The entry with this id.
+    pub fn tx(&self, txid: TxId) -> Result<Option<Event>, ReadError> {
+        if txid.seq() == 0 || txid.seq() > self.shared.head() {
+            return Ok(None);
+        }
+        let (ts, op, verdict) = read_entry(self.shared.reader(), txid.seq())?;
+        Ok((op.txid(txid.seq()) == txid).then(|| answers::event(txid.seq(), ts, &op, &verdict)))
+    }
+
+    /// The entry of a key.
+    pub fn by_key(
+        &self,
+        principal: &PrincipalName,
+        key: &EntryKey,
+    ) -> Result<Option<Event>, ReadError> {
+        let op = Op::abandon(principal.clone(), key.clone());
+        let hash = op.key().expect("an abandon entry has a key");
+        let found = self
+            .shared
+            .keys()
+            .find(hash)
+            .map_err(|source| ReadError::Io { index: 0, source })?;
+        found.map_or(Ok(None), |seq| self.event(seq))
+    }
+
+    /// Entries after `after`, at most `limit`, in order.
+    pub fn events(&self, after: u64, limit: u64) -> Result<EventPage, ReadError> {
+        let head = self.shared.head();
+        let mut events = Vec::new();
+        let last = head.min(after.saturating_add(limit));
+        if after < last {
+            self.shared
+                .reader()
+                .entries(after + 1..last + 1, |seq, bytes| {
+                    let (ts, op, verdict) = decode_entry(seq, bytes)?;
+                    events.push(answers::event(seq, ts, &op, &verdict));
+                    Ok::<(), ReadError>(())
+                })?;
+        }
+        Ok(EventPage {
+            events,
+            next: last.max(after.min(head)),
+            head,
+        })
+    }
+}
+
+fn hold_doc(s: &State, h: &HoldRow) -> Option<HoldDoc> {
+    Some(HoldDoc {
+        hold: h.id,
+        from: s.account_at(h.account)?.name.clone(),
+        asset: s.asset(h.asset)?.name.clone(),
+        amount_minor: Amount(h.remaining),
+        expires_at: h.expires_at,
+    })
+}
+
+/// The answer to `op` whose key (or epoch, or index) has the entry at `seq`.
+fn known_answer(shared: &Shared, op: &Op, seq: u64) -> Result<EntryAnswer, ReadError> {
+    let (ts, first, verdict) = read_entry(shared.reader(), seq)?;
+    // A resolve asks what became of the key, whatever request it was.
+    if matches!(op.entry(), Entry::Abandon { .. }) {
+        return Ok(answers::replayed(&first, seq, (ts, &first, &verdict)));
+    }
+    Ok(answers::replayed(op, seq, (ts, &first, &verdict)))
+}
+
+/// Answers for decisions that are durable.
+pub(crate) fn answer_all(
+    shared: &Shared,
+    ops: &[Op],
+    decisions: &[Decision],
+) -> Result<Vec<EntryAnswer>, SubmitError> {
+    let one = |(op, d): (&Op, &Decision)| match d {
+        Decision::Fresh { seq, ts, verdict } => Ok(answers::answer(op, *seq, *ts, verdict)),
+        Decision::Mixed => Ok(answers::mismatch(op)),
+        Decision::Known { seq } => {
+            known_answer(shared, op, *seq).map_err(|e| SubmitError::Unknown(e.to_string()))
+        }
+    };
+    ops.iter().zip(decisions).map(one).collect()
+}
+
+/// `done`, `refused` or `replayed`, for counting.
+pub(crate) const fn outcome_label(d: &Decision) -> &'static str {
+    match d {
+        Decision::Fresh {
+            verdict: Verdict::Done(_),
+            ..
+        } => "done",
+        Decision::Fresh { .. } => "refused",
+        Decision::Known { .. } | Decision::Mixed => "replayed",
+    }
+}

@@ -1,0 +1,124 @@
+//! The key that signs the log's checkpoints when no KMS does: 32 random bytes in a file of mode 0600.
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use ron_crypto::{Ed25519Key, Random, Secret32, SecretBytes};
+use ron_service::config::read_secret_file;
+use ron_tlog::Ed25519NoteSigner;
+
+/// The name of the secret file in the data directory.
+pub const KEY_FILE: &str = "note.key";
+/// The name of the public file beside it: the line auditors pin.
+pub const VKEY_FILE: &str = "log.vkey";
+
+/// Reads the key, or makes it on first use (`fresh`: there is no log yet that another key signed).
+pub fn load_or_make(
+    dir: &Path,
+    origin: &str,
+    random: &dyn Random,
+    fresh: bool,
+) -> Result<Ed25519NoteSigner, String> {
+    let path = dir.join(KEY_FILE);
+    let there = path
+        .try_exists()
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let seed = match (there, fresh) {
+        (true, _) => read(&path)?,
+        (false, true) => make(dir, &path, random)?,
+        (false, false) => {
+            return Err(format!(
+                "{} is missing, but the log exists; restore the key from a backup",
+                path.display()
+            ));
+        }
+    };
+    let signer = named(origin, Ed25519Key::from_seed(seed.expose()))?;
+    write_public(dir, &signer)?;
+    Ok(signer)
+}
+
+/// A key for a log in memory.
+pub fn ephemeral(origin: &str, random: &dyn Random) -> Result<Ed25519NoteSigner, String> {
+    named(origin, Ed25519Key::generate(random))
+}
+
+fn named(origin: &str, key: Ed25519Key) -> Result<Ed25519NoteSigner, String> {
+    Ed25519NoteSigner::new(origin, key).map_err(|e| format!("log.origin: {e}"))
+}
+
+fn read(path: &Path) -> Result<Secret32, String> {
+    let text = read_secret_file(path)?;
+    let mut seed = Secret32::zeroed();
+    hex::decode_to_slice(text.expose(), seed.expose_mut()).map_err(|_| {
+        format!(
+            "{} must hold 64 hex digits; restore it from a backup",
+            path.display()
+        )
+    })?;
+    Ok(seed)
+}
+
+fn make(dir: &Path, path: &Path, random: &dyn Random) -> Result<Secret32, String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+    let seed = Secret32::generate(random);
+    let mut text = SecretBytes::zeroed(64);
+    hex::encode_to_slice(seed.expose(), text.expose_mut()).expect("64 digits hold 32 bytes");
+    let tmp = dir.join("note.key.tmp");
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&tmp)
+        .map_err(fail)?;
+    file.write_all(text.expose()).map_err(fail)?;
+    file.sync_all().map_err(fail)?;
+    std::fs::rename(&tmp, path).map_err(fail)?;
+    std::fs::File::open(dir)
+        .and_then(|d| d.sync_all())
+        .map_err(fail)?;
+    Ok(seed)
+}
+
+fn write_public(dir: &Path, signer: &Ed25519NoteSigner) -> Result<(), String> {
+    let path = dir.join(VKEY_FILE);
+    let line = format!("{}\n", signer.verifier());
+    if std::fs::read_to_string(&path).is_ok_and(|old| old == line) {
+        return Ok(());
+    }
+    std::fs::write(&path, line).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_key_is_made_once_and_kept_to_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let random = ron_crypto::SeededRandom::new(7);
+        let first = load_or_make(dir.path(), "t/log", &random, true).unwrap();
+        let again = load_or_make(dir.path(), "t/log", &random, false).unwrap();
+        assert_eq!(first.verifier(), again.verifier());
+        let path = dir.path().join(KEY_FILE);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(
+            load_or_make(dir.path(), "t/log", &random, false)
+                .unwrap_err()
+                .contains("chmod 600")
+        );
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            load_or_make(dir.path(), "t/log", &random, false)
+                .unwrap_err()
+                .contains("missing")
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! History and balances in an ordinary SQLite file, for people, auditors and the history endpoint.
+//!
+//! Fed from the log behind the acknowledgement; never asked by the writer. It can be deleted at any time: the
+//! next start fills it again. Amounts are decimal text, because SQLite has no 128-bit integers.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ron_kernel::{Receiver, ThreadCtx};
+use ron_proto::Account;
+use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, Receipt};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
+
+use crate::feed::wait_news;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+
+/// Entries in one transaction.
+const CHUNK: u64 = 2_000;
+/// A pause after each full chunk, so that catching up leaves the processor to the writer.
+const BREATH: Duration = Duration::from_millis(20);
+const FORMAT: i64 = 1;
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS entries (
+  seq INTEGER PRIMARY KEY, ts TEXT NOT NULL, kind TEXT NOT NULL, outcome TEXT NOT NULL, code TEXT,
+  principal TEXT, key TEXT, from_account TEXT, to_account TEXT, asset TEXT, amount_minor TEXT, nonce INTEGER,
+  memo TEXT, ref TEXT, txid TEXT
+);
+CREATE TABLE IF NOT EXISTS history (account TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (account, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS balances (
+  account TEXT NOT NULL, asset TEXT NOT NULL, amount_minor TEXT NOT NULL, seq INTEGER NOT NULL,
+  PRIMARY KEY (account, asset)
+) WITHOUT ROWID;
+";
+
+/// Why the projection does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ProjectionError {
+    /// SQLite refused.
+    #[error("the projection: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The log could not be read.
+    #[error("the projection cannot read the log: {0}")]
+    Read(#[from] ron_tlog::ReadError),
+    /// What is in it does not fit the log.
+    #[error("the projection does not fit the log: {0}")]
+    Foreign(String),
+}
+
+/// The one writer of the file.
+#[derive(Debug)]
+pub struct Projection {
+    db: Connection,
+    applied: u64,
+}
+
+impl Projection {
+    /// Opens the file, or makes it; one that is damaged, foreign, newer or ahead of the log is made anew.
+    pub fn open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
+        match Self::try_open(path, origin, head) {
+            Ok(p) => Ok(p),
+            Err(why) => {
+                tracing::warn!(event = "projection_rebuilt", reason = %why);
+                for suffix in ["", "-wal", "-shm"] {
+                    let mut name = path.as_os_str().to_owned();
+                    name.push(suffix);
+                    // A file that is not there needs no removal; anything else shows in the second try.
+                    let _ = std::fs::remove_file(PathBuf::from(name));
+                }
+                Self::try_open(path, origin, head)
+            }
+        }
+    }
+
+    fn try_open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
+        let db = Connection::open(path)?;
+        db.pragma_update(None, "journal_mode", "wal")?;
+        db.pragma_update(None, "synchronous", "normal")?;
+        db.busy_timeout(Duration::from_secs(2))?;
+        let format: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
+        if format != 0 && format != FORMAT {
+            return Err(ProjectionError::Foreign(format!(
+                "it has format {format}, this program writes {FORMAT}"
+            )));
+        }
+        db.execute_batch(SCHEMA)?;
+        db.pragma_update(None, "user_version", FORMAT)?;
+        let meta = db.query_row("SELECT origin, applied FROM meta", [], |r| {
+            Ok((r.get::<_, String>(0)?, r.get::<_, i64>(1)?))
+        });
+        let applied = match meta.optional()? {
+            None => {
+                db.execute("INSERT INTO meta VALUES (?1, 0)", [origin])?;
+                0
+            }
+            Some((found, _)) if found != origin => {
+                return Err(ProjectionError::Foreign(format!("it is of {found}")));
+            }
+            Some((_, applied)) => u64::try_from(applied).unwrap_or(u64::MAX),
+        };
+        if applied > head {
+            return Err(ProjectionError::Foreign(format!(
+                "it is at entry {applied}, the log at {head}"
+            )));
+        }
+        Ok(Self { db, applied })
+    }
+
+    /// The last entry in it.
+    pub const fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Takes in the next entries in one transaction; how many.
+    pub fn advance(&mut self, ledger: &Ledger) -> Result<u64, ProjectionError> {
+        let page = ledger.events(self.applied, CHUNK)?;
+        let Some(last) = page.events.last().map(|e| e.seq) else {
+            return Ok(0);
+        };
+        let tx = self.db.transaction()?;
+        let mut changes = Changes::default();
+        for event in &page.events {
+            insert(&tx, event)?;
+            changes.note(event);
+        }
+        changes.write(&tx, last)?;
+        tx.execute("UPDATE meta SET applied = ?1", [last as i64])?;
+        tx.commit()?;
+        let done = last - self.applied;
+        self.applied = last;
+        Ok(done)
+    }
+}
+
+/// Money that moved in one transaction of the projection, per (account, asset).
+#[derive(Default)]
+struct Changes(BTreeMap<(String, String), (u128, u128)>);
+
+impl Changes {
+    fn note(&mut self, event: &Event) {
+        let EntryAnswer::Done { receipt, .. } = &event.answer else {
+            return;
+        };
+        if matches!(
+            receipt.op,
+            EntryKind::Hold | EntryKind::Release | EntryKind::Expire
+        ) {
+            return;
+        }
+        let (Some(asset), Some(amount)) = (&receipt.asset, receipt.amount_minor) else {
+            return;
+        };
+        if let Some(to) = &receipt.to {
+            self.0
+                .entry((to.to_string(), asset.to_string()))
+                .or_default()
+                .0 += amount.0;
+        }
+        if let Some(from) = &receipt.from {
+            self.0
+                .entry((from.to_string(), asset.to_string()))
+                .or_default()
+                .1 += amount.0;
+        }
+    }
+
+    fn write(self, tx: &Transaction<'_>, seq: u64) -> Result<(), ProjectionError> {
+        let mut read = tx.prepare_cached(
+            "SELECT amount_minor FROM balances WHERE account = ?1 AND asset = ?2",
+        )?;
+        let mut put =
+            tx.prepare_cached("INSERT OR REPLACE INTO balances VALUES (?1, ?2, ?3, ?4)")?;
+        for ((account, asset), (up, down)) in self.0 {
+            let old: Option<String> = read
+                .query_row([&account, &asset], |r| r.get(0))
+                .optional()?;
+            let old: u128 = old.map_or(Ok(0), |t| t.parse()).map_err(|_| {
+                ProjectionError::Foreign(format!("the balance of {account} is no number"))
+            })?;
+            // Sums of one transaction may pass 128 bits where no balance ever did, so wrap and come back.
+            let new = old.wrapping_add(up).wrapping_sub(down);
+            put.execute(params![account, asset, new.to_string(), seq as i64])?;
+        }
+        Ok(())
+    }
+}
+
+fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
+    let mut entry = tx.prepare_cached(
+        "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+    )?;
+    let mut history = tx.prepare_cached("INSERT OR IGNORE INTO history VALUES (?1, ?2)")?;
+    let (outcome, code) = match &e.answer {
+        EntryAnswer::Done { .. } => ("done", None),
+        EntryAnswer::Refused { code, .. } => ("refused", Some(code.as_str())),
+    };
+    let key = e.entry.principal_key();
+    let told = told(&e.entry, e.answer.receipt());
+    entry.execute(params![
+        e.seq as i64,
+        e.ts.to_string(),
+        e.entry.kind().as_str(),
+        outcome,
+        code,
+        key.map(|(p, _)| p.as_str()),
+        key.map(|(_, k)| k.as_str()),
+        told.from.as_ref().map(Account::as_str),
+        told.to.as_ref().map(Account::as_str),
+        told.asset,
+        told.amount,
+        told.nonce.map(|n| n as i64),
+        told.memo,
+        told.reference,
+        e.answer.receipt().map(|r| r.txid.to_string()),
+    ])?;
+    for account in [&told.from, &told.to].into_iter().flatten() {
+        history.execute(params![account.as_str(), e.seq as i64])?;
+    }
+    Ok(())
+}
+
+/// The columns of an entry: from its receipt when done, from its request when refused.
+#[derive(Default)]
+struct Told {
+    from: Option<Account>,
+    to: Option<Account>,
+    asset: Option<String>,
+    amount: Option<String>,
+    nonce: Option<u64>,
+    memo: Option<String>,
+    reference: Option<String>,
+}
+
+fn told(entry: &Entry, receipt: Option<&Receipt>) -> Told {
+    let mut t = Told::default();
+    if let Entry::Issue {
+        memo, reference, ..
+    }
+    | Entry::Transfer {
+        memo, reference, ..
+    }
+    | Entry::Burn {
+        memo, reference, ..
+    }
+    | Entry::Hold {
+        memo, reference, ..
+    }
+    | Entry::Capture {
+        memo, reference, ..
+    } = entry
+    {
+        t.memo = memo.as_ref().map(ToString::to_string);
+        t.reference = reference.as_ref().map(ToString::to_string);
+    }
+    if let Some(r) = receipt {
+        (t.from, t.to, t.nonce) = (r.from.clone(), r.to.clone(), r.nonce);
+        t.asset = r.asset.as_ref().map(ToString::to_string);
+        t.amount = r.amount_minor.map(|a| a.to_string());
+        return t;
+    }
+    asked(entry, &mut t);
+    t
+}
+
+/// What a refused request asked for.
+fn asked(entry: &Entry, t: &mut Told) {
+    let (from, to, money) = match entry {
+        Entry::Issue {
+            to,
+            asset,
+            amount_minor,
+            ..
+        } => (None, Some(to), Some((asset, amount_minor))),
+        Entry::Transfer {
+            from,
+            to,
+            asset,
+            amount_minor,
+            ..
+        } => (Some(from), Some(to), Some((asset, amount_minor))),
+        Entry::Burn {
+            from,
+            asset,
+            amount_minor,
+            ..
+        }
+        | Entry::Hold {
+            from,
+            asset,
+            amount_minor,
+            ..
+        }
+        | Entry::EpochOpen {
+            from,
+            asset,
+            amount_minor,
+            ..
+        } => (Some(from), None, Some((asset, amount_minor))),
+        Entry::Payout {
+            to,
+            asset,
+            amount_minor,
+            ..
+        } => (None, Some(to), Some((asset, amount_minor))),
+        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
+            (Some(account), None, None)
+        }
+        _ => (None, None, None),
+    };
+    (t.from, t.to) = (from.cloned(), to.cloned());
+    t.asset = money.map(|(s, _)| s.to_string());
+    t.amount = money.map(|(_, a)| a.to_string());
+}
+
+/// Where readers find the file.
+#[derive(Clone, Debug)]
+pub struct ProjectionReader {
+    path: PathBuf,
+}
+
+impl ProjectionReader {
+    /// Of the file at `path`.
+    pub const fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Sequences of an account's entries after `after`, ascending, and the last entry the file has.
+    pub fn history(
+        &self,
+        account: &Account,
+        after: u64,
+        limit: u64,
+    ) -> Result<(Vec<u64>, u64), ProjectionError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(&self.path, flags)?;
+        db.busy_timeout(Duration::from_secs(1))?;
+        let applied: i64 = db.query_row("SELECT applied FROM meta", [], |r| r.get(0))?;
+        let mut q = db.prepare(
+            "SELECT seq FROM history WHERE account = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",
+        )?;
+        let rows = q.query_map(params![account.as_str(), after as i64, limit as i64], |r| {
+            r.get::<_, i64>(0)
+        })?;
+        let seqs = rows
+            .map(|r| r.map(|n| n as u64))
+            .collect::<Result<_, _>>()?;
+        Ok((seqs, applied as u64))
+    }
+}
+
+/// The thread's body: takes in what is new until shutdown. `Err` when the file has to be looked at.
+pub fn run(
+    ctx: &ThreadCtx,
+    mut p: Projection,
+    news: &Receiver<()>,
+    ledger: &Ledger,
+    metrics: &Metrics,
+) -> Result<(), ProjectionError> {
+    loop {
+        let done = p.advance(ledger)?;
+        let lag = ledger.head_seq().saturating_sub(p.applied());
+        metrics
+            .projection_lag
+            .set(i64::try_from(lag).unwrap_or(i64::MAX));
+        let stop = if done == 0 {
+            wait_news(ctx, news, Duration::from_secs(1))
+        } else {
+            ctx.shutdown.wait(ron_kernel::Deadline::within(BREATH))
+        };
+        if stop {
+            return Ok(());
+        }
+    }
+}

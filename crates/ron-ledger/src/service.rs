@@ -1,0 +1,231 @@
+//! Puts the service together: directory, key, engine, threads, routes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_auth::RonAuthorizer;
+use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
+use ron_proto::{Timestamp, scope};
+use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, LogHost, routes};
+use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
+use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
+
+use crate::api::{Api, router};
+use crate::config::{Settings, pool_prefixes};
+use crate::engine::{Engine, EngineOptions};
+use crate::feed::{self, Feed};
+use crate::health::Health;
+use crate::ledger::Ledger;
+use crate::metrics::Metrics;
+use crate::note_key;
+use crate::projection::{self, Projection, ProjectionReader};
+use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};
+use crate::writer::{self, WriterParts};
+
+/// Pause before the projection is tried again after it failed.
+const PROJECTION_AGAIN: Duration = Duration::from_secs(1);
+
+/// Starts the service. Returns once its ports answer and the ledger takes commits.
+pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
+    let settings = Settings::from_config(&config).map_err(StartError::config_text)?;
+    let data = DataDir::open(&config)?;
+    let home = data.as_ref().map(|d| d.path().to_owned());
+    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
+    let auth = RonAuthorizer::from_section(
+        TOPOLOGY.service,
+        &config.section("auth"),
+        &[],
+        &chassis.registry,
+        chassis.clock.clone(),
+    )
+    .map_err(StartError::config_text)?;
+    auth.on_state(chassis.ready.hook("passports"));
+    auth.spawn(&chassis.sup, &TOPOLOGY);
+    chassis.authorizer = auth.clone();
+    chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
+
+    let Opened {
+        engine,
+        signer,
+        checkpointer,
+    } = open(&chassis, &settings, home.as_deref())?;
+    let metrics = Metrics::new(&chassis.registry);
+    let reader = engine.shared().reader().clone();
+    let checkpoints = spawn_checkpoints(&chassis, checkpointer, &signer, &reader);
+    let host = LogHost {
+        reader,
+        vkey: signer.verifier().to_string(),
+        entries_scope: scope::LEDGER_READ,
+    };
+    let with = WriterParts {
+        sup: chassis.sup.clone(),
+        km: chassis.km.clone(),
+        clock: chassis.clock.clone(),
+        metrics: metrics.clone(),
+        health: Arc::new(Readiness(chassis.ready.clone())),
+        commits: settings.commits,
+    };
+    let (ledger, news) = writer::spawn(engine, with);
+    let feed = spawn_feed(&chassis, &ledger, news.events, &metrics);
+    let wanted = home
+        .filter(|_| settings.projection)
+        .map(|d| d.join("projection.sqlite"));
+    let history = spawn_projection(&chassis, &ledger, wanted, news.project, &metrics);
+
+    let prefixes = Arc::new(Snapshot::new(settings.pool_prefixes));
+    let reloaded = Arc::clone(&prefixes);
+    chassis.on_reload(move |config| {
+        let new = pool_prefixes(config)?;
+        auth.reload(&config.section("auth"))?;
+        reloaded.store(new);
+        Ok(())
+    });
+    chassis.on_drained(move || {
+        checkpoints.finish();
+        drop(data);
+    });
+    let api = Arc::new(Api {
+        ledger,
+        feed,
+        history,
+        pool_prefixes: prefixes,
+        sup: chassis.sup.clone(),
+    });
+    chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
+}
+
+struct Opened {
+    engine: Engine,
+    signer: Arc<Ed25519NoteSigner>,
+    checkpointer: Checkpointer,
+}
+
+fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<Opened, StartError> {
+    let mut options = EngineOptions::new(settings.origin.clone());
+    options.snapshot_every = settings.snapshot_every;
+    let (disk, dir, signer): (Arc<dyn Disk>, PathBuf, _) = match home {
+        Some(dir) => {
+            let fresh = !dir.join("log/log.meta").exists();
+            let signer = note_key::load_or_make(dir, &settings.origin, &*chassis.random, fresh);
+            (Arc::new(OsDisk), dir.to_owned(), signer)
+        }
+        None => (
+            Arc::new(SimDisk::new()),
+            PathBuf::from("/ledger"),
+            note_key::ephemeral(&settings.origin, &*chassis.random),
+        ),
+    };
+    let signer = signer.map_err(|why| {
+        StartError::io(why, "the checkpoints of the log are signed with this key")
+    })?;
+    options.verifier = Some(signer.verifier().clone());
+    let started = chassis.clock.now();
+    let now = Timestamp(chassis.clock.unix_ms());
+    let mut engine = Engine::open(disk, &dir, options, now).map_err(StartError::failed)?;
+    let found = engine.opened();
+    tracing::info!(
+        event = "ledger_opened",
+        seq = engine.shared().head(),
+        snapshot_seq = found.snapshot_seq,
+        replayed = found.replayed,
+        took_ms = u64::try_from(chassis.clock.now().duration_since(started).as_millis())
+            .unwrap_or(u64::MAX),
+    );
+    for why in &found.skipped {
+        tracing::warn!(event = "snapshot_skipped", reason = %why);
+    }
+    let checkpointer = engine
+        .take_checkpointer()
+        .ok_or_else(|| StartError::failed("the log has no checkpointer"))?;
+    Ok(Opened {
+        engine,
+        signer: Arc::new(signer),
+        checkpointer,
+    })
+}
+
+fn spawn_checkpoints(
+    chassis: &Chassis,
+    checkpointer: Checkpointer,
+    signer: &Arc<Ed25519NoteSigner>,
+    reader: &LogReader,
+) -> Arc<CheckpointRoom> {
+    let room = CheckpointRoom::new(
+        checkpointer,
+        signer.clone(),
+        reader.clone(),
+        CheckpointPlan::default(),
+        chassis.ready.clone(),
+        chassis.clock.clone(),
+        &chassis.registry,
+        "log",
+    );
+    let run = Arc::clone(&room);
+    chassis.sup.spawn(&CHECKPOINT, move |ctx| run.run(ctx));
+    room
+}
+
+/// The ledger's state as readiness causes.
+struct Readiness(ReadyBoard);
+
+impl Health for Readiness {
+    fn store_failed(&self, why: &str) {
+        self.0.missing("store", why);
+    }
+    fn snapshot(&self, why: Option<&str>) {
+        match why {
+            Some(why) => self.0.degrade("snapshot", why),
+            None => self.0.clear("snapshot"),
+        }
+    }
+}
+
+fn spawn_feed(chassis: &Chassis, ledger: &Ledger, news: Receiver<()>, metrics: &Metrics) -> Feed {
+    let (tx, polls) = queue(&POLLS, POLLS.capacity, &chassis.km);
+    let (ledger, metrics) = (ledger.clone(), metrics.clone());
+    chassis.sup.spawn(&EVENTS, move |ctx| {
+        feed::run(ctx, &polls, &news, &ledger, &metrics)
+    });
+    Feed::new(tx)
+}
+
+fn spawn_projection(
+    chassis: &Chassis,
+    ledger: &Ledger,
+    path: Option<PathBuf>,
+    news: Receiver<()>,
+    metrics: &Metrics,
+) -> Option<ProjectionReader> {
+    let reader = path.clone().map(ProjectionReader::new);
+    let (ledger, metrics, ready) = (ledger.clone(), metrics.clone(), chassis.ready.clone());
+    chassis.sup.spawn(&PROJECT, move |ctx| match &path {
+        Some(path) => project(ctx, path, &news, &ledger, &metrics, &ready),
+        // Without a file the thread only keeps its row in the table true.
+        None => while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {},
+    });
+    reader
+}
+
+fn project(
+    ctx: &ThreadCtx,
+    path: &Path,
+    news: &Receiver<()>,
+    ledger: &Ledger,
+    metrics: &Metrics,
+    ready: &ReadyBoard,
+) {
+    let origin = ledger.head().origin;
+    while !ctx.shutdown.is_set() {
+        let opened = Projection::open(path, &origin, ledger.head_seq());
+        let ended = opened.and_then(|p| {
+            ready.clear("projection");
+            projection::run(ctx, p, news, ledger, metrics)
+        });
+        if let Err(e) = ended {
+            tracing::warn!(event = "projection_failed", error = %e);
+            ready.degrade("projection", e.to_string());
+            ctx.shutdown.wait(Deadline::within(PROJECTION_AGAIN));
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! One file of the key index: sorted (key hash, sequence) records that never change.
+//!
+//! ```text
+//! "RONKEYS1" | from u64 | to u64 | count u64 | records 24 bytes each: key hash 16, seq 8 | SHA-256 of all before
+//! ```
+//! Covers the keys of entries `from..=to`. In memory stay a filter (12 bits per key) and every 128th hash.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_tlog::{Disk, DiskFile};
+
+use super::filter::Filter;
+use super::{FileWriter, PIECE, place, read_sealed};
+use crate::core::KeyHash;
+
+const MAGIC: &[u8; 8] = b"RONKEYS1";
+const HEADER: usize = 32;
+const RECORD: usize = 24;
+/// Records between two remembered hashes: one look-up reads 3 KiB.
+const STRIDE: usize = 128;
+
+/// What a segment covers and what it must hash to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentId {
+    pub from: u64,
+    pub to: u64,
+    pub hash: [u8; 32],
+}
+
+impl SegmentId {
+    /// The name of its file.
+    pub fn file_name(&self) -> String {
+        file_name(self.from, self.to)
+    }
+}
+
+fn file_name(from: u64, to: u64) -> String {
+    format!("keys-{from:016}-{to:016}.idx")
+}
+
+/// An open segment.
+#[derive(Debug)]
+pub struct Segment {
+    id: SegmentId,
+    count: usize,
+    file: Arc<dyn DiskFile>,
+    filter: Filter,
+    /// The first eight bytes of every 128th hash.
+    fence: Vec<u64>,
+}
+
+/// Collects records in ascending order into a file.
+struct Builder {
+    out: FileWriter,
+    filter: Filter,
+    fence: Vec<u64>,
+    count: usize,
+}
+
+fn prefix(key: &KeyHash) -> u64 {
+    let mut b = [0; 8];
+    b.copy_from_slice(&key[..8]);
+    u64::from_be_bytes(b)
+}
+
+fn record(bytes: &[u8]) -> (KeyHash, u64) {
+    let (mut key, mut seq) = ([0; 16], [0; 8]);
+    key.copy_from_slice(&bytes[..16]);
+    seq.copy_from_slice(&bytes[16..RECORD]);
+    (key, u64::from_be_bytes(seq))
+}
+
+impl Builder {
+    fn start(disk: &dyn Disk, tmp: &Path, from: u64, to: u64, count: usize) -> io::Result<Self> {
+        let mut out = FileWriter::create(disk, tmp)?;
+        out.put(MAGIC)?;
+        for n in [from, to, count as u64] {
+            out.put(&n.to_be_bytes())?;
+        }
+        Ok(Self {
+            out,
+            filter: Filter::with_capacity(count),
+            fence: Vec::with_capacity(count / STRIDE + 1),
+            count: 0,
+        })
+    }
+
+    fn push(&mut self, key: &KeyHash, seq: u64) -> io::Result<()> {
+        self.note(key);
+        self.out.put(key)?;
+        self.out.put(&seq.to_be_bytes())
+    }
+
+    fn note(&mut self, key: &KeyHash) {
+        self.filter.insert(key);
+        if self.count.is_multiple_of(STRIDE) {
+            self.fence.push(prefix(key));
+        }
+        self.count += 1;
+    }
+}
+
+impl Segment {
+    /// Writes `records` (ascending by hash) as the segment of entries `from..=to` and opens it.
+    pub fn write(
+        disk: &dyn Disk,
+        dir: &Path,
+        from: u64,
+        to: u64,
+        records: &[(KeyHash, u64)],
+    ) -> io::Result<Self> {
+        let tmp = dir.join("keys.tmp");
+        let mut b = Builder::start(disk, &tmp, from, to, records.len())?;
+        for (key, seq) in records {
+            b.push(key, *seq)?;
+        }
+        Self::finish(disk, dir, &tmp, b, from, to)
+    }
+
+    /// Writes the union of two neighbouring segments.
+    pub fn merge(disk: &dyn Disk, dir: &Path, a: &Self, b: &Self) -> io::Result<Self> {
+        let tmp = dir.join("keys.tmp");
+        let (from, to) = (a.id.from.min(b.id.from), a.id.to.max(b.id.to));
+        let mut out = Builder::start(disk, &tmp, from, to, a.count + b.count)?;
+        let (mut left, mut right) = (Cursor::new(a), Cursor::new(b));
+        let (mut l, mut r) = (left.next()?, right.next()?);
+        loop {
+            match (l, r) {
+                (None, None) => break,
+                (Some((k, s)), other) if other.is_none_or(|(o, _)| k < o) => {
+                    out.push(&k, s)?;
+                    l = left.next()?;
+                }
+                (_, Some((k, s))) => {
+                    out.push(&k, s)?;
+                    r = right.next()?;
+                }
+                (Some(_), None) => unreachable!("taken by the arm above"),
+            }
+        }
+        Self::finish(disk, dir, &tmp, out, from, to)
+    }
+
+    fn finish(
+        disk: &dyn Disk,
+        dir: &Path,
+        tmp: &Path,
+        b: Builder,
+        from: u64,
+        to: u64,
+    ) -> io::Result<Self> {
+        let hash = b.out.seal()?;
+        let id = SegmentId { from, to, hash };
+        place(disk, dir, tmp, &id.file_name())?;
+        let file = disk.open_read(&dir.join(id.file_name()))?;
+        Ok(Self {
+            id,
+            count: b.count,
+            file,
+            filter: b.filter,
+            fence: b.fence,
+        })
+    }
+
+    /// Opens the segment `id`; refuses it when its content is not what `id` says.
+    pub fn open(disk: &dyn Disk, dir: &Path, id: SegmentId) -> io::Result<Self> {
+        let path = dir.join(id.file_name());
+        let (bytes, hash) = read_sealed(disk, &path)?;
+        let bad = |why: &str| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: {why}", path.display()),
+            )
+        };
+        if hash != id.hash || bytes.len() < HEADER || bytes[..8] != *MAGIC {
+            return Err(bad("it is not the key file the snapshot names"));
+        }
+        let records = &bytes[HEADER..];
+        if records.len() % RECORD != 0 {
+            return Err(bad("it has half a record"));
+        }
+        let count = records.len() / RECORD;
+        let mut filter = Filter::with_capacity(count);
+        let mut fence = Vec::with_capacity(count / STRIDE + 1);
+        for (i, r) in records.chunks_exact(RECORD).enumerate() {
+            let (key, _) = record(r);
+            filter.insert(&key);
+            if i % STRIDE == 0 {
+                fence.push(prefix(&key));
+            }
+        }
+        let file = disk.open_read(&path)?;
+        Ok(Self {
+            id,
+            count,
+            file,
+            filter,
+            fence,
+        })
+    }
+
+    /// What it covers.
+    pub const fn id(&self) -> SegmentId {
+        self.id
+    }
+
+    /// Number of keys.
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True without keys.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of memory it takes.
+    pub const fn memory(&self) -> usize {
+        self.filter.bytes() + self.fence.len() * 8
+    }
+
+    /// The sequence of a key. Reads the file only when the filter says the key may be there.
+    pub fn find(&self, key: &KeyHash) -> io::Result<Option<u64>> {
+        if !self.filter.may_have(key) {
+            return Ok(None);
+        }
+        // Hashes with the same first eight bytes may straddle a fence, so start one stride early enough.
+        let want = prefix(key);
+        let mut stride = self.fence.partition_point(|f| *f < want).saturating_sub(1);
+        let mut buf = [0u8; STRIDE * RECORD];
+        while stride < self.fence.len() && self.fence[stride] <= want {
+            let n = (self.count - stride * STRIDE).min(STRIDE);
+            self.read(
+                (HEADER + stride * STRIDE * RECORD) as u64,
+                &mut buf[..n * RECORD],
+            )?;
+            let block = &buf[..n * RECORD];
+            if let Some(r) = block.chunks_exact(RECORD).find(|r| r[..16] == *key) {
+                return Ok(Some(record(r).1));
+            }
+            stride += 1;
+        }
+        Ok(None)
+    }
+
+    fn read(&self, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            match self.file.read_at(at, buf)? {
+                0 => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "a key file ends too early",
+                    ));
+                }
+                n => {
+                    at += n as u64;
+                    buf = &mut buf[n..];
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Walks a segment in order.
+struct Cursor<'a> {
+    of: &'a Segment,
+    next: usize,
+    buffer: Vec<u8>,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    const fn new(of: &'a Segment) -> Self {
+        Self {
+            of,
+            next: 0,
+            buffer: Vec::new(),
+            at: 0,
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Option<(KeyHash, u64)>> {
+        if self.at == self.buffer.len() {
+            let n = (self.of.count - self.next).min(PIECE / RECORD);
+            if n == 0 {
+                return Ok(None);
+            }
+            self.buffer.resize(n * RECORD, 0);
+            self.of
+                .read((HEADER + self.next * RECORD) as u64, &mut self.buffer)?;
+            self.next += n;
+            self.at = 0;
+        }
+        let r = record(&self.buffer[self.at..self.at + RECORD]);
+        self.at += RECORD;
+        Ok(Some(r))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_tlog::SimDisk;
+
+    fn key(n: u64) -> KeyHash {
+        let mut k = [0; 16];
+        k.copy_from_slice(&ron_crypto::hash::blake3(&n.to_be_bytes())[..16]);
+        k
+    }
+
+    fn sorted(range: std::ops::Range<u64>) -> Vec<(KeyHash, u64)> {
+        let mut all: Vec<_> = range.map(|n| (key(n), n)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn keys_are_found_after_writing_merging_and_opening_again() {
+        let disk = SimDisk::new();
+        let dir = Path::new("/d");
+        disk.create_dir_all(dir).unwrap();
+        let a = Segment::write(&disk, dir, 1, 999, &sorted(1..1_000)).unwrap();
+        let b = Segment::write(&disk, dir, 1_000, 1_500, &sorted(1_000..1_501)).unwrap();
+        let both = Segment::merge(&disk, dir, &a, &b).unwrap();
+        let again = Segment::open(&disk, dir, both.id()).unwrap();
+        for s in [&both, &again] {
+            assert_eq!(s.len(), 1_500);
+            for n in 1..=1_500 {
+                assert_eq!(s.find(&key(n)).unwrap(), Some(n));
+            }
+            for n in 1_501..3_000 {
+                assert_eq!(s.find(&key(n)).unwrap(), None);
+            }
+        }
+        assert_eq!(a.find(&key(1_000)).unwrap(), None);
+    }
+
+    #[test]
+    fn neighbours_with_the_same_first_bytes_are_told_apart() {
+        let disk = SimDisk::new();
+        let dir = Path::new("/d");
+        disk.create_dir_all(dir).unwrap();
+        let same = |n: u64| {
+            let mut k = [7u8; 16];
+            k[8..].copy_from_slice(&n.to_be_bytes());
+            k
+        };
+        let records: Vec<_> = (0..1_000).map(|n| (same(n), n)).collect();
+        let s = Segment::write(&disk, dir, 0, 999, &records).unwrap();
+        assert!((0..1_000).all(|n| s.find(&same(n)).unwrap() == Some(n)));
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused() {
+        let disk = SimDisk::new();
+        let dir = Path::new("/d");
+        disk.create_dir_all(dir).unwrap();
+        let id = Segment::write(&disk, dir, 1, 9, &sorted(1..10))
+            .unwrap()
+            .id();
+        let path = dir.join(id.file_name());
+        let mut bytes = disk.peek(&path).unwrap();
+        bytes[40] ^= 1;
+        disk.poke(&path, Some(bytes));
+        assert!(Segment::open(&disk, dir, id).is_err());
+    }
+}

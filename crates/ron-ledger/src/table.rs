@@ -1,0 +1,208 @@
+//! Hash tables that can be asked but not walked: no hash order can reach an output.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+
+/// A map for look-ups only. `S` is how keys are hashed; names from outside keep the seeded default.
+#[derive(Debug, Clone)]
+pub struct Table<K, V, S = RandomState> {
+    map: HashMap<K, V, S>,
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher + Default> Default for Table<K, V, S> {
+    fn default() -> Self {
+        Self {
+            map: HashMap::default(),
+        }
+    }
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher + Default> Table<K, V, S> {
+    /// An empty table with room for `n`.
+    pub fn with_capacity(n: usize) -> Self {
+        Self {
+            map: HashMap::with_capacity_and_hasher(n, S::default()),
+        }
+    }
+
+    /// The value of `key`.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        if self.map.is_empty() {
+            None
+        } else {
+            self.map.get(key)
+        }
+    }
+
+    /// Sets `key`; the value it had before, if any.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.map.insert(key, value)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// True without any key.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Makes room for `n` more.
+    pub fn reserve(&mut self, n: usize) {
+        self.map.reserve(n);
+    }
+}
+
+impl<K: Ord + Eq + Hash + Copy, V: Copy, S: BuildHasher + Default> Table<K, V, S> {
+    /// All pairs in ascending key order.
+    pub fn sorted(&self) -> Vec<(K, V)> {
+        let mut all: Vec<(K, V)> = self.map.iter().map(|(k, v)| (*k, *v)).collect();
+        all.sort_unstable_by_key(|(k, _)| *k);
+        all
+    }
+}
+
+/// Spreads dense small numbers (Fibonacci hashing).
+#[derive(Debug, Default, Clone)]
+pub struct DenseHasher(u64);
+
+impl Hasher for DenseHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.0 = (self.0.rotate_left(8) ^ u64::from(*b)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        }
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.0 = u64::from(n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// Takes keys that are hashes already at their word.
+#[derive(Debug, Default, Clone)]
+pub struct HashedHasher(u64);
+
+impl Hasher for HashedHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        let mut word = [0; 8];
+        let n = bytes.len().min(8);
+        word[..n].copy_from_slice(&bytes[..n]);
+        self.0 ^= u64::from_le_bytes(word);
+    }
+    fn write_usize(&mut self, _len: usize) {}
+}
+
+/// By dense row number.
+pub type ByRow<V> = Table<u32, V, BuildHasherDefault<DenseHasher>>;
+/// By a key that is a hash.
+pub type ByHash<K, V> = Table<K, V, BuildHasherDefault<HashedHasher>>;
+
+/// Rows by number in shared chunks: a frozen copy costs one reference per chunk, and a row written while a
+/// copy is alive clones its chunk first.
+#[derive(Debug, Clone)]
+pub struct Rows<T> {
+    chunks: Vec<std::sync::Arc<Vec<T>>>,
+    len: usize,
+}
+
+/// Rows in one chunk: small, because a write after a freeze copies one.
+const CHUNK: usize = 32;
+
+impl<T> Default for Rows<T> {
+    fn default() -> Self {
+        Self {
+            chunks: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T: Clone> Rows<T> {
+    /// How many rows there are.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True without any row.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Row `i`.
+    pub fn get(&self, i: usize) -> Option<&T> {
+        self.chunks.get(i / CHUNK).and_then(|c| c.get(i % CHUNK))
+    }
+
+    /// Replaces row `i`, which must exist.
+    pub fn set(&mut self, i: usize, row: T) {
+        let chunk = self
+            .chunks
+            .get_mut(i / CHUNK)
+            .expect("the row was made by push");
+        std::sync::Arc::make_mut(chunk)[i % CHUNK] = row;
+    }
+
+    /// Appends a row; its number.
+    pub fn push(&mut self, row: T) -> usize {
+        if self.len.is_multiple_of(CHUNK) {
+            self.chunks
+                .push(std::sync::Arc::new(Vec::with_capacity(CHUNK)));
+        }
+        let last = self.chunks.last_mut().expect("pushed above when full");
+        std::sync::Arc::make_mut(last).push(row);
+        self.len += 1;
+        self.len - 1
+    }
+
+    /// All rows in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flat_map(|c| c.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frozen_copy_does_not_see_later_writes() {
+        let mut rows = Rows::default();
+        for i in 0..100u64 {
+            assert_eq!(rows.push(i) as u64, i);
+        }
+        let frozen = rows.clone();
+        for i in 0..100 {
+            rows.set(i, 1_000);
+        }
+        rows.push(7);
+        assert_eq!(
+            frozen.iter().copied().collect::<Vec<_>>(),
+            (0..100).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            (rows.len(), frozen.len(), rows.get(99), rows.get(101)),
+            (101, 100, Some(&1_000), None)
+        );
+    }
+
+    #[test]
+    fn sorted_is_sorted_whatever_the_hash() {
+        let mut t: ByHash<[u8; 16], u64> = Table::default();
+        for i in (0..50u8).rev() {
+            t.insert([i; 16], u64::from(i));
+        }
+        assert!(t.sorted().windows(2).all(|w| w[0].0 < w[1].0));
+        assert_eq!(t.get(&[3; 16]), Some(&3));
+    }
+}

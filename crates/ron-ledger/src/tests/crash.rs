@@ -1,0 +1,150 @@
+//! Power cuts: for every n-th operation on the disk and several ways to lose what was not synced, reopening
+//! gives a legal state in which everything acknowledged is there once.
+
+use ron_proto::Timestamp;
+use ron_tlog::SimDisk;
+use ron_tlog::append::{CrashMode, FaultKind};
+
+use super::support::*;
+use crate::engine::{Decision, Engine};
+
+/// What a client wrote down: the key and where its answer said it is.
+type Journal = Vec<(String, u64)>;
+
+/// A day in the life: transfers, linked commits, snapshots. Stops at the first failure.
+fn work(disk: &SimDisk, journal: &mut Journal) {
+    let Ok(mut e) = try_open(disk) else { return };
+    let mut nonce = e
+        .shared()
+        .state(|s| s.account(&"a".parse().unwrap()).map_or(0, |r| r.nonce));
+    if commit_noted(&mut e, vec![issue("i", "a", 1_000_000)], false, journal).is_none() {
+        return;
+    }
+    for round in 0..12u64 {
+        let entries = (1..=3).map(|n| transfer(&format!("k{}", nonce + n), "a", "b", 1, nonce + n));
+        if commit_noted(&mut e, entries.collect(), round % 2 == 1, journal).is_none() {
+            return;
+        }
+        nonce += 3;
+        if round % 4 == 3
+            && let Some(job) = e.begin_snapshot(true)
+        {
+            // A snapshot that fails costs nothing but time.
+            let _ = e.snapshotter().write(&job);
+        }
+    }
+}
+
+fn commit_noted(
+    e: &mut Engine,
+    entries: Vec<ron_proto::ledger::Entry>,
+    linked: bool,
+    journal: &mut Journal,
+) -> Option<()> {
+    let keys: Vec<String> = entries
+        .iter()
+        .map(|e| e.principal_key().unwrap().1.to_string())
+        .collect();
+    let decided = e
+        .commit(Timestamp(T0), &[request(entries, linked)])
+        .ok()?
+        .remove(0);
+    for (key, d) in keys.into_iter().zip(decided) {
+        match d {
+            Decision::Fresh { seq, .. } | Decision::Known { seq } => journal.push((key, seq)),
+            Decision::Mixed => panic!("{key}: a linked commit was torn"),
+        }
+    }
+    Some(())
+}
+
+/// After the crash: the ledger opens, adds up, and has every journalled entry where it was promised.
+fn check(disk: &SimDisk, journal: &Journal, what: &str) {
+    let mut e = try_open(disk).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let shared = e.shared();
+    shared.state(|s| s.audit().unwrap_or_else(|why| panic!("{what}: {why}")));
+    for (key, seq) in journal {
+        let (_, op, _) = crate::engine::read_entry(shared.reader(), *seq)
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(
+            op.entry().principal_key().unwrap().1.as_str(),
+            key,
+            "{what}"
+        );
+        assert_eq!(
+            shared.keys().find(op.key().unwrap()).unwrap(),
+            Some(*seq),
+            "{what}: {key} is there twice or not at all"
+        );
+    }
+    let moved = shared.state(|s| {
+        s.account(&"b".parse().unwrap())
+            .map_or(0, |r| r.balance(0).total)
+    });
+    let nonce = shared.state(|s| s.account(&"a".parse().unwrap()).map_or(0, |r| r.nonce));
+    assert_eq!(
+        moved,
+        u128::from(nonce),
+        "{what}: money moved without its nonce"
+    );
+    assert_eq!(nonce % 3, 0, "{what}: a commit was torn");
+    // And it goes on.
+    let more = commit(&mut e, vec![issue("after", "z", 1)], false);
+    assert!(!matches!(more[0], Decision::Mixed));
+}
+
+#[test]
+fn a_power_cut_at_any_operation_loses_nothing_acknowledged() {
+    let whole = SimDisk::new();
+    work(&whole, &mut Journal::new());
+    let operations = whole.operations();
+    assert!(operations > 60, "{operations}");
+    let modes = [
+        CrashMode::LoseAll,
+        CrashMode::KeepAll,
+        CrashMode::TearLast(1),
+        CrashMode::TearLast(40),
+        CrashMode::HoleInLast(0),
+    ];
+    for at in 1..=operations {
+        let disk = SimDisk::new();
+        let mut journal = Journal::new();
+        disk.fail_after(at, FaultKind::PowerOff);
+        work(&disk, &mut journal);
+        for mode in modes {
+            let fork = disk.fork();
+            fork.crash(mode);
+            check(
+                &fork,
+                &journal,
+                &format!("operation {at} of {operations}, {mode:?}"),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_failed_write_closes_the_ledger_and_reads_go_on() {
+    for kind in [FaultKind::Io, FaultKind::NoSpace] {
+        let disk = SimDisk::new();
+        let mut e = open(&disk);
+        commit(&mut e, vec![issue("i", "a", 10)], false);
+        let before = image(&e);
+        disk.fail_after(1, kind);
+        assert!(
+            e.commit(
+                Timestamp(T0),
+                &[request(vec![transfer("t", "a", "b", 1, 1)], false)]
+            )
+            .is_err()
+        );
+        assert!(e.poisoned());
+        assert_eq!(image(&e), before, "readers see what is durable");
+        assert!(
+            e.commit(Timestamp(T0), &[request(vec![issue("j", "a", 1)], false)])
+                .is_err(),
+            "and it stays closed"
+        );
+        assert!(e.begin_snapshot(true).is_none());
+    }
+}

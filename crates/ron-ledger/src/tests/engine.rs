@@ -1,0 +1,275 @@
+//! The engine on a simulated disk: replay, snapshots, keys in files, linked commits at segment ends.
+
+use ron_proto::Timestamp;
+use ron_proto::ledger::RefusalCode;
+use ron_tlog::SimDisk;
+
+use super::support::*;
+use crate::core::Verdict;
+use crate::engine::Decision;
+
+fn seq(d: &Decision) -> u64 {
+    match d {
+        Decision::Fresh { seq, .. } | Decision::Known { seq } => *seq,
+        Decision::Mixed => panic!("mixed"),
+    }
+}
+
+#[test]
+fn reopening_gives_the_same_state_and_root() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(
+        &mut e,
+        vec![issue("i", "a", 1_000), issue("j", "pool:x", 100)],
+        false,
+    );
+    for n in 1..=300 {
+        commit(
+            &mut e,
+            vec![transfer(&format!("t{n}"), "a", "b", 2, n)],
+            false,
+        );
+    }
+    commit(
+        &mut e,
+        vec![
+            hold("h", "a", 50, 301, T0 + 1_000),
+            epoch_open("e1", "pool:x", 60, 2, 1),
+        ],
+        false,
+    );
+    commit(&mut e, vec![payout("e1", 0, "c", 20)], false);
+    let (before, root) = (image(&e), e.shared().reader().head());
+    drop(e);
+    let again = open(&disk);
+    assert_eq!(again.opened().replayed, 305 + 1);
+    assert_eq!(image(&again), before);
+    assert_eq!(again.shared().reader().head(), root);
+}
+
+#[test]
+fn a_snapshot_shortens_the_replay_and_old_keys_are_still_known() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "a", 1_000_000)], false);
+    let mut nonce = 0;
+    for round in 0..6 {
+        let entries = (0..40).map(|n| {
+            nonce += 1;
+            transfer(&format!("r{round}-{n}"), "a", "b", 1, nonce)
+        });
+        commit(&mut e, entries.collect(), false);
+        let job = e.begin_snapshot(true).expect("there is something new");
+        assert!(e.begin_snapshot(true).is_none(), "one at a time");
+        e.snapshotter().write(&job).unwrap();
+    }
+    commit(
+        &mut e,
+        vec![transfer("tail", "a", "b", 1, nonce + 1)],
+        false,
+    );
+    let check = |e: &mut crate::engine::Engine| {
+        for round in 0..6 {
+            for n in 0..40 {
+                let again = commit(
+                    e,
+                    vec![transfer(&format!("r{round}-{n}"), "a", "b", 1, 999)],
+                    false,
+                );
+                assert_eq!(
+                    again,
+                    [Decision::Known {
+                        seq: 2 + round * 40 + n
+                    }]
+                );
+            }
+        }
+        assert_eq!(
+            commit(e, vec![transfer("tail", "x", "y", 1, 1)], false),
+            [Decision::Known { seq: 242 }]
+        );
+    };
+    check(&mut e);
+    let (memory, files, _) = e.shared().keys().sizes();
+    assert_eq!((memory, files), (1, 241));
+    let before = image(&e);
+    drop(e);
+    let mut again = open(&disk);
+    assert_eq!(
+        (again.opened().snapshot_seq, again.opened().replayed),
+        (241, 1)
+    );
+    assert!(again.opened().skipped.is_empty());
+    assert_eq!(image(&again), before);
+    check(&mut again);
+}
+
+#[test]
+fn a_damaged_snapshot_is_skipped_and_said_so() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "a", 5)], false);
+    let job = e.begin_snapshot(true).unwrap();
+    e.snapshotter().write(&job).unwrap();
+    let before = image(&e);
+    drop(e);
+    let path = std::path::Path::new("/ledger/derived/snap-0000000000000001.state");
+    let good = disk.peek(path).unwrap();
+    for at in [0, 20, 60, good.len() - 40, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        disk.poke(path, Some(bad));
+        let again = open(&disk);
+        assert_eq!(
+            (again.opened().snapshot_seq, again.opened().skipped.len()),
+            (0, 1),
+            "byte {at}"
+        );
+        assert_eq!(image(&again), before);
+    }
+}
+
+#[test]
+fn a_linked_commit_never_straddles_two_segments() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "a", 1_000)], false);
+    for n in 1..=250 {
+        commit(
+            &mut e,
+            vec![transfer(&format!("t{n}"), "a", "b", 1, n)],
+            false,
+        );
+    }
+    let linked = (1..=20).map(|n| transfer(&format!("l{n}"), "a", "c", 1, 250 + n));
+    let got = commit(&mut e, linked.collect(), true);
+    assert_eq!(
+        seq(&got[0]),
+        256,
+        "the rest of the first segment was filled up"
+    );
+    assert!(got.iter().all(done));
+    let before = image(&e);
+    drop(e);
+    assert_eq!(image(&open(&disk)), before);
+}
+
+#[test]
+fn linked_commits_are_all_or_nothing() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "a", 10)], false);
+    let got = commit(
+        &mut e,
+        vec![
+            transfer("x1", "a", "b", 6, 1),
+            transfer("x2", "a", "b", 6, 2),
+        ],
+        true,
+    );
+    let codes: Vec<_> = got
+        .iter()
+        .map(|d| match d {
+            Decision::Fresh {
+                verdict: Verdict::Refused { code, .. },
+                ..
+            } => *code,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        codes,
+        [RefusalCode::LinkedFailed, RefusalCode::InsufficientFunds]
+    );
+    e.shared().state(|s| {
+        assert_eq!(s.account(&"a".parse().unwrap()).unwrap().nonce, 0);
+        assert!(s.account(&"b".parse().unwrap()).is_none());
+    });
+    // The same again is a replay; a mix of used and fresh keys does nothing.
+    let again = commit(
+        &mut e,
+        vec![
+            transfer("x1", "a", "b", 6, 1),
+            transfer("x2", "a", "b", 6, 2),
+        ],
+        true,
+    );
+    assert_eq!(
+        again,
+        [Decision::Known { seq: 2 }, Decision::Known { seq: 3 }]
+    );
+    let mixed = commit(
+        &mut e,
+        vec![
+            transfer("x1", "a", "b", 6, 1),
+            transfer("x3", "a", "b", 1, 1),
+        ],
+        true,
+    );
+    assert_eq!(mixed, [Decision::Mixed, Decision::Mixed]);
+    assert_eq!(e.shared().head(), 3);
+}
+
+#[test]
+fn holds_end_by_themselves_also_after_a_restart() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(
+        &mut e,
+        vec![issue("i", "a", 10), hold("h", "a", 7, 1, T0 + 500)],
+        false,
+    );
+    assert_eq!(e.next_expiry(), Some(Timestamp(T0 + 500)));
+    assert!(
+        !done(&commit(&mut e, vec![transfer("t", "a", "b", 4, 2)], false)[0]),
+        "only 3 are available"
+    );
+    drop(e);
+    let mut e = open(&disk);
+    e.commit(Timestamp(T0 + 499), &[]).unwrap();
+    assert!(e.next_expiry().is_some());
+    e.commit(Timestamp(T0 + 500), &[]).unwrap();
+    assert_eq!(e.next_expiry(), None);
+    assert!(done(
+        &commit(&mut e, vec![transfer("t2", "a", "b", 10, 2)], false)[0]
+    ));
+}
+
+#[test]
+fn epochs_settle_once() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "pool:r", 100)], false);
+    let all = || {
+        vec![
+            epoch_open("e", "pool:r", 30, 3, 1),
+            payout("e", 0, "a", 10),
+            payout("e", 1, "b", 10),
+            payout("e", 2, "c", 10),
+            epoch_close("e", 1),
+        ]
+    };
+    assert!(commit(&mut e, all(), false).iter().all(done));
+    let before = image(&e);
+    for d in commit(&mut e, all(), false) {
+        assert!(matches!(d, Decision::Known { .. }), "{d:?}");
+    }
+    assert_eq!(image(&e), before);
+    let other = commit(
+        &mut e,
+        vec![epoch_open("e", "pool:r", 30, 3, 2), epoch_close("e", 2)],
+        false,
+    );
+    assert!(other.iter().all(|d| matches!(
+        d,
+        Decision::Fresh {
+            verdict: Verdict::Refused {
+                code: RefusalCode::EpochConflict,
+                ..
+            },
+            ..
+        }
+    )));
+    e.shared().state(|s| s.audit().unwrap());
+}

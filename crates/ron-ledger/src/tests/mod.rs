@@ -1,0 +1,7 @@
+//! Tests of the rooms together: engine on a simulated disk, threads, service over real sockets, offline check.
+
+mod crash;
+mod engine;
+mod service;
+mod support;
+mod threads;

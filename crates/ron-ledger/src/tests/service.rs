@@ -1,0 +1,363 @@
+//! The whole service over real sockets: scopes, bad input, feed, history, proofs, restart, offline check.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_auth::service_token;
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_proto::ProblemBody;
+use ron_proto::ledger::{
+    AccountDoc, CommitAnswer, CommitRequest, Entry, EntryAnswer, EventPage, Head, RefusalCode,
+};
+use ron_service::{Config, Parts, Running};
+use ron_tlog::VerifierKey;
+use serde::de::DeserializeOwned;
+
+use super::support::*;
+use crate::config::TABLE;
+use crate::verify::{Fault, verify_dir};
+
+struct Rig {
+    running: Running,
+    client: HttpClient,
+    tokens: [(&'static str, String); 3],
+}
+
+fn soon() -> Deadline {
+    Deadline::within(Duration::from_secs(10))
+}
+
+fn rig(dir: &Path) -> Rig {
+    let tokens = [
+        ("wallet", "ledger:commit,ledger:read"),
+        ("rewarder", "ledger:settle,ledger:read"),
+        ("reader", "ledger:read"),
+    ]
+    .map(|(name, scopes)| {
+        (
+            name,
+            scopes,
+            service_token::generate(name, &[name.len() as u8; 32]),
+        )
+    });
+    let mut toml = format!("data_dir = \"{}\"\n", dir.display());
+    for (name, scopes, token) in &tokens {
+        let scopes: Vec<String> = scopes.split(',').map(|s| format!("\"{s}\"")).collect();
+        toml.push_str(&format!(
+            "[[auth.principals]]\nname = \"{name}\"\nscopes = [{}]\nsha256 = \"{}\"\n",
+            scopes.join(","),
+            service_token::hash(token)
+        ));
+    }
+    let config = Config::load(
+        &TABLE,
+        Some((Path::new("test.toml"), toml.as_str())),
+        &|_| None,
+        &[],
+    )
+    .unwrap();
+    let running = crate::start(config, Parts::ephemeral("ron-ledger").unwrap()).unwrap();
+    running.wait_ready(soon()).unwrap();
+    Rig {
+        running,
+        client: HttpClient::new(ClientConfig::default()),
+        tokens: tokens.map(|(n, _, t)| (n, t)),
+    }
+}
+
+impl Rig {
+    fn send(&self, who: &str, path: &str, body: Option<String>) -> (u16, Vec<u8>) {
+        let url = format!("{}{path}", self.running.api_url());
+        let token = self
+            .tokens
+            .iter()
+            .find(|(n, _)| *n == who)
+            .map(|(_, t)| format!("Bearer {t}"));
+        let headers: Vec<(&str, &str)> = token
+            .iter()
+            .map(|t| ("authorization", t.as_str()))
+            .collect();
+        let call = match body {
+            Some(body) => Call::post_json(&url, body.into_bytes(), soon()),
+            None => Call::get(&url, soon()),
+        };
+        let reply = self.client.call(call.headers(&headers)).unwrap();
+        (reply.status, reply.body)
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> T {
+        let (status, body) = self.send("reader", path, None);
+        assert_eq!(status, 200, "{path}: {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    fn commit_as(&self, who: &str, entries: Vec<Entry>) -> Result<Vec<EntryAnswer>, (u16, String)> {
+        let body = serde_json::to_string(&CommitRequest {
+            entries,
+            linked: false,
+        })
+        .unwrap();
+        let (status, body) = self.send(who, "/v1/ledger/commit", Some(body));
+        if status == 200 {
+            return Ok(serde_json::from_slice::<CommitAnswer>(&body)
+                .unwrap()
+                .results);
+        }
+        Err((
+            status,
+            serde_json::from_slice::<ProblemBody>(&body).unwrap().code,
+        ))
+    }
+
+    fn commit(&self, entries: Vec<Entry>) -> Vec<EntryAnswer> {
+        self.commit_as("wallet", entries).unwrap()
+    }
+
+    fn wait_checkpoint(&self, seq: u64) {
+        let limit = soon();
+        while self.get::<Head>("/v1/ledger/head").checkpoint_size <= seq {
+            assert!(!limit.expired(), "no checkpoint in time");
+            let (_keep, never) = ron_kernel::Shutdown::pair();
+            never.wait(Deadline::within(Duration::from_millis(50)));
+        }
+    }
+}
+
+#[test]
+fn commits_reads_feed_history_and_proofs() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    let got = rig.commit(vec![
+        issue("i", "acc:a/1", 100),
+        transfer("t", "acc:a/1", "acc:b", 30, 1),
+        transfer("u", "acc:a/1", "acc:b", 1, 1),
+    ]);
+    assert!(got[0].receipt().is_some() && got[1].receipt().is_some());
+    assert!(matches!(
+        got[2],
+        EntryAnswer::Refused {
+            code: RefusalCode::NonceConflict,
+            expected: Some(2),
+            seq: Some(3),
+            ..
+        }
+    ));
+    let doc: AccountDoc = rig.get("/v1/ledger/accounts/acc%3Aa%2F1");
+    assert_eq!(
+        (doc.nonce, doc.balances[0].amount_minor.0, doc.seq),
+        (1, 70, 3)
+    );
+    let page: EventPage = rig.get("/v1/ledger/events?after=0");
+    assert_eq!((page.events.len(), page.next, page.head), (3, 3, 3));
+    assert_eq!(
+        page.events
+            .iter()
+            .map(|e| e.answer.clone())
+            .collect::<Vec<_>>(),
+        got
+    );
+    let txid = got[1].receipt().unwrap().txid;
+    let by_tx: ron_proto::ledger::Event = rig.get(&format!("/v1/ledger/tx/{txid}"));
+    let by_key: ron_proto::ledger::Event = rig.get("/v1/ledger/by-key/p/t");
+    assert_eq!((by_tx.seq, &by_tx), (2, &by_key));
+    for missing in [
+        "/v1/ledger/tx/tx_00000000000000020000000000000000",
+        "/v1/ledger/by-key/p/none",
+        "/v1/ledger/epochs/t/none",
+    ] {
+        assert_eq!(rig.send("reader", missing, None).0, 404, "{missing}");
+    }
+    let limit = soon();
+    let history = loop {
+        let (status, body) = rig.send("reader", "/v1/ledger/accounts/acc%3Ab/history", None);
+        let page: Option<EventPage> =
+            (status == 200).then(|| serde_json::from_slice(&body).unwrap());
+        if let Some(page) = page.filter(|p| p.next == 3) {
+            break page;
+        }
+        assert!(!limit.expired(), "the projection did not catch up");
+    };
+    assert_eq!(
+        history.events.iter().map(|e| e.seq).collect::<Vec<_>>(),
+        [2, 3]
+    );
+    rig.wait_checkpoint(2);
+    let (status, proof) = rig.send("", "/log/v1/proof/2", None);
+    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&proof));
+    assert!(
+        String::from_utf8(proof)
+            .unwrap()
+            .starts_with("c2sp.org/tlog-proof@v1\n")
+    );
+}
+
+#[test]
+fn a_long_poll_is_answered_when_something_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    let pages = ron_kernel::scoped(2, |i| {
+        if i == 0 {
+            return Some(rig.get::<EventPage>("/v1/ledger/events?after=0&wait=8"));
+        }
+        let (_keep, never) = ron_kernel::Shutdown::pair();
+        never.wait(Deadline::within(Duration::from_millis(200)));
+        rig.commit(vec![issue("i", "a", 1)]);
+        None
+    });
+    assert_eq!(pages[0].as_ref().unwrap().events.len(), 1);
+    let empty: EventPage = rig.get("/v1/ledger/events?after=1&wait=1");
+    assert_eq!((empty.events.len(), empty.next), (0, 1));
+}
+
+#[test]
+fn scopes_pools_and_bad_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    rig.commit(vec![issue("i", "pool:x", 100), issue("j", "acc", 100)]);
+    let denied = |who: &str, e: Entry| {
+        assert_eq!(
+            rig.commit_as(who, vec![e]).unwrap_err(),
+            (403, "forbidden".to_owned()),
+            "{who}"
+        )
+    };
+    denied("reader", issue("k", "a", 1));
+    denied("rewarder", issue("k", "a", 1));
+    denied("rewarder", transfer("k", "acc", "b", 1, 1));
+    denied("wallet", epoch_open("e", "pool:x", 10, 1, 1));
+    denied("rewarder", epoch_open("e", "acc", 10, 1, 1));
+    let settled = rig
+        .commit_as(
+            "rewarder",
+            vec![
+                epoch_open("e", "pool:x", 10, 1, 1),
+                payout("e", 0, "a", 10),
+                epoch_close("e", 1),
+            ],
+        )
+        .unwrap();
+    assert!(settled.iter().all(|a| a.receipt().is_some()), "{settled:?}");
+    let epoch: ron_proto::ledger::EpochDoc = rig.get("/v1/ledger/epochs/t/e");
+    assert_eq!((epoch.paid_minor.0, epoch.closed_seq), (10, Some(5)));
+    let good = serde_json::to_string(&transfer("k", "acc", "b", 1, 1)).unwrap();
+    let bad = |body: String| {
+        let (status, text) = rig.send("wallet", "/v1/ledger/commit", Some(body.clone()));
+        assert_eq!(status, 400, "{body} -> {}", String::from_utf8_lossy(&text));
+    };
+    for amount in [
+        "0",
+        "-1",
+        "1.5",
+        "",
+        "01",
+        "9999999999999999999999999999999999999999",
+        "340282366920938463463374607431768211456",
+    ] {
+        bad(format!(
+            "{{\"entries\":[{}]}}",
+            good.replace(
+                "\"amount_minor\":\"1\"",
+                &format!("\"amount_minor\":\"{amount}\"")
+            )
+        ));
+    }
+    bad(format!(
+        "{{\"entries\":[{}]}}",
+        good.replace("\"amount_minor\":\"1\"", "\"amount_minor\":1")
+    ));
+    bad(format!(
+        "{{\"entries\":[{}]}}",
+        good.replace("\"nonce\":1", "\"nonce\":1,\"nonce\":1")
+    ));
+    bad(format!(
+        "{{\"entries\":[{}]}}",
+        good.replace("\"nonce\":1", "\"nonce\":1,\"colour\":\"red\"")
+    ));
+    bad(format!(
+        "{{\"entries\":[{}]}}",
+        good.replace("\"to\":\"b\"", "\"to\":\"acc\"")
+    ));
+    bad("{\"entries\":[]}".to_owned());
+    bad(format!(
+        "{{\"entries\":[{}]}}",
+        vec![good.as_str(); 1_001].join(",")
+    ));
+    bad("{".to_owned());
+    assert_eq!(rig.send("nobody", "/v1/ledger/accounts/a", None).0, 401);
+    assert_eq!(rig.send("reader", "/v1/ledger/events?after=x", None).0, 400);
+    assert_eq!(
+        rig.get::<Head>("/v1/ledger/head").seq,
+        5,
+        "nothing of this left a trace"
+    );
+}
+
+#[test]
+fn a_restart_changes_nothing_and_the_offline_check_agrees() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = {
+        let mut rig = rig(dir.path());
+        rig.commit(vec![issue("i", "a", 100)]);
+        for n in 1..=40 {
+            rig.commit(vec![transfer(&format!("t{n}"), "a", "b", 1, n)]);
+        }
+        let answer = rig.commit(vec![transfer("t7", "a", "b", 1, 7)]);
+        let report = rig.running.drain(Duration::from_secs(5));
+        assert!(report.stragglers.is_empty(), "{:?}", report.stragglers);
+        answer
+    };
+    let vkey =
+        VerifierKey::parse(&std::fs::read_to_string(dir.path().join(crate::VKEY_FILE)).unwrap())
+            .unwrap();
+    let check = || verify_dir(dir.path(), &vkey, &mut |_, _| {});
+    let report = check().unwrap();
+    assert_eq!(
+        (report.entries, report.checkpoint_size, report.keys),
+        (41, 42, 41)
+    );
+    assert_eq!(
+        (report.assets[0].issued, report.assets[0].circulating),
+        (100, 100)
+    );
+    let rig = rig(dir.path());
+    assert_eq!(rig.commit(vec![transfer("t7", "a", "b", 1, 7)]), first);
+    assert_eq!(check().unwrap(), report, "also beside a running ledger");
+    drop(rig);
+    let segment = dir.path().join("log/00000000.seg");
+    let good = std::fs::read(&segment).unwrap();
+    for at in [good.len() / 3, good.len() / 2, good.len() - 60] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&segment, &bad).unwrap();
+        let fault = check().unwrap_err();
+        assert!(
+            !matches!(&fault, Fault::Whole(why) if why.is_empty()),
+            "{fault}"
+        );
+    }
+    std::fs::write(&segment, &good).unwrap();
+    check().unwrap();
+}
+
+#[test]
+fn threads_and_queues_are_those_of_the_table() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    let planes: Vec<String> = rig
+        .running
+        .supervisor()
+        .planes()
+        .into_iter()
+        .map(|p| p.name.to_owned())
+        .collect();
+    for t in crate::topology::TOPOLOGY.threads {
+        assert!(
+            planes.iter().any(|p| p == t.name),
+            "{} does not run ({planes:?})",
+            t.name
+        );
+    }
+    let _keep: Arc<()> = Arc::default();
+}

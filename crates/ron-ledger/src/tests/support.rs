@@ -1,0 +1,164 @@
+//! What the tests share: entries in few words, engines on a simulated disk.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_proto::ledger::{Entry, TxId};
+use ron_proto::{Amount, ContentId, Timestamp};
+use ron_tlog::{Disk, SimDisk};
+
+use crate::core::{Op, Verdict};
+use crate::engine::{Decision, Engine, EngineOptions, Request};
+
+pub(super) const T0: u64 = 1_700_000_000_000;
+
+pub(super) fn issue(key: &str, to: &str, n: u128) -> Entry {
+    Entry::Issue {
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+        to: to.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(n),
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    }
+}
+
+pub(super) fn transfer(key: &str, from: &str, to: &str, n: u128, nonce: u64) -> Entry {
+    Entry::Transfer {
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+        from: from.parse().unwrap(),
+        to: to.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(n),
+        nonce,
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    }
+}
+
+pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) -> Entry {
+    Entry::Hold {
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+        from: from.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(n),
+        nonce,
+        expires_at: Timestamp(expires_ms),
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    }
+}
+
+pub(super) fn capture(key: &str, id: TxId, to: &str, n: u128) -> Entry {
+    Entry::Capture {
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+        hold: id,
+        to: to.parse().unwrap(),
+        amount_minor: Amount(n),
+        memo: None,
+        reference: None,
+    }
+}
+
+pub(super) fn epoch_open(
+    epoch: &str,
+    from: &str,
+    total: u128,
+    recipients: u64,
+    commitment: u8,
+) -> Entry {
+    Entry::EpochOpen {
+        principal: "rewarder".parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        epoch: epoch.parse().unwrap(),
+        from: from.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(total),
+        commitment: ContentId([commitment; 32]),
+        sum_root: ContentId([9; 32]),
+        recipients,
+    }
+}
+
+pub(super) fn payout(epoch: &str, index: u64, to: &str, n: u128) -> Entry {
+    Entry::Payout {
+        principal: "rewarder".parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        epoch: epoch.parse().unwrap(),
+        index,
+        to: to.parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: Amount(n),
+    }
+}
+
+pub(super) fn epoch_close(epoch: &str, commitment: u8) -> Entry {
+    Entry::EpochClose {
+        principal: "rewarder".parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        epoch: epoch.parse().unwrap(),
+        commitment: ContentId([commitment; 32]),
+    }
+}
+
+pub(super) fn request(entries: Vec<Entry>, linked: bool) -> Request {
+    Request {
+        ops: entries.into_iter().map(|e| Op::new(e).unwrap()).collect(),
+        linked,
+    }
+}
+
+pub(super) fn options(segment: u64) -> EngineOptions {
+    let mut o = EngineOptions::new("test/ledger");
+    o.segment_entries = segment;
+    o.salt = Some([3; 16]);
+    o
+}
+
+pub(super) fn open(disk: &SimDisk) -> Engine {
+    try_open(disk).unwrap()
+}
+
+pub(super) fn try_open(disk: &SimDisk) -> Result<Engine, crate::engine::EngineError> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    Engine::open(disk, Path::new("/ledger"), options(256), Timestamp(T0))
+}
+
+/// Commits one request and returns what became of its entries.
+pub(super) fn commit(engine: &mut Engine, entries: Vec<Entry>, linked: bool) -> Vec<Decision> {
+    engine
+        .commit(Timestamp(T0), &[request(entries, linked)])
+        .unwrap()
+        .remove(0)
+}
+
+pub(super) fn done(d: &Decision) -> bool {
+    matches!(
+        d,
+        Decision::Fresh {
+            verdict: Verdict::Done(_),
+            ..
+        }
+    )
+}
+
+/// The state's canonical bytes.
+pub(super) fn image(engine: &Engine) -> Vec<u8> {
+    let mut out = Vec::new();
+    engine.shared().state(|s| {
+        s.freeze()
+            .encode::<()>(|b| {
+                out.extend_from_slice(b);
+                Ok(())
+            })
+            .unwrap();
+    });
+    out
+}

@@ -1,0 +1,263 @@
+//! The threads: group commit under concurrent callers, replays, a full queue, a drain that answers everybody.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
+use ron_proto::Timestamp;
+use ron_proto::ledger::{EntryAnswer, RefusalCode};
+use ron_tlog::append::FaultKind;
+use ron_tlog::{Disk, SimDisk};
+
+use super::support::*;
+use crate::engine::Engine;
+use crate::health::NoHealth;
+use crate::ledger::{Ledger, SubmitError};
+use crate::metrics::Metrics;
+use crate::topology::TOPOLOGY;
+use crate::writer::{WriterParts, spawn};
+
+struct Rig {
+    ledger: Ledger,
+    sup: Supervisor,
+    disk: SimDisk,
+}
+
+fn rig() -> Rig {
+    let disk = SimDisk::new();
+    let arc: Arc<dyn Disk> = Arc::new(disk.clone());
+    let engine = Engine::open(arc, Path::new("/ledger"), options(65_536), Timestamp(T0)).unwrap();
+    let registry = Registry::new("ron_ledger");
+    let km = KernelMetrics::new(&registry);
+    let sup = Supervisor::new(&TOPOLOGY, km.clone(), SystemClock::shared());
+    let parts = WriterParts {
+        sup: sup.clone(),
+        km,
+        clock: SystemClock::shared(),
+        metrics: Metrics::new(&registry),
+        health: Arc::new(NoHealth),
+        commits: 64,
+    };
+    let (ledger, _news) = spawn(engine, parts);
+    Rig { ledger, sup, disk }
+}
+
+fn soon() -> Deadline {
+    Deadline::within(Duration::from_secs(10))
+}
+
+fn code(a: &EntryAnswer) -> Option<RefusalCode> {
+    match a {
+        EntryAnswer::Refused { code, .. } => Some(*code),
+        EntryAnswer::Done { .. } => None,
+    }
+}
+
+#[test]
+fn many_callers_share_flushes_and_every_nonce_is_used_once() {
+    let rig = rig();
+    let callers = 8u64;
+    for c in 0..callers {
+        rig.ledger
+            .commit(
+                vec![issue(&format!("i{c}"), &format!("a{c}"), 1_000)],
+                false,
+                soon(),
+            )
+            .unwrap();
+    }
+    scoped(callers as usize, |c| {
+        for n in 1..=50 {
+            let e = transfer(&format!("c{c}-{n}"), &format!("a{c}"), "sink", 1, n);
+            let got = rig.ledger.commit(vec![e], false, soon()).unwrap();
+            let receipt = got[0].receipt().expect("done");
+            assert_eq!(receipt.receipt_hash, receipt.expected_hash().unwrap());
+            assert_eq!(receipt.seq, receipt.txid.seq());
+        }
+    });
+    assert_eq!(rig.ledger.head_seq(), callers * 51);
+    let sink = rig.ledger.account(&"sink".parse().unwrap());
+    assert_eq!(sink.balances[0].amount_minor.0, u128::from(callers * 50));
+    assert_eq!(
+        rig.sup.drain(Duration::from_secs(5)).stragglers,
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn the_same_request_again_gets_the_same_answer_and_another_body_does_not() {
+    let rig = rig();
+    rig.ledger
+        .commit(vec![issue("i", "a", 10)], false, soon())
+        .unwrap();
+    let first = rig
+        .ledger
+        .commit(vec![transfer("t", "a", "b", 1, 1)], false, soon())
+        .unwrap();
+    let again = rig
+        .ledger
+        .commit(vec![transfer("t", "a", "b", 1, 1)], false, soon())
+        .unwrap();
+    assert_eq!(first[0].receipt(), again[0].receipt());
+    assert!(matches!(again[0], EntryAnswer::Done { replayed: true, .. }));
+    let other = rig
+        .ledger
+        .commit(vec![transfer("t", "a", "b", 2, 1)], false, soon())
+        .unwrap();
+    assert_eq!(code(&other[0]), Some(RefusalCode::IdempotencyMismatch));
+    let short = rig
+        .ledger
+        .commit(vec![transfer("u", "a", "b", 100, 2)], false, soon())
+        .unwrap();
+    assert_eq!(code(&short[0]), Some(RefusalCode::InsufficientFunds));
+    let funded = rig
+        .ledger
+        .commit(vec![issue("j", "a", 1_000)], false, soon())
+        .unwrap();
+    assert_eq!(code(&funded[0]), None);
+    let still = rig
+        .ledger
+        .commit(vec![transfer("u", "a", "b", 100, 2)], false, soon())
+        .unwrap();
+    assert_eq!(
+        code(&still[0]),
+        Some(RefusalCode::InsufficientFunds),
+        "a refusal consumes its key"
+    );
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn resolve_tells_or_gives_up_and_a_late_commit_is_refused() {
+    let rig = rig();
+    let (p, k) = (
+        "p".parse::<ron_proto::ledger::PrincipalName>().unwrap(),
+        "i".parse::<ron_proto::ledger::EntryKey>().unwrap(),
+    );
+    let done = rig
+        .ledger
+        .commit(vec![issue("i", "a", 10)], false, soon())
+        .unwrap();
+    let told = rig.ledger.resolve(p.clone(), k, soon()).unwrap();
+    assert_eq!(told.receipt(), done[0].receipt());
+    let late = "late".parse::<ron_proto::ledger::EntryKey>().unwrap();
+    let gone = rig.ledger.resolve(p.clone(), late.clone(), soon()).unwrap();
+    assert_eq!(code(&gone), Some(RefusalCode::Abandoned));
+    let refused = rig
+        .ledger
+        .commit(vec![issue("late", "a", 10)], false, soon())
+        .unwrap();
+    assert_eq!(code(&refused[0]), Some(RefusalCode::Abandoned));
+    assert_eq!(rig.ledger.by_key(&p, &late).unwrap().unwrap().seq, 2);
+    assert_eq!(rig.ledger.head_seq(), 2);
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn what_only_the_ledger_writes_is_refused_at_the_door() {
+    let rig = rig();
+    let bad = |e| {
+        matches!(
+            rig.ledger.commit(vec![e], false, soon()),
+            Err(SubmitError::Bad { index: 0, .. })
+        )
+    };
+    assert!(bad(ron_proto::ledger::Entry::Expire {
+        hold: ron_proto::ledger::TxId(1)
+    }));
+    assert!(bad(ron_proto::ledger::Entry::Abandon {
+        principal: "p".parse().unwrap(),
+        key: "k".parse().unwrap()
+    }));
+    assert!(bad(ron_proto::ledger::Entry::Freeze {
+        principal: crate::engine::OWN_PRINCIPAL.parse().unwrap(),
+        key: "pad:1".parse().unwrap(),
+        account: "a".parse().unwrap()
+    }));
+    let twice = rig
+        .ledger
+        .commit(vec![issue("k", "a", 1), issue("k", "b", 1)], true, soon());
+    assert!(matches!(twice, Err(SubmitError::Bad { index: 1, .. })));
+    assert_eq!(rig.ledger.head_seq(), 0);
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn holds_are_ended_by_the_writer_on_time() {
+    let rig = rig();
+    rig.ledger
+        .commit(vec![issue("i", "a", 10)], false, soon())
+        .unwrap();
+    let now = SystemClock::shared().unix_ms();
+    let held = rig
+        .ledger
+        .commit(vec![hold("h", "a", 10, 1, now + 400)], false, soon())
+        .unwrap();
+    let id = held[0].receipt().unwrap().txid;
+    assert_eq!(rig.ledger.hold(id).unwrap().amount_minor.0, 10);
+    let part = rig
+        .ledger
+        .commit(vec![capture("c", id, "b", 4)], false, soon())
+        .unwrap();
+    let receipt = part[0].receipt().unwrap();
+    assert_eq!(
+        (
+            receipt.from.as_ref().unwrap().as_str(),
+            receipt.amount_minor.unwrap().0
+        ),
+        ("a", 4)
+    );
+    let (_keep, never) = ron_kernel::Shutdown::pair();
+    let limit = Deadline::within(Duration::from_secs(5));
+    while rig.ledger.hold(id).is_some() && !limit.expired() {
+        never.wait(Deadline::within(Duration::from_millis(20)));
+    }
+    let doc = rig.ledger.account(&"a".parse().unwrap());
+    assert_eq!(
+        (
+            doc.balances[0].amount_minor.0,
+            doc.balances[0].available_minor.0
+        ),
+        (6, 6)
+    );
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn after_a_failed_flush_replays_are_answered_and_nothing_else() {
+    let rig = rig();
+    let first = rig
+        .ledger
+        .commit(vec![issue("i", "a", 10)], false, soon())
+        .unwrap();
+    rig.disk.fail_after(1, FaultKind::Io);
+    let lost = rig.ledger.commit(vec![issue("j", "a", 1)], false, soon());
+    assert!(matches!(lost, Err(SubmitError::Unknown(_))), "{lost:?}");
+    let again = rig
+        .ledger
+        .commit(vec![issue("i", "a", 10)], false, soon())
+        .unwrap();
+    assert_eq!(again[0].receipt(), first[0].receipt());
+    assert!(matches!(
+        rig.ledger.commit(vec![issue("k", "a", 1)], false, soon()),
+        Err(SubmitError::Closed(_))
+    ));
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn an_expired_job_is_dropped_before_work() {
+    let rig = rig();
+    let late = rig.ledger.commit(
+        vec![issue("i", "a", 10)],
+        false,
+        Deadline::within(Duration::ZERO),
+    );
+    assert!(late.is_err());
+    rig.ledger
+        .commit(vec![issue("j", "a", 1)], false, soon())
+        .unwrap();
+    assert_eq!(rig.ledger.head_seq(), 1);
+    rig.sup.drain(Duration::from_secs(5));
+}

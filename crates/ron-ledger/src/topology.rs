@@ -1,0 +1,148 @@
+//! The ledger's threads, queues and locks. What runs is built from this table.
+
+use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
+
+/// Decides, makes durable; the only one that changes anything.
+pub static WRITER: ThreadSpec = ThreadSpec {
+    name: "led-writer",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: true,
+    job: "drains the commit queue, decides a batch, makes it durable with one flush, shows it, passes the answers on",
+};
+/// Turns decisions into answers.
+pub static ANSWER: ThreadSpec = ThreadSpec {
+    name: "led-answer",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "makes receipts and answers from durable decisions, so that the writer does not wait for it",
+};
+/// Parks the long polls of the event feed.
+pub static EVENTS: ThreadSpec = ThreadSpec {
+    name: "led-events",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "answers long polls of the event feed when entries become durable or their wait ends",
+};
+/// Writes snapshots.
+pub static SNAPSHOT: ThreadSpec = ThreadSpec {
+    name: "led-snapshot",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "writes snapshots of the state and moves keys from memory to files",
+};
+/// Feeds the projection.
+pub static PROJECT: ThreadSpec = ThreadSpec {
+    name: "led-project",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "feeds the SQLite projection behind the acknowledgement",
+};
+/// Signs checkpoints.
+pub static CHECKPOINT: ThreadSpec = ThreadSpec {
+    name: "led-checkpt",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "signs and publishes the log's checkpoint every second or 5,000 entries",
+};
+
+/// Commits on their way to the writer.
+pub static COMMITS: QueueSpec = QueueSpec {
+    name: "commits",
+    capacity: 1_024,
+    overflow: Overflow::RejectNew,
+    from: "http workers, embedders",
+    to: "led-writer",
+    when_full: "429 busy",
+};
+/// Decided batches on their way to their callers.
+pub static ANSWERS: QueueSpec = QueueSpec {
+    name: "answers",
+    capacity: 64,
+    overflow: Overflow::WaitDeadline,
+    from: "led-writer",
+    to: "led-answer",
+    when_full: "the writer waits up to 1 s, then answers itself",
+};
+/// Long polls.
+pub static POLLS: QueueSpec = QueueSpec {
+    name: "event_polls",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "http workers",
+    to: "led-events",
+    when_full: "429 busy",
+};
+/// "There are new entries", for the event feed.
+pub static NEWS_EVENTS: QueueSpec = QueueSpec {
+    name: "news_events",
+    capacity: 1,
+    overflow: Overflow::DropOldest,
+    from: "led-writer",
+    to: "led-events",
+    when_full: "one note is as good as two",
+};
+/// "There are new entries", for the projection.
+pub static NEWS_PROJECT: QueueSpec = QueueSpec {
+    name: "news_project",
+    capacity: 1,
+    overflow: Overflow::DropOldest,
+    from: "led-writer",
+    to: "led-project",
+    when_full: "one note is as good as two",
+};
+/// Snapshots to be written.
+pub static SNAPSHOTS: QueueSpec = QueueSpec {
+    name: "snapshots",
+    capacity: 1,
+    overflow: Overflow::RejectNew,
+    from: "led-writer",
+    to: "led-snapshot",
+    when_full: "cannot be: one is taken at a time",
+};
+
+/// The durable state.
+pub static STATE_LOCK: LockSpec = LockSpec {
+    name: "state",
+    rank: 10,
+    guards: "accounts, holds, epochs; written by led-writer after each flush",
+};
+/// The engine between two runs of the writer's body.
+pub static WRITER_LOCK: LockSpec = LockSpec {
+    name: "writer",
+    rank: 5,
+    guards: "the engine while no thread runs it",
+};
+/// Recent keys.
+pub static KEYS_LOCK: LockSpec = LockSpec {
+    name: "recent_keys",
+    rank: 20,
+    guards: "keys not yet in a key file",
+};
+
+/// The table.
+pub static TOPOLOGY: Topology = ron_service::topology! {
+    service: "ron-ledger",
+    prefix: "led",
+    threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT],
+    queues: [COMMITS, ANSWERS, POLLS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOTS],
+    locks: [WRITER_LOCK, STATE_LOCK, KEYS_LOCK],
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        assert_eq!(
+            ron_service::topology_faults(&TOPOLOGY),
+            Vec::<String>::new()
+        );
+    }
+}

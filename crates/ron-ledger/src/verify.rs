@@ -1,0 +1,141 @@
+//! The offline check: every leaf of a log directory is read, proved against the signed checkpoint and decided
+//! again. Takes no lock and writes nothing, so it works on a copy and beside a running ledger.
+
+use std::path::{Path, PathBuf};
+
+use ron_tlog::VerifierKey;
+
+use crate::core::{AssetRow, Body, Leaf, State};
+use crate::replay::{Replay, ReplayError};
+
+/// One asset of a verified ledger, in minor units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssetTotal {
+    pub asset: String,
+    pub issued: u128,
+    pub burned: u128,
+    /// The sum of all balances; equals issued - burned.
+    pub circulating: u128,
+}
+
+/// What a log holds, once everything in it is known to be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub origin: String,
+    /// Entries, without the genesis record.
+    pub entries: u64,
+    /// Root over all leaves.
+    pub root: [u8; 32],
+    /// Leaves the signed checkpoint covers; those after it are consistent but not signed yet.
+    pub checkpoint_size: u64,
+    pub accounts: u64,
+    pub keys: u64,
+    pub assets: Vec<AssetTotal>,
+    /// Bytes after the last whole batch: a write under way, or torn and never acknowledged.
+    pub tail_bytes: u64,
+    /// Oddities that do not touch the entries.
+    pub notes: Vec<String>,
+}
+
+/// The first thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// One entry is at fault.
+    #[error("entry {seq}: {why}")]
+    Entry { seq: u64, why: String },
+    /// The log as a whole.
+    #[error("{0}")]
+    Whole(String),
+}
+
+/// Where the log is: `dir` itself, or `dir/log` of a ledger's data directory.
+pub fn log_dir(dir: &Path) -> PathBuf {
+    let inner = dir.join("log");
+    if inner.is_dir() {
+        inner
+    } else {
+        dir.to_owned()
+    }
+}
+
+/// Verifies the ledger in `dir` (its data directory or its log) against the pinned key. `progress` is told
+/// leaves done and how many the checkpoint covers.
+pub fn verify_dir(
+    dir: &Path,
+    vkey: &VerifierKey,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report, Fault> {
+    let mut replay = Replay::new();
+    let mut genesis: Option<String> = None;
+    let mut guilty: Option<ReplayError> = None;
+    let mut on_entry = |index: u64, bytes: &[u8]| -> Result<(), String> {
+        if index == 0 {
+            return match Leaf::decode(bytes) {
+                Ok(Leaf {
+                    body: Body::Genesis { origin },
+                    ..
+                }) => {
+                    genesis = Some(origin);
+                    Ok(())
+                }
+                _ => Err("the log does not begin with a ledger's genesis record".to_owned()),
+            };
+        }
+        replay.leaf(index, bytes).map_err(|e| {
+            guilty = Some(e.clone());
+            e.why
+        })
+    };
+    let checked = ron_tlog::verify_dir(&log_dir(dir), vkey, &mut on_entry, progress);
+    let checked = match checked {
+        Ok(v) => v,
+        // Entries are decided in groups; the replay knows which of them is at fault.
+        Err(e) => {
+            return Err(match guilty {
+                Some(g) => Fault::Entry {
+                    seq: g.seq,
+                    why: g.why,
+                },
+                None => Fault::Whole(e.to_string()),
+            });
+        }
+    };
+    if genesis.as_ref() != Some(&checked.origin) {
+        return Err(Fault::Whole(format!(
+            "the genesis record is not that of {}",
+            checked.origin
+        )));
+    }
+    let (state, keys) = replay.finish().map_err(|e| Fault::Entry {
+        seq: e.seq,
+        why: e.why,
+    })?;
+    if state.seq() + 1 != checked.size {
+        return Err(Fault::Whole(format!(
+            "{} entries were decided, the log has {} leaves",
+            state.seq(),
+            checked.size
+        )));
+    }
+    Ok(report(checked, &state, keys.len()))
+}
+
+fn report(checked: ron_tlog::Verified, state: &State, keys: usize) -> Report {
+    let total = |a: &AssetRow| AssetTotal {
+        asset: a.name.to_string(),
+        issued: a.issued,
+        burned: a.burned,
+        circulating: a.circulating,
+    };
+    Report {
+        origin: checked.origin,
+        entries: state.seq(),
+        root: checked.root,
+        checkpoint_size: checked.checkpoint_size,
+        accounts: state.account_count() as u64,
+        keys: keys as u64,
+        assets: state.assets().iter().map(total).collect(),
+        tail_bytes: checked.tail_bytes,
+        notes: checked.notes,
+    }
+}

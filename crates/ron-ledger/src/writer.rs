@@ -1,0 +1,380 @@
+//! The writer thread and the two that work for it: answers and snapshots.
+//!
+//! ```text
+//!  commits ──> led-writer: take what waits, decide, one flush, show ──> led-answer: receipts, replies
+//!                   │ due?                                        └──> news to the event feed and the projection
+//!                   └──> led-snapshot: state image, keys to a file
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{
+    Deadline, KernelMetrics, LockSpec, RankedMutex, Receiver, Recv, Sender, SharedClock,
+    Supervisor, ThreadCtx, queue,
+};
+use ron_proto::Timestamp;
+use ron_proto::ledger::EntryKind;
+
+use crate::engine::{CommitError, Decision, Engine, Request, Shared, SnapshotJob, Snapshotter};
+use crate::health::Health;
+use crate::ledger::{Closed, Gate, Job, Ledger, Reply, SubmitError, answer_all, outcome_label};
+use crate::metrics::Metrics;
+use crate::topology::{
+    ANSWER, ANSWERS, COMMITS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER, WRITER_LOCK,
+};
+
+/// Entries in one flush, at most; jobs come whole, so one may pass it.
+const BATCH_ENTRIES: usize = 4_096;
+/// Jobs in one flush, at most.
+const BATCH_JOBS: usize = 1_024;
+/// The longest pause between two looks at due holds.
+const IDLE: Duration = Duration::from_millis(250);
+/// How long the writer waits for room in the answers queue before it answers itself.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// New entries from which a snapshot is worth taking when the service stops.
+const LAST_SNAPSHOT_FROM: u64 = 20_000;
+
+/// A batch whose leaves are durable (or that failed), waiting for its answers to be made.
+struct Decided {
+    requests: Vec<Request>,
+    replies: Vec<Reply>,
+    result: Result<Vec<Vec<Decision>>, CommitError>,
+}
+
+/// "There are new entries", once for each reader of the log.
+#[derive(Debug)]
+pub struct News {
+    pub events: Receiver<()>,
+    pub project: Receiver<()>,
+}
+
+/// What the threads are made with.
+pub struct WriterParts {
+    pub sup: Supervisor,
+    pub km: KernelMetrics,
+    pub clock: SharedClock,
+    pub metrics: Metrics,
+    pub health: Arc<dyn Health>,
+    /// Capacity of the commit queue.
+    pub commits: usize,
+}
+
+/// The writer's whole world.
+struct Writer {
+    /// Taken by the thread; gone after a panic, because a state half applied must not be used again.
+    engine: RankedMutex<Option<Engine>>,
+    commits: Receiver<Job>,
+    answers: Sender<Decided>,
+    snapshots: Sender<SnapshotJob>,
+    snapshotter: Snapshotter,
+    news: [Sender<()>; 2],
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    clock: SharedClock,
+    metrics: Metrics,
+    health: Arc<dyn Health>,
+    sup: Supervisor,
+}
+
+/// Starts the writer, the answerer and the snapshotter.
+pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
+    let lock: &'static LockSpec = &WRITER_LOCK;
+    let (commits_tx, commits) = queue(&COMMITS, parts.commits, &parts.km);
+    let (answers, answers_rx) = queue(&ANSWERS, ANSWERS.capacity, &parts.km);
+    let (snapshots, snapshots_rx) = queue(&SNAPSHOTS, SNAPSHOTS.capacity, &parts.km);
+    let (events_tx, events) = queue(&NEWS_EVENTS, 1, &parts.km);
+    let (project_tx, project) = queue(&NEWS_PROJECT, 1, &parts.km);
+    let shared = engine.shared();
+    let snapshotter = engine.snapshotter();
+    let gate = Arc::new(Gate::default());
+    let writer = Writer {
+        engine: RankedMutex::new(lock, Some(engine)),
+        commits,
+        answers,
+        snapshots,
+        snapshotter: snapshotter.clone(),
+        news: [events_tx, project_tx],
+        shared: Arc::clone(&shared),
+        gate: Arc::clone(&gate),
+        clock: parts.clock,
+        metrics: parts.metrics.clone(),
+        health: Arc::clone(&parts.health),
+        sup: parts.sup.clone(),
+    };
+    writer.report();
+    parts.sup.spawn(&WRITER, move |ctx| writer.run(ctx));
+    let for_answers = Arc::clone(&shared);
+    parts.sup.spawn(&ANSWER, move |ctx| {
+        run_answers(ctx, &answers_rx, &for_answers)
+    });
+    let (metrics, health) = (parts.metrics, parts.health);
+    parts.sup.spawn(&SNAPSHOT, move |ctx| {
+        run_snapshots(ctx, &snapshots_rx, &snapshotter, &metrics, &*health)
+    });
+    let ledger = Ledger {
+        shared,
+        commits: commits_tx,
+        gate,
+    };
+    (ledger, News { events, project })
+}
+
+impl Writer {
+    fn run(&self, ctx: &ThreadCtx) {
+        let taken = self.engine.lock().take();
+        let Some(mut engine) = taken else {
+            self.gate.close(Closed::Broken);
+            self.sup
+                .set_fatal("the ledger's writer panicked; it starts again from its log");
+            ctx.shutdown.wait(Deadline::within(Duration::from_secs(60)));
+            return;
+        };
+        loop {
+            match self
+                .commits
+                .recv(&ctx.shutdown, Deadline::within(self.pause(&engine)))
+            {
+                Recv::Item(job) => self.tick(&mut engine, Some(job)),
+                Recv::Timeout => self.tick(&mut engine, None),
+                Recv::Shutdown | Recv::Closed => break,
+            }
+        }
+        while let Some(job) = self.commits.try_recv() {
+            self.tick(&mut engine, Some(job));
+        }
+        self.last_snapshot(&mut engine);
+        // Keep it: a second run of this body would take the empty slot for a panic.
+        *self.engine.lock() = Some(engine);
+    }
+
+    /// Until the next hold ends, at most [`IDLE`].
+    fn pause(&self, engine: &Engine) -> Duration {
+        let due = engine
+            .next_expiry()
+            .map(|at| Duration::from_millis(at.0.saturating_sub(self.clock.unix_ms())));
+        due.map_or(IDLE, |d| d.min(IDLE))
+    }
+
+    /// One batch: the job at hand and what waits behind it, or only the holds that are due.
+    fn tick(&self, engine: &mut Engine, first: Option<Job>) {
+        let now = Timestamp(self.clock.unix_ms());
+        if first.is_none() && engine.next_expiry().is_none_or(|at| at > now) {
+            return;
+        }
+        let (requests, replies) = self.gather(first);
+        let started = self.clock.now();
+        let before = self.shared.head();
+        let result = engine.commit(now, &requests);
+        let new = self.shared.head() - before;
+        if new > 0 {
+            self.metrics.flushes.inc();
+            self.metrics.batch_size.observe(new as f64);
+            self.metrics
+                .commit_seconds
+                .observe(self.clock.now().duration_since(started).as_secs_f64());
+            for news in &self.news {
+                // Drop-oldest: one note in the queue is enough, and a reader that ended needs none.
+                let _ = news.try_send(());
+            }
+        }
+        if let Err(e) = &result {
+            self.failed(e);
+        }
+        if !replies.is_empty() {
+            self.pass_on(Decided {
+                requests,
+                replies,
+                result,
+            });
+        }
+        self.report();
+        if let Some(job) = engine.begin_snapshot(false) {
+            self.hand_over(job);
+        }
+    }
+
+    /// The job and those behind it, whose time is not over.
+    fn gather(&self, first: Option<Job>) -> (Vec<Request>, Vec<Reply>) {
+        let (mut requests, mut replies, mut entries) = (Vec::new(), Vec::new(), 0);
+        let mut next = first;
+        while let Some(job) = next {
+            if job.deadline.expired() {
+                self.metrics.expired.inc();
+                (job.reply)(Err(SubmitError::Expired));
+            } else {
+                entries += job.request.ops.len();
+                requests.push(job.request);
+                replies.push(job.reply);
+            }
+            next = if entries < BATCH_ENTRIES && requests.len() < BATCH_JOBS {
+                self.commits.try_recv()
+            } else {
+                None
+            };
+        }
+        (requests, replies)
+    }
+
+    fn failed(&self, e: &CommitError) {
+        tracing::error!(event = "commit_failed", error = %e);
+        match e {
+            CommitError::Broken(_) => {
+                self.gate.close(Closed::Broken);
+                self.health.store_failed(&e.to_string());
+                self.sup.set_fatal(&e.to_string());
+            }
+            CommitError::Unknown(_) | CommitError::Poisoned => {
+                self.gate.close(Closed::Poisoned);
+                self.health.store_failed(&e.to_string());
+            }
+            CommitError::Keys(_) => {}
+        }
+    }
+
+    fn pass_on(&self, decided: Decided) {
+        self.count(&decided);
+        match self.answers.send(decided, Deadline::within(ANSWER_WAIT)) {
+            Ok(()) => {}
+            Err(ron_kernel::SendError::Full(d) | ron_kernel::SendError::Closed(d)) => {
+                answer(&self.shared, d)
+            }
+        }
+    }
+
+    fn count(&self, decided: &Decided) {
+        let Ok(decisions) = &decided.result else {
+            return;
+        };
+        let mut counts: Vec<(EntryKind, &'static str, u64)> = Vec::new();
+        for (request, list) in decided.requests.iter().zip(decisions) {
+            for (op, d) in request.ops.iter().zip(list) {
+                let (kind, label) = (op.kind(), outcome_label(d));
+                match counts.iter_mut().find(|c| c.0 == kind && c.1 == label) {
+                    Some(c) => c.2 += 1,
+                    None => counts.push((kind, label, 1)),
+                }
+            }
+        }
+        for (kind, label, n) in counts {
+            self.metrics
+                .entries
+                .with_label_values(&[kind.as_str(), label])
+                .inc_by(n);
+        }
+    }
+
+    fn report(&self) {
+        let as_i64 = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.metrics
+            .head
+            .set(i64::try_from(self.shared.head()).unwrap_or(i64::MAX));
+        let (accounts, holds) = self.shared.state(|s| (s.account_count(), s.hold_count()));
+        self.metrics.accounts.set(as_i64(accounts));
+        self.metrics.holds.set(as_i64(holds));
+        let (memory, files, bytes) = self.shared.keys().sizes();
+        self.metrics.keys_memory.set(as_i64(memory));
+        self.metrics.keys_files.set(as_i64(files));
+        self.metrics.keys_bytes.set(as_i64(bytes));
+    }
+
+    fn hand_over(&self, job: SnapshotJob) {
+        if let Err(ron_kernel::SendError::Full(job) | ron_kernel::SendError::Closed(job)) =
+            self.snapshots.try_send(job)
+        {
+            // One is taken at a time, so this is a thread that has ended; the keys must not stay aside.
+            write_snapshot(&self.snapshotter, &job, &self.metrics, &*self.health);
+        }
+    }
+
+    /// The last act: a start after a clean stop reads a snapshot instead of the log's tail.
+    fn last_snapshot(&self, engine: &mut Engine) {
+        if self.shared.head() - engine.snapshot_seq() < LAST_SNAPSHOT_FROM {
+            return;
+        }
+        if let Some(job) = engine.begin_snapshot(true) {
+            write_snapshot(&self.snapshotter, &job, &self.metrics, &*self.health);
+        }
+    }
+}
+
+fn run_answers(ctx: &ThreadCtx, answers: &Receiver<Decided>, shared: &Shared) {
+    loop {
+        match answers.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+            Recv::Item(decided) => answer(shared, decided),
+            Recv::Timeout => {}
+            Recv::Shutdown if !drained(answers, shared) => {}
+            Recv::Shutdown | Recv::Closed => break,
+        }
+    }
+}
+
+/// Answers what is left. The writer stops in the same stage, so this waits until it has dropped its end.
+fn drained(answers: &Receiver<Decided>, shared: &Shared) -> bool {
+    let mut quiet = 0;
+    let (_trigger, never) = ron_kernel::Shutdown::pair();
+    while quiet < 2 {
+        match answers.recv(&never, Deadline::within(Duration::from_millis(20))) {
+            Recv::Item(decided) => {
+                quiet = 0;
+                answer(shared, decided);
+            }
+            Recv::Timeout => quiet += 1,
+            Recv::Shutdown | Recv::Closed => break,
+        }
+    }
+    true
+}
+
+fn answer(shared: &Shared, decided: Decided) {
+    match decided.result {
+        Ok(decisions) => {
+            for ((request, reply), list) in
+                decided.requests.iter().zip(decided.replies).zip(&decisions)
+            {
+                reply(answer_all(shared, &request.ops, list));
+            }
+        }
+        Err(e) => {
+            for reply in decided.replies {
+                reply(Err(match &e {
+                    CommitError::Unknown(why) => SubmitError::Unknown(why.to_string()),
+                    other => SubmitError::Closed(other.to_string()),
+                }));
+            }
+        }
+    }
+}
+
+fn run_snapshots(
+    ctx: &ThreadCtx,
+    jobs: &Receiver<SnapshotJob>,
+    to: &Snapshotter,
+    metrics: &Metrics,
+    health: &dyn Health,
+) {
+    loop {
+        match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+            Recv::Item(job) => write_snapshot(to, &job, metrics, health),
+            Recv::Timeout => {}
+            Recv::Shutdown | Recv::Closed => break,
+        }
+    }
+}
+
+fn write_snapshot(to: &Snapshotter, job: &SnapshotJob, metrics: &Metrics, health: &dyn Health) {
+    let timer = metrics.snapshot_seconds.start_timer();
+    let done = to.write(job);
+    timer.observe_duration();
+    match done {
+        Ok(()) => {
+            metrics.snapshots.with_label_values(&["done"]).inc();
+            health.snapshot(None);
+        }
+        Err(e) => {
+            metrics.snapshots.with_label_values(&["failed"]).inc();
+            tracing::error!(event = "snapshot_failed", error = %e);
+            health.snapshot(Some(&e.to_string()));
+        }
+    }
+}

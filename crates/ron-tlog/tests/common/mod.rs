@@ -1,0 +1,82 @@
+//! What the tests of the log on disk share: a signer, entries by index, and opening with short segments.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use ron_crypto::sign::Ed25519Key;
+use ron_tlog::append::verify_on;
+use ron_tlog::{
+    Disk, Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError,
+};
+use std::path::Path;
+use std::sync::Arc;
+
+pub const ORIGIN: &str = "log.example/test";
+
+pub fn signer() -> Ed25519NoteSigner {
+    Ed25519NoteSigner::new(ORIGIN, Ed25519Key::from_seed(&[42; 32])).expect("a legal name")
+}
+
+pub fn key() -> VerifierKey {
+    signer().verifier().clone()
+}
+
+pub fn dir() -> &'static Path {
+    Path::new("/log")
+}
+
+/// The entry of an index: its length varies, its contents are its own.
+pub fn entry(index: u64) -> Vec<u8> {
+    let mut bytes = format!("entry {index} ").into_bytes();
+    bytes.resize(bytes.len() + (index % 97) as usize, (index % 251) as u8);
+    bytes
+}
+
+pub fn entries(from: u64, n: u64) -> Vec<Vec<u8>> {
+    (from..from + n).map(entry).collect()
+}
+
+pub fn options() -> LogOptions {
+    LogOptions {
+        segment_entries: 256,
+        salt: Some([5; 16]),
+        ..LogOptions::new(ORIGIN).verified_by(key())
+    }
+}
+
+pub fn open(disk: &(impl Disk + Clone + 'static)) -> Result<Log, OpenError> {
+    Log::open(Arc::new(disk.clone()), dir(), options())
+}
+
+/// A log of `n` entries in batches of 7, a checkpoint every 50 entries or so and one at the end.
+pub fn fill(log: &mut Log, n: u64) {
+    while log.size() < n {
+        let at = log.size();
+        let first = log.append(&entries(at, 7.min(n - at))).expect("appends");
+        assert_eq!(first, at);
+        if at % 50 < 7 {
+            log.publish_checkpoint(&signer()).expect("publishes");
+        }
+    }
+    log.publish_checkpoint(&signer()).expect("publishes");
+}
+
+/// Verifies and compares every entry.
+pub fn verify(disk: &dyn Disk) -> Result<Verified, VerifyError> {
+    let mut seen = 0;
+    let verified = verify_on(
+        disk,
+        dir(),
+        &[key()],
+        &mut |index, data| {
+            assert_eq!(index, seen, "entries come in order");
+            seen += 1;
+            if data == entry(index) {
+                Ok(())
+            } else {
+                Err("not the entry that was appended".into())
+            }
+        },
+        &mut |_, _| (),
+    )?;
+    assert_eq!(verified.size, seen);
+    Ok(verified)
+}

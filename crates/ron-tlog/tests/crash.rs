@@ -1,0 +1,210 @@
+//! Power cuts at every operation of a scripted workload, with every fate of what was not synced. After each: everything
+//! acknowledged is there, beside it nothing but a prefix of the one batch that was under way, and the log goes on.
+
+mod common;
+
+use common::{dir, entries, entry, open, signer, verify};
+use ron_tlog::append::{CrashMode, FaultKind};
+use ron_tlog::{Log, SimDisk};
+
+/// What the outside was told before the lights went out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    entries: u64,
+    checkpoint: u64,
+    /// Size that the batch under way would have led to.
+    asked: u64,
+}
+
+/// Batches of these sizes, a checkpoint after every third; stops at the first error.
+fn work(disk: &SimDisk, batches: &[u64]) -> Told {
+    let mut told = Told::default();
+    let Ok(mut log) = open(disk) else { return told };
+    for (at, n) in batches.iter().enumerate() {
+        told.asked = told.entries + n;
+        match log.append(&entries(told.entries, *n)) {
+            Ok(first) => assert_eq!(first, told.entries),
+            Err(_) => return told,
+        }
+        told.entries += n;
+        if at % 3 == 2 {
+            if log.publish_checkpoint(&signer()).is_err() {
+                return told;
+            }
+            told.checkpoint = told.entries;
+        }
+    }
+    told
+}
+
+/// Opens after the crash, checks the promise, and goes on.
+fn check(disk: &SimDisk, told: Told, what: &str) {
+    let mut log = open(disk).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let size = log.size();
+    assert!(
+        size >= told.entries,
+        "{what}: {} were acknowledged, {size} are there",
+        told.entries
+    );
+    assert!(
+        size <= told.asked,
+        "{what}: {} were asked for, {size} are there",
+        told.asked
+    );
+    let reader = log.reader();
+    assert!(
+        reader.checkpoint_size() >= told.checkpoint,
+        "{what}: checkpoint {}",
+        reader.checkpoint_size()
+    );
+    let from = size.saturating_sub(70);
+    for index in from..size {
+        assert_eq!(
+            reader
+                .entry(index)
+                .unwrap_or_else(|e| panic!("{what}: {e}")),
+            entry(index),
+            "{what}: {index}"
+        );
+    }
+    go_on(disk, &mut log, what);
+}
+
+fn go_on(disk: &SimDisk, log: &mut Log, what: &str) {
+    let size = log.size();
+    log.append(&entries(size, 2))
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    log.publish_checkpoint(&signer())
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
+    let verified = verify(disk).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(
+        (verified.size, verified.checkpoint_size),
+        (size + 2, size + 2),
+        "{what}"
+    );
+}
+
+/// Cuts the power at every operation of the workload in turn.
+fn every_cut(batches: &[u64], first: u64, modes: impl Fn(u64) -> Vec<CrashMode>) -> u64 {
+    let whole = SimDisk::new();
+    work(&whole, batches);
+    let operations = whole.operations();
+    let mut images = 0;
+    for cut in first..=operations {
+        let disk = SimDisk::new();
+        disk.fail_after(cut, FaultKind::PowerOff);
+        let told = work(&disk, batches);
+        assert!(disk.list_is_refused(), "the cut at {cut} came");
+        for mode in modes(cut) {
+            let image = disk.fork();
+            image.crash(mode);
+            check(
+                &image,
+                told,
+                &format!("power cut at operation {cut} of {operations}, {mode:?}"),
+            );
+            images += 1;
+        }
+    }
+    images
+}
+
+/// The disk is without power.
+trait Dark {
+    fn list_is_refused(&self) -> bool;
+}
+
+impl Dark for SimDisk {
+    fn list_is_refused(&self) -> bool {
+        ron_tlog::Disk::list(self, dir()).is_err()
+    }
+}
+
+#[test]
+fn any_torn_length_of_the_last_write() {
+    let images = every_cut(&[1, 3, 2, 2], 1, |_| {
+        (0..330).map(CrashMode::TearLast).collect()
+    });
+    assert!(images > 5000, "{images} images");
+}
+
+#[test]
+fn power_cuts_across_segments() {
+    let batches = [200, 1, 40, 14, 1, 7, 300, 1, 2, 3, 20];
+    let images = every_cut(&batches, 1, |cut| {
+        let mut modes = vec![
+            CrashMode::LoseAll,
+            CrashMode::KeepAll,
+            CrashMode::HoleInLast(0),
+            CrashMode::HoleInLast(512),
+        ];
+        modes.extend([1, 71, 72, 73, 127, 128].map(CrashMode::TearLast));
+        modes.push(CrashMode::TearLast((cut * 37 % 900) as usize));
+        modes
+    });
+    assert!(images > 500, "{images} images");
+}
+
+#[test]
+fn a_second_cut_during_recovery_does_no_harm() {
+    let batches = [250, 3, 4];
+    let disk = SimDisk::new();
+    let told = work(&disk, &batches);
+    let log = open(&disk);
+    drop(log);
+    for torn in [10, 100, 200] {
+        let base = disk.fork();
+        let mut log = open(&base).expect("opens");
+        base.fail_after(2, FaultKind::PowerOff);
+        assert!(log.append(&entries(told.entries, 9)).is_err());
+        base.crash(CrashMode::TearLast(torn));
+        for cut in 1..8 {
+            let again = base.fork();
+            again.fail_after(cut, FaultKind::PowerOff);
+            drop(open(&again));
+            for mode in [
+                CrashMode::LoseAll,
+                CrashMode::KeepAll,
+                CrashMode::TearLast(5),
+            ] {
+                let image = again.fork();
+                image.crash(mode);
+                let told = Told {
+                    asked: told.entries + 9,
+                    ..told
+                };
+                check(
+                    &image,
+                    told,
+                    &format!("torn at {torn}, then cut at {cut}, {mode:?}"),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn any_failing_operation_leaves_a_log_that_opens() {
+    let batches = [200, 1, 40, 14, 1, 7, 300, 1, 2];
+    let whole = SimDisk::new();
+    work(&whole, &batches);
+    for kind in [FaultKind::Io, FaultKind::NoSpace] {
+        for at in 1..=whole.operations() {
+            let disk = SimDisk::new();
+            disk.fail_after(at, kind);
+            let told = work(&disk, &batches);
+            let what = format!("{kind:?} at operation {at}");
+            // Restarted without a crash: the cache still shows everything.
+            check(&disk.fork(), told, &what);
+            let size = open(&disk).unwrap_or_else(|e| panic!("{what}: {e}")).size();
+            // And what that start found is durable from then on.
+            disk.crash(CrashMode::LoseAll);
+            let told = Told {
+                entries: size,
+                asked: size,
+                ..told
+            };
+            check(&disk, told, &format!("{what}, then a power cut"));
+        }
+    }
+}

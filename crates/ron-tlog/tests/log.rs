@@ -1,0 +1,428 @@
+//! The log on disk: what is appended is read back, proven and served; damage is refused with the index.
+
+mod common;
+
+use common::{dir, entries, entry, fill, key, open, options, signer, verify};
+use ron_tlog::append::{CrashMode, FaultKind};
+use ron_tlog::tile::{TilePath, split_bundle, tiles_of};
+use ron_tlog::tree::{Frontier, leaf_hash, verify_consistency};
+use ron_tlog::{
+    AppendError, Checkpoint, CheckpointError, Disk as _, Log, LogOptions, OpenError, OsDisk,
+    ProofError, ReadError, SimDisk, TlogProof, verify_dir,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Three full segments and a half.
+const N: u64 = 3 * 256 + 130;
+
+fn filled() -> SimDisk {
+    let disk = SimDisk::new();
+    let mut log = open(&disk).expect("a new log");
+    assert!(log.recovery().created);
+    fill(&mut log, N);
+    disk
+}
+
+#[test]
+fn what_is_appended_is_read_back() {
+    let disk = filled();
+    for round in 0..2 {
+        let log = open(&disk).expect("opens");
+        let reader = log.reader();
+        assert_eq!(
+            (log.size(), reader.size_durable(), reader.checkpoint_size()),
+            (N, N, N)
+        );
+        for index in [0, 1, 63, 64, 65, 255, 256, 300, 511, 512, N - 2, N - 1] {
+            assert_eq!(reader.entry(index).expect("there"), entry(index), "{index}");
+        }
+        assert!(matches!(
+            reader.entry(N),
+            Err(ReadError::NotFound { index: N, size: N })
+        ));
+        let mut next = 5;
+        reader
+            .entries(5..N, |index, data| {
+                assert_eq!((index, data), (next, &entry(next)[..]));
+                next += 1;
+                Ok::<(), ReadError>(())
+            })
+            .expect("reads");
+        assert_eq!(next, N);
+        assert!(
+            log.recovery().cut.is_none() && log.recovery().rebuilt_indexes.is_empty(),
+            "round {round}"
+        );
+        assert!(
+            log.recovery().scanned <= 256,
+            "only the last segment is read: {}",
+            log.recovery().scanned
+        );
+        drop(log);
+        disk.crash(CrashMode::LoseAll);
+    }
+    let verified = verify(&disk).expect("whole");
+    assert_eq!(
+        (verified.size, verified.checkpoint_size, verified.tail_bytes),
+        (N, N, 0)
+    );
+    assert_eq!(verified.notes, Vec::<String>::new());
+}
+
+#[test]
+fn tiles_and_bundles_give_the_root() {
+    let disk = filled();
+    let reader = open(&disk).expect("opens").reader();
+    let mut leaves: BTreeMap<u64, [u8; 32]> = BTreeMap::new();
+    for tile in tiles_of(N) {
+        match tile {
+            TilePath::Hashes {
+                level,
+                index,
+                width,
+            } => {
+                let bytes = reader.tile(level, index, width).expect("served");
+                assert_eq!(bytes.len(), usize::from(width) * 32);
+                for (at, hash) in bytes.chunks(32).enumerate().filter(|_| level == 0) {
+                    leaves.insert(index * 256 + at as u64, hash.try_into().expect("32 bytes"));
+                }
+                if level == 1 {
+                    let whole: Vec<_> = (0..256).map(|i| leaves[&i]).collect();
+                    assert_eq!(bytes[..32], ron_tlog::tree::complete_root(&whole));
+                }
+            }
+            TilePath::Entries { index, width } => {
+                let bundle = reader.entry_bundle(index, width).expect("served");
+                let split = split_bundle(&bundle).expect("whole");
+                for (at, data) in split.iter().enumerate() {
+                    assert_eq!(leaf_hash(data), leaves[&(index * 256 + at as u64)]);
+                }
+            }
+        }
+    }
+    let mut frontier = Frontier::new();
+    leaves.values().for_each(|l| frontier.push(*l));
+    assert_eq!((frontier.size(), frontier.root()), (N, reader.head().root));
+    assert!(reader.tile(0, N / 256, 131).is_err());
+    assert!(reader.tile(1, 0, 4).is_err());
+    assert!(reader.tile(9, 0, 1).is_err());
+    assert!(reader.entry_bundle(u64::MAX, 256).is_err());
+}
+
+#[test]
+fn every_entry_is_proven_offline() {
+    let disk = filled();
+    let mut log = open(&disk).expect("opens");
+    let first = log.append(&entries(N, 3)).expect("appends");
+    let reader = log.reader();
+    let note = reader.checkpoint().expect("published");
+    for index in (0..N).step_by(13).chain([N - 1]) {
+        let proof = TlogProof::parse(&reader.proof(index).expect("proven")).expect("in the format");
+        let checkpoint = proof
+            .verify(&entry(index), &[key()], Some(common::ORIGIN))
+            .expect("holds");
+        assert_eq!((checkpoint.size, &proof.checkpoint[..]), (N, &*note));
+    }
+    assert!(matches!(
+        reader.proof(first),
+        Err(ProofError::NotYetCovered { covered: N, .. })
+    ));
+    assert!(matches!(
+        reader.proof(N + 3),
+        Err(ProofError::NotFound { .. })
+    ));
+    log.publish_checkpoint(&signer()).expect("publishes");
+    assert!(reader.proof(first).is_ok());
+    for old in [1, 255, 256, 257, 600, N] {
+        let proof = reader.consistency(old, N + 3).expect("there");
+        let (a, b) = (reader.root_at(old).expect("there"), reader.head().root);
+        assert_eq!(
+            verify_consistency(old, N + 3, &proof, &a, &b),
+            Ok(()),
+            "from {old}"
+        );
+    }
+}
+
+#[test]
+fn checkpoints_are_published_once_and_take_cosignatures() {
+    let disk = SimDisk::new();
+    let mut log = open(&disk).expect("a new log");
+    assert!(log.reader().checkpoint().is_none());
+    log.append(&entries(0, 9)).expect("appends");
+    let mut checkpointer = log.take_checkpointer().expect("the first time");
+    assert!(matches!(
+        log.publish_checkpoint(&signer()),
+        Err(CheckpointError::HandedOut)
+    ));
+    assert_eq!(checkpointer.uncovered(), 9);
+    let text = checkpointer.publish(&[&signer()]).expect("publishes");
+    let operations = disk.operations();
+    assert_eq!(checkpointer.publish(&[&signer()]).expect("the same"), text);
+    assert_eq!(disk.operations(), operations, "an idle log writes none");
+    let line = ron_tlog::note::NoteSignature {
+        name: "witness.example".into(),
+        key_id: 7,
+        signature: vec![1; 72],
+    };
+    let cosigned = checkpointer
+        .add_signatures(&text, &[line.clone(), line])
+        .expect("added");
+    assert_eq!(
+        ron_tlog::Note::parse(&cosigned)
+            .expect("a note")
+            .signatures
+            .len(),
+        2
+    );
+    assert!(matches!(
+        checkpointer.add_signatures(&text, &[]),
+        Err(CheckpointError::Superseded)
+    ));
+    drop(log);
+    assert!(
+        matches!(open(&disk), Err(OpenError::InUse(_))),
+        "the checkpointer still may write"
+    );
+    drop(checkpointer);
+    assert_eq!(
+        open(&disk).expect("opens").reader().checkpoint().as_deref(),
+        Some(&*cosigned)
+    );
+    assert_eq!(verify(&disk).expect("whole").checkpoint_size, 9);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let disk = SimDisk::new();
+    let mut log = Log::open(
+        Arc::new(disk.clone()),
+        dir(),
+        LogOptions {
+            entry_bytes_max: 100,
+            ..options()
+        },
+    )
+    .expect("a new log");
+    let operations = disk.operations();
+    let long = [vec![0; 100], vec![0; 101]];
+    assert!(matches!(
+        log.append(&long),
+        Err(AppendError::EntryTooLarge {
+            at: 1,
+            bytes: 101,
+            most: 100
+        })
+    ));
+    assert_eq!(log.append::<Vec<u8>>(&[]).expect("nothing to do"), 0);
+    assert_eq!(
+        (disk.operations(), log.size(), log.poisoned()),
+        (operations, 0, false)
+    );
+    assert_eq!(log.append(&[vec![], vec![0; 100]]).expect("fits"), 0);
+    assert_eq!(log.reader().entry(0).expect("there"), Vec::<u8>::new());
+    drop(log);
+    let mut log = Log::open(Arc::new(disk), dir(), options()).expect("opens");
+    let huge = vec![vec![0; 65_535]; 1100];
+    assert!(matches!(
+        log.append(&huge),
+        Err(AppendError::BatchTooLarge { .. })
+    ));
+    assert_eq!(log.append(&[vec![7; 65_535]]).expect("fits"), 2);
+    assert_eq!(log.reader().entry(2).expect("there"), vec![7; 65_535]);
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    let disk = filled();
+    let try_open =
+        |options: LogOptions| Log::open(Arc::new(disk.clone()), dir(), options).map(|_| ());
+    let other = LogOptions {
+        origin: "other.example".into(),
+        ..options()
+    };
+    assert!(matches!(try_open(other), Err(OpenError::Origin { .. })));
+    let stranger = ron_tlog::Ed25519NoteSigner::new(
+        common::ORIGIN,
+        ron_crypto::sign::Ed25519Key::from_seed(&[1; 32]),
+    );
+    let stranger = stranger.expect("a legal name").verifier().clone();
+    let foreign = LogOptions {
+        verifiers: vec![stranger],
+        ..options()
+    };
+    assert!(matches!(try_open(foreign), Err(OpenError::Checkpoint(_))));
+    assert!(matches!(
+        try_open(LogOptions::new("")),
+        Err(OpenError::Options(_))
+    ));
+    let short = LogOptions {
+        segment_entries: 100,
+        ..options()
+    };
+    assert!(matches!(try_open(short), Err(OpenError::Options(_))));
+    assert_eq!(
+        try_open(LogOptions::new(common::ORIGIN)).map_err(|e| e.to_string()),
+        Ok(()),
+        "no key, no check"
+    );
+}
+
+#[test]
+fn a_head_known_from_elsewhere_catches_a_rollback() {
+    let disk = filled();
+    let old = disk.fork();
+    let mut log = open(&disk).expect("opens");
+    log.append(&entries(N, 1)).expect("appends");
+    log.publish_checkpoint(&signer()).expect("publishes");
+    let head = log.reader().checkpoint_head().expect("published");
+    let with_head = |head: Checkpoint| LogOptions {
+        known_heads: vec![head],
+        ..options()
+    };
+    let error =
+        Log::open(Arc::new(old.clone()), dir(), with_head(head.clone())).expect_err("rolled back");
+    assert!(
+        matches!(error, OpenError::Damaged { index: N, .. }),
+        "{error}"
+    );
+    let forked = Checkpoint {
+        size: 300,
+        root: [1; 32],
+        ..head
+    };
+    assert!(matches!(
+        Log::open(Arc::new(old.clone()), dir(), with_head(forked)),
+        Err(OpenError::Damaged { .. })
+    ));
+    assert!(open(&old).is_ok(), "by itself it is a fine log");
+}
+
+#[test]
+fn a_failed_write_or_sync_closes_the_log_for_writing() {
+    for (after, kind) in [
+        (1, FaultKind::Io),
+        (1, FaultKind::NoSpace),
+        (2, FaultKind::Io),
+    ] {
+        let disk = SimDisk::new();
+        let mut log = open(&disk).expect("a new log");
+        fill(&mut log, 100);
+        let reader = log.reader();
+        disk.fail_after(after, kind);
+        assert!(matches!(
+            log.append(&entries(100, 5)),
+            Err(AppendError::Io { .. })
+        ));
+        let operations = disk.operations();
+        assert!(matches!(
+            log.append(&entries(100, 5)),
+            Err(AppendError::Poisoned)
+        ));
+        assert!(matches!(
+            log.publish_checkpoint(&signer()),
+            Err(CheckpointError::Poisoned)
+        ));
+        assert_eq!(disk.operations(), operations, "nothing is retried");
+        assert!(log.poisoned() && reader.poisoned());
+        assert_eq!(
+            (log.size(), reader.entry(99).expect("reads go on")),
+            (100, entry(99))
+        );
+        drop(log);
+        // Reopening without a restart: what is kept must really be on disk, although the failed sync marked it clean.
+        let log = open(&disk).expect("opens");
+        let kept = log.size();
+        assert!(kept == 100 || kept == 105, "{kept}");
+        drop(log);
+        disk.crash(CrashMode::LoseAll);
+        assert_eq!(open(&disk).expect("opens").size(), kept, "{after} {kind:?}");
+    }
+    let disk = SimDisk::new();
+    let mut log = open(&disk).expect("a new log");
+    log.append(&entries(0, 5)).expect("appends");
+    disk.fail_after(3, FaultKind::Io);
+    assert!(matches!(
+        log.publish_checkpoint(&signer()),
+        Err(CheckpointError::Io(_))
+    ));
+    assert!(matches!(
+        log.append(&entries(5, 1)),
+        Err(AppendError::Poisoned)
+    ));
+}
+
+#[test]
+fn derived_files_are_rebuilt() {
+    let disk = filled();
+    let path = |name: &str| dir().join(name);
+    let good = disk.peek(&path("00000001.idx")).expect("there");
+    let mut flipped_leaf = good.clone();
+    *flipped_leaf.last_mut().expect("not empty") ^= 1;
+    let mut flipped_root = good.clone();
+    flipped_root[130] ^= 1;
+    let foreign = disk.peek(&path("00000002.idx")).expect("there");
+    for (bad, rebuilt) in [
+        (None, true),
+        (Some(Vec::new()), true),
+        (Some(flipped_root), true),
+        (Some(foreign), true),
+        (Some(flipped_leaf), false), // found by the tile root when it is read
+    ] {
+        disk.poke(&path("00000001.idx"), bad);
+        let noted = verify(&disk).expect("the entries are whole").notes;
+        assert_eq!(noted.len(), 1, "{noted:?}");
+        let log = open(&disk).expect("opens");
+        assert_eq!(
+            log.recovery().rebuilt_indexes,
+            if rebuilt { vec![1] } else { vec![] }
+        );
+        for index in 256..512 {
+            assert_eq!(log.reader().entry(index).expect("there"), entry(index));
+            assert!(log.reader().proof(index).is_ok());
+        }
+        assert_eq!(
+            log.reader().tile(0, 1, 256).expect("there")[..32],
+            leaf_hash(&entry(256))
+        );
+        assert_eq!(
+            disk.peek(&path("00000001.idx")) == Some(good.clone()),
+            rebuilt
+        );
+    }
+}
+
+#[test]
+fn the_real_disk_works_and_verifies_while_it_grows() {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let dir = home.path().join("audit");
+    let mut log = Log::open(Arc::new(OsDisk), &dir, options()).expect("a new log");
+    assert!(matches!(
+        Log::open(Arc::new(OsDisk), &dir, options()),
+        Err(OpenError::InUse(_))
+    ));
+    let mut checked = 0;
+    while log.size() < N {
+        let at = log.size();
+        log.append(&entries(at, 41.min(N - at))).expect("appends");
+        log.publish_checkpoint(&signer()).expect("publishes");
+        let verified =
+            verify_dir(&dir, &key(), &mut |_, _| Ok(()), &mut |_, _| ()).expect("whole while open");
+        assert_eq!(
+            (verified.size, verified.checkpoint_size),
+            (log.size(), log.size())
+        );
+        checked += 1;
+    }
+    assert!(checked > 20);
+    let names = OsDisk.list(&dir).expect("listed");
+    assert_eq!(names.iter().filter(|n| n.ends_with(".seg")).count(), 4);
+    drop(log);
+    assert_eq!(
+        Log::open(Arc::new(OsDisk), &dir, options())
+            .expect("opens")
+            .size(),
+        N
+    );
+}

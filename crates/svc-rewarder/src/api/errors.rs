@@ -1,0 +1,164 @@
+//! The rewarder's own problem codes, beside the common ones.
+
+use ron_proto::problem::{Problem, ProblemKind};
+use ron_proto::rewarder::RunReason;
+use ron_proto::values::ContentId;
+use serde_json::json;
+
+use crate::inputs::import::ImportError;
+use crate::inputs::policy::PolicyRefused;
+use crate::inputs::snapshot::SealError;
+use crate::runs::Run;
+use crate::runs::library::LibraryError;
+
+const fn kind(
+    code: &'static str,
+    status: u16,
+    title: &'static str,
+    meaning: &'static str,
+) -> ProblemKind {
+    ProblemKind { code, status, title, retryable: false, meaning }
+}
+
+const EPOCH_CONFLICT: ProblemKind = kind(
+    "epoch_conflict",
+    409,
+    "The epoch is bound to other inputs",
+    "An epoch has one manifest for ever. Ask for the inputs it was computed from, or use another epoch.",
+);
+const QUARANTINED: ProblemKind = kind(
+    "quarantined",
+    409,
+    "The run is quarantined",
+    "An invariant broke or a value overflowed; nothing is paid. Compute again with other inputs.",
+);
+const RUN_FAILED: ProblemKind = kind(
+    "run_failed",
+    409,
+    "The run failed",
+    "The detail says why; nothing was paid by it. Once that is put right, send the request again.",
+);
+const BAD_SNAPSHOT: ProblemKind = kind(
+    "bad_snapshot",
+    400,
+    "The usage data is refused",
+    "A row or record breaks a rule; the detail names its line. Nothing was stored.",
+);
+const CID_MISMATCH: ProblemKind = kind(
+    "cid_mismatch",
+    422,
+    "The content has another id",
+    "The sealed form of the body does not have the id in the path; details.actual has the right one.",
+);
+const POLICY_REFUSED: ProblemKind = kind(
+    "policy_refused",
+    422,
+    "The policy is refused",
+    "It is unsigned, altered, signed by a key that is not trusted, or not runnable; the detail says which.",
+);
+const POLICY_CONFLICT: ProblemKind = kind(
+    "policy_conflict",
+    409,
+    "The policy version is taken",
+    "Versions only grow, and a version never changes its content. Use the next one.",
+);
+const POLICY_MISMATCH: ProblemKind = kind(
+    "policy_mismatch",
+    422,
+    "Policy and snapshot do not fit",
+    "The policy must name every metric of the snapshot; weight 0 is allowed.",
+);
+const INPUT_REFUSED: ProblemKind = kind(
+    "input_refused",
+    409,
+    "A stored input is damaged",
+    "The file on disk is not what was stored. Upload it again.",
+);
+
+/// Every code of this service; the documentation is made from it.
+pub const CODES: &[ProblemKind] = &[
+    EPOCH_CONFLICT,
+    QUARANTINED,
+    RUN_FAILED,
+    BAD_SNAPSHOT,
+    CID_MISMATCH,
+    POLICY_REFUSED,
+    POLICY_CONFLICT,
+    POLICY_MISMATCH,
+    INPUT_REFUSED,
+];
+
+/// Other inputs than the epoch's own.
+pub fn epoch_conflict(run: &Run) -> Problem {
+    let detail = "this epoch is bound to another snapshot or policy";
+    Problem::of(&EPOCH_CONFLICT, detail).with_details(json!({
+        "snapshot": run.snapshot, "policy_id": run.policy_id, "policy_hash": run.policy_hash,
+        "run_key": run.run_key, "state": run.state,
+    }))
+}
+
+/// The run broke an invariant.
+pub fn quarantined(reason: Option<&RunReason>) -> Problem {
+    Problem::of(&QUARANTINED, detail(reason))
+}
+
+/// The run failed; an epoch conflict keeps its own code.
+pub fn failed(reason: Option<&RunReason>) -> Problem {
+    match reason.map(|reason| reason.code.as_str()) {
+        Some("epoch_conflict") => Problem::of(&EPOCH_CONFLICT, detail(reason)),
+        code => {
+            let again = matches!(code, Some("busy" | "deadline_exceeded" | "io"));
+            let problem = Problem::of(&RUN_FAILED, detail(reason)).retryable(again);
+            problem.with_details(json!({ "reason": code }))
+        }
+    }
+}
+
+fn detail(reason: Option<&RunReason>) -> String {
+    reason.map_or_else(|| "no reason was recorded".to_owned(), |reason| reason.detail.clone())
+}
+
+/// An import or an upload in the canonical form was refused.
+pub fn bad_snapshot(error: &ImportError) -> Problem {
+    let problem = Problem::of(&BAD_SNAPSHOT, error.to_string());
+    match error {
+        ImportError::Line { line, .. } => problem.with_details(json!({ "line": line })),
+        _ => problem,
+    }
+}
+
+/// A canonical file was refused.
+pub fn bad_seal(error: SealError) -> Problem {
+    bad_snapshot(&ImportError::Seal(error))
+}
+
+/// The path names another content.
+pub fn cid_mismatch(actual: &ContentId) -> Problem {
+    let detail = "the sealed form of this body has another content id; details.actual has it";
+    Problem::of(&CID_MISMATCH, detail).with_details(json!({ "actual": actual }))
+}
+
+/// A policy over the wire was refused.
+pub fn policy_refused(error: &PolicyRefused) -> Problem {
+    Problem::of(&POLICY_REFUSED, format!("the policy is refused: {error}"))
+}
+
+/// Policy and snapshot do not fit.
+pub fn policy_mismatch(why: String) -> Problem {
+    Problem::of(&POLICY_MISMATCH, why)
+}
+
+/// The library does not have it, or not any more as it was.
+pub fn library(error: &LibraryError, policy: bool) -> Problem {
+    let detail = error.to_string();
+    match error {
+        LibraryError::Missing(_) => Problem::not_found(detail),
+        LibraryError::Conflict(_) => Problem::of(&POLICY_CONFLICT, detail),
+        LibraryError::Refused(_) if policy => Problem::of(&POLICY_REFUSED, detail),
+        LibraryError::Refused(_) => Problem::of(&INPUT_REFUSED, detail),
+        LibraryError::Io(_) => {
+            tracing::error!(event = "library_io", reason = %detail, "the library's disk failed");
+            Problem::unavailable("the library's disk cannot be used", 5)
+        }
+    }
+}

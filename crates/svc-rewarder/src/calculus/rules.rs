@@ -1,0 +1,223 @@
+//! A policy, checked and compiled for the metrics of one snapshot.
+
+use std::collections::BTreeMap;
+
+use ron_proto::ledger::ESCROW_PREFIX;
+use ron_proto::rewarder::{
+    CATEGORIES_MAX, ELIGIBILITY_LIST_MAX, EventClass, METRICS_MAX, Metric, POLICY_FORMAT, Ratio,
+    RewardPolicy,
+};
+
+use super::Usage;
+
+/// Why a policy cannot be run, or not on this snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// The document contradicts itself or asks for more than can be computed exactly.
+    #[error("{0}")]
+    Policy(String),
+    /// The snapshot holds a metric the policy does not name.
+    #[error(
+        "the policy names no metric \"{0}\", which the snapshot holds; add it (weight 0 is allowed)"
+    )]
+    UnknownMetric(Metric),
+}
+
+/// One metric of the usage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MetricFactor {
+    /// The weight over the policy's common denominator.
+    pub factor: u64,
+    /// 0, or 1 + the index of its capped category.
+    pub category: usize,
+}
+
+/// What [`super::compute`] needs of a policy, in the usage's metric order.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub(super) pool: u128,
+    pub(super) cap: Option<u128>,
+    pub(super) min_payout: u128,
+    pub(super) metrics: Vec<MetricFactor>,
+    /// Caps of the categories, in the order of `MetricFactor::category`, less one.
+    pub(super) category_caps: Vec<u128>,
+    /// Sorted.
+    exclude: Vec<Vec<u8>>,
+    /// Sorted, none a prefix of another. Empty: everyone.
+    prefixes: Vec<Vec<u8>>,
+    /// (metric, least amount); a metric the usage does not have excludes everyone.
+    minimum: Vec<(Option<usize>, u128)>,
+}
+
+/// Checks a policy by itself; a snapshot may still hold metrics it does not name.
+pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
+    let refuse = |why: String| Err(RuleError::Policy(why));
+    if policy.format != POLICY_FORMAT {
+        return refuse(format!("format {} is not {POLICY_FORMAT}", policy.format));
+    }
+    if policy.version == 0 || policy.version > (1 << 53) {
+        return refuse("version must be 1 to 2^53".into());
+    }
+    if policy.pool.amount_minor.is_zero() {
+        return refuse("pool.amount_minor is zero; there is nothing to pay".into());
+    }
+    for owner in [&policy.pool.account, &policy.residual.owner] {
+        if owner.as_str().starts_with(ESCROW_PREFIX) {
+            return refuse("accounts under escrow: belong to the ledger".into());
+        }
+    }
+    if policy.metrics.is_empty() || policy.metrics.len() > METRICS_MAX {
+        return refuse(format!("metrics must name 1 to {METRICS_MAX} metrics"));
+    }
+    if policy.classes_allowed.contains(&EventClass::AnalyticsOnly) {
+        return refuse("classes_allowed may not hold analytics_only, which never pays".into());
+    }
+    for (metric, rule) in &policy.metrics {
+        if !rule.weight.is_zero() && !policy.classes_allowed.contains(&rule.class) {
+            return refuse(format!(
+                "metric \"{metric}\" has a weight but its class is not in classes_allowed"
+            ));
+        }
+    }
+    if policy.metrics.values().all(|rule| rule.weight.is_zero()) {
+        return refuse("every metric has weight 0; nobody could be paid".into());
+    }
+    check_bounds(policy)?;
+    factors(policy).map(|_| ())
+}
+
+fn check_bounds(policy: &RewardPolicy) -> Result<(), RuleError> {
+    let refuse = |why: String| Err(RuleError::Policy(why));
+    if policy.caps.account_minor.is_some_and(|cap| cap.is_zero()) {
+        return refuse("caps.account_minor is zero; leave it out or exclude accounts".into());
+    }
+    if policy.caps.category_minor.len() > CATEGORIES_MAX {
+        return refuse(format!("caps.category_minor may name at most {CATEGORIES_MAX} categories"));
+    }
+    for category in policy.caps.category_minor.keys() {
+        if !policy.metrics.values().any(|rule| rule.category.as_ref() == Some(category)) {
+            return refuse(format!("caps.category_minor names \"{category}\", which no metric has"));
+        }
+    }
+    let lists = &policy.eligibility;
+    if lists.exclude.len() > ELIGIBILITY_LIST_MAX || lists.prefixes.len() > ELIGIBILITY_LIST_MAX {
+        return refuse(format!("eligibility lists hold at most {ELIGIBILITY_LIST_MAX} entries"));
+    }
+    match lists.minimum.keys().find(|metric| !policy.metrics.contains_key(*metric)) {
+        Some(metric) => refuse(format!(
+            "eligibility.minimum names \"{metric}\", which is not among the metrics"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The weights over their least common denominator.
+fn factors(policy: &RewardPolicy) -> Result<BTreeMap<&Metric, u64>, RuleError> {
+    let too_fine = || {
+        RuleError::Policy(
+            "over their common denominator the metric weights need more than 64 bits; \
+             use rounder weights"
+                .into(),
+        )
+    };
+    let mut common = 1_u128;
+    for rule in policy.metrics.values().filter(|rule| !rule.weight.is_zero()) {
+        let below = u128::from(rule.weight.denominator());
+        common = (common / gcd(common, below)).checked_mul(below).ok_or_else(too_fine)?;
+    }
+    let over_common = |weight: Ratio| {
+        if weight.is_zero() {
+            return Some(0);
+        }
+        (common / u128::from(weight.denominator())).checked_mul(u128::from(weight.numerator()))
+    };
+    policy
+        .metrics
+        .iter()
+        .map(|(metric, rule)| {
+            let factor = over_common(rule.weight).and_then(|factor| u64::try_from(factor).ok());
+            Ok((metric, factor.ok_or_else(too_fine)?))
+        })
+        .collect()
+}
+
+const fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+impl Rules {
+    /// Compiles `policy` for a snapshot that holds `metrics`, in that order.
+    pub fn new(policy: &RewardPolicy, metrics: &[Metric]) -> Result<Self, RuleError> {
+        check_policy(policy)?;
+        let factors = factors(policy)?;
+        let categories: Vec<_> = policy.caps.category_minor.keys().collect();
+        let metric = |name: &Metric| {
+            let rule =
+                policy.metrics.get(name).ok_or_else(|| RuleError::UnknownMetric(name.clone()))?;
+            let capped =
+                rule.category.as_ref().and_then(|of| categories.iter().position(|c| *c == of));
+            Ok(MetricFactor {
+                factor: factors.get(name).copied().unwrap_or(0),
+                category: capped.map_or(0, |at| at + 1),
+            })
+        };
+        let minimum = policy.eligibility.minimum.iter().map(|(name, least)| {
+            (metrics.iter().position(|metric| metric == name), least.0)
+        });
+        let bytes = |account: &ron_proto::values::Account| account.as_str().as_bytes().to_vec();
+        Ok(Self {
+            pool: policy.pool.amount_minor.0,
+            cap: policy.caps.account_minor.map(|cap| cap.0),
+            min_payout: policy.min_payout_minor.0,
+            metrics: metrics.iter().map(metric).collect::<Result<_, RuleError>>()?,
+            category_caps: policy.caps.category_minor.values().map(|cap| cap.0).collect(),
+            exclude: policy.eligibility.exclude.iter().map(bytes).collect(),
+            prefixes: outermost(policy.eligibility.prefixes.iter().map(bytes).collect()),
+            minimum: minimum.collect(),
+        })
+    }
+
+    /// What one epoch may pay, in minor units.
+    pub const fn pool(&self) -> u128 {
+        self.pool
+    }
+
+    pub(super) fn factors(&self) -> impl Iterator<Item = u64> + '_ {
+        self.metrics.iter().map(|metric| metric.factor)
+    }
+
+    /// True if the account of `row` takes part.
+    pub(super) fn eligible<U: Usage>(&self, usage: &U, row: usize) -> bool {
+        if self.exclude.is_empty() && self.prefixes.is_empty() && self.minimum.is_empty() {
+            return true;
+        }
+        let account = usage.account(row);
+        if self.exclude.binary_search_by(|other| other.as_slice().cmp(account)).is_ok() {
+            return false;
+        }
+        if !self.prefixes.is_empty() {
+            // None is a prefix of another, so only the last one not above the account can match.
+            let above = self.prefixes.partition_point(|prefix| prefix.as_slice() <= account);
+            if above == 0 || !account.starts_with(&self.prefixes[above - 1]) {
+                return false;
+            }
+        }
+        self.minimum.iter().all(|(metric, least)| {
+            metric.map_or(0, |metric| usage.amount(row, metric)) >= *least
+        })
+    }
+}
+
+/// Sorted prefixes without those that another one already covers.
+fn outermost(sorted: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut kept: Vec<Vec<u8>> = Vec::with_capacity(sorted.len());
+    for prefix in sorted {
+        if !kept.last().is_some_and(|last| prefix.starts_with(last)) {
+            kept.push(prefix);
+        }
+    }
+    kept
+}

@@ -1,0 +1,133 @@
+//! The artifact directory of a run: written whole or not at all.
+//!
+//! Files: `run.json` (manifest), `payouts.bin`, `snapshot.bin`, `policy.json` with
+//! `policy.json.sig`, and, added when they exist, `run.sig.json` and `ledger.json`. A directory is
+//! filled under a temporary name, every file and the directory are flushed, and a rename puts it
+//! in place. Files added later go the same way one by one.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ron_proto::jcs;
+use ron_proto::values::{EpochId, Tenant};
+
+use super::Computed;
+use crate::inputs::policy::VerifiedPolicy;
+use crate::inputs::snapshot::Sealed;
+
+/// The manifest.
+pub const RUN: &str = "run.json";
+/// The manifest's signature.
+pub const RUN_SIG: &str = "run.sig.json";
+/// The payout table; absent for a quarantined run.
+pub const PAYOUTS: &str = "payouts.bin";
+/// The sealed snapshot.
+pub const SNAPSHOT: &str = "snapshot.bin";
+/// The policy's canonical bytes.
+pub const POLICY: &str = "policy.json";
+/// The policy's signature.
+pub const POLICY_SIG: &str = "policy.json.sig";
+/// What the ledger said when the run was sealed.
+pub const LEDGER: &str = "ledger.json";
+
+/// Where a run's directory is under `root`. The prefixes keep names such as `..` harmless, and
+/// dry runs apart.
+pub fn path(root: &Path, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> PathBuf {
+    let kind = if dry_run { "dry" } else { "epoch" };
+    root.join(format!("tenant-{tenant}")).join(format!("{kind}-{epoch}"))
+}
+
+/// Writes a run's artifacts to `target`, replacing what an earlier run with other inputs left
+/// there. Returns when everything is durable.
+pub fn write(
+    target: &Path,
+    computed: &Computed,
+    snapshot: &Sealed,
+    policy: &VerifiedPolicy,
+) -> io::Result<()> {
+    let parent = target.parent().ok_or_else(|| io::Error::other("a run directory has a parent"))?;
+    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    create_dirs(parent)?;
+    let temp = parent.join(format!(".new.{name}"));
+    remove_dir(&temp)?;
+    fs::create_dir(&temp)?;
+    let signature = to_json(&policy.signature)?;
+    let manifest = to_json(&computed.manifest)?;
+    put(&temp.join(SNAPSHOT), snapshot.bytes())?;
+    put(&temp.join(POLICY), &policy.canonical)?;
+    put(&temp.join(POLICY_SIG), &signature)?;
+    if let Some(table) = &computed.table {
+        put(&temp.join(PAYOUTS), table.bytes())?;
+    }
+    put(&temp.join(RUN), &manifest)?;
+    sync_dir(&temp)?;
+    if target.exists() {
+        let old = parent.join(format!(".old.{name}"));
+        remove_dir(&old)?;
+        fs::rename(target, &old)?;
+        fs::rename(&temp, target)?;
+        sync_dir(parent)?;
+        return remove_dir(&old);
+    }
+    fs::rename(&temp, target)?;
+    sync_dir(parent)
+}
+
+/// Adds or replaces one file, durably and whole.
+pub fn add(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temp = dir.join(format!(".new.{name}"));
+    put(&temp, bytes)?;
+    fs::rename(&temp, dir.join(name))?;
+    sync_dir(dir)
+}
+
+/// Creates a file that must not exist yet, durably and whole. False if it was there already.
+pub fn add_once(dir: &Path, name: &str, bytes: &[u8], temp_tag: &str) -> io::Result<bool> {
+    let temp = dir.join(format!(".new.{temp_tag}.{name}"));
+    put(&temp, bytes)?;
+    let linked = fs::hard_link(&temp, dir.join(name));
+    fs::remove_file(&temp)?;
+    match linked {
+        Ok(()) => sync_dir(dir).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Canonical JSON of a document of ours.
+pub fn to_json<T: serde::Serialize>(document: &T) -> io::Result<Vec<u8>> {
+    jcs::to_vec(document).map_err(io::Error::other)
+}
+
+/// Creates a directory and its parents, durably.
+pub fn create_dirs(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent() {
+        create_dirs(parent)?;
+    }
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    dir.parent().map_or(Ok(()), sync_dir)
+}
+
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?.sync_all()
+}
+
+fn remove_dir(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,212 @@
+//! The manifest: what a run owes to whom, bound to its inputs, as bytes that anyone can recompute.
+//!
+//! `run key -> payout table -> Merkle-sum root -> manifest -> commitment`. None of it depends on
+//! time, on the ledger or on the state of the run.
+
+pub mod dir;
+pub mod table;
+pub mod tree;
+pub mod verify;
+
+use ron_proto::jcs;
+use ron_proto::rewarder::{
+    MANIFEST_VERSION, PayoutsRoot, RewardPolicy, RuleSet, RunInputs, RunManifest, RunStatus,
+    RunTotals,
+};
+use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
+use serde::Serialize;
+
+use crate::calculus::{self, Rules, Stop, Usage, Watch};
+use crate::inputs::policy::VerifiedPolicy;
+use crate::inputs::snapshot::Sealed;
+use table::Table;
+
+const RUN_KEY_DOMAIN: &[u8] = b"ron-rewarder/v1/run-key\0";
+const COMMITMENT_DOMAIN: &[u8] = b"ron-rewarder/v1/commitment\0";
+
+/// Names the inputs of a run for its epoch: BLAKE3-256 over a domain and, each with its length
+/// in four bytes before it: tenant, epoch id, snapshot id (32 bytes), policy hash (32 bytes),
+/// rule set.
+pub fn run_key(
+    tenant: &Tenant,
+    epoch: &EpochId,
+    snapshot: &ContentId,
+    policy_hash: &ContentId,
+    rule_set: RuleSet,
+) -> ContentId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(RUN_KEY_DOMAIN);
+    let parts: [&[u8]; 5] = [
+        tenant.as_str().as_bytes(),
+        epoch.as_str().as_bytes(),
+        &snapshot.0,
+        &policy_hash.0,
+        rule_set.as_str().as_bytes(),
+    ];
+    for part in parts {
+        // Every part is a bounded name or a hash, far below 2^32 bytes.
+        hasher.update(&(part.len() as u32).to_be_bytes());
+        hasher.update(part);
+    }
+    ContentId(*hasher.finalize().as_bytes())
+}
+
+/// The fields under the commitment, under the names they have in the manifest.
+#[derive(Serialize)]
+struct Committed<'a> {
+    version: u32,
+    tenant: &'a Tenant,
+    epoch_id: &'a EpochId,
+    run_key: &'a ContentId,
+    inputs: &'a RunInputs,
+    rule_set: RuleSet,
+    asset: &'a Asset,
+    pool_account: &'a Account,
+    residual_owner: &'a Account,
+    totals: &'a RunTotals,
+    payouts: &'a Option<PayoutsRoot>,
+}
+
+/// The commitment a manifest must carry: BLAKE3-256 over a domain and the canonical JSON of every
+/// field but `status` and `commitment`.
+pub fn commitment(manifest: &RunManifest) -> ContentId {
+    let body = jcs::to_vec(&Committed {
+        version: manifest.version,
+        tenant: &manifest.tenant,
+        epoch_id: &manifest.epoch_id,
+        run_key: &manifest.run_key,
+        inputs: &manifest.inputs,
+        rule_set: manifest.rule_set,
+        asset: &manifest.asset,
+        pool_account: &manifest.pool_account,
+        residual_owner: &manifest.residual_owner,
+        totals: &manifest.totals,
+        payouts: &manifest.payouts,
+    })
+    .expect("strings and integers below 2^53 always have a canonical form");
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(COMMITMENT_DOMAIN);
+    hasher.update(&body);
+    ContentId(*hasher.finalize().as_bytes())
+}
+
+/// What a run produced.
+#[derive(Clone, Debug)]
+pub struct Computed {
+    /// The manifest, with its commitment.
+    pub manifest: RunManifest,
+    /// The payout table; none for a quarantined run.
+    pub table: Option<Table>,
+    /// What broke, for a quarantined run.
+    pub quarantine: Option<Stop>,
+}
+
+/// Why a run could not even start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// Policy and snapshot do not fit together.
+    #[error(transparent)]
+    Rules(#[from] calculus::RuleError),
+    /// The result was no longer wanted.
+    #[error("cancelled before the result was complete")]
+    Cancelled,
+}
+
+/// Computes an epoch: shares, payout table, root, manifest. A broken invariant or an overflow
+/// gives a quarantined manifest, not an error.
+pub fn compute(
+    tenant: &Tenant,
+    epoch: &EpochId,
+    snapshot: &Sealed,
+    policy: &VerifiedPolicy,
+    watch: &impl Watch,
+) -> Result<Computed, RunError> {
+    let rules = Rules::new(&policy.policy, &snapshot.metric_names())?;
+    let built = calculus::compute(snapshot, &rules, watch).and_then(|outcome| {
+        let table = Table::build(snapshot, &outcome, &policy.policy)?;
+        let totals = RunTotals {
+            pool_minor: Amount(outcome.pool),
+            payout_minor: Amount(outcome.payout),
+            residual_minor: Amount(outcome.residual),
+            recipients: outcome.shares.len() as u64,
+        };
+        check_books(&totals, &table)?;
+        Ok((table, totals))
+    });
+    let (table, totals, quarantine) = match built {
+        Ok((table, totals)) => (Some(table), totals, None),
+        Err(Stop::Cancelled) => return Err(RunError::Cancelled),
+        Err(stop) => (None, nothing_paid(rules.pool()), Some(stop)),
+    };
+    let payouts = match &table {
+        Some(table) => Some(tree::root(table)),
+        None => None,
+    };
+    let manifest = assemble(tenant, epoch, snapshot, policy, totals, payouts);
+    Ok(Computed { manifest, table, quarantine })
+}
+
+/// The books must close whatever way they are added up.
+fn check_books(totals: &RunTotals, table: &Table) -> Result<(), Stop> {
+    let spent = totals.payout_minor.checked_add(totals.residual_minor);
+    if spent != Some(totals.pool_minor) {
+        return Err(Stop::Broken("payouts and residual do not add up to the pool"));
+    }
+    let mut sum = Amount::ZERO;
+    for row in 0..table.len() {
+        sum = sum
+            .checked_add(Amount(table.amount(row)))
+            .ok_or(Stop::Broken("the payout table passes 2^128"))?;
+    }
+    let paid_out = if table.residual_row() { totals.pool_minor } else { totals.payout_minor };
+    if sum != paid_out || sum.0 != table.total() {
+        return Err(Stop::Broken("the payout table does not add up to the totals"));
+    }
+    Ok(())
+}
+
+fn nothing_paid(pool: u128) -> RunTotals {
+    RunTotals {
+        pool_minor: Amount(pool),
+        payout_minor: Amount::ZERO,
+        residual_minor: Amount(pool),
+        recipients: 0,
+    }
+}
+
+fn assemble(
+    tenant: &Tenant,
+    epoch: &EpochId,
+    snapshot: &Sealed,
+    policy: &VerifiedPolicy,
+    totals: RunTotals,
+    payouts: Option<PayoutsRoot>,
+) -> RunManifest {
+    let RewardPolicy { id, version, rule_set, asset, pool, residual, .. } = &policy.policy;
+    let mut manifest = RunManifest {
+        version: MANIFEST_VERSION,
+        tenant: tenant.clone(),
+        epoch_id: epoch.clone(),
+        run_key: run_key(tenant, epoch, &snapshot.cid(), &policy.hash, *rule_set),
+        inputs: RunInputs {
+            snapshot: snapshot.cid(),
+            accounts: snapshot.accounts() as u64,
+            policy_id: id.clone(),
+            policy_version: *version,
+            policy_hash: policy.hash,
+        },
+        rule_set: *rule_set,
+        asset: asset.clone(),
+        pool_account: pool.account.clone(),
+        residual_owner: residual.owner.clone(),
+        totals,
+        status: if payouts.is_some() { RunStatus::Ok } else { RunStatus::Quarantined },
+        payouts,
+        commitment: ContentId([0; 32]),
+    };
+    manifest.commitment = commitment(&manifest);
+    manifest
+}
+
+#[cfg(test)]
+mod tests;

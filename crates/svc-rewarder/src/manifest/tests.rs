@@ -1,0 +1,296 @@
+//! Manifests, tables, proofs and the run directory; the golden epochs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ron_crypto::sign::Ed25519Key;
+use ron_proto::b64;
+use ron_proto::policy::{PolicySig, digest_message, policy_message};
+use ron_proto::rewarder::{ImportKind, ManifestSig, POLICY_KIND};
+use serde_json::{Value, json};
+
+use super::verify::{Pins, ProofError, ProveError, check_proof, prove, verify_run_dir};
+use super::*;
+use crate::inputs::import;
+use crate::inputs::keys::{KeyRing, PinnedKey};
+use crate::inputs::policy;
+
+const POLICY_KEY: &str = "ron/policy/ed25519/6f3b1c1e-0000-4000-8000-000000000001#v1";
+const MANIFEST_KEY: &str = "ron/manifest/ed25519/6f3b1c1e-0000-4000-8000-000000000002#v1";
+
+fn key(seed: u8) -> Ed25519Key {
+    Ed25519Key::from_seed(&[seed; 32])
+}
+
+fn pins() -> Pins {
+    let ring = |name: &str, seed| KeyRing::new(vec![PinnedKey::new(Some(name.into()), key(seed).public())]);
+    Pins { policy: ring(POLICY_KEY, 1), manifest: ring(MANIFEST_KEY, 2) }
+}
+
+fn signed(document: &Value) -> VerifiedPolicy {
+    let message = policy_message(POLICY_KIND, &jcs::canonicalize(document));
+    let signature = PolicySig {
+        alg: "ed25519".into(),
+        key: POLICY_KEY.into(),
+        value: b64::url(&key(1).sign(&message)),
+    };
+    policy::verify(document, &signature, &pins().policy).expect("signed by a pinned key")
+}
+
+fn document(edit: &Value) -> Value {
+    let mut document = json!({
+        "format": 1, "id": "test", "version": 3, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:test", "amount_minor": "1000"},
+        "metrics": {"m": {"weight": "1", "class": "metering"}},
+        "classes_allowed": ["metering"],
+        "residual": {"owner": "pool:test"}
+    });
+    for (key, value) in edit.as_object().expect("an object of replaced fields") {
+        document[key] = value.clone();
+    }
+    document
+}
+
+fn snapshot(rows: usize) -> Sealed {
+    let mut text = String::from("account,metric,amount\n");
+    for row in 0..rows {
+        text.push_str(&format!("acc:{row},m,{}\n", row * 7 + 1));
+    }
+    import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows")
+}
+
+fn run(snapshot: &Sealed, policy: &VerifiedPolicy) -> Computed {
+    let tenant = "default".parse().expect("a tenant");
+    compute(&tenant, &"e:1".parse().expect("an epoch"), snapshot, policy, &()).expect("a run")
+}
+
+fn sign_manifest(manifest: &RunManifest) -> Vec<u8> {
+    let signature = key(2).sign(&digest_message("blake3", &manifest.commitment.0));
+    let document = ManifestSig {
+        alg: "ed25519".into(),
+        key: MANIFEST_KEY.into(),
+        value: b64::url(&signature),
+        receipt: None,
+    };
+    dir::to_json(&document).expect("strings")
+}
+
+fn write_run(target: &Path, rows: usize, edit: &Value) -> Computed {
+    let (snapshot, policy) = (snapshot(rows), signed(&document(edit)));
+    let computed = run(&snapshot, &policy);
+    dir::write(target, &computed, &snapshot, &policy).expect("a writable directory");
+    dir::add(target, dir::RUN_SIG, &sign_manifest(&computed.manifest)).expect("writable");
+    computed
+}
+
+#[test]
+fn a_written_run_verifies_and_a_changed_byte_is_named() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let target = temp.path().join("tenant-default/epoch-e:1");
+    let computed = write_run(&target, 5, &json!({"min_payout_minor": "100"}));
+    let verified = verify_run_dir(&target, &pins()).expect("untouched");
+    assert_eq!(verified.manifest, computed.manifest);
+    assert!(verified.manifest.totals.residual_minor.0 > 0, "the minimum must bite here");
+    for file in [dir::RUN, dir::RUN_SIG, dir::PAYOUTS, dir::SNAPSHOT, dir::POLICY, dir::POLICY_SIG] {
+        let path = target.join(file);
+        let good = fs::read(&path).expect("there");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).expect("writable");
+            let error = verify_run_dir(&target, &pins()).expect_err(file);
+            let named = error.file == file
+                || (file == dir::POLICY_SIG && error.file == dir::POLICY)
+                || (file == dir::RUN && error.file == dir::RUN_SIG);
+            assert!(named, "{file} byte {at}: {error}");
+        }
+        fs::remove_file(&path).expect("there");
+        assert!(verify_run_dir(&target, &pins()).is_err(), "{file} removed");
+        fs::write(&path, good).expect("writable");
+    }
+    verify_run_dir(&target, &pins()).expect("restored");
+    let swapped = Pins { policy: pins().manifest, manifest: pins().policy };
+    assert!(verify_run_dir(&target, &swapped).is_err(), "other keys are no pins");
+}
+
+#[test]
+fn a_manifest_signed_over_other_numbers_fails() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let target = temp.path().join("run");
+    let computed = write_run(&target, 5, &json!({}));
+    let mut forged = computed.manifest;
+    forged.totals.payout_minor = Amount(999);
+    forged.totals.residual_minor = Amount(1);
+    forged.commitment = commitment(&forged);
+    dir::add(&target, dir::RUN, &dir::to_json(&forged).expect("json")).expect("writable");
+    dir::add(&target, dir::RUN_SIG, &sign_manifest(&forged)).expect("writable");
+    let error = verify_run_dir(&target, &pins()).expect_err("even with the right key");
+    assert_eq!(error.file, dir::RUN);
+}
+
+#[test]
+fn replacing_a_run_leaves_only_the_new_one() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let target = temp.path().join("run");
+    write_run(&target, 5, &json!({}));
+    let second = write_run(&target, 6, &json!({}));
+    assert_eq!(verify_run_dir(&target, &pins()).expect("good").manifest, second.manifest);
+    assert_eq!(fs::read_dir(temp.path()).expect("there").count(), 1, "no leftovers");
+}
+
+#[test]
+fn every_payee_has_a_proof_and_no_other_proof_passes() {
+    let temp = tempfile::tempdir().expect("a directory");
+    for rows in [1, 2, 3, 4, 5, 7, 8, 9, 17] {
+        let target = temp.path().join(format!("run-{rows}"));
+        let computed = write_run(&target, rows, &json!({}));
+        let table = computed.table.expect("paid");
+        assert_eq!(table.len(), rows);
+        for row in 0..table.len() {
+            let payout = table.payout(row);
+            let proof = prove(&target, &payout.account).expect("a payee");
+            assert_eq!(proof.payout, payout);
+            check_proof(&proof, &computed.manifest).expect("a true proof");
+            let fails = |edit: &dyn Fn(&mut ron_proto::rewarder::PayoutProof)| {
+                let mut forged = proof.clone();
+                edit(&mut forged);
+                assert!(check_proof(&forged, &computed.manifest).is_err(), "row {row} of {rows}");
+            };
+            fails(&|proof| proof.payout.amount_minor.0 += 1);
+            fails(&|proof| proof.payout.index += 1);
+            fails(&|proof| proof.payout.account = "acc:thief".parse().expect("an account"));
+            fails(&|proof| proof.payouts.total_minor.0 += 1);
+            fails(&|proof| proof.commitment.0[0] ^= 1);
+            if rows > 1 {
+                fails(&|proof| proof.path[0].sum_minor.0 ^= 1);
+                fails(&|proof| proof.path.truncate(proof.path.len() - 1));
+                fails(&|proof| proof.path.push(proof.path[0].clone()));
+            }
+        }
+        let nobody = "acc:nobody".parse().expect("an account");
+        assert_eq!(prove(&target, &nobody), Err(ProveError::NotPaid));
+    }
+}
+
+#[test]
+fn a_proof_of_another_run_is_refused() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let (one, two) = (temp.path().join("one"), temp.path().join("two"));
+    write_run(&one, 4, &json!({}));
+    let other = write_run(&two, 4, &json!({"min_payout_minor": "1"}));
+    let proof = prove(&one, &"acc:1".parse().expect("an account")).expect("a payee");
+    assert_eq!(check_proof(&proof, &other.manifest), Err(ProofError::Manifest));
+}
+
+#[test]
+fn the_residuals_owner_gets_the_last_row() {
+    let edit = json!({"min_payout_minor": "100", "residual": {"owner": "treasury:main"}});
+    let computed = run(&snapshot(5), &signed(&document(&edit)));
+    let table = computed.table.expect("paid");
+    let totals = computed.manifest.totals;
+    assert!(table.residual_row());
+    assert_eq!(table.total(), 1_000, "the whole pool moves");
+    assert_eq!(table.len() as u64, totals.recipients + 1);
+    let last = table.payout(table.len() - 1);
+    assert_eq!((last.account.as_str(), last.amount_minor), ("treasury:main", totals.residual_minor));
+    assert_eq!(table.find(&last.account), Some(table.len() - 1));
+}
+
+#[test]
+fn an_idle_epoch_pays_nobody() {
+    let computed = run(&snapshot(0), &signed(&document(&json!({}))));
+    let payouts = computed.manifest.payouts.expect("not quarantined");
+    assert_eq!((payouts.count, payouts.total_minor), (0, Amount::ZERO));
+    assert_eq!(computed.manifest.totals.residual_minor, Amount(1_000));
+}
+
+#[test]
+fn a_quarantined_run_has_a_manifest_without_payouts() {
+    let caps: serde_json::Map<_, _> = (0..8).map(|c| (format!("c{c}"), json!("1"))).collect();
+    let rule = |c| json!({"weight": "18446744073709551615", "class": "metering", "category": format!("c{c}")});
+    let metrics: serde_json::Map<_, _> = (0..8).map(|c| (format!("m{c}"), rule(c))).collect();
+    let edit = json!({"metrics": metrics, "caps": {"category_minor": caps}});
+    let mut rows = String::from("account,metric,amount\n");
+    for c in 0..8 {
+        rows.push_str(&format!("a,m{c},{}\n", u128::MAX));
+    }
+    let sealed = import::csv(rows.as_bytes(), ImportKind::Totals).expect("good rows");
+    let computed = run(&sealed, &signed(&document(&edit)));
+    assert!(matches!(computed.quarantine, Some(Stop::Overflow(_))));
+    assert_eq!(computed.manifest.status, RunStatus::Quarantined);
+    assert_eq!(computed.manifest.payouts, None);
+    assert!(computed.table.is_none());
+    let mut turned = computed.manifest.clone();
+    turned.status = RunStatus::Ok;
+    assert_eq!(commitment(&turned), turned.commitment, "status is implied by the payouts");
+}
+
+#[test]
+fn run_keys_keep_their_parts_apart() {
+    let key = |tenant: &str, epoch: &str, snapshot: u8, policy: u8| {
+        let (tenant, epoch) = (tenant.parse().expect("a tenant"), epoch.parse().expect("an epoch"));
+        run_key(&tenant, &epoch, &ContentId([snapshot; 32]), &ContentId([policy; 32]), RuleSet::Hamilton1)
+    };
+    let keys = [
+        key("ab", "c", 1, 2),
+        key("a", "bc", 1, 2),
+        key("ab", "c", 2, 1),
+        key("ab", "d", 1, 2),
+    ];
+    for (at, one) in keys.iter().enumerate() {
+        assert!(!keys[at + 1..].contains(one));
+    }
+}
+
+#[test]
+fn unsigned_and_altered_policies_are_refused() {
+    let good = signed(&document(&json!({})));
+    let sig = dir::to_json(&good.signature).expect("json");
+    let ring = pins().policy;
+    let check = |json: &[u8], sig: Option<&[u8]>, want: &str| {
+        let error = policy::verify_stored(json, sig, &ring).expect_err(want).to_string();
+        assert!(error.contains(want), "{error}");
+    };
+    policy::verify_stored(&good.canonical, Some(&sig), &ring).expect("untouched");
+    check(&good.canonical, None, "unsigned");
+    check(&good.canonical, Some(b"{}"), "not a policy signature");
+    check(b"{}", Some(&sig), "altered");
+    let mut spaced = good.canonical.clone();
+    spaced.push(b'\n');
+    check(&spaced, Some(&sig), "not canonical");
+    let richer = String::from_utf8(good.canonical.clone()).expect("JSON").replace("1000", "1001");
+    check(richer.as_bytes(), Some(&sig), "the signature does not match");
+    let other_kind = policy_message("wallet", &good.canonical);
+    let mut forged = good.signature.clone();
+    forged.value = b64::url(&key(1).sign(&other_kind));
+    check(&good.canonical, Some(&dir::to_json(&forged).expect("json")), "does not match");
+    forged.key = "ron/policy/ed25519/6f3b1c1e-0000-4000-8000-000000000009#v1".into();
+    check(&good.canonical, Some(&dir::to_json(&forged).expect("json")), "pinned key");
+}
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// The committed figures come from `tests/recompute/rewarder_check.py`, which shares no code
+/// with this crate.
+#[test]
+fn golden_epochs_come_out_bit_for_bit() {
+    let text = fs::read(repository("examples/rocketpool/policy.json")).expect("committed");
+    let policy = signed(&serde_json::from_slice(&text).expect("a policy"));
+    let golden = fs::read(repository("crates/svc-rewarder/tests/golden/rocketpool.json"));
+    let golden: Vec<Value> = serde_json::from_slice(&golden.expect("committed")).expect("JSON");
+    assert_eq!(golden.len(), 5);
+    for want in golden {
+        let name = want["epoch_id"].as_str().expect("a name").to_owned();
+        let csv = fs::File::open(repository(&format!("examples/rocketpool/{name}.csv")));
+        let sealed = import::csv(csv.expect("committed"), ImportKind::Totals).expect("good rows");
+        let epoch = name.parse().expect("an epoch");
+        let tenant = "default".parse().expect("a tenant");
+        let got = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
+        let manifest = serde_json::to_value(&got.manifest).expect("JSON");
+        assert_eq!(manifest, want["manifest"], "{name}");
+        let table = got.table.expect("paid");
+        assert_eq!(ContentId::of(table.bytes()).to_string(), want["payouts_cid"], "{name}");
+    }
+}

@@ -1,0 +1,202 @@
+//! Offline verification and proofs, from a run's artifact directory and pinned keys alone.
+//!
+//! Nothing in the directory is believed: the policy's signature is checked, the snapshot is
+//! re-read, the epoch is computed again, and manifest and payout table must come out the same to
+//! the byte. Takes no lock and writes nothing, so it also works beside a running service.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use ron_proto::policy::digest_message;
+use ron_proto::rewarder::{LedgerEvidence, ManifestSig, PayoutProof, RunManifest};
+use ron_proto::strict;
+use ron_proto::values::Account;
+use serde::de::DeserializeOwned;
+
+use super::dir;
+use super::table::Table;
+use super::tree::{self, PathError};
+use super::{commitment, compute};
+use crate::inputs::keys::KeyRing;
+use crate::inputs::policy;
+use crate::inputs::snapshot::Sealed;
+
+/// The keys an auditor trusts.
+#[derive(Clone, Debug, Default)]
+pub struct Pins {
+    /// Who may sign policies.
+    pub policy: KeyRing,
+    /// Who may sign manifests.
+    pub manifest: KeyRing,
+}
+
+/// What is wrong, and with which file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: {why}")]
+pub struct VerifyError {
+    /// The file's name in the run directory.
+    pub file: &'static str,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+fn wrong(file: &'static str, why: impl ToString) -> VerifyError {
+    VerifyError { file, why: why.to_string() }
+}
+
+/// A run that passed every check.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    /// Its manifest.
+    pub manifest: RunManifest,
+    /// Who signed it.
+    pub signature: ManifestSig,
+    /// Its payouts; none if it was quarantined.
+    pub table: Option<Table>,
+}
+
+/// Recomputes the run in `dir` and checks everything in it.
+pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> {
+    let manifest = read_manifest(dir)?;
+    let signature = check_signature(dir, &manifest, &pins.manifest)?;
+    let policy = policy::verify_stored(
+        &must_read(dir, dir::POLICY)?,
+        read(dir, dir::POLICY_SIG)?.as_deref(),
+        &pins.policy,
+    )
+    .map_err(|error| wrong(dir::POLICY, error))?;
+    if policy.hash != manifest.inputs.policy_hash {
+        return Err(wrong(dir::POLICY, "it is not the policy the manifest names"));
+    }
+    let snapshot = Sealed::parse(must_read(dir, dir::SNAPSHOT)?)
+        .map_err(|error| wrong(dir::SNAPSHOT, error))?;
+    if snapshot.cid() != manifest.inputs.snapshot {
+        return Err(wrong(dir::SNAPSHOT, "it is not the snapshot the manifest names"));
+    }
+    let again = compute(&manifest.tenant, &manifest.epoch_id, &snapshot, &policy, &())
+        .map_err(|error| wrong(dir::RUN, error))?;
+    if again.manifest != manifest {
+        return Err(wrong(dir::RUN, "computing it again gives another manifest"));
+    }
+    match (&again.table, read(dir, dir::PAYOUTS)?) {
+        (Some(table), Some(stored)) if table.bytes() == stored => {}
+        (None, None) => {}
+        (Some(_), None) => return Err(wrong(dir::PAYOUTS, "it is missing")),
+        _ => return Err(wrong(dir::PAYOUTS, "computing it again gives another payout table")),
+    }
+    check_evidence(dir, &manifest)?;
+    Ok(Verified { manifest, signature, table: again.table })
+}
+
+/// Reads `run.json` and checks what it says about itself.
+pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
+    let bytes = must_read(dir, dir::RUN)?;
+    let manifest: RunManifest = parse(dir::RUN, &bytes)?;
+    if dir::to_json(&manifest).map_err(|error| wrong(dir::RUN, error))? != bytes {
+        return Err(wrong(dir::RUN, "its bytes are not canonical JSON"));
+    }
+    if commitment(&manifest) != manifest.commitment {
+        return Err(wrong(dir::RUN, "its commitment is not the hash of its fields"));
+    }
+    Ok(manifest)
+}
+
+fn check_signature(
+    dir: &Path,
+    manifest: &RunManifest,
+    keys: &KeyRing,
+) -> Result<ManifestSig, VerifyError> {
+    let signature: ManifestSig = parse(dir::RUN_SIG, &must_read(dir, dir::RUN_SIG)?)?;
+    let message = digest_message("blake3", &manifest.commitment.0);
+    keys.verify(&signature.alg, &signature.key, &signature.value, &message)
+        .map_err(|error| wrong(dir::RUN_SIG, error))?;
+    Ok(signature)
+}
+
+fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError> {
+    let Some(bytes) = read(dir, dir::LEDGER)? else { return Ok(()) };
+    let evidence: LedgerEvidence = parse(dir::LEDGER, &bytes)?;
+    if evidence.account != manifest.pool_account || evidence.asset != manifest.asset {
+        return Err(wrong(dir::LEDGER, "it speaks of another account or asset than the manifest"));
+    }
+    Ok(())
+}
+
+/// Reads the payout table and checks it against the manifest's root.
+pub fn read_table(dir: &Path, manifest: &RunManifest) -> Result<Table, VerifyError> {
+    let table = Table::parse(must_read(dir, dir::PAYOUTS)?)
+        .map_err(|error| wrong(dir::PAYOUTS, error))?;
+    if Some(tree::root(&table)) != manifest.payouts {
+        return Err(wrong(dir::PAYOUTS, "it does not hash to the manifest's root"));
+    }
+    Ok(table)
+}
+
+/// Why there is no proof.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProveError {
+    /// The directory is damaged.
+    #[error(transparent)]
+    Dir(#[from] VerifyError),
+    /// The account gets nothing from this run.
+    #[error("this account has no payout in this epoch")]
+    NotPaid,
+}
+
+/// The proof of `account`'s payout from the run in `dir`.
+pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
+    let manifest = read_manifest(dir)?;
+    let Some(payouts) = manifest.payouts else { return Err(ProveError::NotPaid) };
+    let table = read_table(dir, &manifest)?;
+    let row = table.find(account).ok_or(ProveError::NotPaid)?;
+    let path = tree::path(&table, row).ok_or(ProveError::NotPaid)?;
+    Ok(PayoutProof {
+        tenant: manifest.tenant,
+        epoch_id: manifest.epoch_id,
+        commitment: manifest.commitment,
+        payout: table.payout(row),
+        path,
+        payouts,
+    })
+}
+
+/// Why a proof does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProofError {
+    /// It belongs to another manifest.
+    #[error("the proof is not for this manifest")]
+    Manifest,
+    /// The path fails.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}
+
+/// Checks a proof against a manifest whose signature the caller has checked.
+pub fn check_proof(proof: &PayoutProof, manifest: &RunManifest) -> Result<(), ProofError> {
+    let same = proof.commitment == manifest.commitment
+        && commitment(manifest) == manifest.commitment
+        && proof.tenant == manifest.tenant
+        && proof.epoch_id == manifest.epoch_id
+        && Some(proof.payouts) == manifest.payouts;
+    if !same {
+        return Err(ProofError::Manifest);
+    }
+    Ok(tree::check_path(&proof.payout, &proof.path, &proof.payouts)?)
+}
+
+fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, VerifyError> {
+    strict::from_slice(bytes).map_err(|error| wrong(file, error))
+}
+
+fn must_read(dir: &Path, file: &'static str) -> Result<Vec<u8>, VerifyError> {
+    read(dir, file)?.ok_or_else(|| wrong(file, "it is missing"))
+}
+
+fn read(dir: &Path, file: &'static str) -> Result<Option<Vec<u8>>, VerifyError> {
+    match fs::read(dir.join(file)) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(wrong(file, error)),
+    }
+}

@@ -1,0 +1,81 @@
+//! The one table of metric names that are the rewarder's own.
+
+use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, Registry};
+use ron_proto::rewarder::RunTotals;
+
+/// Handles on the rewarder's metrics; clones share them.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Runs by how they ended.
+    pub runs: CounterVec,
+    /// Time from start to result of a computation.
+    pub compute_seconds: Histogram,
+    /// Accounts weighed.
+    pub rows: Counter,
+    /// The last computed pool, in minor units (as far as a gauge can hold it).
+    pub pool: Gauge,
+    /// The last computed sum of payouts.
+    pub payout: Gauge,
+    /// The last computed residual.
+    pub residual: Gauge,
+    /// Settlement entries by what the ledger said.
+    pub intents: CounterVec,
+    /// Results given up because of shutdown; their runs are computed again at the next start.
+    pub dropped_results: Counter,
+    /// Time of one ledger call with settlement entries.
+    pub emit_seconds: Histogram,
+    /// Broken invariants.
+    pub invariant_failures: CounterVec,
+    /// Runs by state.
+    pub by_state: GaugeVec,
+}
+
+/// From half a millisecond to a minute.
+const COMPUTE_BUCKETS: &[f64] =
+    &[0.0005, 0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+impl Metrics {
+    /// Makes (or finds) them in a registry.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            runs: registry.counter_vec("runs_total", "Runs by how they ended.", &["status"]),
+            compute_seconds: registry.histogram(
+                "compute_duration_seconds",
+                "Time to compute one epoch.",
+                COMPUTE_BUCKETS,
+            ),
+            rows: registry.counter("rows_total", "Accounts weighed."),
+            pool: registry.gauge("pool_minor", "Pool of the last computed epoch, in minor units, at most 2^63-1."),
+            payout: registry
+                .gauge("payout_minor", "Payouts of the last computed epoch, in minor units, at most 2^63-1."),
+            residual: registry
+                .gauge("residual_minor", "Residual of the last computed epoch, in minor units, at most 2^63-1."),
+            intents: registry.counter_vec(
+                "intents_total",
+                "Settlement entries by the ledger's answer.",
+                &["result"],
+            ),
+            dropped_results: registry
+                .counter("dropped_results_total", "Results given up because of shutdown; computed again at start."),
+            emit_seconds: registry.histogram(
+                "ledger_emit_duration_seconds",
+                "Time of one ledger call with settlement entries.",
+                ron_kernel::LATENCY_BUCKETS,
+            ),
+            invariant_failures: registry.counter_vec(
+                "invariant_failures_total",
+                "Broken invariants by kind; each quarantines a run.",
+                &["kind"],
+            ),
+            by_state: registry.gauge_vec("runs", "Runs by state.", &["state"]),
+        }
+    }
+
+    /// Shows a computed epoch's sums. Gauges hold 63 bits; what is larger shows as the largest.
+    pub fn totals(&self, totals: &RunTotals) {
+        let fit = |amount: u128| i64::try_from(amount).unwrap_or(i64::MAX);
+        self.pool.set(fit(totals.pool_minor.0));
+        self.payout.set(fit(totals.payout_minor.0));
+        self.residual.set(fit(totals.residual_minor.0));
+    }
+}

@@ -1,0 +1,203 @@
+//! Runs in SQLite: one row per (tenant, epoch).
+
+use ron_proto::rewarder::{RunReason, RunState, RunTotals, SettlementSeqs};
+use ron_proto::values::{Amount, Timestamp};
+use rusqlite::{Connection, Row, params};
+
+use super::Run;
+
+/// The tables, as the first migration. Amounts are decimal text: SQLite integers have 64 bits.
+pub const SCHEMA_1: &str = "
+CREATE TABLE run (
+    tenant TEXT NOT NULL,
+    epoch TEXT NOT NULL,
+    snapshot TEXT NOT NULL,
+    policy_id TEXT NOT NULL,
+    policy_hash TEXT NOT NULL,
+    run_key TEXT NOT NULL,
+    dry_run INTEGER NOT NULL,
+    settle INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason_code TEXT,
+    reason_detail TEXT,
+    commitment TEXT,
+    pool_minor TEXT,
+    payout_minor TEXT,
+    residual_minor TEXT,
+    recipients INTEGER,
+    intents INTEGER NOT NULL,
+    open_seq INTEGER,
+    close_seq INTEGER,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL,
+    PRIMARY KEY (tenant, epoch)
+) STRICT, WITHOUT ROWID;
+";
+
+const PUT: &str = "
+INSERT OR REPLACE INTO run VALUES
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
+";
+
+/// Writes a run, new or changed. `computing` is written as `queued`: after a crash it is.
+pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
+    let state = if run.state == RunState::Computing { RunState::Queued } else { run.state };
+    let totals = run.totals.as_ref();
+    let amount = |of: fn(&RunTotals) -> Amount| totals.map(|totals| of(totals).to_string());
+    let int = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    connection.prepare_cached(PUT)?.execute(params![
+        run.tenant.as_str(),
+        run.epoch.as_str(),
+        run.snapshot.to_string(),
+        run.policy_id.as_str(),
+        run.policy_hash.to_string(),
+        run.run_key.to_string(),
+        run.dry_run,
+        run.settle,
+        state.as_str(),
+        run.reason.as_ref().map(|reason| reason.code.as_str()),
+        run.reason.as_ref().map(|reason| reason.detail.as_str()),
+        run.commitment.map(|commitment| commitment.to_string()),
+        amount(|totals| totals.pool_minor),
+        amount(|totals| totals.payout_minor),
+        amount(|totals| totals.residual_minor),
+        totals.map(|totals| int(totals.recipients)),
+        int(run.intents),
+        run.seqs.open_seq.map(int),
+        run.seqs.close_seq.map(int),
+        int(run.created_at.0),
+        int(run.updated_at.0),
+    ])?;
+    Ok(())
+}
+
+/// Reads every run.
+pub fn load(connection: &Connection) -> rusqlite::Result<Vec<Run>> {
+    let mut statement = connection.prepare("SELECT * FROM run ORDER BY tenant, epoch")?;
+    let rows = statement.query_map([], read)?;
+    rows.collect()
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
+    let reason = match (row.get::<_, Option<String>>(9)?, row.get::<_, Option<String>>(10)?) {
+        (Some(code), Some(detail)) => Some(RunReason { code, detail }),
+        _ => None,
+    };
+    let state: String = row.get(8)?;
+    Ok(Run {
+        tenant: text(row, 0)?,
+        epoch: text(row, 1)?,
+        snapshot: text(row, 2)?,
+        policy_id: text(row, 3)?,
+        policy_hash: text(row, 4)?,
+        run_key: text(row, 5)?,
+        dry_run: row.get(6)?,
+        settle: row.get(7)?,
+        state: RunState::parse(&state).ok_or_else(|| unreadable(8, "not a state"))?,
+        reason,
+        commitment: opt_text(row, 11)?,
+        totals: totals(row)?,
+        intents: count(row, 16)?,
+        seqs: SettlementSeqs { open_seq: opt_count(row, 17)?, close_seq: opt_count(row, 18)? },
+        created_at: Timestamp(count(row, 19)?),
+        updated_at: Timestamp(count(row, 20)?),
+    })
+}
+
+fn totals(row: &Row<'_>) -> rusqlite::Result<Option<RunTotals>> {
+    let Some(pool_minor) = opt_text(row, 12)? else { return Ok(None) };
+    Ok(Some(RunTotals {
+        pool_minor,
+        payout_minor: text(row, 13)?,
+        residual_minor: text(row, 14)?,
+        recipients: count(row, 15)?,
+    }))
+}
+
+fn text<T>(row: &Row<'_>, at: usize) -> rusqlite::Result<T>
+where
+    T: std::str::FromStr<Err = ron_proto::values::ValueError>,
+{
+    opt_text(row, at)?.ok_or_else(|| unreadable(at, "missing"))
+}
+
+fn opt_text<T>(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<T>>
+where
+    T: std::str::FromStr<Err = ron_proto::values::ValueError>,
+{
+    row.get::<_, Option<String>>(at)?
+        .map(|text| text.parse().map_err(|error: T::Err| unreadable(at, &error.to_string())))
+        .transpose()
+}
+
+fn count(row: &Row<'_>, at: usize) -> rusqlite::Result<u64> {
+    opt_count(row, at)?.ok_or_else(|| unreadable(at, "missing"))
+}
+
+fn opt_count(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<u64>> {
+    row.get::<_, Option<i64>>(at)?
+        .map(|value| u64::try_from(value).map_err(|_| unreadable(at, "negative")))
+        .transpose()
+}
+
+fn unreadable(column: usize, why: &str) -> rusqlite::Error {
+    let error = std::io::Error::other(format!("table run, column {column}: {why}"));
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::values::ContentId;
+
+    use crate::runs::reason;
+
+    fn run(epoch: &str) -> Run {
+        Run {
+            tenant: "default".parse().expect("a tenant"),
+            epoch: epoch.parse().expect("an epoch"),
+            snapshot: ContentId([1; 32]),
+            policy_id: "p".parse().expect("an id"),
+            policy_hash: ContentId([2; 32]),
+            run_key: ContentId([3; 32]),
+            dry_run: false,
+            settle: true,
+            state: RunState::Queued,
+            reason: None,
+            commitment: None,
+            totals: None,
+            intents: 0,
+            seqs: SettlementSeqs::default(),
+            created_at: Timestamp(1_700_000_000_000),
+            updated_at: Timestamp(1_700_000_000_001),
+        }
+    }
+
+    #[test]
+    fn rows_come_back_as_they_were() {
+        let db = Connection::open_in_memory().expect("memory");
+        db.execute_batch(SCHEMA_1).expect("the schema");
+        let mut full = run("b");
+        full.state = RunState::Held;
+        full.reason = Some(reason("pool_short", "fund it"));
+        full.commitment = Some(ContentId([4; 32]));
+        full.totals = Some(RunTotals {
+            pool_minor: Amount::MAX,
+            payout_minor: Amount(1),
+            residual_minor: Amount(u128::MAX - 1),
+            recipients: 7,
+        });
+        full.intents = 8;
+        full.seqs = SettlementSeqs { open_seq: Some(9), close_seq: Some(10) };
+        for run in [run("c"), full.clone(), run("a")] {
+            put(&db, &run).expect("written");
+        }
+        assert_eq!(load(&db).expect("read"), [run("a"), full, run("c")]);
+        let mut again = run("a");
+        again.state = RunState::Computing;
+        put(&db, &again).expect("replaced");
+        let read = load(&db).expect("read");
+        assert_eq!((read.len(), read[0].state), (3, RunState::Queued));
+    }
+}

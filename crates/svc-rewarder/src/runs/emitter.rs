@@ -1,0 +1,341 @@
+//! The intent emitter: has a sealed run's manifest signed, then pays it through the ledger.
+//!
+//! `signature -> ledger evidence -> epoch_open -> payouts in index order -> epoch_close`. Every
+//! step can be repeated: the ledger binds an epoch to one manifest for ever and knows each payout
+//! by (tenant, epoch, index), so after any crash the whole sequence is simply done again, from the
+//! ledger's own cursor on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
+use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
+use ron_proto::policy::digest_message;
+use ron_proto::rewarder::{LedgerEvidence, ManifestSig, RunManifest, RunReason, SettlementSeqs};
+use ron_proto::strict;
+use ron_proto::values::{Amount, Timestamp};
+
+use super::ports::{Ledger, PortError, Signer};
+use super::worker::{Fuse, crashed, hand_on};
+use super::{Intent, News, Update, reason};
+use crate::inputs::keys::KeyRing;
+use crate::manifest::table::Table;
+use crate::manifest::{dir, verify};
+use crate::metrics::Metrics;
+
+const IDLE: Duration = Duration::from_secs(5);
+/// Tries of one upstream call before the run is held.
+const TRIES: u32 = 3;
+
+/// What the emitter works with.
+pub struct Emitter {
+    /// Where run directories are.
+    pub root: PathBuf,
+    /// Runs to sign and settle.
+    pub intents: Receiver<Intent>,
+    /// Reports.
+    pub updates: Sender<Update>,
+    /// The ledger.
+    pub ledger: Arc<dyn Ledger>,
+    /// Who signs manifests.
+    pub signer: Arc<dyn Signer>,
+    /// Keys a manifest's signature must verify under before anything is paid.
+    pub pinned: KeyRing,
+    /// The name this service has in the ledger.
+    pub principal: PrincipalName,
+    /// Budget of one upstream call.
+    pub call_timeout: Duration,
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Called with why the ledger or the KMS is away, or with `None` when settlement works.
+    pub upstream: Box<dyn Fn(Option<String>) + Send + Sync>,
+}
+
+/// Why an attempt ended early.
+enum Pause {
+    /// Try again later.
+    Hold(RunReason),
+    /// Never as asked.
+    Fail(RunReason),
+    /// The service is stopping; the next start goes on.
+    Stop,
+}
+
+type Step<T> = Result<T, Pause>;
+
+impl Emitter {
+    /// The thread's body.
+    pub fn run(&self, ctx: &ThreadCtx) {
+        loop {
+            match self.intents.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+                Recv::Item(intent) => self.tick(&intent, &ctx.shutdown),
+                Recv::Timeout => {}
+                // What is still queued is found sealed, settling or held at the next start.
+                Recv::Shutdown | Recv::Closed => return,
+            }
+        }
+    }
+
+    /// One attempt at one run.
+    pub fn tick(&self, intent: &Intent, shutdown: &Shutdown) {
+        let fuse = Fuse::new(&self.updates, &intent.run, News::Held(crashed()));
+        intent.progress.attempt();
+        let news = match self.attempt(intent, shutdown) {
+            Ok(news) => {
+                (self.upstream)(None);
+                Some(news)
+            }
+            Err(Pause::Hold(reason)) => Some(News::Held(reason)),
+            Err(Pause::Fail(reason)) => Some(News::Failed(reason)),
+            Err(Pause::Stop) => None,
+        };
+        intent.progress.end_settle();
+        fuse.disarm();
+        if let Some(news) = news {
+            self.report(intent, news, shutdown);
+        }
+    }
+
+    fn report(&self, intent: &Intent, news: News, shutdown: &Shutdown) {
+        let update = Update { id: intent.run.id(), run_key: intent.run.run_key, news };
+        hand_on(&self.updates, update, shutdown, || {});
+    }
+
+    fn attempt(&self, intent: &Intent, shutdown: &Shutdown) -> Step<News> {
+        let run = &*intent.run;
+        let dir = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
+        let damaged = |error: verify::VerifyError| {
+            let detail = format!("the artifacts are damaged ({error}); compute the epoch again");
+            Pause::Fail(reason("artifacts_damaged", detail))
+        };
+        let manifest = verify::read_manifest(&dir).map_err(damaged)?;
+        if run.commitment.is_some_and(|commitment| commitment != manifest.commitment) {
+            let detail = "the artifacts are those of another run; compute the epoch again";
+            return Err(Pause::Fail(reason("artifacts_damaged", detail)));
+        }
+        let table = verify::read_table(&dir, &manifest).map_err(damaged)?;
+        intent.progress.sealed(table.len() as u64);
+        self.ensure_signed(&dir, &manifest, shutdown)?;
+        if !run.settle {
+            return Ok(News::Signed);
+        }
+        self.ensure_evidence(&dir, &manifest, shutdown)?;
+        let open_seq = self.open(&manifest, &table, shutdown)?;
+        self.report(intent, News::Settling { open_seq }, shutdown);
+        self.pay(intent, &manifest, &table, shutdown)?;
+        let close_seq = self.close(&manifest, shutdown)?;
+        let seqs = SettlementSeqs { open_seq: Some(open_seq), close_seq: Some(close_seq) };
+        Ok(News::Settled { seqs })
+    }
+
+    /// Calls upstream up to three times, 100 to 250 ms apart.
+    fn call<T>(
+        &self,
+        what: &'static str,
+        shutdown: &Shutdown,
+        ask: impl Fn(Deadline) -> Result<T, PortError>,
+    ) -> Step<T> {
+        let pause = Duration::from_millis(100);
+        let mut backoff = Backoff::new(pause, pause, Duration::from_millis(150), self.clock.unix_ms());
+        loop {
+            match ask(Deadline::within(self.call_timeout)) {
+                Ok(answer) => return Ok(answer),
+                Err(PortError::Refused { code, detail }) => {
+                    return Err(Pause::Hold(reason(&code, format!("{what} refused: {detail}"))));
+                }
+                Err(PortError::Away(detail)) => {
+                    let wait = backoff.next_pause();
+                    if backoff.steps() >= TRIES {
+                        let why = format!("{what} is away: {detail}");
+                        (self.upstream)(Some(why.clone()));
+                        let code = if what == KMS { "kms_unavailable" } else { "ledger_unavailable" };
+                        return Err(Pause::Hold(reason(code, why)));
+                    }
+                    if shutdown.wait(Deadline::within(wait)) {
+                        return Err(Pause::Stop);
+                    }
+                }
+            }
+        }
+    }
+
+    fn ensure_signed(&self, dir: &Path, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
+        let message = digest_message("blake3", &manifest.commitment.0);
+        let good = |sig: &ManifestSig| self.pinned.verify(&sig.alg, &sig.key, &sig.value, &message);
+        let stored = std::fs::read(dir.join(dir::RUN_SIG)).ok();
+        let stored = stored.and_then(|bytes| strict::from_slice::<ManifestSig>(&bytes).ok());
+        if stored.is_some_and(|sig| good(&sig).is_ok()) {
+            return Ok(());
+        }
+        let signature = self.call(KMS, shutdown, |by| self.signer.sign(&manifest.commitment, by))?;
+        good(&signature).map_err(|error| {
+            let detail = format!(
+                "the KMS signed with a key that is not pinned in manifest.public_keys ({error})"
+            );
+            Pause::Hold(reason("signature_invalid", detail))
+        })?;
+        write(dir, dir::RUN_SIG, &signature)
+    }
+
+    fn ensure_evidence(&self, dir: &Path, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
+        if dir.join(dir::LEDGER).exists() {
+            return Ok(());
+        }
+        let doc = self.call(LEDGER, shutdown, |by| self.ledger.account(&manifest.pool_account, by))?;
+        let balance = doc.balances.iter().find(|balance| balance.asset == manifest.asset);
+        let evidence = LedgerEvidence {
+            account: manifest.pool_account.clone(),
+            asset: manifest.asset.clone(),
+            balance_minor: balance.map_or(Amount::ZERO, |balance| balance.amount_minor),
+            head_seq: doc.seq,
+            at: Timestamp(self.clock.unix_ms()),
+        };
+        write(dir, dir::LEDGER, &evidence)
+    }
+
+    /// One commit; as many answers as entries.
+    fn commit(&self, entries: &[Entry], shutdown: &Shutdown) -> Step<Vec<EntryAnswer>> {
+        let timer = self.metrics.emit_seconds.start_timer();
+        let answer = self.call(LEDGER, shutdown, |by| self.ledger.commit(entries.to_vec(), by))?;
+        timer.observe_duration();
+        for answer in &answer.results {
+            let result = match answer {
+                EntryAnswer::Done { replayed: false, .. } => "accepted",
+                EntryAnswer::Done { .. } => "dup",
+                EntryAnswer::Refused { .. } => "refused",
+            };
+            self.metrics.intents.with_label_values(&[result]).inc();
+        }
+        if answer.results.len() == entries.len() {
+            Ok(answer.results)
+        } else {
+            let detail = "the ledger answered another number of entries than it was sent";
+            Err(Pause::Hold(reason("upstream_error", detail)))
+        }
+    }
+
+    fn commit_one(&self, entry: Entry, shutdown: &Shutdown) -> Step<EntryAnswer> {
+        let mut answers = self.commit(&[entry], shutdown)?;
+        Ok(answers.swap_remove(0))
+    }
+
+    fn open(&self, manifest: &RunManifest, table: &Table, shutdown: &Shutdown) -> Step<u64> {
+        let Some(payouts) = manifest.payouts else {
+            return Err(Pause::Fail(reason("quarantined", "a quarantined run is never paid")));
+        };
+        let entry = Entry::EpochOpen {
+            principal: self.principal.clone(),
+            tenant: manifest.tenant.clone(),
+            epoch: manifest.epoch_id.clone(),
+            from: manifest.pool_account.clone(),
+            asset: manifest.asset.clone(),
+            amount_minor: Amount(table.total()),
+            commitment: manifest.commitment,
+            sum_root: payouts.root,
+            recipients: table.len() as u64,
+        };
+        match self.commit_one(entry, shutdown)? {
+            EntryAnswer::Done { seq, .. } => Ok(seq),
+            EntryAnswer::Refused { code: RefusalCode::EpochConflict, .. } => {
+                let detail = "the ledger has bound this epoch to another manifest; \
+                              only the run with those inputs can be settled";
+                Err(Pause::Fail(reason("epoch_conflict", detail)))
+            }
+            EntryAnswer::Refused { code: RefusalCode::InsufficientFunds, .. } => {
+                let detail = format!(
+                    "{} holds less than the {} minor units this epoch pays; fund it",
+                    manifest.pool_account,
+                    table.total()
+                );
+                Err(Pause::Hold(reason("pool_short", detail)))
+            }
+            EntryAnswer::Refused { code, .. } => Err(refused("epoch_open", code)),
+        }
+    }
+
+    fn pay(
+        &self,
+        intent: &Intent,
+        manifest: &RunManifest,
+        table: &Table,
+        shutdown: &Shutdown,
+    ) -> Step<()> {
+        let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
+        let doc = self.call(LEDGER, shutdown, |by| self.ledger.epoch(tenant, epoch, by))?;
+        let doc = doc.ok_or_else(|| Pause::Hold(reason("upstream_error", "the ledger lost an epoch it just opened")))?;
+        let count = table.len() as u64;
+        let mut next = if doc.state == EpochState::Closed { count } else { doc.next_index.min(count) };
+        intent.progress.begin_settle(next, self.clock.unix_ms());
+        while next < count {
+            if shutdown.is_set() {
+                return Err(Pause::Stop);
+            }
+            let last = count.min(next + MAX_ENTRIES as u64);
+            let batch: Vec<Entry> =
+                (next..last).map(|index| self.payout(manifest, table, index)).collect();
+            next = self.check_batch(next, &self.commit(&batch, shutdown)?)?;
+            intent.progress.settled_to(next);
+        }
+        Ok(())
+    }
+
+    fn payout(&self, manifest: &RunManifest, table: &Table, index: u64) -> Entry {
+        // The table is in memory, so its rows are counted by usize.
+        let payout = table.payout(index as usize);
+        Entry::Payout {
+            principal: self.principal.clone(),
+            tenant: manifest.tenant.clone(),
+            epoch: manifest.epoch_id.clone(),
+            index,
+            to: payout.account,
+            asset: manifest.asset.clone(),
+            amount_minor: payout.amount_minor,
+        }
+    }
+
+    /// The index to go on from after a batch that began at `first`.
+    fn check_batch(&self, first: u64, answers: &[EntryAnswer]) -> Step<u64> {
+        for (index, answer) in (first..).zip(answers) {
+            match answer {
+                EntryAnswer::Done { .. } => {}
+                // The cursor is behind ours only if the ledger was set back; going there is safe.
+                EntryAnswer::Refused { code: RefusalCode::IndexGap, expected: Some(expected), .. }
+                    if *expected < index =>
+                {
+                    return Ok(*expected);
+                }
+                EntryAnswer::Refused { code, .. } => return Err(refused("payout", *code)),
+            }
+        }
+        Ok(first + answers.len() as u64)
+    }
+
+    fn close(&self, manifest: &RunManifest, shutdown: &Shutdown) -> Step<u64> {
+        let entry = Entry::EpochClose {
+            principal: self.principal.clone(),
+            tenant: manifest.tenant.clone(),
+            epoch: manifest.epoch_id.clone(),
+            commitment: manifest.commitment,
+        };
+        match self.commit_one(entry, shutdown)? {
+            EntryAnswer::Done { seq, .. } => Ok(seq),
+            EntryAnswer::Refused { code, .. } => Err(refused("epoch_close", code)),
+        }
+    }
+}
+
+const KMS: &str = "the KMS";
+const LEDGER: &str = "the ledger";
+
+fn refused(what: &str, code: RefusalCode) -> Pause {
+    let detail = format!("the ledger refused {what}: {}", code.meaning());
+    Pause::Hold(reason(code.as_str(), detail))
+}
+
+fn write<T: serde::Serialize>(dir: &Path, name: &str, document: &T) -> Step<()> {
+    let written = dir::to_json(document).and_then(|bytes| dir::add(dir, name, &bytes));
+    written.map_err(|error| Pause::Hold(reason("io", format!("{name} cannot be written: {error}"))))
+}

@@ -1,0 +1,251 @@
+//! Snapshots and policies on disk, by content.
+//!
+//! `snapshots/tenant-T/<hex>.bin` are sealed snapshots under their content id;
+//! `policies/tenant-T/<id>.v<version>.json` are signed policies, canonical to the byte. Policies of
+//! the operator's `policy_dir` (`reward.json`, `reward-*.json`, each with `.sig`) serve every
+//! tenant. Whatever is read is checked as if it had just come over the wire.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ron_proto::rewarder::{PolicyId, SignedPolicy};
+use ron_proto::strict;
+use ron_proto::values::{ContentId, Tenant};
+
+use crate::inputs::keys::KeyRing;
+use crate::inputs::policy::{self, PolicyRefused, VerifiedPolicy};
+use crate::inputs::snapshot::Sealed;
+use crate::manifest::dir;
+
+/// Why something is not to be had from the library.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// There is none.
+    #[error("{0}")]
+    Missing(String),
+    /// There is one, but it may not be used; the message names it.
+    #[error("{0}")]
+    Refused(String),
+    /// There is a different one already.
+    #[error("{0}")]
+    Conflict(String),
+    /// The disk.
+    #[error("the library's disk: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The library; clones look at the same directories.
+#[derive(Clone, Debug)]
+pub struct Library {
+    root: PathBuf,
+    policy_dir: Option<PathBuf>,
+    keys: KeyRing,
+}
+
+impl Library {
+    /// A library under `root` that trusts policies signed by `keys`.
+    pub fn new(root: PathBuf, policy_dir: Option<PathBuf>, keys: KeyRing) -> Self {
+        Self { root, policy_dir, keys }
+    }
+
+    /// Checks a policy against the trusted keys without storing it.
+    pub fn verify(&self, signed: &SignedPolicy) -> Result<VerifiedPolicy, PolicyRefused> {
+        policy::verify(&signed.policy, &signed.signature, &self.keys)
+    }
+
+    fn snapshots(&self, tenant: &Tenant) -> PathBuf {
+        self.root.join("snapshots").join(format!("tenant-{tenant}"))
+    }
+
+    fn policies(&self, tenant: &Tenant) -> PathBuf {
+        self.root.join("policies").join(format!("tenant-{tenant}"))
+    }
+
+    /// Stores a sealed snapshot under its content id; false if it was there.
+    pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
+        let dir = self.snapshots(tenant);
+        dir::create_dirs(&dir)?;
+        let name = format!("{}.bin", hex::encode(sealed.cid().0));
+        if dir.join(&name).exists() {
+            return Ok(false);
+        }
+        Ok(dir::add_once(&dir, &name, sealed.bytes(), &unique())?)
+    }
+
+    /// Reads and checks a snapshot.
+    pub fn snapshot(&self, tenant: &Tenant, cid: &ContentId) -> Result<Sealed, LibraryError> {
+        let path = self.snapshots(tenant).join(format!("{}.bin", hex::encode(cid.0)));
+        let bytes = fs::read(&path).map_err(|error| {
+            missing_or(error, || format!("there is no snapshot {cid}; upload it first"))
+        })?;
+        let damaged =
+            |why: String| LibraryError::Refused(format!("snapshot {cid} is damaged: {why}"));
+        let sealed = Sealed::parse(bytes).map_err(|error| damaged(error.to_string()))?;
+        if sealed.cid() != *cid {
+            return Err(damaged("its content is not that of its name".into()));
+        }
+        Ok(sealed)
+    }
+
+    /// Stores a signed policy. The same one again is fine (false); an older version than the
+    /// newest, or another text under the same version, is a conflict.
+    pub fn put_policy(&self, tenant: &Tenant, verified: &VerifiedPolicy) -> Result<bool, LibraryError> {
+        let (id, version) = (&verified.policy.id, verified.policy.version);
+        let stored = self.versions(tenant, id)?;
+        if let Some(newest) = stored.first().filter(|newest| **newest > version) {
+            return Err(LibraryError::Conflict(format!(
+                "policy {id} is at version {newest} already; versions only grow"
+            )));
+        }
+        let dir = self.policies(tenant);
+        dir::create_dirs(&dir)?;
+        let envelope = SignedPolicy {
+            policy: strict::from_slice(&verified.canonical).map_err(io::Error::other)?,
+            signature: verified.signature.clone(),
+        };
+        let bytes = dir::to_json(&envelope)?;
+        if dir::add_once(&dir, &file_name(id, version), &bytes, &unique())? {
+            return Ok(true);
+        }
+        if self.stored(tenant, id, version)?.hash == verified.hash {
+            Ok(false)
+        } else {
+            Err(LibraryError::Conflict(format!(
+                "policy {id} version {version} exists with other content; use a new version"
+            )))
+        }
+    }
+
+    /// The policy with this hash. A stored version that fails its checks is named, because it
+    /// might be the one that was meant.
+    pub fn policy(
+        &self,
+        tenant: &Tenant,
+        id: &PolicyId,
+        hash: &ContentId,
+    ) -> Result<VerifiedPolicy, LibraryError> {
+        self.find_policy(tenant, id, |policy| policy.hash == *hash, || {
+            format!("there is no signed policy {id} with this hash; upload it first")
+        })
+    }
+
+    /// The newest version of a policy.
+    pub fn newest_policy(&self, tenant: &Tenant, id: &PolicyId) -> Result<VerifiedPolicy, LibraryError> {
+        self.find_policy(tenant, id, |_| true, || format!("there is no policy {id}"))
+    }
+
+    fn find_policy(
+        &self,
+        tenant: &Tenant,
+        id: &PolicyId,
+        wanted: impl Fn(&VerifiedPolicy) -> bool,
+        missing: impl Fn() -> String,
+    ) -> Result<VerifiedPolicy, LibraryError> {
+        let mut refused = None;
+        let stored = self.versions(tenant, id)?.into_iter();
+        let stored = stored.map(|version| self.stored(tenant, id, version));
+        for policy in stored.chain(self.from_policy_dir()) {
+            match policy {
+                Ok(policy) if policy.policy.id == *id && wanted(&policy) => return Ok(policy),
+                Ok(_) => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| LibraryError::Missing(missing())))
+    }
+
+    /// What is wrong with the operator's policies, by name; empty when all is well.
+    pub fn policy_dir_faults(&self) -> Vec<String> {
+        let faults = self.from_policy_dir().into_iter().filter_map(Result::err);
+        faults.map(|error| error.to_string()).collect()
+    }
+
+    /// Stored versions of a policy, newest first.
+    fn versions(&self, tenant: &Tenant, id: &PolicyId) -> io::Result<Vec<u64>> {
+        let mut versions: Vec<u64> = file_names(&self.policies(tenant))?
+            .iter()
+            .filter_map(|name| {
+                let version = name.strip_prefix(id.as_str())?.strip_prefix(".v")?;
+                version.strip_suffix(".json")?.parse().ok()
+            })
+            .collect();
+        versions.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(versions)
+    }
+
+    fn stored(&self, tenant: &Tenant, id: &PolicyId, version: u64) -> Result<VerifiedPolicy, LibraryError> {
+        let refuse =
+            |why: String| LibraryError::Refused(format!("policy {id} version {version} is refused: {why}"));
+        let bytes = fs::read(self.policies(tenant).join(file_name(id, version)))?;
+        let signed: SignedPolicy =
+            strict::from_slice(&bytes).map_err(|error| refuse(format!("altered: {error}")))?;
+        if dir::to_json(&signed)? != bytes {
+            return Err(refuse(PolicyRefused::NotCanonical.to_string()));
+        }
+        let policy = self.verify(&signed).map_err(|error| refuse(error.to_string()))?;
+        if policy.policy.id != *id || policy.policy.version != version {
+            return Err(refuse("it is another policy than its file name says".into()));
+        }
+        Ok(policy)
+    }
+
+    fn from_policy_dir(&self) -> Vec<Result<VerifiedPolicy, LibraryError>> {
+        let Some(dir) = &self.policy_dir else { return Vec::new() };
+        let names = match file_names(dir) {
+            Ok(names) => names,
+            Err(error) => return vec![Err(error.into())],
+        };
+        names
+            .iter()
+            .filter(|name| *name == "reward.json" || (name.starts_with("reward-") && name.ends_with(".json")))
+            .map(|name| self.load_operator(dir, name))
+            .collect()
+    }
+
+    fn load_operator(&self, dir: &Path, name: &str) -> Result<VerifiedPolicy, LibraryError> {
+        let json = fs::read(dir.join(name))?;
+        let signature = match fs::read(dir.join(format!("{name}.sig"))) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        policy::verify_stored(&json, signature.as_deref(), &self.keys).map_err(|error| {
+            LibraryError::Refused(format!("policy {name} in policy_dir is refused: {error}"))
+        })
+    }
+}
+
+fn file_name(id: &PolicyId, version: u64) -> String {
+    format!("{id}.v{version}.json")
+}
+
+/// Names of a directory's files, sorted; none if it is not there.
+fn file_names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn missing_or(error: io::Error, what: impl Fn() -> String) -> LibraryError {
+    if error.kind() == io::ErrorKind::NotFound {
+        LibraryError::Missing(what())
+    } else {
+        LibraryError::Io(error)
+    }
+}
+
+/// A name for a temporary file that no other thread of this process uses.
+fn unique() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed).to_string()
+}

@@ -1,0 +1,115 @@
+//! What the rewarder needs of the ledger and of the KMS: three questions and a signature.
+//!
+//! Traits, so that settlement can be driven over any ledger that keeps the rules, also in one
+//! process with a simulated one.
+
+use ron_client::{ClientError, KmsClient, LedgerClient};
+use ron_kernel::Deadline;
+use ron_proto::kms::{Digest, DigestAlg, SignRequest};
+use ron_proto::ledger::{AccountDoc, CommitAnswer, CommitRequest, Entry, EpochDoc};
+use ron_proto::rewarder::ManifestSig;
+use ron_proto::values::{Account, ContentId, EpochId, Kid, OpId, Tenant};
+
+/// Why a call brought nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// Not reached, no answer in time, or not ready: asking again later can help.
+    #[error("{0}")]
+    Away(String),
+    /// It said no, and would again.
+    #[error("{code}: {detail}")]
+    Refused {
+        /// The problem's code.
+        code: String,
+        /// The problem's detail.
+        detail: String,
+    },
+}
+
+/// The ledger.
+pub trait Ledger: Send + Sync {
+    /// An account's balances.
+    fn account(&self, account: &Account, by: Deadline) -> Result<AccountDoc, PortError>;
+    /// An epoch's settlement, if it was ever opened.
+    fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        by: Deadline,
+    ) -> Result<Option<EpochDoc>, PortError>;
+    /// Settlement entries; idempotent, so it may be tried again by anyone.
+    fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError>;
+}
+
+/// Whoever signs manifests.
+pub trait Signer: Send + Sync {
+    /// A signature over a manifest's commitment. The same commitment may be signed again.
+    fn sign(&self, commitment: &ContentId, by: Deadline) -> Result<ManifestSig, PortError>;
+}
+
+impl From<ClientError> for PortError {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused { problem, status, .. } if !problem.retryable && status < 500 => {
+                Self::Refused { code: problem.code, detail: problem.detail }
+            }
+            other => Self::Away(other.to_string()),
+        }
+    }
+}
+
+impl Ledger for LedgerClient {
+    fn account(&self, account: &Account, by: Deadline) -> Result<AccountDoc, PortError> {
+        Ok(LedgerClient::account(self, account, by)?)
+    }
+
+    fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        by: Deadline,
+    ) -> Result<Option<EpochDoc>, PortError> {
+        match LedgerClient::epoch(self, tenant, epoch, by) {
+            Ok(epoch) => Ok(Some(epoch)),
+            Err(error) if error.status() == Some(404) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError> {
+        Ok(LedgerClient::commit(self, &CommitRequest { entries, linked: false }, by)?)
+    }
+}
+
+/// Signs with a key of the KMS.
+pub struct KmsSigner {
+    /// Where.
+    pub kms: KmsClient,
+    /// With which key; its payload policy must allow digests.
+    pub key: Kid,
+}
+
+impl Signer for KmsSigner {
+    fn sign(&self, commitment: &ContentId, by: Deadline) -> Result<ManifestSig, PortError> {
+        let request = SignRequest {
+            key: self.key.clone(),
+            version: None,
+            message: None,
+            digest: Some(Digest::new(DigestAlg::Blake3, &commitment.0)),
+            // The same manifest asks under the same id, so a repeated call repeats the answer.
+            op_id: Some(OpId::from_name(&format!("rewarder/manifest/{commitment}"))),
+            context: None,
+        };
+        let answer = self.kms.sign(&request, by)?;
+        let [signature] = answer.signatures.as_slice() else {
+            let detail = "the KMS gave more than one signature; the manifest key must be ed25519";
+            return Err(PortError::Refused { code: "unsupported".into(), detail: detail.into() });
+        };
+        Ok(ManifestSig {
+            alg: signature.alg.as_str().to_owned(),
+            key: format!("{}#v{}", answer.key, answer.version),
+            value: signature.signature.to_string(),
+            receipt: Some(answer.receipt),
+        })
+    }
+}

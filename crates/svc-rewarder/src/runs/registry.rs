@@ -1,0 +1,104 @@
+//! The run table as readers see it. Only the scheduler writes; a reader holds the lock for one
+//! look-up and gets shared, unchanging records.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use ron_kernel::RankedRwLock;
+use ron_proto::rewarder::EpochRun;
+use ron_proto::values::{EpochId, Tenant};
+
+use super::{Progress, Run, RunId};
+use crate::topology::L_RUNS;
+
+/// A run and its counters.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The record.
+    pub run: Arc<Run>,
+    /// The counters.
+    pub progress: Arc<Progress>,
+}
+
+impl Entry {
+    /// What the API shows.
+    pub fn view(&self, now_ms: u64) -> EpochRun {
+        let run = &*self.run;
+        EpochRun {
+            tenant: run.tenant.clone(),
+            epoch_id: run.epoch.clone(),
+            state: run.state,
+            reason: run.reason.clone(),
+            dry_run: run.dry_run,
+            snapshot: run.snapshot,
+            policy_id: run.policy_id.clone(),
+            policy_hash: run.policy_hash,
+            run_key: run.run_key,
+            commitment: run.commitment,
+            totals: run.totals,
+            progress: self.progress.view(now_ms),
+            settlement: run.seqs,
+            attempts: self.progress.attempts(),
+            created_at: run.created_at,
+            updated_at: run.updated_at,
+        }
+    }
+}
+
+/// The table; clones share it.
+#[derive(Clone, Debug)]
+pub struct Registry(Arc<RankedRwLock<BTreeMap<RunId, Entry>>>);
+
+impl Registry {
+    /// Filled with what the database holds.
+    pub fn new(runs: Vec<Run>) -> Self {
+        let mut table = BTreeMap::new();
+        for run in runs {
+            let progress = Progress::default();
+            if run.commitment.is_some() {
+                progress.sealed(run.intents);
+            }
+            if run.state == ron_proto::rewarder::RunState::Settled {
+                progress.settled_to(run.intents);
+            }
+            let entry = Entry { run: Arc::new(run), progress: Arc::new(progress) };
+            table.insert(entry.run.id(), entry);
+        }
+        Self(Arc::new(RankedRwLock::new(&L_RUNS, table)))
+    }
+
+    /// One run.
+    pub fn get(&self, id: &RunId) -> Option<Entry> {
+        self.0.read().get(id).cloned()
+    }
+
+    /// Up to `limit` runs of a tenant after `after`, in byte order of their epochs, and whether
+    /// there are more.
+    pub fn page(&self, tenant: &Tenant, after: Option<&EpochId>, limit: usize) -> (Vec<Entry>, bool) {
+        let table = self.0.read();
+        let from = match after {
+            Some(epoch) => Bound::Excluded((tenant.clone(), epoch.clone())),
+            None => Bound::Unbounded,
+        };
+        let mut page: Vec<Entry> = table
+            .range((from, Bound::Unbounded))
+            .filter(|((of, _), _)| of == tenant)
+            .take(limit + 1)
+            .map(|(_, entry)| entry.clone())
+            .collect();
+        let more = page.len() > limit;
+        page.truncate(limit);
+        (page, more)
+    }
+
+    /// Every run, for the scheduler's start.
+    pub fn all(&self) -> Vec<Entry> {
+        self.0.read().values().cloned().collect()
+    }
+
+    /// Puts a run in, new or changed. For the scheduler only.
+    pub(super) fn put(&self, entry: Entry) {
+        self.0.write().insert(entry.run.id(), entry);
+    }
+}

@@ -1,0 +1,485 @@
+//! The scheduler: owner of the run table.
+//!
+//! One loop over three sources: requests (`work_req`), reports of the stages (`updates`) and its
+//! own ticks. It alone writes the database and the registry, so "one run per epoch" needs no lock:
+//! the second request simply finds the first one's row. Whoever waits for a run is kept here and
+//! answered when the run comes to rest, or with 202 when the wait is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::{Responder, Response};
+use ron_kernel::{
+    Backoff, Deadline, Receiver, SendError, Sender, SharedClock, Shutdown, ThreadCtx, select,
+};
+use ron_proto::problem::Problem;
+use ron_proto::rewarder::{RunState, SettlementSeqs};
+use ron_proto::values::{ContentId, Timestamp};
+
+use super::registry::{Entry, Registry};
+use super::{Ask, Asked, Intent, Job, News, Progress, Run, RunId, Update, reason};
+use crate::api::errors;
+use crate::metrics::Metrics;
+
+/// Longest sleep between two looks at waits and retries.
+const TICK: Duration = Duration::from_millis(500);
+/// Least sleep while something is due, so that a full queue is not spun on.
+const TICK_MIN: Duration = Duration::from_millis(20);
+
+/// Where runs are kept. A failed write poisons it: every later one fails too.
+pub trait RunStore: Send {
+    /// Durable when it returns.
+    fn put(&mut self, run: &Run) -> Result<(), String>;
+}
+
+/// The channels and settings of the scheduler.
+pub struct Scheduler {
+    /// Requests.
+    pub work_req: Receiver<Asked>,
+    /// Reports.
+    pub updates: Receiver<Update>,
+    /// Runs to compute.
+    pub work: Sender<Job>,
+    /// Runs to sign and settle.
+    pub intents: Sender<Intent>,
+    /// The table for readers.
+    pub registry: Registry,
+    /// Whether runs settle by themselves; never without a ledger.
+    pub auto_settle: bool,
+    /// Whether there is a ledger to settle with.
+    pub can_settle: bool,
+    /// Half of an epoch: the budget of a computation.
+    pub compute_budget: Duration,
+    /// Time.
+    pub clock: SharedClock,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Called with what went wrong with the database.
+    pub store_fault: Box<dyn Fn(String) + Send + Sync>,
+}
+
+struct Waiter {
+    until: Deadline,
+    responder: Responder,
+}
+
+/// What the loop remembers besides the table.
+pub struct Memory {
+    store: Box<dyn RunStore>,
+    waiters: BTreeMap<RunId, Vec<Waiter>>,
+    /// Queued runs that still need a place in `work`, found at start.
+    to_compute: BTreeSet<RunId>,
+    /// Runs to hand to the emitter, and when.
+    to_settle: BTreeMap<RunId, Deadline>,
+    backoffs: BTreeMap<RunId, Backoff>,
+}
+
+impl Scheduler {
+    /// Memory over a store, with everything unfinished put back on its way.
+    pub fn resume(&self, store: Box<dyn RunStore>) -> Memory {
+        let mut memory = Memory {
+            store,
+            waiters: BTreeMap::new(),
+            to_compute: BTreeSet::new(),
+            to_settle: BTreeMap::new(),
+            backoffs: BTreeMap::new(),
+        };
+        for entry in self.registry.all() {
+            let run = &entry.run;
+            match run.state {
+                RunState::Queued | RunState::Computing => {
+                    memory.to_compute.insert(run.id());
+                }
+                RunState::Sealed | RunState::Settling | RunState::Held
+                    if !run.dry_run && self.can_settle =>
+                {
+                    memory.to_settle.insert(run.id(), Deadline::within(Duration::ZERO));
+                }
+                _ => {}
+            }
+        }
+        self.count_states();
+        memory
+    }
+
+    /// The loop. At shutdown it goes on until `others_done` says that no stage reports any more.
+    pub fn run(&self, memory: &mut Memory, ctx: &ThreadCtx, others_done: &dyn Fn() -> bool) {
+        self.tick(memory, &ctx.shutdown);
+        while !ctx.shutdown.is_set() {
+            let nap = self.nap(memory);
+            select! {
+                recv(self.work_req.raw()) -> asked => {
+                    if let Ok(asked) = asked { self.asked(memory, asked, &ctx.shutdown) }
+                },
+                recv(self.updates.raw()) -> update => {
+                    if let Ok(update) = update { self.updated(memory, &update) }
+                },
+                recv(ctx.shutdown.raw()) -> _ => break,
+                default(nap) => {}
+            }
+            self.tick(memory, &ctx.shutdown);
+        }
+        self.drain(memory, others_done);
+    }
+
+    fn drain(&self, memory: &mut Memory, others_done: &dyn Fn() -> bool) {
+        let (_keep, never) = Shutdown::pair();
+        loop {
+            let done = others_done();
+            while let Some(update) = self.updates.try_recv() {
+                self.updated(memory, &update);
+            }
+            if done {
+                break;
+            }
+            never.wait(Deadline::within(Duration::from_millis(5)));
+        }
+        while let Some(asked) = self.work_req.try_recv() {
+            asked.responder.send(Problem::draining(1));
+        }
+        for waiter in std::mem::take(&mut memory.waiters).into_values().flatten() {
+            waiter.responder.send(Problem::draining(1));
+        }
+    }
+
+    fn nap(&self, memory: &Memory) -> Duration {
+        let waits = memory.waiters.values().flatten().map(|waiter| waiter.until);
+        let next = waits.chain(memory.to_settle.values().copied()).min();
+        let due = next.map_or(TICK, Deadline::remaining);
+        let due = if memory.to_compute.is_empty() { due } else { TICK_MIN };
+        due.clamp(TICK_MIN, TICK)
+    }
+
+    /// Everything that is due: expired waits, queued runs without a place, settlements.
+    pub fn tick(&self, memory: &mut Memory, shutdown: &Shutdown) {
+        self.expire_waits(memory);
+        while let Some(id) = memory.to_compute.first().cloned() {
+            match self.registry.get(&id) {
+                Some(entry) if self.enqueue(&entry, None).is_err() => break,
+                _ => memory.to_compute.remove(&id),
+            };
+        }
+        let due: Vec<RunId> = memory
+            .to_settle
+            .iter()
+            .filter(|(_, at)| at.expired())
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in due {
+            if shutdown.is_set() {
+                return;
+            }
+            let open = |entry: &Entry| entry.run.state != RunState::Settled;
+            let Some(entry) = self.registry.get(&id).filter(open) else {
+                memory.to_settle.remove(&id);
+                continue;
+            };
+            let intent = Intent { run: entry.run, progress: entry.progress };
+            // The emitter drains this queue; when it is full, the next tick tries again.
+            if self.intents.try_send(intent).is_err() {
+                return;
+            }
+            memory.to_settle.remove(&id);
+        }
+    }
+
+    fn expire_waits(&self, memory: &mut Memory) {
+        for (id, waiters) in &mut memory.waiters {
+            let (over, on): (Vec<_>, Vec<_>) =
+                std::mem::take(waiters).into_iter().partition(|waiter| waiter.until.expired());
+            *waiters = on;
+            for waiter in over {
+                waiter.responder.send(self.present(id));
+            }
+        }
+        memory.waiters.retain(|_, waiters| !waiters.is_empty());
+    }
+
+    /// The answer for a run as it is now.
+    fn present(&self, id: &RunId) -> Response {
+        let Some(entry) = self.registry.get(id) else {
+            return Problem::not_found("there is no run of this epoch").into();
+        };
+        answer(&entry, self.clock.unix_ms())
+    }
+
+    /// One request.
+    pub fn asked(&self, memory: &mut Memory, asked: Asked, shutdown: &Shutdown) {
+        let Asked { id, ask, wait, compute_by, responder } = asked;
+        let admitted = match &ask {
+            Ask::Compute { .. } => self.admit(memory, &id, &ask, compute_by, shutdown),
+            Ask::Settle => self.want_settlement(memory, &id),
+        };
+        if let Err(problem) = admitted {
+            return responder.send(*problem);
+        }
+        let resting = self.registry.get(&id).is_none_or(|entry| entry.run.at_rest());
+        match wait {
+            Some(wait) if !resting => {
+                let until = Deadline::within(wait);
+                memory.waiters.entry(id).or_default().push(Waiter { until, responder });
+            }
+            _ => responder.send(self.present(&id)),
+        }
+    }
+
+    /// Lets a compute request in: finds the run it asks for, or makes it durable as queued.
+    fn admit(
+        &self,
+        memory: &mut Memory,
+        id: &RunId,
+        ask: &Ask,
+        compute_by: Option<Deadline>,
+        shutdown: &Shutdown,
+    ) -> Result<(), Box<Problem>> {
+        let Ask::Compute { snapshot, policy_id, policy_hash, run_key, dry_run } = ask else {
+            return Ok(());
+        };
+        if let Some(entry) = self.registry.get(id)
+            && !may_replace(&entry.run, run_key, *dry_run)?
+        {
+            return Ok(());
+        }
+        let now = Timestamp(self.clock.unix_ms());
+        let run = Run {
+            tenant: id.0.clone(),
+            epoch: id.1.clone(),
+            snapshot: *snapshot,
+            policy_id: policy_id.clone(),
+            policy_hash: *policy_hash,
+            run_key: *run_key,
+            dry_run: *dry_run,
+            settle: self.auto_settle && !*dry_run,
+            state: RunState::Queued,
+            reason: None,
+            commitment: None,
+            totals: None,
+            intents: 0,
+            seqs: SettlementSeqs::default(),
+            created_at: now,
+            updated_at: now,
+        };
+        let entry = Entry { run: Arc::new(run), progress: Arc::new(Progress::default()) };
+        memory.to_settle.remove(id);
+        memory.backoffs.remove(id);
+        self.save(memory, &entry)?;
+        self.enqueue_patiently(memory, &entry, compute_by, shutdown)
+    }
+
+    fn enqueue(&self, entry: &Entry, compute_by: Option<Deadline>) -> Result<(), ()> {
+        let budget = Deadline::within(self.compute_budget);
+        let job = Job {
+            run: entry.run.clone(),
+            progress: entry.progress.clone(),
+            deadline: compute_by.map_or(budget, |by| by.earlier(budget)),
+        };
+        match self.work.try_send(job) {
+            Ok(()) => Ok(()),
+            Err(SendError::Full(_) | SendError::Closed(_)) => Err(()),
+        }
+    }
+
+    /// One retry after 50 to 150 ms, then the run is failed and the caller told so.
+    fn enqueue_patiently(
+        &self,
+        memory: &mut Memory,
+        entry: &Entry,
+        compute_by: Option<Deadline>,
+        shutdown: &Shutdown,
+    ) -> Result<(), Box<Problem>> {
+        if self.enqueue(entry, compute_by).is_ok() {
+            return Ok(());
+        }
+        let pause = Duration::from_millis(50 + self.clock.unix_ms() % 100);
+        if !shutdown.wait(Deadline::within(pause)) && self.enqueue(entry, compute_by).is_ok() {
+            return Ok(());
+        }
+        let mut run = (*entry.run).clone();
+        run.state = RunState::Failed;
+        run.reason = Some(reason("busy", "every compute queue was full; send the request again"));
+        self.save(memory, &Entry { run: Arc::new(run), progress: entry.progress.clone() })?;
+        Err(Box::new(Problem::busy(self.work.retry_after_s())))
+    }
+
+    fn want_settlement(&self, memory: &mut Memory, id: &RunId) -> Result<(), Box<Problem>> {
+        let Some(entry) = self.registry.get(id) else {
+            return Err(Box::new(Problem::not_found("there is no run of this epoch; compute it first")));
+        };
+        if !self.can_settle {
+            let detail = "settlement is not configured; set ledger.url, kms.url and manifest.key";
+            return Err(Box::new(Problem::not_implemented(detail)));
+        }
+        let run = &*entry.run;
+        match run.state {
+            _ if run.dry_run => {
+                return Err(Box::new(Problem::conflict("a dry run is never settled; compute it live")));
+            }
+            RunState::Quarantined => return Err(Box::new(errors::quarantined(run.reason.as_ref()))),
+            RunState::Failed => return Err(Box::new(errors::failed(run.reason.as_ref()))),
+            RunState::Settled => return Ok(()),
+            _ => {}
+        }
+        if !run.settle {
+            let mut run = run.clone();
+            run.settle = true;
+            run.updated_at = Timestamp(self.clock.unix_ms());
+            let entry = Entry { run: Arc::new(run), progress: entry.progress };
+            self.save(memory, &entry)?;
+        }
+        if matches!(run.state, RunState::Sealed | RunState::Held) {
+            memory.to_settle.insert(id.clone(), Deadline::within(Duration::ZERO));
+        }
+        Ok(())
+    }
+
+    /// Durable first, then visible.
+    fn save(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
+        if let Err(why) = memory.store.put(&entry.run) {
+            (self.store_fault)(why);
+            return Err(Box::new(Problem::unavailable("the run store cannot be written", 5)));
+        }
+        self.registry.put(entry.clone());
+        self.count_states();
+        Ok(())
+    }
+
+    fn count_states(&self) {
+        let mut counts = BTreeMap::new();
+        for entry in self.registry.all() {
+            *counts.entry(entry.run.state).or_insert(0_i64) += 1;
+        }
+        for state in RunState::ALL {
+            let count = counts.get(&state).copied().unwrap_or(0);
+            self.metrics.by_state.with_label_values(&[state.as_str()]).set(count);
+        }
+    }
+
+    /// One report.
+    pub fn updated(&self, memory: &mut Memory, update: &Update) {
+        let Some(entry) = self.registry.get(&update.id) else { return };
+        if entry.run.run_key != update.run_key {
+            return; // about a run that has been replaced
+        }
+        if entry.run.state == RunState::Settled {
+            return; // from an attempt that came second; settled is settled
+        }
+        let mut run = (*entry.run).clone();
+        run.updated_at = Timestamp(self.clock.unix_ms());
+        run.reason = None;
+        self.apply(memory, &mut run, &update.news);
+        let entry = Entry { run: Arc::new(run), progress: entry.progress };
+        if entry.run.state == RunState::Computing {
+            // Not worth a write: after a crash it is queued again anyway.
+            self.registry.put(entry);
+            return;
+        }
+        // If the store fails, readiness says so and the next start repeats the stage.
+        let saved = self.save(memory, &entry).is_ok();
+        if saved && entry.run.at_rest() {
+            let status = entry.run.state.as_str();
+            self.metrics.runs.with_label_values(&[status]).inc();
+            for waiter in memory.waiters.remove(&update.id).unwrap_or_default() {
+                waiter.responder.send(answer(&entry, self.clock.unix_ms()));
+            }
+        }
+    }
+
+    fn apply(&self, memory: &mut Memory, run: &mut Run, news: &News) {
+        match news {
+            News::Computing => run.state = RunState::Computing,
+            News::Sealed { commitment, totals, intents } => {
+                run.state = RunState::Sealed;
+                (run.commitment, run.totals, run.intents) =
+                    (Some(*commitment), Some(*totals), *intents);
+            }
+            News::Quarantined { commitment, totals, reason } => {
+                run.state = RunState::Quarantined;
+                (run.commitment, run.totals) = (Some(*commitment), Some(*totals));
+                run.reason = Some(reason.clone());
+            }
+            News::Failed(reason) => {
+                run.state = RunState::Failed;
+                run.reason = Some(reason.clone());
+            }
+            News::Settling { open_seq } => {
+                run.state = RunState::Settling;
+                run.seqs.open_seq = Some(*open_seq);
+            }
+            News::Held(reason) => {
+                run.state = RunState::Held;
+                run.reason = Some(reason.clone());
+                let id = run.id();
+                let backoff = memory.backoffs.entry(id.clone()).or_insert_with(|| {
+                    let (base, cap) = (Duration::from_millis(250), Duration::from_secs(30));
+                    Backoff::new(base, cap, Duration::from_millis(250), self.clock.unix_ms())
+                });
+                memory.to_settle.insert(id, Deadline::within(backoff.next_pause()));
+            }
+            News::Signed => {
+                run.state = RunState::Sealed;
+                if run.settle {
+                    // Asked for while the emitter was signing.
+                    memory.to_settle.insert(run.id(), Deadline::within(Duration::ZERO));
+                }
+            }
+            News::Settled { seqs } => {
+                run.state = RunState::Settled;
+                run.seqs = *seqs;
+                memory.backoffs.remove(&run.id());
+            }
+        }
+    }
+}
+
+/// The answer for a run: 200 when it has come to rest, 202 while it is under way, and the problem
+/// of a run that cannot be had.
+pub fn answer(entry: &Entry, now_ms: u64) -> Response {
+    let run = &*entry.run;
+    match run.state {
+        RunState::Quarantined => errors::quarantined(run.reason.as_ref()).into(),
+        RunState::Failed => errors::failed(run.reason.as_ref()).into(),
+        _ => {
+            let status = if run.at_rest() { 200 } else { 202 };
+            Response::json(status, &entry.view(now_ms))
+                .header("Location", format!("/rewarder/epochs/{}", run.epoch))
+        }
+    }
+}
+
+/// May a request take the place of the run its epoch has? `Ok(false)`: it is the same run.
+///
+/// Only what can never have paid gives way: dry runs that have come to rest, failed runs, and
+/// quarantined runs (to other inputs). Whether another manifest was paid before this service's
+/// memory began is for the ledger to say.
+fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Box<Problem>> {
+    let same = run.run_key == *run_key;
+    match run.state {
+        // The ledger never forgets, so asking the same again cannot end otherwise.
+        RunState::Failed if same && has_code(run, "epoch_conflict") => {
+            return Err(Box::new(errors::failed(run.reason.as_ref())));
+        }
+        RunState::Failed => return Ok(true),
+        RunState::Quarantined if same => {
+            return Err(Box::new(errors::quarantined(run.reason.as_ref())));
+        }
+        RunState::Quarantined => return Ok(true),
+        _ => {}
+    }
+    if same && (dry_run || !run.dry_run) {
+        return Ok(false);
+    }
+    if !run.dry_run {
+        return Err(Box::new(errors::epoch_conflict(run)));
+    }
+    if run.at_rest() {
+        Ok(true)
+    } else {
+        let detail = "a dry run of this epoch is still being computed; ask again";
+        Err(Box::new(Problem::in_flight(detail)))
+    }
+}
+
+fn has_code(run: &Run, code: &str) -> bool {
+    run.reason.as_ref().is_some_and(|reason| reason.code == code)
+}

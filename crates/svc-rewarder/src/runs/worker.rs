@@ -1,0 +1,180 @@
+//! Compute workers: take a queued run, read its inputs, compute it on the rayon pool, and hand the
+//! result to the artifact writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rayon::ThreadPool;
+use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, Shutdown, ThreadCtx};
+use ron_proto::rewarder::RunReason;
+
+use super::library::{Library, LibraryError};
+use super::progress::Counting;
+use super::{Job, News, Run, Update, reason};
+use crate::calculus::Usage;
+use crate::inputs::policy::VerifiedPolicy;
+use crate::inputs::snapshot::Sealed;
+use crate::manifest::{self, Computed, RunError};
+use crate::metrics::Metrics;
+
+/// How long an idle loop sleeps at most before it looks around.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// A computed run, or why there is none.
+pub struct ResultItem {
+    /// The job it came from.
+    pub job: Job,
+    /// What came of it.
+    pub outcome: Result<Box<Product>, RunReason>,
+}
+
+/// Everything the artifact writer needs.
+pub struct Product {
+    /// Manifest and payout table.
+    pub computed: Computed,
+    /// The usage.
+    pub snapshot: Sealed,
+    /// The policy.
+    pub policy: VerifiedPolicy,
+}
+
+/// What a worker works with.
+#[derive(Clone)]
+pub struct Worker {
+    /// Snapshots and policies.
+    pub library: Library,
+    /// The rayon pool.
+    pub pool: Arc<ThreadPool>,
+    /// Jobs.
+    pub work: Receiver<Job>,
+    /// Results.
+    pub results: Sender<ResultItem>,
+    /// Reports.
+    pub updates: Sender<Update>,
+    /// Counters.
+    pub metrics: Metrics,
+}
+
+impl Worker {
+    /// The thread's body.
+    pub fn run(&self, ctx: &ThreadCtx) {
+        loop {
+            match self.work.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+                Recv::Item(job) => self.tick(job, &ctx.shutdown),
+                Recv::Timeout => {}
+                // What is still queued is durable as queued and computed at the next start.
+                Recv::Shutdown | Recv::Closed => return,
+            }
+        }
+    }
+
+    /// One job.
+    pub fn tick(&self, job: Job, shutdown: &Shutdown) {
+        report(&self.updates, &job, News::Computing, shutdown);
+        let fuse = Fuse::new(&self.updates, &job.run, News::Failed(crashed()));
+        let outcome = self.compute(&job, shutdown);
+        fuse.disarm();
+        if shutdown.is_set() && outcome.is_err() {
+            self.metrics.dropped_results.inc();
+            return;
+        }
+        hand_on(&self.results, ResultItem { job, outcome }, shutdown, || {
+            self.metrics.dropped_results.inc();
+        });
+    }
+
+    fn compute(&self, job: &Job, shutdown: &Shutdown) -> Result<Box<Product>, RunReason> {
+        let late = || reason("deadline_exceeded", "computing took longer than allowed; ask again");
+        if job.deadline.expired() {
+            return Err(late());
+        }
+        let run = &*job.run;
+        let snapshot = self.library.snapshot(&run.tenant, &run.snapshot).map_err(|e| refused(&e))?;
+        let policy = self
+            .library
+            .policy(&run.tenant, &run.policy_id, &run.policy_hash)
+            .map_err(|e| refused(&e))?;
+        job.progress.begin_compute(snapshot.accounts() as u64);
+        let watch = Counting {
+            progress: &job.progress,
+            cancelled: || job.deadline.expired() || shutdown.is_set(),
+        };
+        let timer = self.metrics.compute_seconds.start_timer();
+        let computed = self
+            .pool
+            .install(|| manifest::compute(&run.tenant, &run.epoch, &snapshot, &policy, &watch));
+        match computed {
+            Ok(computed) => {
+                timer.observe_duration();
+                self.metrics.rows.inc_by(snapshot.accounts() as u64);
+                self.metrics.totals(&computed.manifest.totals);
+                Ok(Box::new(Product { computed, snapshot, policy }))
+            }
+            Err(RunError::Rules(error)) => Err(reason("policy_mismatch", error.to_string())),
+            Err(RunError::Cancelled) => Err(late()),
+        }
+    }
+}
+
+/// The reason a library's refusal gives a run.
+fn refused(error: &LibraryError) -> RunReason {
+    let code = match error {
+        LibraryError::Missing(_) => "input_missing",
+        LibraryError::Refused(_) | LibraryError::Conflict(_) => "input_refused",
+        LibraryError::Io(_) => "io",
+    };
+    reason(code, error.to_string())
+}
+
+/// Reports to the scheduler, which outlives every stage; waits while its queue is full.
+pub fn report(updates: &Sender<Update>, job: &Job, news: News, shutdown: &Shutdown) {
+    let update = Update { id: job.run.id(), run_key: job.run.run_key, news };
+    hand_on(updates, update, shutdown, || {});
+}
+
+/// Sends with a deadline again and again until there is room. After shutdown only once more, so
+/// that a drain ends; `lost` is called if even that fails.
+pub fn hand_on<T>(to: &Sender<T>, item: T, shutdown: &Shutdown, lost: impl Fn()) {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let mut item = item;
+    loop {
+        let last = shutdown.is_set();
+        match to.send(item, Deadline::within(PATIENCE)) {
+            Ok(()) => return,
+            Err(SendError::Full(back)) if !last => item = back,
+            Err(_) => return lost(),
+        }
+    }
+}
+
+/// Reports `news` if the stage unwinds in the middle of a run, so that no run is forgotten.
+pub struct Fuse<'a> {
+    updates: &'a Sender<Update>,
+    update: Option<Update>,
+}
+
+impl<'a> Fuse<'a> {
+    /// Armed until disarmed.
+    pub fn new(updates: &'a Sender<Update>, run: &Run, news: News) -> Self {
+        Self { updates, update: Some(Update { id: run.id(), run_key: run.run_key, news }) }
+    }
+
+    /// The stage got through.
+    pub fn disarm(mut self) {
+        self.update = None;
+    }
+}
+
+impl Drop for Fuse<'_> {
+    fn drop(&mut self) {
+        if let Some(update) = self.update.take() {
+            // Full means hundreds of unread reports; the next start finds the run where it was.
+            let _ = self.updates.try_send(update);
+        }
+    }
+}
+
+/// The reason of a run whose stage panicked.
+pub fn crashed() -> RunReason {
+    reason("internal", "a fault of the service stopped this run; the log has it")
+}

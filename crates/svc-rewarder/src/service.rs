@@ -1,0 +1,327 @@
+//! Puts the service together: directories, store, queues, threads, routes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
+use ron_auth::RonAuthorizer;
+use ron_client::{Credential, KmsClient, LedgerClient};
+use ron_kernel::{
+    Deadline, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, queue,
+};
+use ron_service::{Chassis, Config, DataDir, Migration, Parts, Running, StartError, Store, StoreError};
+
+use crate::api::Api;
+use crate::config::{Settings, Settlement};
+use crate::metrics::Metrics;
+use crate::runs::artifact::ArtifactWriter;
+use crate::runs::emitter::Emitter;
+use crate::runs::library::Library;
+use crate::runs::ports::KmsSigner;
+use crate::runs::registry::Registry;
+use crate::runs::scheduler::{RunStore, Scheduler};
+use crate::runs::worker::{ResultItem, Worker};
+use crate::runs::{Asked, Intent, Job, Run, Update, db};
+use crate::topology::{
+    ARTIFACT, CALC, EMIT, L_CALC, L_STORE, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ, SCHED,
+    TOPOLOGY, WORK,
+};
+
+/// The store's schema, step by step.
+const MIGRATIONS: &[Migration] = &[Migration { version: 1, name: "runs", sql: db::SCHEMA_1 }];
+
+impl RunStore for Store {
+    fn put(&mut self, run: &Run) -> Result<(), String> {
+        self.write(|tx| Ok::<(), StoreError>(db::put(tx, run)?)).map_err(|error| error.to_string())
+    }
+}
+
+/// Starts the service. Returns once its ports answer; ledger and KMS need not be up.
+pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
+    let settings = Settings::from_config(&config)
+        .map_err(|problems| StartError::config_text(problems.join("\n")))?;
+    let home = Home::open(&config, &parts)?;
+    let store = home.store()?;
+    let runs = store.read(|db| Ok::<_, StoreError>(db::load(db)?)).map_err(StartError::failed)?;
+    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
+    let auth = RonAuthorizer::from_section(
+        TOPOLOGY.service,
+        &config.section("auth"),
+        &[],
+        &chassis.registry,
+        chassis.clock.clone(),
+    )
+    .map_err(StartError::config_text)?;
+    auth.on_state(chassis.ready.hook("passports"));
+    auth.spawn(&chassis.sup, &TOPOLOGY);
+    chassis.authorizer = auth.clone();
+    chassis.on_reload(move |config| {
+        Settings::from_config(config).map_err(|problems| problems.join("; "))?;
+        auth.reload(&config.section("auth"))
+    });
+    let settle = if settings.settlement.is_some() { "settle" } else { "compute-only" };
+    chassis.capabilities(&["compute", "prove", settle]);
+
+    let api = assemble(&chassis, &config, &settings, &home.root, store, runs)?;
+    chassis.on_drained(move || drop(home));
+    chassis.serve(api.router())
+}
+
+/// Where the service keeps things: its locked data directory, or a private one in memory.
+struct Home {
+    root: PathBuf,
+    _lock: Option<DataDir>,
+    volatile: bool,
+}
+
+impl Home {
+    fn open(config: &Config, parts: &Parts) -> Result<Self, StartError> {
+        if let Some(dir) = DataDir::open(config)? {
+            return Ok(Self { root: dir.path().to_owned(), _lock: Some(dir), volatile: false });
+        }
+        // Amnesia: runs in an SQLite memory database, artifacts in a directory of a RAM disk.
+        let mut tag = [0; 8];
+        parts.random.fill(&mut tag);
+        let root = PathBuf::from(format!("/dev/shm/svc-rewarder-{}", hex::encode(tag)));
+        let made = std::fs::create_dir(&root);
+        made.map_err(|error| {
+            StartError::io(
+                format!("amnesia needs a directory in /dev/shm: {error}"),
+                "mount a tmpfs there, or set data_dir instead",
+            )
+        })?;
+        Ok(Self { root, _lock: None, volatile: true })
+    }
+
+    fn store(&self) -> Result<Store, StartError> {
+        let store = if self.volatile {
+            Store::memory(MIGRATIONS)
+        } else {
+            Store::open(&self.root.join("rewarder.db"), MIGRATIONS)
+        };
+        store.map_err(StartError::failed)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.volatile {
+            // What is left in memory goes with the next boot; there is nobody to tell.
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
+/// Both ends of every queue.
+struct Queues {
+    work_req: (Sender<Asked>, Receiver<Asked>),
+    work: (Sender<Job>, Receiver<Job>),
+    results: (Sender<ResultItem>, Receiver<ResultItem>),
+    intents: (Sender<Intent>, Receiver<Intent>),
+    updates: (Sender<Update>, Receiver<Update>),
+}
+
+impl Queues {
+    fn new(chassis: &Chassis, config: &Config) -> Self {
+        let size = |name: &str| config.usize(&format!("queues.{name}"));
+        Self {
+            work_req: queue(&Q_WORK_REQ, size("work_req"), &chassis.km),
+            work: queue(&Q_WORK, size("work"), &chassis.km),
+            results: queue(&Q_RESULTS, size("results"), &chassis.km),
+            intents: queue(&Q_INTENTS, size("intents"), &chassis.km),
+            updates: queue(&Q_UPDATES, size("updates"), &chassis.km),
+        }
+    }
+}
+
+/// Starts every stage and returns what the API needs.
+fn assemble(
+    chassis: &Chassis,
+    config: &Config,
+    settings: &Settings,
+    root: &std::path::Path,
+    store: Store,
+    runs: Vec<Run>,
+) -> Result<Api, StartError> {
+    let metrics = Metrics::new(&chassis.registry);
+    let queues = Queues::new(chassis, config);
+    let registry = Registry::new(runs);
+    let library =
+        Library::new(root.to_owned(), settings.policy_dir.clone(), settings.policy_keys.clone());
+    let faults = library.policy_dir_faults();
+    if !faults.is_empty() {
+        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
+        chassis.ready.degrade("policy", faults.join("; "));
+    }
+    let emitter = match &settings.settlement {
+        Some(to) => Some(emitter(chassis, settings, to, root, &queues, &metrics)?),
+        None => None,
+    };
+    let stages = Stages {
+        sup: &chassis.sup,
+        live: Arc::new(AtomicUsize::new(settings.jobs + 1 + usize::from(emitter.is_some()))),
+    };
+    spawn_workers(&stages, settings, &library, &queues, &metrics)?;
+    let writer = ArtifactWriter {
+        root: root.join("runs"),
+        results: queues.results.1.clone(),
+        intents: queues.intents.0.clone(),
+        emits: emitter.is_some(),
+        updates: queues.updates.0.clone(),
+        metrics: metrics.clone(),
+        disk: Box::new(chassis.ready.hook("artifacts")),
+    };
+    stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
+    let can_settle = emitter.is_some();
+    if let Some(emitter) = emitter {
+        stages.spawn(&EMIT, move |ctx| emitter.run(ctx));
+    }
+    let ready = chassis.ready.clone();
+    let scheduler = Scheduler {
+        work_req: queues.work_req.1.clone(),
+        updates: queues.updates.1.clone(),
+        work: queues.work.0.clone(),
+        intents: queues.intents.0.clone(),
+        registry: registry.clone(),
+        auto_settle: settings.auto_settle && can_settle,
+        can_settle,
+        compute_budget: settings.compute_budget,
+        clock: chassis.clock.clone(),
+        metrics,
+        store_fault: Box::new(move |why| ready.missing("store", why)),
+    };
+    spawn_scheduler(&chassis.sup, scheduler, store, &stages.live, &root.join("rewarder.db"));
+    Ok(Api {
+        registry,
+        library,
+        artifacts: root.join("runs"),
+        work_req: queues.work_req.0,
+        clock: chassis.clock.clone(),
+        snapshot_bytes_max: settings.snapshot_bytes_max,
+    })
+}
+
+fn emitter(
+    chassis: &Chassis,
+    settings: &Settings,
+    to: &Settlement,
+    root: &std::path::Path,
+    queues: &Queues,
+    metrics: &Metrics,
+) -> Result<Emitter, StartError> {
+    let credential = |file: &Option<PathBuf>| match file {
+        Some(path) => Credential::from_file(path).map_err(StartError::config_text),
+        None => Ok(Credential::none()),
+    };
+    let http = &chassis.client;
+    let ledger = LedgerClient::new(&to.ledger_url, credential(&to.ledger_token_file)?, http.clone());
+    let kms = KmsClient::new(&to.kms_url, credential(&to.kms_token_file)?, http.clone());
+    Ok(Emitter {
+        root: root.join("runs"),
+        intents: queues.intents.1.clone(),
+        updates: queues.updates.0.clone(),
+        ledger: Arc::new(ledger),
+        signer: Arc::new(KmsSigner { kms, key: to.key.clone() }),
+        pinned: settings.manifest_keys.clone(),
+        principal: to.principal.clone(),
+        call_timeout: settings.upstream_timeout,
+        clock: chassis.clock.clone(),
+        metrics: metrics.clone(),
+        upstream: Box::new(chassis.ready.hook("settlement")),
+    })
+}
+
+/// Spawns stages that report to the scheduler and counts those that still may.
+struct Stages<'a> {
+    sup: &'a Supervisor,
+    live: Arc<AtomicUsize>,
+}
+
+impl Stages<'_> {
+    fn spawn(
+        &self,
+        spec: &'static ron_kernel::ThreadSpec,
+        body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
+    ) {
+        self.sup.spawn(spec, counted(Arc::clone(&self.live), body));
+    }
+}
+
+/// A body that takes itself off the count when it has been told to end.
+fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
+    live: Arc<AtomicUsize>,
+    body: F,
+) -> impl Fn(&ThreadCtx) + Send + Sync + 'static {
+    move |ctx| {
+        body(ctx);
+        if ctx.shutdown.is_set() {
+            live.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn spawn_workers(
+    stages: &Stages<'_>,
+    settings: &Settings,
+    library: &Library,
+    queues: &Queues,
+    metrics: &Metrics,
+) -> Result<(), StartError> {
+    let worker = Worker {
+        library: library.clone(),
+        pool: calc_pool(stages.sup, settings.compute_workers)?,
+        work: queues.work.1.clone(),
+        results: queues.results.0.clone(),
+        updates: queues.updates.0.clone(),
+        metrics: metrics.clone(),
+    };
+    let body = counted(Arc::clone(&stages.live), move |ctx: &ThreadCtx| worker.run(ctx));
+    stages.sup.spawn_pool(&WORK, settings.jobs, body);
+    Ok(())
+}
+
+/// A rayon pool whose threads are the supervisor's. They end when the last worker lets go of the
+/// pool, which it does when the work stage is drained, before their own stage is.
+fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartError> {
+    let starters: Arc<RankedMutex<Vec<ThreadBuilder>>> =
+        Arc::new(RankedMutex::new(&L_CALC, Vec::new()));
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .spawn_handler(|starter| {
+            starters.lock().push(starter);
+            Ok(())
+        })
+        .build()
+        .map_err(StartError::failed)?;
+    sup.spawn_pool(&CALC, threads, move |ctx| {
+        let starter = starters.lock().pop();
+        if let Some(starter) = starter {
+            starter.run();
+        }
+        // Ended by the pool's own end; stay until told, so that it does not count as a crash.
+        while !ctx.shutdown.wait(Deadline::within(std::time::Duration::from_secs(3600))) {}
+    });
+    Ok(Arc::new(pool))
+}
+
+/// The scheduler takes the open store along. Should it panic, it opens the file again.
+fn spawn_scheduler(
+    sup: &Supervisor,
+    scheduler: Scheduler,
+    store: Store,
+    live: &Arc<AtomicUsize>,
+    path: &std::path::Path,
+) {
+    let slot = RankedMutex::new(&L_STORE, Some(store));
+    let (live, path) = (Arc::clone(live), path.to_owned());
+    sup.spawn(&SCHED, move |ctx| {
+        let taken = slot.lock().take();
+        let store = match taken {
+            Some(store) => store,
+            None => Store::open(&path, MIGRATIONS).expect("the store could be opened before"),
+        };
+        let mut memory = scheduler.resume(Box::new(store));
+        scheduler.run(&mut memory, ctx, &|| live.load(Ordering::Acquire) == 0);
+    });
+}

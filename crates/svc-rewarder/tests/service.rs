@@ -1,0 +1,226 @@
+//! The running service over HTTP, compute-only: uploads, refusals, a run, its proof, a restart.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_auth::service_token;
+use ron_client::{ClientError, Credential, RewarderClient};
+use ron_crypto::sign::Ed25519Key;
+use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_proto::policy::{PolicySig, policy_message};
+use ron_proto::rewarder::{
+    ComputeRequest, EpochRun, ImportKind, POLICY_KIND, PayoutProof, RunManifest, RunState,
+    SignedPolicy, SnapshotInfo,
+};
+use ron_proto::{b64, jcs};
+use ron_service::{Config, Parts, Running, StartError};
+use serde_json::{Value, json};
+use svc_rewarder::config::TABLE;
+use svc_rewarder::manifest::verify::check_proof;
+
+const TOKEN_SEED: [u8; 32] = [5; 32];
+
+fn key() -> Ed25519Key {
+    Ed25519Key::from_seed(&[1; 32])
+}
+
+fn by() -> Deadline {
+    Deadline::within(Duration::from_secs(10))
+}
+
+fn start(data: &Path) -> Result<Running, StartError> {
+    let token = service_token::generate("tester", &TOKEN_SEED);
+    let text = format!(
+        "data_dir = \"{}\"\n\
+         [policy]\npublic_keys = [\"{}\"]\n\
+         [[auth.principals]]\nname = \"tester\"\nsha256 = \"{}\"\n\
+         scopes = [\"rewarder:run\", \"rewarder:read\"]\n",
+        data.display(),
+        b64::url(&key().public()),
+        service_token::hash(&token)
+    );
+    let config = Config::load(&TABLE, Some((Path::new("test.toml"), &text)), &|_| None, &[])
+        .map_err(StartError::from)?;
+    svc_rewarder::start(config, Parts::ephemeral("svc-rewarder")?)
+}
+
+struct Caller {
+    http: Arc<HttpClient>,
+    base: String,
+    auth: String,
+}
+
+impl Caller {
+    fn new(running: &Running) -> Self {
+        let token = service_token::generate("tester", &TOKEN_SEED);
+        Self {
+            http: Arc::new(HttpClient::new(ClientConfig::default())),
+            base: running.api_url(),
+            auth: format!("Bearer {token}"),
+        }
+    }
+
+    fn typed(&self) -> RewarderClient {
+        let token = service_token::generate("tester", &TOKEN_SEED);
+        RewarderClient::new(&self.base, Credential::bearer(&token), self.http.clone())
+    }
+
+    fn call(&self, method: Method, path: &str, body: Option<(&str, &[u8])>) -> Reply {
+        let url = format!("{}{path}", self.base);
+        let call = Call {
+            method,
+            url: &url,
+            headers: &[("Authorization", &self.auth)],
+            body: body.map(|(_, bytes)| bytes.to_vec()),
+            content_type: body.map(|(kind, _)| kind),
+            deadline: by(),
+            idempotent: false,
+        };
+        self.http.call(call).expect("an answer")
+    }
+
+    /// Status and problem code of an answer that must be an error.
+    fn refused(&self, method: Method, path: &str, body: Option<(&str, &[u8])>) -> (u16, String, String) {
+        let reply = self.call(method, path, body);
+        let problem = reply.problem().expect("a problem");
+        (reply.status, problem.code, problem.detail)
+    }
+}
+
+fn signed(edit: &Value) -> SignedPolicy {
+    let mut policy = json!({
+        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:test", "amount_minor": "1000"},
+        "metrics": {"m": {"weight": "3/2", "class": "metering"}},
+        "classes_allowed": ["metering"],
+        "residual": {"owner": "pool:test"}
+    });
+    for (field, value) in edit.as_object().expect("an object of replaced fields") {
+        policy[field] = value.clone();
+    }
+    let message = policy_message(POLICY_KIND, &jcs::canonicalize(&policy));
+    let signature =
+        PolicySig { alg: "ed25519".into(), key: "k".into(), value: b64::url(&key().sign(&message)) };
+    SignedPolicy { policy, signature }
+}
+
+fn body(document: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(document).expect("JSON")
+}
+
+const CSV: &[u8] = b"account,metric,amount\nacc:a,m,5\nacc:b,m,3\nacc:c/d,m,2\n";
+
+fn refusals(caller: &Caller) {
+    let put = |path: &str, kind, bytes: &[u8]| caller.refused(Method::PUT, path, Some((kind, bytes)));
+    let post = |path: &str, kind, bytes: &[u8]| caller.refused(Method::POST, path, Some((kind, bytes)));
+    let json = "application/json";
+    let mut altered = signed(&json!({}));
+    altered.policy["pool"]["amount_minor"] = "9000".into();
+    let (status, code, detail) = put("/rewarder/policy/test", json, &body(&altered));
+    assert_eq!((status, code.as_str()), (422, "policy_refused"), "{detail}");
+    let unsigned = json!({"policy": signed(&json!({})).policy});
+    assert_eq!(put("/rewarder/policy/test", json, &body(&unsigned)).0, 400);
+    let (_, code, detail) = put("/rewarder/policy/other", json, &body(&signed(&json!({}))));
+    assert_eq!(code, "policy_refused", "{detail}");
+    let bad = b"account,metric,amount\nacc:a,m,5\nacc:b,m,-3\n";
+    let (status, code, detail) = post("/rewarder/snapshots", "text/csv", bad);
+    assert_eq!((status, code.as_str()), (400, "bad_snapshot"));
+    assert!(detail.contains("line 3"), "{detail}");
+    assert_eq!(post("/rewarder/snapshots", "text/plain", CSV).0, 415);
+    assert_eq!(post("/rewarder/snapshots?kind=sums", "text/csv", CSV).1, "bad_request");
+    assert_eq!(post("/rewarder/snapshots", "application/octet-stream", CSV).1, "bad_snapshot");
+    let zero = format!("/rewarder/snapshots/b3:{}", "0".repeat(64));
+    assert_eq!(put(&zero, "text/csv", CSV).1, "cid_mismatch");
+    assert_eq!(post("/rewarder/epochs/e1/compute", json, b"{}").0, 400);
+    assert_eq!(post("/rewarder/epochs/e%201/compute", json, b"{}").0, 400);
+    for path in ["/rewarder/epochs/e1", "/rewarder/epochs/e1/manifest", zero.as_str(), "/rewarder/policy/none"] {
+        assert_eq!(caller.refused(Method::GET, path, None).0, 404, "{path}");
+    }
+    let stranger = Caller { auth: "Bearer nobody".into(), http: caller.http.clone(), base: caller.base.clone() };
+    assert_eq!(stranger.refused(Method::GET, "/rewarder/epochs", None).0, 401);
+}
+
+fn inputs(caller: &Caller) -> ComputeRequest {
+    let client = caller.typed();
+    let policy = signed(&json!({}));
+    let id = "test".parse().expect("an id");
+    let stored = client.put_policy(&id, &policy, by()).expect("stored");
+    assert_eq!(client.put_policy(&id, &policy, by()).expect("the same again"), stored);
+    let posted = caller.call(Method::POST, "/rewarder/snapshots", Some(("text/csv", CSV)));
+    assert_eq!(posted.status, 201);
+    let info: SnapshotInfo = posted.json().expect("what was sealed");
+    assert_eq!((info.accounts, info.metrics[0].sum.0), (3, 10));
+    let again = client.put_csv(&info.cid, ImportKind::Totals, CSV.to_vec(), by()).expect("there");
+    assert_eq!(again, info);
+    ComputeRequest { snapshot: info.cid, policy_id: id, policy_hash: stored.hash, dry_run: false }
+}
+
+fn check_results(caller: &Caller, run: &EpochRun) {
+    assert_eq!((run.state, run.totals.expect("sealed").payout_minor.0), (RunState::Sealed, 1000));
+    let get = |path: &str| caller.call(Method::GET, path, None);
+    let manifest: RunManifest = get("/rewarder/epochs/e1/manifest").json().expect("a manifest");
+    assert_eq!(Some(manifest.commitment), run.commitment);
+    let proof: PayoutProof =
+        get("/rewarder/epochs/e1/proof/acc%3Ac%2Fd").json().expect("a proof for a name with a slash");
+    assert_eq!(proof.payout.amount_minor.0, 200);
+    check_proof(&proof, &manifest).expect("a true proof");
+    assert_eq!(caller.refused(Method::GET, "/rewarder/epochs/e1/proof/acc%3Az", None).0, 404);
+    let page: Value = get("/rewarder/epochs/e1/payouts?from=1&limit=1").json().expect("a page");
+    assert_eq!((&page["payouts"][0]["amount_minor"], &page["next"]), (&json!("300"), &json!(2)));
+    assert_eq!(caller.refused(Method::GET, "/rewarder/epochs/e1/payouts?limit=0", None).0, 400);
+    let (status, code, _) = caller.refused(Method::POST, "/rewarder/epochs/e1/settle", None);
+    assert_eq!((status, code.as_str()), (501, "not_implemented"), "no ledger is configured");
+}
+
+#[test]
+fn uploads_runs_proofs_refusals_and_a_restart() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut running = start(data.path()).expect("it starts");
+    running.wait_ready(by()).expect("it gets ready");
+    threads_are_those_of_the_table(&running);
+    assert!(start(data.path()).is_err(), "a second one on the same directory");
+    let caller = Caller::new(&running);
+    refusals(&caller);
+    let request = inputs(&caller);
+    let epoch = "e1".parse().expect("an epoch");
+    let wait = Duration::from_secs(9);
+    let run = caller.typed().compute(&epoch, &request, wait, by()).expect("computed");
+    check_results(&caller, &run);
+    let other = b"account,metric,amount\nacc:a,m,6\n";
+    let info: SnapshotInfo = caller
+        .call(Method::POST, "/rewarder/snapshots", Some(("text/csv", other)))
+        .json()
+        .expect("sealed");
+    let other = ComputeRequest { snapshot: info.cid, ..request.clone() };
+    let error = caller.typed().compute(&epoch, &other, wait, by()).expect_err("other inputs");
+    assert_eq!(error.code(), Some("epoch_conflict"));
+    assert!(matches!(error, ClientError::Refused { status: 409, .. }));
+    let report = running.drain(Duration::from_secs(5));
+    assert_eq!(report.stragglers, Vec::<String>::new());
+    drop(running);
+    let mut running = start(data.path()).expect("it starts again");
+    running.wait_ready(by()).expect("it gets ready");
+    let caller = Caller::new(&running);
+    let again = caller.typed().compute(&epoch, &request, wait, by()).expect("known");
+    assert_eq!((again.commitment, again.updated_at), (run.commitment, run.updated_at));
+    let list = caller.typed().epochs(by()).expect("a list");
+    assert_eq!(list.epochs.len(), 1);
+    assert_eq!(running.drain(Duration::from_secs(5)).stragglers, Vec::<String>::new());
+}
+
+/// Names in /proc are those that the topology makes, no more and no fewer.
+fn threads_are_those_of_the_table(running: &Running) {
+    let live: BTreeSet<String> =
+        running.supervisor().topology().threads.into_iter().map(|thread| thread.name).collect();
+    let mut found = BTreeSet::new();
+    for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
+        let comm = std::fs::read_to_string(task.expect("a task").path().join("comm")).unwrap_or_default();
+        if comm.starts_with("rew-") {
+            found.insert(comm.trim_end().to_owned());
+        }
+    }
+    assert_eq!(found, live);
+}
