@@ -140,3 +140,6 @@ fn spawn(chassis: &Chassis, console: &Arc<Console>, client: Arc<HttpClient>) {
 fn row(name: &str) -> &'static ron_kernel::ThreadSpec {
     ron_service::topology_thread(&TOPOLOGY, name)
 }
+
+#[cfg(test)]
+mod console_tests;
