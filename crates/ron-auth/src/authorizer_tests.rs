@@ -121,6 +121,7 @@ impl Rig {
         self.auth.refresh_keys_once().unwrap().unwrap();
         self.auth.read_feed_once(0).unwrap().unwrap();
     }
+    #[allow(clippy::unused_self)] // reads as a question to the fixture
     fn token_by(&self, kid: &str, key: &Ed25519Key, change: impl Fn(&mut Value)) -> String {
         let mut claims = json!({"iss": ISSUER, "sub": "alice", "aud": "ron-ledger", "iat": NOW, "nbf": NOW, "exp": NOW + 900,
             "jti": "j1", "client_id": "c", "tenant": "t1", "scope": "ledger:read", "ron_epoch": 0});

@@ -77,7 +77,7 @@ impl TokenCache {
     pub fn len(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| shard.lock())
+            .map(ron_kernel::RankedMutex::lock)
             .map(|shard| shard.young.len() + shard.old.len())
             .sum()
     }

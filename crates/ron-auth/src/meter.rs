@@ -44,7 +44,7 @@ struct Limits {
 impl Limits {
     fn of(caveats: &[Caveat]) -> Self {
         let tighten = |limit: &mut Option<u64>, value: u64| {
-            *limit = Some(limit.map_or(value, |old| old.min(value)))
+            *limit = Some(limit.map_or(value, |old| old.min(value)));
         };
         let mut limits = Self::default();
         for caveat in caveats {

@@ -80,7 +80,7 @@ impl WalletClient {
     /// What became of an operation.
     pub fn operation(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
         self.0
-            .get(&format!("/v1/ops/{}", encode(&key.to_string())), deadline)
+            .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)
     }
 
     fn write<B: Serialize>(

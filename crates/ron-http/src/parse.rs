@@ -374,10 +374,10 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
             return Err(Refusal::Malformed);
         }
         match header.name.len() {
-            4 if header.name.eq_ignore_ascii_case("host") => {
-                if host.replace(header.value).is_some() {
-                    return Err(Refusal::SeveralHosts);
-                }
+            4 if header.name.eq_ignore_ascii_case("host")
+                && host.replace(header.value).is_some() =>
+            {
+                return Err(Refusal::SeveralHosts);
             }
             6 if header.name.eq_ignore_ascii_case("expect") => {
                 if !header.value.eq_ignore_ascii_case(b"100-continue") {
@@ -388,10 +388,10 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
             10 if header.name.eq_ignore_ascii_case("connection") => {
                 framed.close |= has_token(header.value, b"close");
             }
-            14 if header.name.eq_ignore_ascii_case("content-length") => {
-                if length.replace(header.value).is_some() {
-                    return Err(Refusal::SeveralLengths);
-                }
+            14 if header.name.eq_ignore_ascii_case("content-length")
+                && length.replace(header.value).is_some() =>
+            {
+                return Err(Refusal::SeveralLengths);
             }
             17 if header.name.eq_ignore_ascii_case("transfer-encoding")
                 && coding.replace(header.value).is_some() =>

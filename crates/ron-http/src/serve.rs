@@ -102,9 +102,10 @@ impl<'a> Worker<'a> {
 
     /// Takes the buffer back; what is not parsed yet moves to one of its own size.
     fn reclaim(&mut self, lease: &mut Lease<'_>) {
-        let rest = match lease.input.is_empty() {
-            true => Input::default(),
-            false => Input::holding(lease.input.bytes()),
+        let rest = if lease.input.is_empty() {
+            Input::default()
+        } else {
+            Input::holding(lease.input.bytes())
         };
         let mut buffer = std::mem::replace(&mut lease.input, rest);
         buffer.consume(buffer.bytes().len());

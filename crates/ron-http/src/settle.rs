@@ -171,9 +171,10 @@ impl Shared {
         // Parked first: readiness may be seen before the next line returns. Our own handle keeps
         // the descriptor from being reused should the connection be closed in between.
         lease.park_armed(due);
-        let armed = match known {
-            true => epoll::modify(&self.epoll, &*socket, data, flags),
-            false => epoll::add(&self.epoll, &*socket, data, flags),
+        let armed = if known {
+            epoll::modify(&self.epoll, &*socket, data, flags)
+        } else {
+            epoll::add(&self.epoll, &*socket, data, flags)
         };
         if armed.is_err() && self.slots.ready(token, due) {
             drop(self.slots.take_queued(token)); // cannot be watched (no memory): close it

@@ -121,7 +121,7 @@ fn failures_say_whether_anything_was_done() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.local_addr().expect("bound")
     };
-    let (silent, _) = peer(|stream| std::mem::forget(stream));
+    let (silent, _) = peer(std::mem::forget);
     let (rude, _) = peer(|mut stream| {
         let _ = stream.read(&mut [0; 1024]);
     });
@@ -202,7 +202,7 @@ fn a_peer_that_keeps_failing_is_left_alone() {
 
 #[test]
 fn shutdown_ends_running_calls_and_refuses_new_ones() {
-    let (silent, _) = peer(|stream| std::mem::forget(stream));
+    let (silent, _) = peer(std::mem::forget);
     let url = format!("http://{silent}/");
     let client = Arc::new(client());
     let calling = client.clone();

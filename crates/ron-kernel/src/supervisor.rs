@@ -437,7 +437,10 @@ impl Run {
             FIRST_PAUSE,
             LAST_PAUSE,
             FIRST_PAUSE,
-            self.ctx.name.bytes().fold(7, |a, b| a * 31 + u64::from(b)),
+            self.ctx
+                .name
+                .bytes()
+                .fold(7, |a: u64, b| a.rotate_left(7) ^ u64::from(b)),
         );
         loop {
             self.group.live.fetch_add(1, Ordering::SeqCst);

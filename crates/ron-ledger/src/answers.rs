@@ -140,39 +140,48 @@ fn moved(entry: &Entry, verdict: &Verdict) -> Moved {
         return Moved::of(Some(&e.from), to, &e.asset, e.amount);
     }
     match entry {
+        Entry::Issue { .. } | Entry::Transfer { .. } | Entry::Burn { .. } | Entry::Hold { .. } => {
+            moved_by_owner(entry)
+        }
+        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Moved {
+            from: Some(account.clone()),
+            ..Moved::default()
+        },
+        settlement => moved_by_settlement(settlement),
+    }
+}
+
+fn moved_by_owner(entry: &Entry) -> Moved {
+    match entry {
         Entry::Issue {
             to,
             asset,
-            amount_minor: n,
+            amount_minor,
             ..
-        } => Moved::of(None, Some(to), asset, *n),
+        } => Moved::of(None, Some(to), asset, *amount_minor),
         Entry::Transfer {
             from,
             to,
             asset,
-            amount_minor: n,
+            amount_minor,
             nonce,
             ..
-        } => Moved::of(Some(from), Some(to), asset, *n).with_nonce(*nonce),
+        } => Moved::of(Some(from), Some(to), asset, *amount_minor).with_nonce(*nonce),
         Entry::Burn {
             from,
             asset,
-            amount_minor: n,
+            amount_minor,
             nonce,
             ..
         }
         | Entry::Hold {
             from,
             asset,
-            amount_minor: n,
+            amount_minor,
             nonce,
             ..
-        } => Moved::of(Some(from), None, asset, *n).with_nonce(*nonce),
-        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Moved {
-            from: Some(account.clone()),
-            ..Moved::default()
-        },
-        settlement => moved_by_settlement(settlement),
+        } => Moved::of(Some(from), None, asset, *amount_minor).with_nonce(*nonce),
+        _ => Moved::default(),
     }
 }
 

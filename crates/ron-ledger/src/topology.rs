@@ -14,7 +14,7 @@ pub static WRITER: ThreadSpec = ThreadSpec {
 pub static ANSWER: ThreadSpec = ThreadSpec {
     name: "led-answer",
     count: Count::One,
-    stage: Stage::Write,
+    stage: Stage::Front,
     critical: false,
     job: "makes receipts and answers from durable decisions, so that the writer does not wait for it",
 };

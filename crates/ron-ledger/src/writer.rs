@@ -298,32 +298,18 @@ impl Writer {
     }
 }
 
+/// Stops after the writer (one stage later), so that nothing decided stays unanswered.
 fn run_answers(ctx: &ThreadCtx, answers: &Receiver<Decided>, shared: &Shared) {
     loop {
         match answers.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
             Recv::Item(decided) => answer(shared, decided),
             Recv::Timeout => {}
-            Recv::Shutdown if !drained(answers, shared) => {}
             Recv::Shutdown | Recv::Closed => break,
         }
     }
-}
-
-/// Answers what is left. The writer stops in the same stage, so this waits until it has dropped its end.
-fn drained(answers: &Receiver<Decided>, shared: &Shared) -> bool {
-    let mut quiet = 0;
-    let (_trigger, never) = ron_kernel::Shutdown::pair();
-    while quiet < 2 {
-        match answers.recv(&never, Deadline::within(Duration::from_millis(20))) {
-            Recv::Item(decided) => {
-                quiet = 0;
-                answer(shared, decided);
-            }
-            Recv::Timeout => quiet += 1,
-            Recv::Shutdown | Recv::Closed => break,
-        }
+    while let Some(decided) = answers.try_recv() {
+        answer(shared, decided);
     }
-    true
 }
 
 fn answer(shared: &Shared, decided: Decided) {

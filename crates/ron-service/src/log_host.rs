@@ -99,6 +99,7 @@ fn serve_checkpoint(host: &LogHost, _: &Request) -> Result<Response, Problem> {
     Ok(Response::text(200, text.to_string()).cache("no-cache"))
 }
 
+#[allow(clippy::unnecessary_wraps)] // the shape of a handler
 fn serve_vkey(host: &LogHost, _: &Request) -> Result<Response, Problem> {
     Ok(Response::text(200, format!("{}\n", host.vkey)).cache("public, max-age=60"))
 }
@@ -209,6 +210,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 impl CheckpointRoom {
     /// Exports `<metric>_checkpoint_age_seconds` and `checkpoint_late_total`.
+    #[allow(clippy::too_many_arguments)] // each is used as it is, a struct would only rename them
     pub fn new(
         checkpointer: Checkpointer,
         signer: Arc<dyn NoteSigner>,

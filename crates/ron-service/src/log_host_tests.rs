@@ -251,7 +251,7 @@ fn pacing() {
             pacer.look(uncovered, now_ms, &plan),
             wanted,
             "{uncovered} at {now_ms}"
-        )
+        );
     };
     check(0, 0, Look::Nothing);
     check(0, 60_000, Look::Nothing);

@@ -369,7 +369,9 @@ mod tests {
             process: "test",
             format: Format::Json,
             level: handle.0.clone(),
-            write: move |_: &[u8]| drop(count.fetch_add(1, Ordering::Relaxed)),
+            write: move |_: &[u8]| {
+                count.fetch_add(1, Ordering::Relaxed);
+            },
         };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
             tracing::debug!(event = "quiet");

@@ -141,17 +141,14 @@ fn load(table: &'static Table, matches: &ArgMatches) -> Result<Config, Vec<Confi
     let env = |name: &str| std::env::var(name).ok();
     let mut flags = Vec::new();
     for pair in matches.get_many::<String>("set").into_iter().flatten() {
-        match pair.split_once('=') {
-            Some((key, value)) => flags.push((key.trim().to_owned(), value.to_owned())),
-            None => {
-                let why = "must be written KEY=VALUE".to_owned();
-                return Err(vec![ConfigProblem {
-                    origin: Origin::Flag,
-                    key: format!("--set {pair}"),
-                    why,
-                }]);
-            }
-        }
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(vec![ConfigProblem {
+                origin: Origin::Flag,
+                key: format!("--set {pair}"),
+                why: "must be written KEY=VALUE".to_owned(),
+            }]);
+        };
+        flags.push((key.trim().to_owned(), value.to_owned()));
     }
     let path = matches.get_one::<PathBuf>("config");
     load_checked(

@@ -17,6 +17,8 @@
 //!
 //! File and wire formats: `docs/formats/tlog.md`.
 
+#![allow(clippy::needless_for_each, clippy::type_complexity)] // visitors are told in full where they are taken
+
 pub mod append;
 pub mod checkpoint;
 pub mod note;

@@ -121,7 +121,7 @@ fn range_hash<R: HashReader>(reader: &R, start: u64, end: u64) -> Result<Hash, R
     let mut edge = Vec::new();
     let mut at = start;
     while at < end {
-        let level = 63 - (end - at).leading_zeros();
+        let level = (end - at).ilog2();
         edge.push(reader.node(level, at >> level)?);
         at += 1 << level;
     }
@@ -135,7 +135,7 @@ pub fn root_at<R: HashReader>(reader: &R, size: u64) -> Result<Hash, R::Error> {
 
 /// The largest power of two smaller than `n` (`n >= 2`).
 fn split(n: u64) -> u64 {
-    1 << (63 - (n - 1).leading_zeros())
+    1 << (n - 1).ilog2()
 }
 
 /// Inclusion proof of leaf `index` in the tree of `size` leaves, from the leaf's sibling up.

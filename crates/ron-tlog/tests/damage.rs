@@ -164,7 +164,7 @@ fn missing_exchanged_and_foreign_files_are_found() {
         assert_eq!(refused(&disk).index, index, "verify: {what}");
         match (open(&disk), open_index) {
             (Err(OpenError::Damaged { index, .. }), Some(wanted)) => {
-                assert_eq!(index, wanted, "open: {what}")
+                assert_eq!(index, wanted, "open: {what}");
             }
             (Err(OpenError::Checkpoint(_)), None) => {}
             (other, _) => panic!("open: {what}: {other:?}"),

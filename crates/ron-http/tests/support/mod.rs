@@ -268,7 +268,7 @@ impl Client {
     }
 
     fn fill(&mut self) -> bool {
-        let mut piece = [0; 65536];
+        let mut piece = vec![0; 65536];
         match self.stream.read(&mut piece) {
             Ok(0) => false,
             Ok(count) => {

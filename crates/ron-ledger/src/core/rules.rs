@@ -98,7 +98,8 @@ impl Step<'_> {
                 amount_minor,
                 ..
             } => self.capture(*hold, to, amount_minor.0),
-            Entry::Release { hold, .. } | Entry::Expire { hold } => self.end_hold(*hold),
+            Entry::Release { hold, .. } => self.end_hold(*hold),
+            Entry::Expire { hold } => self.expire(*hold),
             Entry::Freeze { account, .. } => self.set_frozen(account, true),
             Entry::Unfreeze { account, .. } => self.set_frozen(account, false),
             Entry::Abandon { .. } => no(RefusalCode::Abandoned),
@@ -262,6 +263,14 @@ impl Step<'_> {
         let left = (remaining > 0).then_some(HoldRow { remaining, ..hold });
         self.top().holds.insert(id.seq(), left);
         Ok(Verdict::Done(Some(effect)))
+    }
+
+    fn expire(&mut self, id: TxId) -> Rule<Verdict> {
+        let ts = self.ts;
+        if self.hold(id).is_some_and(|h| h.expires_at > ts) {
+            return no(RefusalCode::HoldNotFound);
+        }
+        self.end_hold(id)
     }
 
     fn end_hold(&mut self, id: TxId) -> Rule<Verdict> {

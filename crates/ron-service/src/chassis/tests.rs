@@ -71,7 +71,9 @@ fn start(
         chassis.on_reload(hook);
     }
     let drained = drained.clone();
-    chassis.on_drained(move || drop(drained.fetch_add(1, Ordering::SeqCst)));
+    chassis.on_drained(move || {
+        drained.fetch_add(1, Ordering::SeqCst);
+    });
     let info = ApiInfo {
         title: "svc-sample",
         version: "0",

@@ -275,7 +275,7 @@ impl Loader {
             }
             match value.get_ref() {
                 DeValue::Table(inner) if self.is_group(&full) || !inner.is_empty() => {
-                    self.walk(&full, inner, at)
+                    self.walk(&full, inner, at);
                 }
                 _ => {
                     let near = nearest(&self.rows, &full);
