@@ -12,10 +12,16 @@ use ron_tests::workspace;
 fn tables() -> [(&'static Table, &'static Topology); 6] {
     [
         (&ron_kms::config::TABLE, &ron_kms::topology::TOPOLOGY),
-        (&svc_passport::config::TABLE, &svc_passport::topology::TOPOLOGY),
+        (
+            &svc_passport::config::TABLE,
+            &svc_passport::topology::TOPOLOGY,
+        ),
         (&ron_ledger::config::TABLE, &ron_ledger::topology::TOPOLOGY),
         (&svc_wallet::config::TABLE, &svc_wallet::topology::TOPOLOGY),
-        (&svc_rewarder::config::TABLE, &svc_rewarder::topology::TOPOLOGY),
+        (
+            &svc_rewarder::config::TABLE,
+            &svc_rewarder::topology::TOPOLOGY,
+        ),
         (&svc_admin::config::TABLE, &svc_admin::topology::TOPOLOGY),
     ]
 }
@@ -37,7 +43,10 @@ fn compare(name: &str, text: &str) {
 #[test]
 fn configuration_pages_are_what_the_tables_say() {
     for (table, _) in tables() {
-        compare(&format!("config/{}.md", table.service), &render_markdown(table));
+        compare(
+            &format!("config/{}.md", table.service),
+            &render_markdown(table),
+        );
     }
 }
 
@@ -48,7 +57,12 @@ fn the_topology_page_is_what_the_tables_say() {
         text.push_str(&topology.to_markdown());
         text.push('\n');
         let faults = topology_faults(topology);
-        assert!(faults.is_empty(), "{}: {}", topology.service, faults.join("; "));
+        assert!(
+            faults.is_empty(),
+            "{}: {}",
+            topology.service,
+            faults.join("; ")
+        );
     }
     compare("topology.md", &text);
 }

@@ -66,16 +66,31 @@ fn sources(under: &[&str]) -> Vec<Source> {
             .filter_map(|mark| whole.find(mark))
             .min()
             .unwrap_or(whole.len());
-        let name = path.strip_prefix(root()).expect("under the root").display().to_string();
-        let is_test = name.ends_with("tests.rs") || name.contains("/tests/") || name.contains("/examples/");
-        let code = if is_test { String::new() } else { strip_comments(&whole[..cut]) };
-        Source { path: name, code, whole }
+        let name = path
+            .strip_prefix(root())
+            .expect("under the root")
+            .display()
+            .to_string();
+        let is_test =
+            name.ends_with("tests.rs") || name.contains("/tests/") || name.contains("/examples/");
+        let code = if is_test {
+            String::new()
+        } else {
+            strip_comments(&whole[..cut])
+        };
+        Source {
+            path: name,
+            code,
+            whole,
+        }
     };
     files.iter().map(read).collect()
 }
 
 fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
     for entry in entries.flatten() {
         let path = entry.path();
         let name = entry.file_name();
@@ -99,7 +114,11 @@ fn strip_comments(text: &str) -> String {
 }
 
 fn report(rule: &str, why: &str, found: &[String]) {
-    assert!(found.is_empty(), "{rule}\nwhy: {why}\n  {}\n", found.join("\n  "));
+    assert!(
+        found.is_empty(),
+        "{rule}\nwhy: {why}\n  {}\n",
+        found.join("\n  ")
+    );
 }
 
 /// Places where `word` stands in the code of files that `watch` accepts.
@@ -120,11 +139,18 @@ fn dependencies_point_down_only() {
     let storey: BTreeMap<_, _> = STOREYS.iter().copied().collect();
     let mut wrong = Vec::new();
     for (name, level) in STOREYS {
-        let text = fs::read_to_string(root().join(format!("crates/{name}/Cargo.toml"))).expect("manifest");
+        let text =
+            fs::read_to_string(root().join(format!("crates/{name}/Cargo.toml"))).expect("manifest");
         let normal = text.split("[dev-dependencies]").next().unwrap_or("");
         for (other, other_level) in &storey {
-            if normal.lines().any(|l| l.starts_with(&format!("{other}.workspace"))) && other_level >= level {
-                wrong.push(format!("{name} (storey {level}) depends on {other} (storey {other_level})"));
+            if normal
+                .lines()
+                .any(|l| l.starts_with(&format!("{other}.workspace")))
+                && other_level >= level
+            {
+                wrong.push(format!(
+                    "{name} (storey {level}) depends on {other} (storey {other_level})"
+                ));
             }
         }
     }
@@ -171,12 +197,25 @@ fn pure_rooms_stay_pure() {
         let tlog = ["tree", "note", "checkpoint", "tile", "proof"];
         s.path.contains("/src/core/")
             || s.path.contains("/src/calculus/")
-            || tlog.iter().any(|m| s.path.contains(&format!("ron-tlog/src/{m}")))
+            || tlog
+                .iter()
+                .any(|m| s.path.contains(&format!("ron-tlog/src/{m}")))
             || s.krate() == "ron-proto"
     };
-    assert!(all.iter().filter(|s| pure(s)).count() > 10, "the pure rooms were not found");
+    assert!(
+        all.iter().filter(|s| pure(s)).count() > 10,
+        "the pure rooms were not found"
+    );
     for word in [
-        "ron_kernel", "ron_http", "ron_service", "std::fs", "std::net", "std::thread", "std::env", "HashMap", "HashSet",
+        "ron_kernel",
+        "ron_http",
+        "ron_service",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::env",
+        "HashMap",
+        "HashSet",
     ] {
         report(
             &format!("`{word}` in a pure room"),
@@ -193,20 +232,34 @@ fn pure_rooms_stay_pure() {
                 || s.path.contains("ron-proto/src/ledger")
                 || s.path.contains("ron-proto/src/wallet")
         };
-        report("a float near money", "amounts are exact", &places(&all, word, money));
+        report(
+            "a float near money",
+            "amounts are exact",
+            &places(&all, word, money),
+        );
     }
 }
 
 #[test]
 fn nothing_is_left_for_later() {
     let all = sources(&["crates", "bin", "benches", "tests"]);
-    for word in [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("dbg", "!(")] {
-        report(&format!("`{word}`"), "what is not built is not there", &places(&all, word, |_| true));
+    for word in [
+        concat!("to", "do!("),
+        concat!("unimple", "mented!("),
+        concat!("dbg", "!("),
+    ] {
+        report(
+            &format!("`{word}`"),
+            "what is not built is not there",
+            &places(&all, word, |_| true),
+        );
     }
     report(
         "`.unwrap()` outside tests",
         "an impossible case is proven by its `expect`, a possible one is an error",
-        &places(&all, ".unwrap()", |s| !s.path.starts_with("tests/") && !s.path.starts_with("benches/")),
+        &places(&all, ".unwrap()", |s| {
+            !s.path.starts_with("tests/") && !s.path.starts_with("benches/")
+        }),
     );
 }
 
@@ -217,7 +270,11 @@ fn every_file_says_what_it_is_for() {
         .filter(|s| !s.whole.starts_with("//!"))
         .map(|s| s.path)
         .collect();
-    report("a file without a `//!` line at its top", "a reader should guess the file from the symptom", &missing);
+    report(
+        "a file without a `//!` line at its top",
+        "a reader should guess the file from the symptom",
+        &missing,
+    );
 }
 
 #[test]
@@ -230,10 +287,17 @@ fn files_and_functions_stay_small() {
             long.push(format!("{}: {lines} lines", s.path));
         }
         if s.path.starts_with("bin/") && s.path.ends_with("/main.rs") && lines > MAIN_LINES_MAX {
-            long.push(format!("{}: {lines} lines, main files have at most {MAIN_LINES_MAX}", s.path));
+            long.push(format!(
+                "{}: {lines} lines, main files have at most {MAIN_LINES_MAX}",
+                s.path
+            ));
         }
     }
-    report(&format!("files over {FILE_LINES_MAX} lines"), "split them by what they are about", &long);
+    report(
+        &format!("files over {FILE_LINES_MAX} lines"),
+        "split them by what they are about",
+        &long,
+    );
     let functions: Vec<_> = all.iter().flat_map(long_functions).collect();
     assert!(
         functions.len() <= LONG_FUNCTIONS_MAX,
@@ -250,9 +314,16 @@ fn long_functions(source: &Source) -> Vec<String> {
     for (start, line) in lines.iter().enumerate() {
         let body = line.trim_start();
         let indent = line.len() - body.len();
-        let is_fn = ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "const fn ", "pub const fn "]
-            .iter()
-            .any(|p| body.starts_with(p));
+        let is_fn = [
+            "fn ",
+            "pub fn ",
+            "pub(crate) fn ",
+            "pub(super) fn ",
+            "const fn ",
+            "pub const fn ",
+        ]
+        .iter()
+        .any(|p| body.starts_with(p));
         if !is_fn {
             continue;
         }
@@ -270,11 +341,21 @@ fn long_functions(source: &Source) -> Vec<String> {
 #[test]
 fn no_async_runtime_is_in_the_tree() {
     let out = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--all-features", "--locked"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--all-features",
+            "--locked",
+        ])
         .current_dir(root())
         .output()
         .expect("cargo runs");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     let meta: Value = serde_json::from_slice(&out.stdout).expect("cargo metadata is JSON");
     let names: BTreeSet<&str> = meta["packages"]
         .as_array()
@@ -284,17 +365,37 @@ fn no_async_runtime_is_in_the_tree() {
         .collect();
     assert!(names.contains("ron-kernel"), "the metadata is not ours");
     let forbidden = [
-        "tokio", "async-std", "smol", "async-executor", "async-io", "futures-executor", "postgres", "hyper",
-        "monoio", "glommio", "may", "tiny_http", "actix-rt",
+        "tokio",
+        "async-std",
+        "smol",
+        "async-executor",
+        "async-io",
+        "futures-executor",
+        "postgres",
+        "hyper",
+        "monoio",
+        "glommio",
+        "may",
+        "tiny_http",
+        "actix-rt",
     ];
-    let found: Vec<_> = forbidden.iter().filter(|f| names.contains(**f)).map(ToString::to_string).collect();
-    report("an async runtime in the tree", "every thread here is a named thread that drains", &found);
+    let found: Vec<_> = forbidden
+        .iter()
+        .filter(|f| names.contains(**f))
+        .map(ToString::to_string)
+        .collect();
+    report(
+        "an async runtime in the tree",
+        "every thread here is a named thread that drains",
+        &found,
+    );
 }
 
 #[test]
 fn every_dependency_has_its_line() {
     let table = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
-    let reasons = fs::read_to_string(root().join("docs/adr/dependencies.md")).expect("docs/adr/dependencies.md");
+    let reasons = fs::read_to_string(root().join("docs/adr/dependencies.md"))
+        .expect("docs/adr/dependencies.md");
     let section = table.split("[workspace.dependencies]").nth(1).unwrap_or("");
     let section = section.split("\n[").next().unwrap_or("");
     let missing: Vec<_> = section
@@ -304,12 +405,19 @@ fn every_dependency_has_its_line() {
         .filter(|name| !reasons.contains(&format!("`{name}`")))
         .map(ToOwned::to_owned)
         .collect();
-    report("a dependency without its line in docs/adr/dependencies.md", "each has a reason and a keeper", &missing);
+    report(
+        "a dependency without its line in docs/adr/dependencies.md",
+        "each has a reason and a keeper",
+        &missing,
+    );
 }
 
 #[test]
 fn the_project_speaks_of_itself_alone() {
-    let out = Command::new("git").args(["ls-files"]).current_dir(root()).output();
+    let out = Command::new("git")
+        .args(["ls-files"])
+        .current_dir(root())
+        .output();
     let Ok(out) = out else { return };
     let words = [
         concat!("/wo", "rk/"),
@@ -320,12 +428,18 @@ fn the_project_speaks_of_itself_alone() {
     ];
     let mut found = Vec::new();
     for name in String::from_utf8_lossy(&out.stdout).lines() {
-        let Ok(text) = fs::read_to_string(root().join(name)) else { continue };
+        let Ok(text) = fs::read_to_string(root().join(name)) else {
+            continue;
+        };
         for (n, line) in text.lines().enumerate() {
             if words.iter().any(|w| line.contains(w)) {
                 found.push(format!("{name}:{}", n + 1));
             }
         }
     }
-    report("words about places and people outside the project", "the text must make sense to a stranger", &found);
+    report(
+        "words about places and people outside the project",
+        "the text must make sense to a stranger",
+        &found,
+    );
 }

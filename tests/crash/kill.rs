@@ -13,7 +13,10 @@ use ron_tests::{Fleet, ok, ron_binary};
 
 /// Kill rounds; `RON_KILL_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
-    std::env::var("RON_KILL_ROUNDS").ok().and_then(|v| v.parse().ok()).unwrap_or(50)
+    std::env::var("RON_KILL_ROUNDS")
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(50)
 }
 
 /// Small, seeded, printed.
@@ -31,7 +34,13 @@ impl Rng {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     let seed = std::env::var("RON_SEED").ok().and_then(|v| v.parse().ok());
-    let seed = seed.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1);
+    let seed = seed.unwrap_or_else(|| {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_nanos() as u64
+            | 1
+    });
     println!("seed {seed} (RON_SEED={seed} repeats the moments)");
     let mut rng = Rng(seed);
     let mut fleet = Fleet::start();
@@ -52,16 +61,32 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
         let dir = fleet.keep_dir();
         fleet = Fleet::start_in(dir);
     }
-    println!("{} acknowledged receipts over {} kills", journal.len(), rounds());
+    println!(
+        "{} acknowledged receipts over {} kills",
+        journal.len(),
+        rounds()
+    );
     let wallet = fleet.wallet();
     for (key, receipt) in &journal {
         let found = wallet.tx(receipt.txid, Deadline::within(Duration::from_secs(5)));
-        assert_eq!(found.as_ref(), Ok(receipt), "{key}: an acknowledged receipt is missing or differs");
+        assert_eq!(
+            found.as_ref(),
+            Ok(receipt),
+            "{key}: an acknowledged receipt is missing or differs"
+        );
     }
     let paid = ok(&fleet.ron(&["demo", "--json"]));
     assert_eq!(paid.lines().count(), 5, "{paid}");
-    assert_eq!(ok(&fleet.ron(&["demo", "--json"])), paid, "nothing more is paid");
-    for check in [["audit", "verify"], ["ledger", "verify"], ["rewarder", "verify"]] {
+    assert_eq!(
+        ok(&fleet.ron(&["demo", "--json"])),
+        paid,
+        "nothing more is paid"
+    );
+    for check in [
+        ["audit", "verify"],
+        ["ledger", "verify"],
+        ["rewarder", "verify"],
+    ] {
         ok(&fleet.ron(&check));
     }
 }
@@ -81,7 +106,11 @@ fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Vec<(Stri
             amount_minor: ron_proto::Amount(1),
             memo: None,
         };
-        let answer = wallet.issue(&key.parse().unwrap(), &request, Deadline::within(Duration::from_secs(2)));
+        let answer = wallet.issue(
+            &key.parse().unwrap(),
+            &request,
+            Deadline::within(Duration::from_secs(2)),
+        );
         if let Ok(receipt) = answer {
             journal.push((key, receipt));
         }

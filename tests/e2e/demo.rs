@@ -22,7 +22,11 @@ fn five_epochs_are_paid_once_and_everything_verifies() {
     let elsewhere = tempfile::tempdir().unwrap();
     let copy = elsewhere.path().join("copy");
     copy_tree(fleet.dir(), &copy);
-    for check in [["audit", "verify"], ["ledger", "verify"], ["rewarder", "verify"]] {
+    for check in [
+        ["audit", "verify"],
+        ["ledger", "verify"],
+        ["rewarder", "verify"],
+    ] {
         ok(&ron_on(&copy, &check));
     }
     tampered(&copy);
@@ -38,7 +42,13 @@ fn recomputed(fleet: &Fleet) {
             .arg(workspace().join(format!("examples/rocketpool/interval-{name}.csv")))
             .arg("--policy")
             .arg(fleet.dir().join("policy/reward.json"))
-            .args(["--tenant", "default", "--epoch", &format!("rocketpool:{name}"), "--run-dir"])
+            .args([
+                "--tenant",
+                "default",
+                "--epoch",
+                &format!("rocketpool:{name}"),
+                "--run-dir",
+            ])
             .arg(runs.join(format!("epoch-rocketpool:{name}")))
             .output()
             .unwrap();
@@ -48,7 +58,10 @@ fn recomputed(fleet: &Fleet) {
 
 /// One flipped byte anywhere in a log's entries makes its check fail.
 fn tampered(copy: &Path) {
-    for (log, check) in [("ron-kms/data/audit", "audit"), ("ron-ledger/data/log", "ledger")] {
+    for (log, check) in [
+        ("ron-kms/data/audit", "audit"),
+        ("ron-ledger/data/log", "ledger"),
+    ] {
         let file = largest(&copy.join(log));
         let good = std::fs::read(&file).unwrap();
         let mut bad = good.clone();
@@ -58,7 +71,10 @@ fn tampered(copy: &Path) {
         let out = ron_on(copy, &[check, "verify"]);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(!out.status.success(), "{check}: a changed byte went unseen");
-        assert!(said.chars().any(|c| c.is_ascii_digit()), "{check} names the place: {said}");
+        assert!(
+            said.chars().any(|c| c.is_ascii_digit()),
+            "{check} names the place: {said}"
+        );
         std::fs::write(&file, &good).unwrap();
         ok(&ron_on(copy, &[check, "verify"]));
     }

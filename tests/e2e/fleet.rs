@@ -7,7 +7,14 @@ use std::process::{Command, Stdio};
 
 use ron_tests::{Fleet, json, ron_on};
 
-const SERVICES: [&str; 6] = ["ron-kms", "svc-passport", "ron-ledger", "svc-wallet", "svc-rewarder", "svc-admin"];
+const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
 
 #[test]
 fn every_service_tells_its_state_and_its_threads_are_what_it_says() {
@@ -17,15 +24,28 @@ fn every_service_tells_its_state_and_its_threads_are_what_it_says() {
     for service in SERVICES {
         let health = fleet.health(service);
         assert_eq!(fleet.get(&format!("{health}/healthz"), None).status, 200);
-        assert_eq!(json(&fleet.get(&format!("{health}/readyz"), None), 200)["ready"], true, "{service}");
+        assert_eq!(
+            json(&fleet.get(&format!("{health}/readyz"), None), 200)["ready"],
+            true,
+            "{service}"
+        );
         let status = json(&fleet.get(&format!("{health}/api/v1/status"), None), 200);
         assert_eq!(status["service"], service);
-        let openapi = json(&fleet.get(&format!("{}/openapi.json", fleet.api(service)), None), 200);
-        assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"), "{service}");
+        let openapi = json(
+            &fleet.get(&format!("{}/openapi.json", fleet.api(service)), None),
+            200,
+        );
+        assert!(
+            openapi["openapi"].as_str().unwrap().starts_with("3.1"),
+            "{service}"
+        );
         promtool(&fleet, service);
         let topology = json(&fleet.get(&format!("{health}/api/v1/topology"), None), 200);
         for thread in topology["threads"].as_array().unwrap() {
-            let (name, count) = (thread["name"].as_str().unwrap(), thread["count"].as_u64().unwrap());
+            let (name, count) = (
+                thread["name"].as_str().unwrap(),
+                thread["count"].as_u64().unwrap(),
+            );
             if name.ends_with('-') {
                 told.extend((0..count).map(|i| format!("{name}{i}")));
             } else {
@@ -34,10 +54,18 @@ fn every_service_tells_its_state_and_its_threads_are_what_it_says() {
         }
     }
     let tasks = std::fs::read_dir(format!("/proc/{}/task", fleet.pid())).unwrap();
-    let comm = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
-    let running: BTreeSet<String> = tasks.flatten().map(comm).map(|c| c.trim().to_owned()).collect();
+    let comm =
+        |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
+    let running: BTreeSet<String> = tasks
+        .flatten()
+        .map(comm)
+        .map(|c| c.trim().to_owned())
+        .collect();
     let prefixes = ["kms-", "pass-", "led-", "wal-", "rew-", "adm-"];
-    let ours: BTreeSet<String> = running.into_iter().filter(|n| prefixes.iter().any(|p| n.starts_with(p))).collect();
+    let ours: BTreeSet<String> = running
+        .into_iter()
+        .filter(|n| prefixes.iter().any(|p| n.starts_with(p)))
+        .collect();
     assert_eq!(ours, told, "threads in /proc against the topology tables");
 }
 
@@ -52,10 +80,19 @@ fn promtool(fleet: &Fleet, service: &str) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("promtool is installed by scripts/setup.sh");
-    child.stdin.take().unwrap().write_all(&metrics.body).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&metrics.body)
+        .unwrap();
     let out = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "promtool on {service}: {said}{}", String::from_utf8_lossy(&out.stdout));
+    assert!(
+        out.status.success(),
+        "promtool on {service}: {said}{}",
+        String::from_utf8_lossy(&out.stdout)
+    );
 }
 
 #[test]
@@ -64,7 +101,10 @@ fn a_second_fleet_on_the_same_directory_is_refused_clearly() {
     let out = ron_on(fleet.dir(), &["up", "--base-port", "0"]);
     let said = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(2), "{said}");
-    assert!(said.contains("in use") || said.contains("another process"), "{said}");
+    assert!(
+        said.contains("in use") || said.contains("another process"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -90,7 +130,10 @@ fn the_console_shows_the_fleet_in_a_real_browser() {
     let fleet = Fleet::start();
     fleet.token("svc-wallet", None);
     let browser = ron_tests::workspace().join("tests/browser");
-    assert!(browser.join("node_modules").exists(), "run scripts/setup.sh");
+    assert!(
+        browser.join("node_modules").exists(),
+        "run scripts/setup.sh"
+    );
     let artifacts = ron_tests::workspace().join("target/test-artifacts");
     std::fs::create_dir_all(&artifacts).unwrap();
     let shot = artifacts.join("admin.png");
@@ -102,5 +145,8 @@ fn the_console_shows_the_fleet_in_a_real_browser() {
         .output()
         .expect("node is installed by scripts/setup.sh");
     ron_tests::ok(&out);
-    assert!(std::fs::metadata(&shot).unwrap().len() > 10_000, "a screenshot is kept");
+    assert!(
+        std::fs::metadata(&shot).unwrap().len() > 10_000,
+        "a screenshot is kept"
+    );
 }

@@ -23,7 +23,10 @@ const START: Duration = Duration::from_secs(60);
 /// The `ron` binary of the profile that the tests were built with.
 pub fn ron_binary() -> PathBuf {
     let exe = std::env::current_exe().expect("a running test has a path");
-    let profile = exe.parent().and_then(Path::parent).expect("target/<profile>/deps");
+    let profile = exe
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/<profile>/deps");
     let ron = profile.join("ron");
     assert!(
         ron.exists(),
@@ -35,14 +38,21 @@ pub fn ron_binary() -> PathBuf {
 
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("in the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("in the workspace")
+        .to_owned()
 }
 
 /// The Python of the tests (scripts/setup.sh makes it).
 pub fn python() -> PathBuf {
     let set = std::env::var_os("RON_TEST_PYTHON").map(PathBuf::from);
     let python = set.unwrap_or_else(|| workspace().join("target/test-venv/bin/python"));
-    assert!(python.exists(), "{} is missing: run scripts/setup.sh", python.display());
+    assert!(
+        python.exists(),
+        "{} is missing: run scripts/setup.sh",
+        python.display()
+    );
     python
 }
 
@@ -58,7 +68,9 @@ pub struct Fleet {
 impl Fleet {
     /// Starts one in a new data directory.
     pub fn start() -> Self {
-        Self::start_in(Arc::new(tempfile::tempdir().expect("a temporary directory")))
+        Self::start_in(Arc::new(
+            tempfile::tempdir().expect("a temporary directory"),
+        ))
     }
 
     /// Starts one in a data directory that may have been used before.
@@ -115,7 +127,10 @@ impl Fleet {
     fn url(&self, service: &str, port: &str) -> String {
         let services = self.endpoints["services"].as_array().expect("a list");
         let found = services.iter().find(|s| s["service"] == service);
-        found.and_then(|s| s[port].as_str()).expect("a known service").to_owned()
+        found
+            .and_then(|s| s[port].as_str())
+            .expect("a known service")
+            .to_owned()
     }
 
     /// `ron <args> --data-dir <dir>`; its output.
@@ -130,8 +145,15 @@ impl Fleet {
             args.extend(["--scope", scope]);
         }
         let out = self.ron(&args);
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).expect("text").trim().to_owned()
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        String::from_utf8(out.stdout)
+            .expect("text")
+            .trim()
+            .to_owned()
     }
 
     /// GET, any status.
@@ -140,12 +162,25 @@ impl Fleet {
     }
 
     /// POST of JSON, any status.
-    pub fn post(&self, url: &str, token: Option<&str>, body: &str, headers: &[(&str, &str)]) -> Reply {
+    pub fn post(
+        &self,
+        url: &str,
+        token: Option<&str>,
+        body: &str,
+        headers: &[(&str, &str)],
+    ) -> Reply {
         self.send(Method::POST, url, token, Some(body), headers)
     }
 
     /// One call, not retried.
-    pub fn send(&self, method: Method, url: &str, token: Option<&str>, body: Option<&str>, more: &[(&str, &str)]) -> Reply {
+    pub fn send(
+        &self,
+        method: Method,
+        url: &str,
+        token: Option<&str>,
+        body: Option<&str>,
+        more: &[(&str, &str)],
+    ) -> Reply {
         let bearer = token.map(|t| format!("Bearer {t}"));
         let mut headers = more.to_vec();
         if let Some(bearer) = &bearer {
@@ -167,7 +202,11 @@ impl Fleet {
     /// A typed client of the wallet.
     pub fn wallet(&self) -> WalletClient {
         let token = self.token("svc-wallet", None);
-        WalletClient::new(&self.api("svc-wallet"), Credential::bearer(&token), self.http.clone())
+        WalletClient::new(
+            &self.api("svc-wallet"),
+            Credential::bearer(&token),
+            self.http.clone(),
+        )
     }
 
     /// The value of a metric line such as `x_total{a="b"}`, 0 when it is not there.
@@ -186,7 +225,9 @@ impl Fleet {
 
     /// SIGTERM; the exit code.
     pub fn stop(&mut self) -> Option<i32> {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let _ = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
         self.child.wait().expect("it ends").code()
     }
 }
@@ -209,7 +250,12 @@ fn spawn_up(dir: &Path) -> Child {
 
 /// `ron <args> --data-dir <dir>`; its output.
 pub fn ron_on(dir: &Path, args: &[&str]) -> Output {
-    Command::new(ron_binary()).args(args).arg("--data-dir").arg(dir).output().expect("ron runs")
+    Command::new(ron_binary())
+        .args(args)
+        .arg("--data-dir")
+        .arg(dir)
+        .output()
+        .expect("ron runs")
 }
 
 /// Output of a command that must succeed.
@@ -233,6 +279,11 @@ pub fn json(reply: &Reply, status: u16) -> Value {
 
 /// Copies a directory tree.
 pub fn copy_tree(from: &Path, to: &Path) {
-    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    let status = Command::new("cp")
+        .arg("-a")
+        .arg(from)
+        .arg(to)
+        .status()
+        .expect("cp runs");
     assert!(status.success());
 }

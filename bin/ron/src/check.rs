@@ -121,9 +121,16 @@ pub fn rewarder(args: RewarderArgs) -> Result<(), String> {
 }
 
 impl LogPlace {
-    fn resolve(&self, below: &str, key: impl Fn(verifiers::Verifiers) -> String) -> Result<(PathBuf, String), String> {
+    fn resolve(
+        &self,
+        below: &str,
+        key: impl Fn(verifiers::Verifiers) -> String,
+    ) -> Result<(PathBuf, String), String> {
         let layout = Layout::new(self.data_dir.as_deref())?;
-        let dir = self.log_dir.clone().unwrap_or_else(|| layout.root.join(below));
+        let dir = self
+            .log_dir
+            .clone()
+            .unwrap_or_else(|| layout.root.join(below));
         let vkey = match &self.vkey {
             Some(vkey) => vkey.clone(),
             None => key(verifiers::read(&layout)?),
@@ -135,13 +142,14 @@ impl LogPlace {
 impl RunKeys {
     fn pins(&self, layout: &Layout) -> Result<Pins, String> {
         let kept = verifiers::read(layout);
-        let one = |given: &Option<String>, kept: Result<String, String>| -> Result<KeyRing, String> {
-            let text = match given {
-                Some(text) => text.clone(),
-                None => kept?,
+        let one =
+            |given: &Option<String>, kept: Result<String, String>| -> Result<KeyRing, String> {
+                let text = match given {
+                    Some(text) => text.clone(),
+                    None => kept?,
+                };
+                Ok(KeyRing::new(vec![text.parse::<PinnedKey>()?]))
             };
-            Ok(KeyRing::new(vec![text.parse::<PinnedKey>()?]))
-        };
         Ok(Pins {
             policy: one(&self.policy_key, kept.clone().map(|k| k.policy_public_key))?,
             manifest: one(&self.manifest_key, kept.map(|k| k.manifest_public_key))?,
@@ -151,13 +159,19 @@ impl RunKeys {
 
 /// The keys of `verifiers.json`.
 pub fn kept_pins(layout: &Layout) -> Result<Pins, String> {
-    RunKeys { data_dir: None, policy_key: None, manifest_key: None }.pins(layout)
+    RunKeys {
+        data_dir: None,
+        policy_key: None,
+        manifest_key: None,
+    }
+    .pins(layout)
 }
 
 /// Verdict on a KMS audit log.
 pub fn audit_dir(dir: &Path, vkey: &str) -> Result<String, String> {
     let bar = bar("audit log");
-    let result = ron_kms::audit::verify::verify_dir(dir, vkey, &mut |done, total| show(&bar, done, total));
+    let result =
+        ron_kms::audit::verify::verify_dir(dir, vkey, &mut |done, total| show(&bar, done, total));
     bar.finish_and_clear();
     let report = result.map_err(|e| format!("audit log {}: {e}", dir.display()))?;
     let signatures: u64 = report.keys.values().map(|k| k.signatures).sum();
@@ -173,7 +187,8 @@ pub fn audit_dir(dir: &Path, vkey: &str) -> Result<String, String> {
 pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
     let bar = bar("ledger");
     let vkey = VerifierKey::parse(vkey).map_err(|e| format!("the verifier key: {e}"))?;
-    let result = ron_ledger::verify::verify_dir(dir, &vkey, &mut |done, total| show(&bar, done, total));
+    let result =
+        ron_ledger::verify::verify_dir(dir, &vkey, &mut |done, total| show(&bar, done, total));
     bar.finish_and_clear();
     let report = result.map_err(|e| format!("ledger {}: {e}", dir.display()))?;
     Ok(format!(
@@ -192,7 +207,11 @@ pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
     let m = &verified.manifest;
     Ok(format!(
         "manifest verified: epoch {}, {} recipients, {} paid, {} residual, {}",
-        m.epoch_id, m.totals.recipients, m.totals.payout_minor, m.totals.residual_minor, m.commitment
+        m.epoch_id,
+        m.totals.recipients,
+        m.totals.payout_minor,
+        m.totals.residual_minor,
+        m.commitment
     ))
 }
 
@@ -200,14 +219,22 @@ pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
 pub fn run_dirs(layout: &Layout) -> Result<Vec<PathBuf>, String> {
     let runs = layout.data("svc-rewarder").join("runs");
     let list = |dir: &Path| -> Result<Vec<PathBuf>, String> {
-        let entries = std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.is_dir()).collect();
+        let entries =
+            std::fs::read_dir(dir).map_err(|e| format!("cannot read {}: {e}", dir.display()))?;
+        let mut paths: Vec<PathBuf> = entries
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.is_dir())
+            .collect();
         paths.sort();
         Ok(paths)
     };
     let mut found = Vec::new();
     for tenant in list(&runs)? {
-        let named = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("epoch-"));
+        let named = |p: &PathBuf| {
+            p.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with("epoch-"))
+        };
         found.extend(list(&tenant)?.into_iter().filter(named));
     }
     Ok(found)

@@ -21,11 +21,26 @@ use crate::{check, token, verifiers};
 
 /// The example epochs (see examples/rocketpool/README.md).
 const EPOCHS: [(&str, &[u8]); 5] = [
-    ("03", include_bytes!("../../../examples/rocketpool/interval-03.csv")),
-    ("12", include_bytes!("../../../examples/rocketpool/interval-12.csv")),
-    ("21", include_bytes!("../../../examples/rocketpool/interval-21.csv")),
-    ("30", include_bytes!("../../../examples/rocketpool/interval-30.csv")),
-    ("45", include_bytes!("../../../examples/rocketpool/interval-45.csv")),
+    (
+        "03",
+        include_bytes!("../../../examples/rocketpool/interval-03.csv"),
+    ),
+    (
+        "12",
+        include_bytes!("../../../examples/rocketpool/interval-12.csv"),
+    ),
+    (
+        "21",
+        include_bytes!("../../../examples/rocketpool/interval-21.csv"),
+    ),
+    (
+        "30",
+        include_bytes!("../../../examples/rocketpool/interval-30.csv"),
+    ),
+    (
+        "45",
+        include_bytes!("../../../examples/rocketpool/interval-45.csv"),
+    ),
 ];
 /// Longest wait for one call.
 const CALL: Duration = Duration::from_secs(20);
@@ -93,16 +108,24 @@ impl Demo {
         let http = Arc::new(HttpClient::new(ClientConfig::default()));
         let endpoints = layout.read_endpoints()?;
         let token = |audience: &'static str| {
-            let ask = TokenAsk { audience, ..TokenAsk::default() };
+            let ask = TokenAsk {
+                audience,
+                ..TokenAsk::default()
+            };
             token::fetch(layout, &http, "operator", &ask)
         };
         let wallet = Credential::bearer(&token("svc-wallet")?);
         let rewarder = Credential::bearer(&token("svc-rewarder")?);
         let path = layout.policy().join("reward.json");
-        let bytes = std::fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        let bytes =
+            std::fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         Ok(Self {
             wallet: WalletClient::new(&endpoints.of("svc-wallet")?.api, wallet, http.clone()),
-            rewarder: RewarderClient::new(&endpoints.of("svc-rewarder")?.api, rewarder, http.clone()),
+            rewarder: RewarderClient::new(
+                &endpoints.of("svc-rewarder")?.api,
+                rewarder,
+                http.clone(),
+            ),
             policy: strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))?,
             policy_hash: ContentId::of(&bytes),
         })
@@ -118,13 +141,16 @@ impl Demo {
                 memo: None,
             };
             let key = idem(&format!("demo-fund-{name}"))?;
-            self.wallet.issue(&key, &request, within()).map_err(wallet_failed)?;
+            self.wallet
+                .issue(&key, &request, within())
+                .map_err(wallet_failed)?;
         }
         Ok(())
     }
 
     fn transfer(&self) -> Result<(), String> {
-        let account = |name: &str| -> Result<Account, String> { name.parse().map_err(|e| format!("{e}")) };
+        let account =
+            |name: &str| -> Result<Account, String> { name.parse().map_err(|e| format!("{e}")) };
         let asset: Asset = self.policy.asset.clone();
         let issue = IssueMoney {
             to: account("acct:demo-alice")?,
@@ -132,7 +158,9 @@ impl Demo {
             amount_minor: Amount(1_000),
             memo: None,
         };
-        self.wallet.issue(&idem("demo-issue-1")?, &issue, within()).map_err(wallet_failed)?;
+        self.wallet
+            .issue(&idem("demo-issue-1")?, &issue, within())
+            .map_err(wallet_failed)?;
         let transfer = Transfer {
             from: account("acct:demo-alice")?,
             to: account("acct:demo-bob")?,
@@ -148,8 +176,11 @@ impl Demo {
     }
 
     fn epoch(&self, name: &str, csv: &[u8]) -> Result<Row, String> {
-        let epoch: EpochId = format!("rocketpool:{name}").parse().map_err(|e| format!("{e}"))?;
-        let sealed = svc_rewarder::inputs::import::csv(csv, ImportKind::Totals).map_err(|e| format!("epoch {name}: {e}"))?;
+        let epoch: EpochId = format!("rocketpool:{name}")
+            .parse()
+            .map_err(|e| format!("{e}"))?;
+        let sealed = svc_rewarder::inputs::import::csv(csv, ImportKind::Totals)
+            .map_err(|e| format!("epoch {name}: {e}"))?;
         let cid = sealed.info().cid;
         self.rewarder
             .put_csv(&cid, ImportKind::Totals, csv.to_vec(), within())
@@ -173,7 +204,10 @@ impl Demo {
             paid_minor: totals.payout_minor,
             residual_minor: totals.residual_minor,
             manifest: run.commitment.ok_or("a settled epoch without a manifest")?,
-            ledger_seq: run.settlement.close_seq.ok_or("a settled epoch without its ledger entry")?,
+            ledger_seq: run
+                .settlement
+                .close_seq
+                .ok_or("a settled epoch without its ledger entry")?,
         })
     }
 
@@ -183,17 +217,28 @@ impl Demo {
             match run.state {
                 RunState::Settled => return Ok(run),
                 RunState::Failed | RunState::Quarantined => {
-                    let why = run.reason.map_or_else(|| "no reason given".to_owned(), |r| format!("{}: {}", r.code, r.detail));
+                    let why = run.reason.map_or_else(
+                        || "no reason given".to_owned(),
+                        |r| format!("{}: {}", r.code, r.detail),
+                    );
                     return Err(format!("epoch {epoch} is {}: {why}", run.state.as_str()));
                 }
                 _ if end.expired() => {
-                    let why = run.reason.map_or_else(String::new, |r| format!(" ({}: {})", r.code, r.detail));
-                    return Err(format!("epoch {epoch} is still {}{why}", run.state.as_str()));
+                    let why = run
+                        .reason
+                        .map_or_else(String::new, |r| format!(" ({}: {})", r.code, r.detail));
+                    return Err(format!(
+                        "epoch {epoch} is still {}{why}",
+                        run.state.as_str()
+                    ));
                 }
                 _ => {}
             }
             pause(Duration::from_millis(20));
-            run = self.rewarder.epoch(epoch, within()).map_err(rewarder_failed)?;
+            run = self
+                .rewarder
+                .epoch(epoch, within())
+                .map_err(rewarder_failed)?;
         }
     }
 }
@@ -249,8 +294,14 @@ fn print(rows: &[Row], json: bool) -> Result<(), String> {
 
 fn checks(layout: &Layout) -> Result<(), String> {
     let keys = verifiers::read(layout)?;
-    eprintln!("{}", check::audit_dir(&layout.data("ron-kms").join("audit"), &keys.audit_vkey)?);
-    eprintln!("{}", check::ledger_dir(&layout.data("ron-ledger").join("log"), &keys.ledger_vkey)?);
+    eprintln!(
+        "{}",
+        check::audit_dir(&layout.data("ron-kms").join("audit"), &keys.audit_vkey)?
+    );
+    eprintln!(
+        "{}",
+        check::ledger_dir(&layout.data("ron-ledger").join("log"), &keys.ledger_vkey)?
+    );
     let pins = check::kept_pins(layout)?;
     for dir in check::run_dirs(layout)? {
         eprintln!("{}", check::run_dir(&dir, &pins)?);

@@ -24,12 +24,30 @@ struct Service {
 
 fn service(name: &str) -> Service {
     match name {
-        "ron-kms" => Service { table: &ron_kms::config::TABLE, start: ron_kms::start },
-        "svc-passport" => Service { table: &svc_passport::config::TABLE, start: svc_passport::start },
-        "ron-ledger" => Service { table: &ron_ledger::config::TABLE, start: ron_ledger::start },
-        "svc-wallet" => Service { table: &svc_wallet::config::TABLE, start: svc_wallet::start },
-        "svc-rewarder" => Service { table: &svc_rewarder::config::TABLE, start: svc_rewarder::start },
-        _ => Service { table: &svc_admin::config::TABLE, start: svc_admin::start },
+        "ron-kms" => Service {
+            table: &ron_kms::config::TABLE,
+            start: ron_kms::start,
+        },
+        "svc-passport" => Service {
+            table: &svc_passport::config::TABLE,
+            start: svc_passport::start,
+        },
+        "ron-ledger" => Service {
+            table: &ron_ledger::config::TABLE,
+            start: ron_ledger::start,
+        },
+        "svc-wallet" => Service {
+            table: &svc_wallet::config::TABLE,
+            start: svc_wallet::start,
+        },
+        "svc-rewarder" => Service {
+            table: &svc_rewarder::config::TABLE,
+            start: svc_rewarder::start,
+        },
+        _ => Service {
+            table: &svc_admin::config::TABLE,
+            start: svc_admin::start,
+        },
     }
 }
 
@@ -50,7 +68,10 @@ pub struct Failed {
 
 impl From<String> for Failed {
     fn from(why: String) -> Self {
-        Self { why, code: ron_kernel::exit::CONFIG }
+        Self {
+            why,
+            code: ron_kernel::exit::CONFIG,
+        }
     }
 }
 
@@ -74,7 +95,10 @@ impl Fleet {
         for (name, ports) in SERVICES.iter().zip(ports) {
             services.push(start_one(layout, name, ports, Some(&endpoints))?);
         }
-        Ok(Self { services, endpoints })
+        Ok(Self {
+            services,
+            endpoints,
+        })
     }
 
     /// Waits until every service is ready.
@@ -82,7 +106,11 @@ impl Fleet {
         let deadline = Deadline::within(READY_WITHIN);
         for service in &self.services {
             service.wait_ready(deadline).map_err(|state| {
-                format!("{} is not ready: missing {}", service.service(), state.missing.join(", "))
+                format!(
+                    "{} is not ready: missing {}",
+                    service.service(),
+                    state.missing.join(", ")
+                )
             })?;
         }
         Ok(())
@@ -91,7 +119,14 @@ impl Fleet {
     /// Drains the services in the order in which work flows into them; returns the exit code.
     pub fn drain(mut self) -> u8 {
         let mut code = ron_kernel::exit::OK;
-        for name in ["svc-admin", "svc-rewarder", "svc-wallet", "svc-passport", "ron-ledger", "ron-kms"] {
+        for name in [
+            "svc-admin",
+            "svc-rewarder",
+            "svc-wallet",
+            "svc-passport",
+            "ron-ledger",
+            "ron-kms",
+        ] {
             let Some(service) = self.services.iter_mut().find(|s| s.service() == name) else {
                 continue;
             };
@@ -117,8 +152,13 @@ impl Temporary {
         let running = start_one(layout, "ron-kms", ports, None).map_err(|e| e.why)?;
         running
             .wait_ready(Deadline::within(READY_WITHIN))
-            .map_err(|state| format!("ron-kms is not ready: missing {}", state.missing.join(", ")))?;
-        Ok(Self { url: running.api_url(), running })
+            .map_err(|state| {
+                format!("ron-kms is not ready: missing {}", state.missing.join(", "))
+            })?;
+        Ok(Self {
+            url: running.api_url(),
+            running,
+        })
     }
 
     /// Drains it.
@@ -127,7 +167,10 @@ impl Temporary {
         if report.stragglers.is_empty() {
             Ok(())
         } else {
-            Err(format!("ron-kms did not stop: {}", report.stragglers.join(", ")))
+            Err(format!(
+                "ron-kms did not stop: {}",
+                report.stragglers.join(", ")
+            ))
         }
     }
 }
@@ -136,9 +179,9 @@ fn bind(name: &str, base_port: u16, offset: u16) -> Result<Ports, String> {
     let listen = |above: u16| {
         let port = match base_port {
             0 => 0,
-            base => base
-                .checked_add(offset + above)
-                .ok_or_else(|| format!("--base-port {base} leaves no room for the ports above it"))?,
+            base => base.checked_add(offset + above).ok_or_else(|| {
+                format!("--base-port {base} leaves no room for the ports above it")
+            })?,
         };
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|e| {
             format!(
@@ -147,7 +190,10 @@ fn bind(name: &str, base_port: u16, offset: u16) -> Result<Ports, String> {
             )
         })
     };
-    Ok(Ports { api: listen(0)?, health: listen(5)? })
+    Ok(Ports {
+        api: listen(0)?,
+        health: listen(5)?,
+    })
 }
 
 fn endpoints(ports: &[Ports]) -> Result<Endpoints, String> {
@@ -163,12 +209,21 @@ fn endpoints(ports: &[Ports]) -> Result<Endpoints, String> {
             health: url(&ports.health)?,
         });
     }
-    Ok(Endpoints { pid: std::process::id(), services })
+    Ok(Endpoints {
+        pid: std::process::id(),
+        services,
+    })
 }
 
-fn start_one(layout: &Layout, name: &'static str, ports: Ports, endpoints: Option<&Endpoints>) -> Result<Running, Failed> {
+fn start_one(
+    layout: &Layout,
+    name: &'static str,
+    ports: Ports,
+    endpoints: Option<&Endpoints>,
+) -> Result<Running, Failed> {
     let path = layout.config(name);
-    let mut text = std::fs::read_to_string(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let mut text = std::fs::read_to_string(&path)
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     let service = service(name);
     let mut flags = places(layout, name);
     if let Some(endpoints) = endpoints {
@@ -178,8 +233,15 @@ fn start_one(layout: &Layout, name: &'static str, ports: Ports, endpoints: Optio
         }
     }
     let env = |key: &str| std::env::var(key).ok();
-    let config = Config::load(service.table, Some((path.as_path(), &text)), &env, &flags)
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))?;
+    let config = Config::load(service.table, Some((path.as_path(), &text)), &env, &flags).map_err(
+        |problems| {
+            problems
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        },
+    )?;
     let parts = Parts {
         clock: SystemClock::shared(),
         random: Arc::new(OsRandom),
@@ -199,8 +261,13 @@ type Flags = Vec<(String, String)>;
 
 /// Everything that lies in the data directory is found there, wherever the directory is now.
 fn places(layout: &Layout, name: &str) -> Flags {
-    let mut flags = vec![("data_dir".to_owned(), layout.data(name).display().to_string())];
-    let mut add = |key: &str, path: std::path::PathBuf| flags.push((key.to_owned(), path.display().to_string()));
+    let mut flags = vec![(
+        "data_dir".to_owned(),
+        layout.data(name).display().to_string(),
+    )];
+    let mut add = |key: &str, path: std::path::PathBuf| {
+        flags.push((key.to_owned(), path.display().to_string()))
+    };
     match name {
         "svc-passport" => {
             add("kms.token_file", layout.token(name, "ron-kms"));

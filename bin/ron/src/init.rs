@@ -17,23 +17,39 @@ use ron_client::{Credential, KmsClient};
 use ron_crypto::{password, rand};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
+use ron_proto::b64;
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
-use ron_proto::b64;
 
 use crate::fleet;
 use crate::layout::{
-    BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, make_dir, read_json, write_atomic, write_json,
+    BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, make_dir, read_json, write_atomic,
+    write_json,
 };
 use crate::policy;
 
 /// Calls of one service to another: caller, callee, scopes, KMS key prefixes.
 pub const CALLS: [(&str, &str, &str, &str); 5] = [
-    ("svc-passport", "ron-kms", "kms:sign,kms:read", "ron/issuer/"),
+    (
+        "svc-passport",
+        "ron-kms",
+        "kms:sign,kms:read",
+        "ron/issuer/",
+    ),
     ("svc-wallet", "ron-ledger", "ledger:commit,ledger:read", ""),
-    ("svc-rewarder", "ron-ledger", "ledger:settle,ledger:read", ""),
-    ("svc-rewarder", "ron-kms", "kms:sign,kms:read", "ron/manifest/"),
+    (
+        "svc-rewarder",
+        "ron-ledger",
+        "ledger:settle,ledger:read",
+        "",
+    ),
+    (
+        "svc-rewarder",
+        "ron-kms",
+        "kms:sign,kms:read",
+        "ron/manifest/",
+    ),
     ("svc-admin", "svc-rewarder", "rewarder:read", ""),
 ];
 
@@ -79,7 +95,11 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
     make_dirs(layout)?;
     let hashes = tokens(layout)?;
     let secret_hash = operator_client(layout)?;
-    write_if_absent(layout, "ron-kms", &templates::kms(layout, base_port, &hashes))?;
+    write_if_absent(
+        layout,
+        "ron-kms",
+        &templates::kms(layout, base_port, &hashes),
+    )?;
     let issuer = format!("http://127.0.0.1:{}", base_port + 10);
     let kms = fleet::Temporary::kms(layout)?;
     let made = keys_and_policies(layout, &kms.url, &issuer);
@@ -87,7 +107,14 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
     let bootstrap = made?;
     stopped?;
     for service in &SERVICES[1..] {
-        let text = templates::service(layout, service, base_port, &bootstrap, &hashes, &secret_hash);
+        let text = templates::service(
+            layout,
+            service,
+            base_port,
+            &bootstrap,
+            &hashes,
+            &secret_hash,
+        );
         write_if_absent(layout, service, &text)?;
     }
     write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
@@ -115,9 +142,17 @@ fn make_dirs(layout: &Layout) -> Result<(), String> {
 fn tokens(layout: &Layout) -> Result<TokenHashes, String> {
     let mut hashes = Vec::new();
     for (caller, callee, _, _) in CALLS {
-        hashes.push((caller, callee, token(&layout.token(caller, callee), caller)?));
+        hashes.push((
+            caller,
+            callee,
+            token(&layout.token(caller, callee), caller)?,
+        ));
     }
-    hashes.push(("operator", "ron-kms", token(&layout.operator_token(), "operator")?));
+    hashes.push((
+        "operator",
+        "ron-kms",
+        token(&layout.operator_token(), "operator")?,
+    ));
     Ok(hashes)
 }
 
@@ -127,7 +162,8 @@ fn token(path: &std::path::Path, name: &str) -> Result<String, String> {
         let text = service_token::generate(name, &rand::bytes());
         write_atomic(path, format!("{text}\n").as_bytes(), 0o600)?;
     }
-    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     Ok(service_token::hash(text.trim()))
 }
 
@@ -154,14 +190,20 @@ fn write_if_absent(layout: &Layout, service: &str, text: &str) -> Result<(), Str
 
 fn keys_and_policies(layout: &Layout, kms_url: &str, issuer: &str) -> Result<Bootstrap, String> {
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
-    let kms = KmsClient::new(kms_url, Credential::from_file(&layout.operator_token())?, http);
+    let kms = KmsClient::new(
+        kms_url,
+        Credential::from_file(&layout.operator_token())?,
+        http,
+    );
     let jwt = PayloadPolicy::Jwt(JwtPolicy {
         typ: vec!["at+jwt".to_owned(), "statuslist+jwt".to_owned()],
         iss: issuer.to_owned(),
         aud: SERVICES.iter().map(|s| (*s).to_owned()).collect(),
         max_ttl_s: TTL_S_MAX,
     });
-    let note = PayloadPolicy::Note(NotePolicy { origin: format!("{issuer}/policy") });
+    let note = PayloadPolicy::Note(NotePolicy {
+        origin: format!("{issuer}/policy"),
+    });
     let issuer_key = key(&kms, "issuer", 1, jwt)?;
     let policy_key = key(&kms, "policy", 2, PayloadPolicy::Digest)?;
     let manifest_key = key(&kms, "manifest", 3, PayloadPolicy::Digest)?;
@@ -190,10 +232,19 @@ fn keys_and_policies(layout: &Layout, kms_url: &str, issuer: &str) -> Result<Boo
 }
 
 /// The system's key for a purpose: the one that is there, or a new one.
-fn key(kms: &KmsClient, purpose: &str, number: u128, payload: PayloadPolicy) -> Result<KeyDoc, String> {
+fn key(
+    kms: &KmsClient,
+    purpose: &str,
+    number: u128,
+    payload: PayloadPolicy,
+) -> Result<KeyDoc, String> {
     let fail = |e: ron_client::ClientError| format!("ron-kms: {e}");
     let listed = kms.keys(None, Deadline::within(WAIT)).map_err(fail)?;
-    if let Some(found) = listed.keys.into_iter().find(|k| k.key.purpose.as_str() == purpose) {
+    if let Some(found) = listed
+        .keys
+        .into_iter()
+        .find(|k| k.key.purpose.as_str() == purpose)
+    {
         return Ok(found);
     }
     let bad = |e: ron_proto::ValueError| e.to_string();
@@ -203,13 +254,17 @@ fn key(kms: &KmsClient, purpose: &str, number: u128, payload: PayloadPolicy) -> 
         alg: Alg::Ed25519,
         payload,
         exportable: false,
-        op_id: OpId(uuid::Uuid::from_u128(0x726f_6e00_0000_7000_8000_0000_0000_0000 + number)),
+        op_id: OpId(uuid::Uuid::from_u128(
+            0x726f_6e00_0000_7000_8000_0000_0000_0000 + number,
+        )),
     };
-    kms.create_key(&request, Deadline::within(WAIT)).map_err(fail)
+    kms.create_key(&request, Deadline::within(WAIT))
+        .map_err(fail)
 }
 
 fn public(doc: &KeyDoc) -> Result<String, String> {
-    let head = doc.head_version().ok_or("ron-kms shows a key without its head")?;
+    let head = doc
+        .head_version()
+        .ok_or("ron-kms shows a key without its head")?;
     Ok(head.public_key.to_string())
 }
-

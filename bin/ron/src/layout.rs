@@ -138,13 +138,18 @@ impl Layout {
 
     /// Reads `bootstrap.json`.
     pub fn read_bootstrap(&self) -> Result<Bootstrap, String> {
-        read_json(&self.bootstrap()).map_err(|e| format!("{e}; run `ron init --data-dir {}`", self.root.display()))
+        read_json(&self.bootstrap())
+            .map_err(|e| format!("{e}; run `ron init --data-dir {}`", self.root.display()))
     }
 
     /// Addresses of the fleet that runs (or ran last) on this directory.
     pub fn read_endpoints(&self) -> Result<Endpoints, String> {
-        read_json(&self.endpoints())
-            .map_err(|e| format!("{e}; is `ron up --data-dir {}` running?", self.root.display()))
+        read_json(&self.endpoints()).map_err(|e| {
+            format!(
+                "{e}; is `ron up --data-dir {}` running?",
+                self.root.display()
+            )
+        })
     }
 }
 
@@ -159,7 +164,11 @@ impl Endpoints {
 }
 
 fn default_dir() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
     set("XDG_STATE_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".local").join("state")))
         .map(|state| state.join("ron"))
@@ -177,14 +186,21 @@ pub fn make_dir(path: &Path) -> Result<(), String> {
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|e| format!("cannot make {}: {e}; is the place writable?", path.display()))
+        .map_err(|e| {
+            format!(
+                "cannot make {}: {e}; is the place writable?",
+                path.display()
+            )
+        })
 }
 
 /// Writes a file so that it is there whole or not at all: temporary file, fsync, rename, fsync of
 /// the directory.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     let fail = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
-    let dir = path.parent().ok_or_else(|| format!("{} has no directory", path.display()))?;
+    let dir = path
+        .parent()
+        .ok_or_else(|| format!("{} has no directory", path.display()))?;
     let temp = path.with_extension("tmp");
     let _ = fs::remove_file(&temp);
     let mut file = fs::OpenOptions::new()

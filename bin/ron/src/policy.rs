@@ -17,7 +17,9 @@ use crate::layout::{Layout, write_atomic, write_json};
 
 /// Sign and verify policies.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  ron policy sign --kind wallet my-wallet.json\n  ron policy verify --kind wallet my-wallet.json")]
+#[command(
+    after_help = "Examples:\n  ron policy sign --kind wallet my-wallet.json\n  ron policy verify --kind wallet my-wallet.json"
+)]
 pub struct PolicyArgs {
     #[command(subcommand)]
     command: Command,
@@ -57,12 +59,21 @@ pub fn run(args: PolicyArgs) -> Result<(), String> {
 fn sign_file(args: &FileArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let bootstrap = layout.read_bootstrap()?;
-    let text = std::fs::read(&args.file).map_err(|e| format!("cannot read {}: {e}", args.file.display()))?;
-    let tree: serde_json::Value = strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
+    let text = std::fs::read(&args.file)
+        .map_err(|e| format!("cannot read {}: {e}", args.file.display()))?;
+    let tree: serde_json::Value =
+        strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
     let credential = Credential::from_file(&layout.operator_token())?;
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
-    let kms = KmsClient::new(&layout.read_endpoints()?.of("ron-kms")?.api, credential, http);
-    let key: Kid = bootstrap.policy_key.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
+    let kms = KmsClient::new(
+        &layout.read_endpoints()?.of("ron-kms")?.api,
+        credential,
+        http,
+    );
+    let key: Kid = bootstrap
+        .policy_key
+        .parse()
+        .map_err(|e| format!("bootstrap.json: {e}"))?;
     let (bytes, sig) = sign(&kms, &key, &args.kind, &tree)?;
     write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
@@ -76,12 +87,19 @@ pub fn sign(
     kind: &str,
     policy: &serde_json::Value,
 ) -> Result<(Vec<u8>, PolicySig), String> {
-    let bytes = jcs::to_vec(policy).map_err(|e| format!("the policy has no canonical form: {e}"))?;
+    let bytes =
+        jcs::to_vec(policy).map_err(|e| format!("the policy has no canonical form: {e}"))?;
     let digest = Digest::new(DigestAlg::Blake3, &policy_digest(kind, &bytes));
     let answer = kms
-        .sign(&SignRequest::digest(key.clone(), digest), Deadline::within(Duration::from_secs(5)))
+        .sign(
+            &SignRequest::digest(key.clone(), digest),
+            Deadline::within(Duration::from_secs(5)),
+        )
         .map_err(|e| format!("ron-kms: {e}"))?;
-    let first = answer.signatures.first().ok_or("ron-kms answered without a signature")?;
+    let first = answer
+        .signatures
+        .first()
+        .ok_or("ron-kms answered without a signature")?;
     let sig = PolicySig {
         alg: "ed25519".to_owned(),
         key: format!("{}#v{}", answer.key, answer.version),
@@ -101,16 +119,27 @@ pub fn write_signed(path: &Path, bytes: &[u8], sig: &PolicySig) -> Result<(), St
 fn verify_file(args: &FileArgs) -> Result<(), String> {
     let pinned = match &args.key {
         Some(key) => key.clone(),
-        None => Layout::new(args.data_dir.as_deref())?.read_bootstrap()?.policy_public_key,
+        None => {
+            Layout::new(args.data_dir.as_deref())?
+                .read_bootstrap()?
+                .policy_public_key
+        }
     };
-    let pinned = signed_policy::pinned_key(&pinned).map_err(|e| format!("the public key is {e}"))?;
-    let read = |path: &Path| std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()));
+    let pinned =
+        signed_policy::pinned_key(&pinned).map_err(|e| format!("the public key is {e}"))?;
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+    };
     let bytes = read(&args.file)?;
     let mut sig_name = args.file.as_os_str().to_owned();
     sig_name.push(".sig");
-    let sig: PolicySig = strict::from_slice(&read(Path::new(&sig_name))?).map_err(|e| e.to_string())?;
+    let sig: PolicySig =
+        strict::from_slice(&read(Path::new(&sig_name))?).map_err(|e| e.to_string())?;
     let checked = signed_policy::check::<serde_json::Value>(&args.kind, &bytes, &sig, &pinned)
         .map_err(|why| format!("policy {} {why}", args.file.display()))?;
-    println!("verified {} {}, signed by {}", args.kind, checked.hash, sig.key);
+    println!(
+        "verified {} {}, signed by {}",
+        args.kind, checked.hash, sig.key
+    );
     Ok(())
 }

@@ -125,7 +125,12 @@ pub fn fetch(
     let passport = PassportClient::new(&url, Credential::none(), http.clone());
     let file: ClientFile = read_json(&layout.client(client))?;
     passport
-        .token(&file.client_id, &file.client_secret, ask, Deadline::within(WAIT))
+        .token(
+            &file.client_id,
+            &file.client_secret,
+            ask,
+            Deadline::within(WAIT),
+        )
         .map(|answer| answer.access_token)
         .map_err(|e| format!("svc-passport at {url}: {e}"))
 }
@@ -148,7 +153,9 @@ fn get(args: &GetArgs) -> Result<(), String> {
 fn inspect(token: &str) -> Result<(), String> {
     let mut parts = token.trim().split('.');
     let mut part = |name: &str| -> Result<serde_json::Value, String> {
-        let text = parts.next().ok_or_else(|| format!("the token has no {name}"))?;
+        let text = parts
+            .next()
+            .ok_or_else(|| format!("the token has no {name}"))?;
         let raw = b64::from_url(text).map_err(|_| format!("the {name} is not base64url"))?;
         serde_json::from_slice(&raw).map_err(|e| format!("the {name} is not JSON: {e}"))
     };
@@ -193,6 +200,9 @@ fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let answer = passport
         .revoke(&request, Deadline::within(WAIT))
         .map_err(|e| format!("svc-passport: {e}"))?;
-    println!("revoked; epoch {}, event {}", answer.current_epoch, answer.event);
+    println!(
+        "revoked; epoch {}, event {}",
+        answer.current_epoch, answer.event
+    );
     Ok(())
 }

@@ -10,12 +10,14 @@ use ron_service::logging::{self, Format};
 
 use crate::fleet::{Failed, Fleet};
 use crate::init;
-use crate::verifiers;
 use crate::layout::{BASE_PORT, Layout, SERVICES, write_json};
+use crate::verifiers;
 
 /// Run all six services in one process.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  ron up\n  ron up --data-dir /srv/ron\n  ron up --data-dir /tmp/trial --base-port 0   # free ports, see run/endpoints.json\n\nCtrl-C drains and ends with code 0; a second Ctrl-C ends at once.")]
+#[command(
+    after_help = "Examples:\n  ron up\n  ron up --data-dir /srv/ron\n  ron up --data-dir /tmp/trial --base-port 0   # free ports, see run/endpoints.json\n\nCtrl-C drains and ends with code 0; a second Ctrl-C ends at once."
+)]
 pub struct UpArgs {
     /// Where everything is kept; `ron` under the user's state directory when absent. Made when it
     /// is not there.
@@ -46,7 +48,10 @@ pub fn run(args: &UpArgs) -> Result<u8, Failed> {
     let fleet = Fleet::start(&layout, args.base_port)?;
     if let Err(why) = fleet.wait_ready() {
         fleet.drain();
-        return Err(Failed { why, code: exit::FATAL });
+        return Err(Failed {
+            why,
+            code: exit::FATAL,
+        });
     }
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
     verifiers::keep(&layout, &fleet.endpoints)?;
@@ -54,7 +59,10 @@ pub fn run(args: &UpArgs) -> Result<u8, Failed> {
     let fatal = serve(&fleet, &signals);
     let code = fleet.drain();
     match fatal {
-        Some(why) => Err(Failed { why, code: exit::FATAL }),
+        Some(why) => Err(Failed {
+            why,
+            code: exit::FATAL,
+        }),
         None => Ok(code),
     }
 }
@@ -65,9 +73,15 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
     for e in &fleet.endpoints.services {
         println!("  {:<13} {}   health {}", e.service, e.api, e.health);
     }
-    let console = fleet.endpoints.of(SERVICES[5]).map_or("", |e| e.api.as_str());
+    let console = fleet
+        .endpoints
+        .of(SERVICES[5])
+        .map_or("", |e| e.api.as_str());
     println!("console: {console}/");
-    println!("a token: ron token --data-dir {} --audience svc-wallet", layout.root.display());
+    println!(
+        "a token: ron token --data-dir {} --audience svc-wallet",
+        layout.root.display()
+    );
     println!("ready");
 }
 

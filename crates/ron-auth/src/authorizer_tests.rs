@@ -480,8 +480,14 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         state.events_up = true;
     }
     rig.auth.read_feed_once(0).unwrap().unwrap();
-    assert!(rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))).is_ok());
-    assert!(matches!(rig.ask(&rig.token(|claims| claims["jti"] = json!("x8"))), Err(AuthReject::Revoked)));
+    assert!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x7")))
+            .is_ok()
+    );
+    assert!(matches!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x8"))),
+        Err(AuthReject::Revoked)
+    ));
 }
 
 #[test]
@@ -547,7 +553,13 @@ static TOPOLOGY: Topology = Topology {
 };
 
 const fn row(name: &'static str) -> ron_kernel::ThreadSpec {
-    ron_kernel::ThreadSpec { name, count: ron_kernel::Count::One, stage: ron_kernel::Stage::Intake, critical: false, job: "test" }
+    ron_kernel::ThreadSpec {
+        name,
+        count: ron_kernel::Count::One,
+        stage: ron_kernel::Stage::Intake,
+        critical: false,
+        job: "test",
+    }
 }
 
 #[test]
@@ -569,8 +581,18 @@ fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once
     assert!(rig.ask(&rig.token(|_| {})).is_ok());
     rig.fake.0.lock().asked.clear();
     pause(600);
-    let polls = rig.fake.0.lock().asked.iter().filter(|url| url.contains("events")).count();
+    let polls = rig
+        .fake
+        .0
+        .lock()
+        .asked
+        .iter()
+        .filter(|url| url.contains("events"))
+        .count();
     assert!((1..=6).contains(&polls), "{polls} polls in 600 ms");
     let report = sup.drain(Duration::from_secs(5));
-    assert!(report.stragglers.is_empty() && report.took < Duration::from_secs(1), "{report:?}");
+    assert!(
+        report.stragglers.is_empty() && report.took < Duration::from_secs(1),
+        "{report:?}"
+    );
 }

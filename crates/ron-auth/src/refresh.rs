@@ -306,7 +306,11 @@ impl RonAuthorizer {
         // After an outage the issuer may have come back with another history that is as long: read all of it anew,
         // while the present view stays in force.
         let after_outage = self.refresher.feed_failed.load(Ordering::Relaxed) > 0;
-        let mut view = if after_outage { RevocationView::default() } else { (*self.revoked.load()).clone() };
+        let mut view = if after_outage {
+            RevocationView::default()
+        } else {
+            (*self.revoked.load()).clone()
+        };
         let outcome = self.follow_feed(&issuer.events_url, &mut view, wait_s);
         let current = self.config.load();
         if outcome.is_ok()

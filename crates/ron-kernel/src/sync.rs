@@ -71,7 +71,6 @@ mod model {
         pub fn notify_one(&self) {
             self.0.notify_one();
         }
-
     }
 }
 

@@ -82,10 +82,13 @@ impl Engine {
             .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?
             .to_string();
         let dir = audit_dir(&settings);
-        let disk = parts.disk.clone().unwrap_or_else(|| match settings.data_dir {
-            Some(_) => Arc::new(OsDisk),
-            None => Arc::new(SimDisk::new()),
-        });
+        let disk = parts
+            .disk
+            .clone()
+            .unwrap_or_else(|| match settings.data_dir {
+                Some(_) => Arc::new(OsDisk),
+                None => Arc::new(SimDisk::new()),
+            });
         let with = OpenWith {
             disk: disk.clone(),
             dir: &dir,
@@ -113,11 +116,24 @@ impl Engine {
             Err(distrust) => kms.health.fail(distrust.fault, &distrust.why),
         }
         let (shared, jobs) = (kms.clone(), queues.store);
-        spawn_store(&sup, Lifecycle { kms: shared, store, jobs, ready, stopped });
+        spawn_store(
+            &sup,
+            Lifecycle {
+                kms: shared,
+                store,
+                jobs,
+                ready,
+                stopped,
+            },
+        );
         let (signing, jobs) = (kms.clone(), queues.sign);
         let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
-        Ok(Self { reader: kms.log.clone(), kms, vkey })
+        Ok(Self {
+            reader: kms.log.clone(),
+            kms,
+            vkey,
+        })
     }
 }
 
@@ -157,7 +173,14 @@ fn assemble(
         log,
         settings,
     };
-    (Arc::new(kms), Queues { sign, store: store_rx, audit })
+    (
+        Arc::new(kms),
+        Queues {
+            sign,
+            store: store_rx,
+            audit,
+        },
+    )
 }
 
 /// Where the audit log lives.

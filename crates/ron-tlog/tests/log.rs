@@ -417,7 +417,13 @@ fn the_real_disk_works_and_verifies_while_it_grows() {
     }
     assert!(checked > 20);
     let names = OsDisk.list(&dir).expect("listed");
-    assert_eq!(names.iter().filter(|n| n.strip_suffix(".seg").is_some()).count(), 4);
+    assert_eq!(
+        names
+            .iter()
+            .filter(|n| n.strip_suffix(".seg").is_some())
+            .count(),
+        4
+    );
     drop(log);
     assert_eq!(
         Log::open(Arc::new(OsDisk), &dir, options())

@@ -20,17 +20,27 @@ type Failure = Box<dyn Error>;
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
-    let accounts: u64 = arguments.next().map_or(Ok(1_000_000), |text| text.parse())?;
+    let accounts: u64 = arguments
+        .next()
+        .map_or(Ok(1_000_000), |text| text.parse())?;
     let threads: usize = arguments.next().map_or(Ok(0), |text| text.parse())?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()?;
     pool.install(|| run(accounts, pool.current_num_threads()))
 }
 
 fn run(accounts: u64, threads: usize) -> Result<(), Failure> {
     println!("{accounts} accounts, {threads} threads");
     let text = timed("make CSV", || csv(accounts));
-    let sealed = timed("import and seal", || import::csv(text.as_bytes(), ImportKind::Totals))?;
-    println!("  {} bytes of CSV, {} bytes sealed", text.len(), sealed.bytes().len());
+    let sealed = timed("import and seal", || {
+        import::csv(text.as_bytes(), ImportKind::Totals)
+    })?;
+    println!(
+        "  {} bytes of CSV, {} bytes sealed",
+        text.len(),
+        sealed.bytes().len()
+    );
     let bytes = sealed.bytes().to_vec();
     drop((text, sealed));
     let policy = policy()?;
@@ -102,7 +112,14 @@ fn policy() -> Result<VerifiedPolicy, Failure> {
     });
     let key = Ed25519Key::from_seed(&[7; 32]);
     let message = policy_message(POLICY_KIND, &jcs::canonicalize(&document));
-    let signature =
-        PolicySig { alg: "ed25519".into(), key: "bench".into(), value: b64::url(&key.sign(&message)) };
-    Ok(verify(&document, &signature, &KeyRing::new(vec![PinnedKey::new(None, key.public())]))?)
+    let signature = PolicySig {
+        alg: "ed25519".into(),
+        key: "bench".into(),
+        value: b64::url(&key.sign(&message)),
+    };
+    Ok(verify(
+        &document,
+        &signature,
+        &KeyRing::new(vec![PinnedKey::new(None, key.public())]),
+    )?)
 }

@@ -12,26 +12,104 @@ use crate::inputs::keys::{KeyRing, PinnedKey};
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7480", "127.0.0.1:7485");
 
 static KEYS: [Key; 20] = [
-    Key::path("policy.dir", "", "Directory with reward.json and reward.json.sig, for every tenant."),
-    Key::list("policy.public_keys", "", "Ed25519 keys whose policies are run: base64url, or NAME=base64url.").required(),
-    Key::text("ledger.url", "", "Base URL of ron-ledger; empty computes and never settles."),
-    Key::path("ledger.token_file", "", "Service token for ron-ledger, mode 0600."),
-    Key::text("ledger.principal", "svc-rewarder", "Name under which settlement entries are made.").range("1", "160"),
+    Key::path(
+        "policy.dir",
+        "",
+        "Directory with reward.json and reward.json.sig, for every tenant.",
+    ),
+    Key::list(
+        "policy.public_keys",
+        "",
+        "Ed25519 keys whose policies are run: base64url, or NAME=base64url.",
+    )
+    .required(),
+    Key::text(
+        "ledger.url",
+        "",
+        "Base URL of ron-ledger; empty computes and never settles.",
+    ),
+    Key::path(
+        "ledger.token_file",
+        "",
+        "Service token for ron-ledger, mode 0600.",
+    ),
+    Key::text(
+        "ledger.principal",
+        "svc-rewarder",
+        "Name under which settlement entries are made.",
+    )
+    .range("1", "160"),
     Key::text("kms.url", "", "Base URL of ron-kms, which signs manifests."),
-    Key::path("kms.token_file", "", "Service token for ron-kms, mode 0600."),
-    Key::text("kms.key", "", "KMS key that signs manifests: ron/manifest/ed25519/<uuid>, payload policy digest."),
-    Key::list("manifest.public_keys", "", "Ed25519 keys a manifest's signature must verify under, as policy.public_keys."),
-    Key::duration("upstream_timeout", "5s", "Longest time for one call to the ledger or the KMS.").range("10ms", "1m"),
-    Key::bool("auto_settle", true, "Settle every sealed epoch; if false, POST .../settle does."),
-    Key::duration("epoch_duration", "1h", "Length of an epoch; a computation may take half of it.").range("1s", "720h"),
-    Key::size("limits.max_snapshot_bytes", "1MiB", "Largest body of a snapshot upload (413).").range("1KiB", "64MiB"),
+    Key::path(
+        "kms.token_file",
+        "",
+        "Service token for ron-kms, mode 0600.",
+    ),
+    Key::text(
+        "kms.key",
+        "",
+        "KMS key that signs manifests: ron/manifest/ed25519/<uuid>, payload policy digest.",
+    ),
+    Key::list(
+        "manifest.public_keys",
+        "",
+        "Ed25519 keys a manifest's signature must verify under, as policy.public_keys.",
+    ),
+    Key::duration(
+        "upstream_timeout",
+        "5s",
+        "Longest time for one call to the ledger or the KMS.",
+    )
+    .range("10ms", "1m"),
+    Key::bool(
+        "auto_settle",
+        true,
+        "Settle every sealed epoch; if false, POST .../settle does.",
+    ),
+    Key::duration(
+        "epoch_duration",
+        "1h",
+        "Length of an epoch; a computation may take half of it.",
+    )
+    .range("1s", "720h"),
+    Key::size(
+        "limits.max_snapshot_bytes",
+        "1MiB",
+        "Largest body of a snapshot upload (413).",
+    )
+    .range("1KiB", "64MiB"),
     Key::count("concurrency.jobs", "2", "Epochs computed at the same time.").range("1", "64"),
-    Key::count("concurrency.compute_workers", "0", "Threads that share the rows of an epoch; 0 means one per core.").range("0", "256"),
-    Key::count("queues.work_req", "512", "Requests waiting for the scheduler; full means 429.").range("1", "65536"),
+    Key::count(
+        "concurrency.compute_workers",
+        "0",
+        "Threads that share the rows of an epoch; 0 means one per core.",
+    )
+    .range("0", "256"),
+    Key::count(
+        "queues.work_req",
+        "512",
+        "Requests waiting for the scheduler; full means 429.",
+    )
+    .range("1", "65536"),
     Key::count("queues.work", "512", "Epochs waiting to be computed.").range("1", "65536"),
-    Key::count("queues.results", "512", "Computed epochs waiting to be written.").range("1", "65536"),
-    Key::count("queues.intents", "512", "Sealed epochs waiting to be settled.").range("1", "65536"),
-    Key::count("queues.updates", "1024", "Reports of the stages waiting for the scheduler.").range("1", "65536"),
+    Key::count(
+        "queues.results",
+        "512",
+        "Computed epochs waiting to be written.",
+    )
+    .range("1", "65536"),
+    Key::count(
+        "queues.intents",
+        "512",
+        "Sealed epochs waiting to be settled.",
+    )
+    .range("1", "65536"),
+    Key::count(
+        "queues.updates",
+        "1024",
+        "Reports of the stages waiting for the scheduler.",
+    )
+    .range("1", "65536"),
 ];
 
 /// All keys of svc-rewarder.
@@ -128,13 +206,16 @@ fn key_ring(config: &Config, name: &str, problems: &mut Vec<String>) -> KeyRing 
 
 /// All of ledger.url, kms.url and kms.key, or none of them.
 fn settlement(config: &Config, problems: &mut Vec<String>) -> Option<Settlement> {
-    let set: Vec<(&str, Option<&str>)> =
-        ["ledger.url", "kms.url", "kms.key"].map(|key| (key, config.str_opt(key))).into();
+    let set: Vec<(&str, Option<&str>)> = ["ledger.url", "kms.url", "kms.key"]
+        .map(|key| (key, config.str_opt(key)))
+        .into();
     if set.iter().all(|(_, value)| value.is_none()) {
         return None;
     }
     for (key, _) in set.iter().filter(|(_, value)| value.is_none()) {
-        problems.push(format!("{key} is not set; ledger.url, kms.url and kms.key belong together"));
+        problems.push(format!(
+            "{key} is not set; ledger.url, kms.url and kms.key belong together"
+        ));
     }
     let mut note = |name: &str, error: String| problems.push(format!("{name}: {error}"));
     let key: Option<Kid> = config.str("kms.key").parse().map_or_else(

@@ -31,8 +31,9 @@ pub struct Metrics {
 }
 
 /// From half a millisecond to a minute.
-const COMPUTE_BUCKETS: &[f64] =
-    &[0.0005, 0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+const COMPUTE_BUCKETS: &[f64] = &[
+    0.0005, 0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0,
+];
 
 impl Metrics {
     /// Makes (or finds) them in a registry.
@@ -45,18 +46,27 @@ impl Metrics {
                 COMPUTE_BUCKETS,
             ),
             rows: registry.counter("rows_total", "Accounts weighed."),
-            pool: registry.gauge("pool_minor", "Pool of the last computed epoch, in minor units, at most 2^63-1."),
-            payout: registry
-                .gauge("payout_minor", "Payouts of the last computed epoch, in minor units, at most 2^63-1."),
-            residual: registry
-                .gauge("residual_minor", "Residual of the last computed epoch, in minor units, at most 2^63-1."),
+            pool: registry.gauge(
+                "pool_minor",
+                "Pool of the last computed epoch, in minor units, at most 2^63-1.",
+            ),
+            payout: registry.gauge(
+                "payout_minor",
+                "Payouts of the last computed epoch, in minor units, at most 2^63-1.",
+            ),
+            residual: registry.gauge(
+                "residual_minor",
+                "Residual of the last computed epoch, in minor units, at most 2^63-1.",
+            ),
             intents: registry.counter_vec(
                 "intents_total",
                 "Settlement entries by the ledger's answer.",
                 &["result"],
             ),
-            dropped_results: registry
-                .counter("dropped_results_total", "Results given up because of shutdown; computed again at start."),
+            dropped_results: registry.counter(
+                "dropped_results_total",
+                "Results given up because of shutdown; computed again at start.",
+            ),
             emit_seconds: registry.histogram(
                 "ledger_emit_duration_seconds",
                 "Time of one ledger call with settlement entries.",

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_kernel::{
-    Deadline, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, queue,
+use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, queue};
+use ron_service::{
+    Chassis, Config, DataDir, Migration, Parts, Running, StartError, Store, StoreError,
 };
-use ron_service::{Chassis, Config, DataDir, Migration, Parts, Running, StartError, Store, StoreError};
 
 use crate::api::Api;
 use crate::config::{Settings, Settlement};
@@ -24,16 +24,21 @@ use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Asked, Intent, Job, Run, Update, db};
 use crate::topology::{
-    ARTIFACT, CALC, EMIT, L_CALC, L_STORE, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ, SCHED,
-    TOPOLOGY, WORK,
+    ARTIFACT, CALC, EMIT, L_CALC, L_STORE, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ,
+    SCHED, TOPOLOGY, WORK,
 };
 
 /// The store's schema, step by step.
-const MIGRATIONS: &[Migration] = &[Migration { version: 1, name: "runs", sql: db::SCHEMA_1 }];
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "runs",
+    sql: db::SCHEMA_1,
+}];
 
 impl RunStore for Store {
     fn put(&mut self, run: &Run) -> Result<(), String> {
-        self.write(|tx| Ok::<(), StoreError>(db::put(tx, run)?)).map_err(|error| error.to_string())
+        self.write(|tx| Ok::<(), StoreError>(db::put(tx, run)?))
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -43,7 +48,9 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         .map_err(|problems| StartError::config_text(problems.join("\n")))?;
     let home = Home::open(&config, &parts)?;
     let store = home.store()?;
-    let runs = store.read(|db| Ok::<_, StoreError>(db::load(db)?)).map_err(StartError::failed)?;
+    let runs = store
+        .read(|db| Ok::<_, StoreError>(db::load(db)?))
+        .map_err(StartError::failed)?;
     let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
     let auth = RonAuthorizer::from_section(
         TOPOLOGY.service,
@@ -60,7 +67,11 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         Settings::from_config(config).map_err(|problems| problems.join("; "))?;
         auth.reload(&config.section("auth"))
     });
-    let settle = if settings.settlement.is_some() { "settle" } else { "compute-only" };
+    let settle = if settings.settlement.is_some() {
+        "settle"
+    } else {
+        "compute-only"
+    };
     chassis.capabilities(&["compute", "prove", settle]);
 
     let api = assemble(&chassis, &config, &settings, &home.root, store, runs)?;
@@ -78,7 +89,11 @@ struct Home {
 impl Home {
     fn open(config: &Config, parts: &Parts) -> Result<Self, StartError> {
         if let Some(dir) = DataDir::open(config)? {
-            return Ok(Self { root: dir.path().to_owned(), _lock: Some(dir), volatile: false });
+            return Ok(Self {
+                root: dir.path().to_owned(),
+                _lock: Some(dir),
+                volatile: false,
+            });
         }
         // Amnesia: runs in an SQLite memory database, artifacts in a directory of a RAM disk.
         let mut tag = [0; 8];
@@ -91,7 +106,11 @@ impl Home {
                 "mount a tmpfs there, or set data_dir instead",
             )
         })?;
-        Ok(Self { root, _lock: None, volatile: true })
+        Ok(Self {
+            root,
+            _lock: None,
+            volatile: true,
+        })
     }
 
     fn store(&self) -> Result<Store, StartError> {
@@ -147,8 +166,11 @@ fn assemble(
     let metrics = Metrics::new(&chassis.registry);
     let queues = Queues::new(chassis, config);
     let registry = Registry::new(runs);
-    let library =
-        Library::new(root.to_owned(), settings.policy_dir.clone(), settings.policy_keys.clone());
+    let library = Library::new(
+        root.to_owned(),
+        settings.policy_dir.clone(),
+        settings.policy_keys.clone(),
+    );
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
         tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
@@ -160,7 +182,9 @@ fn assemble(
     };
     let stages = Stages {
         sup: &chassis.sup,
-        live: Arc::new(AtomicUsize::new(settings.jobs + 1 + usize::from(emitter.is_some()))),
+        live: Arc::new(AtomicUsize::new(
+            settings.jobs + 1 + usize::from(emitter.is_some()),
+        )),
     };
     spawn_workers(&stages, settings, &library, &queues, &metrics)?;
     let writer = ArtifactWriter {
@@ -191,7 +215,13 @@ fn assemble(
         metrics,
         store_fault: Box::new(move |why| ready.missing("store", why)),
     };
-    spawn_scheduler(&chassis.sup, scheduler, store, &stages.live, &root.join("rewarder.db"));
+    spawn_scheduler(
+        &chassis.sup,
+        scheduler,
+        store,
+        &stages.live,
+        &root.join("rewarder.db"),
+    );
     Ok(Api {
         registry,
         library,
@@ -215,14 +245,21 @@ fn emitter(
         None => Ok(Credential::none()),
     };
     let http = &chassis.client;
-    let ledger = LedgerClient::new(&to.ledger_url, credential(&to.ledger_token_file)?, http.clone());
+    let ledger = LedgerClient::new(
+        &to.ledger_url,
+        credential(&to.ledger_token_file)?,
+        http.clone(),
+    );
     let kms = KmsClient::new(&to.kms_url, credential(&to.kms_token_file)?, http.clone());
     Ok(Emitter {
         root: root.join("runs"),
         intents: queues.intents.1.clone(),
         updates: queues.updates.0.clone(),
         ledger: Arc::new(ledger),
-        signer: Arc::new(KmsSigner { kms, key: to.key.clone() }),
+        signer: Arc::new(KmsSigner {
+            kms,
+            key: to.key.clone(),
+        }),
         pinned: settings.manifest_keys.clone(),
         principal: to.principal.clone(),
         call_timeout: settings.upstream_timeout,
@@ -276,7 +313,9 @@ fn spawn_workers(
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
     };
-    let body = counted(Arc::clone(&stages.live), move |ctx: &ThreadCtx| worker.run(ctx));
+    let body = counted(Arc::clone(&stages.live), move |ctx: &ThreadCtx| {
+        worker.run(ctx)
+    });
     stages.sup.spawn_pool(&WORK, settings.jobs, body);
     Ok(())
 }
@@ -300,7 +339,10 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
             starter.run();
         }
         // Ended by the pool's own end; stay until told, so that it does not count as a crash.
-        while !ctx.shutdown.wait(Deadline::within(std::time::Duration::from_secs(3600))) {}
+        while !ctx
+            .shutdown
+            .wait(Deadline::within(std::time::Duration::from_secs(3600)))
+        {}
     });
     Ok(Arc::new(pool))
 }

@@ -10,11 +10,28 @@
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
 const fn one(name: &'static str, stage: Stage, critical: bool, job: &'static str) -> ThreadSpec {
-    ThreadSpec { name, count: Count::One, stage, critical, job }
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage,
+        critical,
+        job,
+    }
 }
 
-const fn pool(name: &'static str, key: &'static str, stage: Stage, job: &'static str) -> ThreadSpec {
-    ThreadSpec { name, count: Count::Pool(key), stage, critical: false, job }
+const fn pool(
+    name: &'static str,
+    key: &'static str,
+    stage: Stage,
+    job: &'static str,
+) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::Pool(key),
+        stage,
+        critical: false,
+        job,
+    }
 }
 
 /// Owns the runs: admits, persists, wakes waiters, retries.
@@ -25,8 +42,12 @@ pub static SCHED: ThreadSpec = one(
     "owns the run table: admits one run per epoch, makes it durable, feeds the stages, retries what is held",
 );
 /// Computes epochs.
-pub static WORK: ThreadSpec =
-    pool("rew-work-", "concurrency.jobs", Stage::Work, "takes an epoch and computes it on the rew-calc pool");
+pub static WORK: ThreadSpec = pool(
+    "rew-work-",
+    "concurrency.jobs",
+    Stage::Work,
+    "takes an epoch and computes it on the rew-calc pool",
+);
 /// The rayon pool.
 pub static CALC: ThreadSpec = pool(
     "rew-calc-",
@@ -35,11 +56,19 @@ pub static CALC: ThreadSpec = pool(
     "splits one epoch's rows (data-parallel; ends when the last rew-work does)",
 );
 /// Writes artifacts.
-pub static ARTIFACT: ThreadSpec =
-    one("rew-artifact", Stage::Write, false, "makes artifact directories durable");
+pub static ARTIFACT: ThreadSpec = one(
+    "rew-artifact",
+    Stage::Write,
+    false,
+    "makes artifact directories durable",
+);
 /// Settles.
-pub static EMIT: ThreadSpec =
-    one("rew-emit", Stage::Write, false, "has manifests signed and writes settlement entries to the ledger");
+pub static EMIT: ThreadSpec = one(
+    "rew-emit",
+    Stage::Write,
+    false,
+    "has manifests signed and writes settlement entries to the ledger",
+);
 
 const fn row(
     name: &'static str,
@@ -48,12 +77,24 @@ const fn row(
     to: &'static str,
     when_full: &'static str,
 ) -> QueueSpec {
-    QueueSpec { name, capacity: 512, overflow, from, to, when_full }
+    QueueSpec {
+        name,
+        capacity: 512,
+        overflow,
+        from,
+        to,
+        when_full,
+    }
 }
 
 /// Compute and settle requests.
-pub static Q_WORK_REQ: QueueSpec =
-    row("work_req", Overflow::RejectNew, "rew-http-", "rew-sched", "429 busy");
+pub static Q_WORK_REQ: QueueSpec = row(
+    "work_req",
+    Overflow::RejectNew,
+    "rew-http-",
+    "rew-sched",
+    "429 busy",
+);
 /// Runs to compute.
 pub static Q_WORK: QueueSpec = row(
     "work",
@@ -63,8 +104,13 @@ pub static Q_WORK: QueueSpec = row(
     "one retry after 50 to 150 ms, then 429 busy and the run is failed (send it again)",
 );
 /// Computed runs.
-pub static Q_RESULTS: QueueSpec =
-    row("results", Overflow::WaitDeadline, "rew-work-", "rew-artifact", "the worker waits");
+pub static Q_RESULTS: QueueSpec = row(
+    "results",
+    Overflow::WaitDeadline,
+    "rew-work-",
+    "rew-artifact",
+    "the worker waits",
+);
 /// Runs to settle.
 pub static Q_INTENTS: QueueSpec = row(
     "intents",
@@ -84,14 +130,23 @@ pub static Q_UPDATES: QueueSpec = QueueSpec {
 };
 
 /// The run table as readers see it.
-pub static L_RUNS: LockSpec =
-    LockSpec { name: "run_registry", rank: 20, guards: "the state of every run, for readers of the API" };
+pub static L_RUNS: LockSpec = LockSpec {
+    name: "run_registry",
+    rank: 20,
+    guards: "the state of every run, for readers of the API",
+};
 /// Hands the rayon threads their work loops once.
-pub static L_CALC: LockSpec =
-    LockSpec { name: "calc_start", rank: 30, guards: "rayon thread starters until a rew-calc thread takes one" };
+pub static L_CALC: LockSpec = LockSpec {
+    name: "calc_start",
+    rank: 30,
+    guards: "rayon thread starters until a rew-calc thread takes one",
+};
 /// Hands the open store to its thread.
-pub static L_STORE: LockSpec =
-    LockSpec { name: "store_slot", rank: 40, guards: "the open store until rew-sched takes it" };
+pub static L_STORE: LockSpec = LockSpec {
+    name: "store_slot",
+    rank: 40,
+    guards: "the open store until rew-sched takes it",
+};
 
 /// The whole table.
 pub static TOPOLOGY: Topology = ron_service::topology! {
@@ -108,6 +163,9 @@ mod tests {
 
     #[test]
     fn the_table_keeps_its_own_rules() {
-        assert_eq!(ron_service::topology_faults(&TOPOLOGY), Vec::<String>::new());
+        assert_eq!(
+            ron_service::topology_faults(&TOPOLOGY),
+            Vec::<String>::new()
+        );
     }
 }

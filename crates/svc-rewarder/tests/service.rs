@@ -42,8 +42,13 @@ fn start(data: &Path) -> Result<Running, StartError> {
         b64::url(&key().public()),
         service_token::hash(&token)
     );
-    let config = Config::load(&TABLE, Some((Path::new("test.toml"), &text)), &|_| None, &[])
-        .map_err(StartError::from)?;
+    let config = Config::load(
+        &TABLE,
+        Some((Path::new("test.toml"), &text)),
+        &|_| None,
+        &[],
+    )
+    .map_err(StartError::from)?;
     svc_rewarder::start(config, Parts::ephemeral("svc-rewarder")?)
 }
 
@@ -83,7 +88,12 @@ impl Caller {
     }
 
     /// Status and problem code of an answer that must be an error.
-    fn refused(&self, method: Method, path: &str, body: Option<(&str, &[u8])>) -> (u16, String, String) {
+    fn refused(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &[u8])>,
+    ) -> (u16, String, String) {
         let reply = self.call(method, path, body);
         let problem = reply.problem().expect("a problem");
         (reply.status, problem.code, problem.detail)
@@ -102,8 +112,11 @@ fn signed(edit: &Value) -> SignedPolicy {
         policy[field] = value.clone();
     }
     let message = policy_message(POLICY_KIND, &jcs::canonicalize(&policy));
-    let signature =
-        PolicySig { alg: "ed25519".into(), key: "k".into(), value: b64::url(&key().sign(&message)) };
+    let signature = PolicySig {
+        alg: "ed25519".into(),
+        key: "k".into(),
+        value: b64::url(&key().sign(&message)),
+    };
     SignedPolicy { policy, signature }
 }
 
@@ -114,8 +127,10 @@ fn body(document: &impl serde::Serialize) -> Vec<u8> {
 const CSV: &[u8] = b"account,metric,amount\nacc:a,m,5\nacc:b,m,3\nacc:c/d,m,2\n";
 
 fn refusals(caller: &Caller) {
-    let put = |path: &str, kind, bytes: &[u8]| caller.refused(Method::PUT, path, Some((kind, bytes)));
-    let post = |path: &str, kind, bytes: &[u8]| caller.refused(Method::POST, path, Some((kind, bytes)));
+    let put =
+        |path: &str, kind, bytes: &[u8]| caller.refused(Method::PUT, path, Some((kind, bytes)));
+    let post =
+        |path: &str, kind, bytes: &[u8]| caller.refused(Method::POST, path, Some((kind, bytes)));
     let json = "application/json";
     let mut altered = signed(&json!({}));
     altered.policy["pool"]["amount_minor"] = "9000".into();
@@ -130,17 +145,35 @@ fn refusals(caller: &Caller) {
     assert_eq!((status, code.as_str()), (400, "bad_snapshot"));
     assert!(detail.contains("line 3"), "{detail}");
     assert_eq!(post("/rewarder/snapshots", "text/plain", CSV).0, 415);
-    assert_eq!(post("/rewarder/snapshots?kind=sums", "text/csv", CSV).1, "bad_request");
-    assert_eq!(post("/rewarder/snapshots", "application/octet-stream", CSV).1, "bad_snapshot");
+    assert_eq!(
+        post("/rewarder/snapshots?kind=sums", "text/csv", CSV).1,
+        "bad_request"
+    );
+    assert_eq!(
+        post("/rewarder/snapshots", "application/octet-stream", CSV).1,
+        "bad_snapshot"
+    );
     let zero = format!("/rewarder/snapshots/b3:{}", "0".repeat(64));
     assert_eq!(put(&zero, "text/csv", CSV).1, "cid_mismatch");
     assert_eq!(post("/rewarder/epochs/e1/compute", json, b"{}").0, 400);
     assert_eq!(post("/rewarder/epochs/e%201/compute", json, b"{}").0, 400);
-    for path in ["/rewarder/epochs/e1", "/rewarder/epochs/e1/manifest", zero.as_str(), "/rewarder/policy/none"] {
+    for path in [
+        "/rewarder/epochs/e1",
+        "/rewarder/epochs/e1/manifest",
+        zero.as_str(),
+        "/rewarder/policy/none",
+    ] {
         assert_eq!(caller.refused(Method::GET, path, None).0, 404, "{path}");
     }
-    let stranger = Caller { auth: "Bearer nobody".into(), http: caller.http.clone(), base: caller.base.clone() };
-    assert_eq!(stranger.refused(Method::GET, "/rewarder/epochs", None).0, 401);
+    let stranger = Caller {
+        auth: "Bearer nobody".into(),
+        http: caller.http.clone(),
+        base: caller.base.clone(),
+    };
+    assert_eq!(
+        stranger.refused(Method::GET, "/rewarder/epochs", None).0,
+        401
+    );
 }
 
 fn inputs(caller: &Caller) -> ComputeRequest {
@@ -148,31 +181,68 @@ fn inputs(caller: &Caller) -> ComputeRequest {
     let policy = signed(&json!({}));
     let id = "test".parse().expect("an id");
     let stored = client.put_policy(&id, &policy, by()).expect("stored");
-    assert_eq!(client.put_policy(&id, &policy, by()).expect("the same again"), stored);
+    assert_eq!(
+        client
+            .put_policy(&id, &policy, by())
+            .expect("the same again"),
+        stored
+    );
     let posted = caller.call(Method::POST, "/rewarder/snapshots", Some(("text/csv", CSV)));
     assert_eq!(posted.status, 201);
     let info: SnapshotInfo = posted.json().expect("what was sealed");
     assert_eq!((info.accounts, info.metrics[0].sum.0), (3, 10));
-    let again = client.put_csv(&info.cid, ImportKind::Totals, CSV.to_vec(), by()).expect("there");
+    let again = client
+        .put_csv(&info.cid, ImportKind::Totals, CSV.to_vec(), by())
+        .expect("there");
     assert_eq!(again, info);
-    ComputeRequest { snapshot: info.cid, policy_id: id, policy_hash: stored.hash, dry_run: false }
+    ComputeRequest {
+        snapshot: info.cid,
+        policy_id: id,
+        policy_hash: stored.hash,
+        dry_run: false,
+    }
 }
 
 fn check_results(caller: &Caller, run: &EpochRun) {
-    assert_eq!((run.state, run.totals.expect("sealed").payout_minor.0), (RunState::Sealed, 1000));
+    assert_eq!(
+        (run.state, run.totals.expect("sealed").payout_minor.0),
+        (RunState::Sealed, 1000)
+    );
     let get = |path: &str| caller.call(Method::GET, path, None);
-    let manifest: RunManifest = get("/rewarder/epochs/e1/manifest").json().expect("a manifest");
+    let manifest: RunManifest = get("/rewarder/epochs/e1/manifest")
+        .json()
+        .expect("a manifest");
     assert_eq!(Some(manifest.commitment), run.commitment);
-    let proof: PayoutProof =
-        get("/rewarder/epochs/e1/proof/acc%3Ac%2Fd").json().expect("a proof for a name with a slash");
+    let proof: PayoutProof = get("/rewarder/epochs/e1/proof/acc%3Ac%2Fd")
+        .json()
+        .expect("a proof for a name with a slash");
     assert_eq!(proof.payout.amount_minor.0, 200);
     check_proof(&proof, &manifest).expect("a true proof");
-    assert_eq!(caller.refused(Method::GET, "/rewarder/epochs/e1/proof/acc%3Az", None).0, 404);
-    let page: Value = get("/rewarder/epochs/e1/payouts?from=1&limit=1").json().expect("a page");
-    assert_eq!((&page["payouts"][0]["amount_minor"], &page["next"]), (&json!("300"), &json!(2)));
-    assert_eq!(caller.refused(Method::GET, "/rewarder/epochs/e1/payouts?limit=0", None).0, 400);
+    assert_eq!(
+        caller
+            .refused(Method::GET, "/rewarder/epochs/e1/proof/acc%3Az", None)
+            .0,
+        404
+    );
+    let page: Value = get("/rewarder/epochs/e1/payouts?from=1&limit=1")
+        .json()
+        .expect("a page");
+    assert_eq!(
+        (&page["payouts"][0]["amount_minor"], &page["next"]),
+        (&json!("300"), &json!(2))
+    );
+    assert_eq!(
+        caller
+            .refused(Method::GET, "/rewarder/epochs/e1/payouts?limit=0", None)
+            .0,
+        400
+    );
     let (status, code, _) = caller.refused(Method::POST, "/rewarder/epochs/e1/settle", None);
-    assert_eq!((status, code.as_str()), (501, "not_implemented"), "no ledger is configured");
+    assert_eq!(
+        (status, code.as_str()),
+        (501, "not_implemented"),
+        "no ledger is configured"
+    );
 }
 
 #[test]
@@ -181,21 +251,37 @@ fn uploads_runs_proofs_refusals_and_a_restart() {
     let mut running = start(data.path()).expect("it starts");
     running.wait_ready(by()).expect("it gets ready");
     threads_are_those_of_the_table(&running);
-    assert!(start(data.path()).is_err(), "a second one on the same directory");
+    assert!(
+        start(data.path()).is_err(),
+        "a second one on the same directory"
+    );
     let caller = Caller::new(&running);
     refusals(&caller);
     let request = inputs(&caller);
     let epoch = "e1".parse().expect("an epoch");
     let wait = Duration::from_secs(9);
-    let run = caller.typed().compute(&epoch, &request, wait, by()).expect("computed");
+    let run = caller
+        .typed()
+        .compute(&epoch, &request, wait, by())
+        .expect("computed");
     check_results(&caller, &run);
     let other = b"account,metric,amount\nacc:a,m,6\n";
     let info: SnapshotInfo = caller
-        .call(Method::POST, "/rewarder/snapshots", Some(("text/csv", other)))
+        .call(
+            Method::POST,
+            "/rewarder/snapshots",
+            Some(("text/csv", other)),
+        )
         .json()
         .expect("sealed");
-    let other = ComputeRequest { snapshot: info.cid, ..request.clone() };
-    let error = caller.typed().compute(&epoch, &other, wait, by()).expect_err("other inputs");
+    let other = ComputeRequest {
+        snapshot: info.cid,
+        ..request.clone()
+    };
+    let error = caller
+        .typed()
+        .compute(&epoch, &other, wait, by())
+        .expect_err("other inputs");
     assert_eq!(error.code(), Some("epoch_conflict"));
     assert!(matches!(error, ClientError::Refused { status: 409, .. }));
     let report = running.drain(Duration::from_secs(5));
@@ -204,20 +290,35 @@ fn uploads_runs_proofs_refusals_and_a_restart() {
     let mut running = start(data.path()).expect("it starts again");
     running.wait_ready(by()).expect("it gets ready");
     let caller = Caller::new(&running);
-    let again = caller.typed().compute(&epoch, &request, wait, by()).expect("known");
-    assert_eq!((again.commitment, again.updated_at), (run.commitment, run.updated_at));
+    let again = caller
+        .typed()
+        .compute(&epoch, &request, wait, by())
+        .expect("known");
+    assert_eq!(
+        (again.commitment, again.updated_at),
+        (run.commitment, run.updated_at)
+    );
     let list = caller.typed().epochs(by()).expect("a list");
     assert_eq!(list.epochs.len(), 1);
-    assert_eq!(running.drain(Duration::from_secs(5)).stragglers, Vec::<String>::new());
+    assert_eq!(
+        running.drain(Duration::from_secs(5)).stragglers,
+        Vec::<String>::new()
+    );
 }
 
 /// Names in /proc are those that the topology makes, no more and no fewer.
 fn threads_are_those_of_the_table(running: &Running) {
-    let live: BTreeSet<String> =
-        running.supervisor().topology().threads.into_iter().map(|thread| thread.name).collect();
+    let live: BTreeSet<String> = running
+        .supervisor()
+        .topology()
+        .threads
+        .into_iter()
+        .map(|thread| thread.name)
+        .collect();
     let mut found = BTreeSet::new();
     for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
-        let comm = std::fs::read_to_string(task.expect("a task").path().join("comm")).unwrap_or_default();
+        let comm =
+            std::fs::read_to_string(task.expect("a task").path().join("comm")).unwrap_or_default();
         if comm.starts_with("rew-") {
             found.insert(comm.trim_end().to_owned());
         }

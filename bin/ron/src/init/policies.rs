@@ -1,8 +1,8 @@
 //! The policies a new data directory starts with.
 
 use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_MAX};
-use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
 use ron_proto::scope;
+use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
 use serde_json::Value;
 
 /// The reward policy of the example epochs.

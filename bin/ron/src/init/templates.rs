@@ -44,7 +44,11 @@ pub fn service(
             );
         }
         "svc-wallet" => {
-            let _ = write!(text, "[ledger]\nurl = \"{ledger}\"\ntoken_file = {}\n\n{policy}\n", token("ron-ledger"));
+            let _ = write!(
+                text,
+                "[ledger]\nurl = \"{ledger}\"\ntoken_file = {}\n\n{policy}\n",
+                token("ron-ledger")
+            );
         }
         "svc-rewarder" => {
             let _ = write!(
@@ -124,7 +128,10 @@ fn nodes(text: &mut String, base_port: u16, audit_vkey: &str) {
         );
         match name {
             "ron-kms" => {
-                let _ = writeln!(text, "log_path = \"/audit/v1\"\nlog_vkey = \"{audit_vkey}\"");
+                let _ = writeln!(
+                    text,
+                    "log_path = \"/audit/v1\"\nlog_vkey = \"{audit_vkey}\""
+                );
             }
             "ron-ledger" => {
                 let _ = writeln!(text, "log_path = \"/log/v1\"");

@@ -264,7 +264,9 @@ mod tests {
         check(true, &|_| ());
         check(false, &|p| p.typ.clear());
         check(false, &|p| p.aud.clear());
-        check(true, &|p| (p.typ, p.aud) = (vec!["statuslist+jwt".into()], vec![]));
+        check(true, &|p| {
+            (p.typ, p.aud) = (vec!["statuslist+jwt".into()], vec![])
+        });
         check(false, &|p| p.iss.clear());
         check(false, &|p| p.iss = "a\nb".into());
         check(false, &|p| p.max_ttl_s = 0);

@@ -70,11 +70,23 @@ fn refusals_are_leaves_too() {
             (Op::Sign, result, "tester")
         );
     };
-    let pinned = |version: u32| SignRequest { version: Some(version), ..good.clone() };
+    let pinned = |version: u32| SignRequest {
+        version: Some(version),
+        ..good.clone()
+    };
     let text = SignRequest::message(doc.key.clone(), *b"text");
-    let unknown = SignRequest { key: gone, ..good.clone() };
-    let empty = SignRequest { digest: None, ..good.clone() };
-    let remark = SignRequest { context: Some("a\nb".into()), ..good.clone() };
+    let unknown = SignRequest {
+        key: gone,
+        ..good.clone()
+    };
+    let empty = SignRequest {
+        digest: None,
+        ..good.clone()
+    };
+    let remark = SignRequest {
+        context: Some("a\nb".into()),
+        ..good.clone()
+    };
     check(good.clone(), 200, "ok");
     check(text, 403, "payload_refused");
     check(unknown, 404, "not_found");
@@ -312,7 +324,10 @@ fn a_batch_has_one_leaf_per_item_and_errors_per_item() {
 fn a_full_batch_is_one_append() {
     let rig = Rig::memory();
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
-    let item = |text: &str| SignItem { message: Some(text.as_bytes().into()), ..SignItem::default() };
+    let item = |text: &str| SignItem {
+        message: Some(text.as_bytes().into()),
+        ..SignItem::default()
+    };
     let full = SignBatch {
         key: Some(doc.key.clone()),
         version: None,

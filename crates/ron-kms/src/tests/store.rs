@@ -73,10 +73,13 @@ fn refusal_after(dir: &Path, what: &str, change: &str) -> String {
     let copied = tempfile::tempdir().expect("dir");
     copy(dir, copied.path());
     let db = database(copied.path());
-    db.execute_batch(change).unwrap_or_else(|e| panic!("{what}: {e}"));
+    db.execute_batch(change)
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
     drop(db);
     let error = open(copied.path()).err();
-    error.unwrap_or_else(|| panic!("{what}: was opened")).to_string()
+    error
+        .unwrap_or_else(|| panic!("{what}: was opened"))
+        .to_string()
 }
 
 #[test]
@@ -85,16 +88,21 @@ fn one_changed_byte_of_a_sealed_key_is_refused_by_name() {
     let docs = with_keys(dir.path());
     let kid = docs[0].key.to_string();
     let sql = "SELECT sealed FROM versions WHERE kid = ?1 AND number = 2";
-    let sealed: Vec<u8> = database(dir.path()).query_row(sql, [&kid], |r| r.get(0)).expect("blob");
+    let sealed: Vec<u8> = database(dir.path())
+        .query_row(sql, [&kid], |r| r.get(0))
+        .expect("blob");
     for at in (0..sealed.len()).step_by(17).chain([sealed.len() - 1]) {
         let mut bad = sealed.clone();
         bad[at] ^= 1;
         let bad = hex::encode(bad);
-        let change = format!("UPDATE versions SET sealed = x'{bad}' WHERE kid = '{kid}' AND number = 2");
+        let change =
+            format!("UPDATE versions SET sealed = x'{bad}' WHERE kid = '{kid}' AND number = 2");
         let error = refusal_after(dir.path(), "one byte", &change);
         assert!(error.contains(&format!("{kid}#v2")), "byte {at}: {error}");
     }
-    open(dir.path()).map(drop).expect("the original still opens");
+    open(dir.path())
+        .map(drop)
+        .expect("the original still opens");
 }
 
 #[test]
@@ -104,29 +112,52 @@ fn rows_cannot_be_changed_removed_or_moved() {
     let kid = docs[0].key.to_string();
     let check = |what: &str, change: &str, word: &str| {
         let error = refusal_after(dir.path(), what, &change.replace("KID", &kid));
-        assert!(error.contains(&word.replace("KID", &kid)), "{what}: {error}");
+        assert!(
+            error.contains(&word.replace("KID", &kid)),
+            "{what}: {error}"
+        );
     };
     check(
         "policy widened",
         "UPDATE keys SET meta = CAST(replace(CAST(meta AS TEXT), 'digest', 'any') AS BLOB) WHERE kid = 'KID'",
         "KID",
     );
-    check("MAC changed", "UPDATE keys SET mac = zeroblob(32) WHERE kid = 'KID'", "KID");
+    check(
+        "MAC changed",
+        "UPDATE keys SET mac = zeroblob(32) WHERE kid = 'KID'",
+        "KID",
+    );
     check(
         "key removed",
         "DELETE FROM keys WHERE kid = 'KID'; DELETE FROM versions WHERE kid = 'KID'",
         "changed from outside",
     );
-    check("version removed", "DELETE FROM versions WHERE kid = 'KID' AND number = 2", "KID");
+    check(
+        "version removed",
+        "DELETE FROM versions WHERE kid = 'KID' AND number = 2",
+        "KID",
+    );
     check(
         "versions moved",
         "UPDATE versions SET sealed = (SELECT sealed FROM versions WHERE kid = 'KID' AND number = 2) \
          WHERE kid = 'KID' AND number = 1",
         "KID#v1",
     );
-    check("version counter", "UPDATE store SET version = version - 1", "changed from outside");
-    check("log key", "UPDATE store SET log_key = log_key || x'00'", "ron-kms/log-key#v1");
-    check("origin", "UPDATE store SET log_origin = 'elsewhere'", "changed from outside");
+    check(
+        "version counter",
+        "UPDATE store SET version = version - 1",
+        "changed from outside",
+    );
+    check(
+        "log key",
+        "UPDATE store SET log_key = log_key || x'00'",
+        "ron-kms/log-key#v1",
+    );
+    check(
+        "origin",
+        "UPDATE store SET log_origin = 'elsewhere'",
+        "changed from outside",
+    );
 }
 
 #[test]

@@ -239,7 +239,11 @@ mod tests {
 
     #[test]
     fn nearest_names_what_was_meant() {
-        static TABLE: Table = Table { service: "x", env_prefix: "X_", keys: &[&ROWS] };
+        static TABLE: Table = Table {
+            service: "x",
+            env_prefix: "X_",
+            keys: &[&ROWS],
+        };
         let table = &TABLE;
         let check = |typed: &str, meant: &str| assert_eq!(table.nearest(typed), meant, "{typed}");
         check("bind_adr", "bind_addr");
@@ -263,7 +267,11 @@ mod tests {
     #[test]
     fn a_later_row_replaces_the_earlier_in_place() {
         static LATER: [Key; 1] = [Key::text("bind_addr", "other", "")];
-        static TABLE: Table = Table { service: "x", env_prefix: "X_", keys: &[&ROWS, &LATER] };
+        static TABLE: Table = Table {
+            service: "x",
+            env_prefix: "X_",
+            keys: &[&ROWS, &LATER],
+        };
         let table = &TABLE;
         let rows = table.rows();
         assert_eq!(rows.len(), ROWS.len());

@@ -33,7 +33,11 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         Route::new(Method::POST, path, RUN, move |request, responder| {
             send(&api, &request, responder, ask);
         })
-        .query("wait", false, "seconds to wait for the run to come to rest, at most 30")
+        .query(
+            "wait",
+            false,
+            "seconds to wait for the run to come to rest, at most 30",
+        )
         .returns::<EpochRun>(200)
         .returns::<EpochRun>(202)
         .long_poll()
@@ -74,7 +78,10 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
 }
 
 fn id(request: &Request) -> Result<RunId, Problem> {
-    Ok((request.principal.tenant.clone(), param::<EpochId>(request, "id")?))
+    Ok((
+        request.principal.tenant.clone(),
+        param::<EpochId>(request, "id")?,
+    ))
 }
 
 /// Hands a request to the scheduler, which answers it.
@@ -84,7 +91,9 @@ fn send(
     responder: Responder,
     ask: fn(&Api, &Request) -> Result<Ask, Problem>,
 ) {
-    let asked = request.query_only(&["wait"]).and_then(|()| Ok((id(request)?, ask(api, request)?)));
+    let asked = request
+        .query_only(&["wait"])
+        .and_then(|()| Ok((id(request)?, ask(api, request)?)));
     let (id, ask) = match asked {
         Ok(asked) => asked,
         Err(problem) => return responder.send(problem),
@@ -92,11 +101,19 @@ fn send(
     let wait = request.prefer_wait().filter(|wait| !wait.is_zero());
     let limited = request.header("x-request-deadline-ms").is_some();
     let compute_by: Option<Deadline> = wait.filter(|_| limited).map(|_| responder.deadline());
-    let asked = Asked { id, ask, wait, compute_by, responder };
+    let asked = Asked {
+        id,
+        ask,
+        wait,
+        compute_by,
+        responder,
+    };
     match api.work_req.try_send(asked) {
         Ok(()) => {}
         Err(SendError::Full(asked)) => {
-            asked.responder.send(Problem::busy(api.work_req.retry_after_s()));
+            asked
+                .responder
+                .send(Problem::busy(api.work_req.retry_after_s()));
         }
         Err(SendError::Closed(asked)) => asked.responder.send(Problem::draining(1)),
     }
@@ -104,7 +121,12 @@ fn send(
 
 /// Checks what can be checked before a run exists: the inputs are there, trusted, and fit.
 fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
-    let ComputeRequest { snapshot, policy_id, policy_hash, dry_run } = request.json()?;
+    let ComputeRequest {
+        snapshot,
+        policy_id,
+        policy_hash,
+        dry_run,
+    } = request.json()?;
     let id = id(request)?;
     let known = api.registry.get(&id).filter(|entry| {
         let run = &entry.run;
@@ -123,10 +145,22 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
                 .map_err(|error| errors::library(&error, false))?;
             Rules::new(&policy.policy, &usage.metric_names())
                 .map_err(|error| errors::policy_mismatch(error.to_string()))?;
-            run_key(&id.0, &id.1, &snapshot, &policy_hash, policy.policy.rule_set)
+            run_key(
+                &id.0,
+                &id.1,
+                &snapshot,
+                &policy_hash,
+                policy.policy.rule_set,
+            )
         }
     };
-    Ok(Ask::Compute { snapshot, policy_id, policy_hash, run_key, dry_run })
+    Ok(Ask::Compute {
+        snapshot,
+        policy_id,
+        policy_hash,
+        run_key,
+        dry_run,
+    })
 }
 
 fn settle(_: &Api, request: &Request) -> Result<Ask, Problem> {
@@ -146,41 +180,65 @@ fn entry(api: &Api, request: &Request) -> Result<Entry, Problem> {
 fn list(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&["after", "limit"])?;
     let after: Option<EpochId> = request.query_as("after")?;
-    let limit = request.query_as::<usize>("limit")?.unwrap_or(EPOCH_PAGE_MAX);
+    let limit = request
+        .query_as::<usize>("limit")?
+        .unwrap_or(EPOCH_PAGE_MAX);
     if limit == 0 || limit > EPOCH_PAGE_MAX {
-        return Err(Problem::bad_request(format!("limit must be 1 to {EPOCH_PAGE_MAX}")));
+        return Err(Problem::bad_request(format!(
+            "limit must be 1 to {EPOCH_PAGE_MAX}"
+        )));
     }
-    let (page, more) = api.registry.page(&request.principal.tenant, after.as_ref(), limit);
+    let (page, more) = api
+        .registry
+        .page(&request.principal.tenant, after.as_ref(), limit);
     let now = api.clock.unix_ms();
     let epochs: Vec<EpochRun> = page.iter().map(|entry| entry.view(now)).collect();
-    let next = epochs.last().filter(|_| more).map(|last| last.epoch_id.clone());
+    let next = epochs
+        .last()
+        .filter(|_| more)
+        .map(|last| last.epoch_id.clone());
     Ok(Response::json(200, &EpochList { epochs, next }))
 }
 
 fn state(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
-    Ok(Response::json(200, &entry(api, request)?.view(api.clock.unix_ms())))
+    Ok(Response::json(
+        200,
+        &entry(api, request)?.view(api.clock.unix_ms()),
+    ))
 }
 
 /// The directory of a run that has a manifest.
 fn sealed(api: &Api, request: &Request) -> Result<std::path::PathBuf, Problem> {
     let run = entry(api, request)?.run;
     if run.commitment.is_none() {
-        let detail = format!("the run is {}; there is no manifest yet", run.state.as_str());
+        let detail = format!(
+            "the run is {}; there is no manifest yet",
+            run.state.as_str()
+        );
         return Err(Problem::not_found(detail));
     }
-    Ok(dir::path(&api.artifacts, &run.tenant, &run.epoch, run.dry_run))
+    Ok(dir::path(
+        &api.artifacts,
+        &run.tenant,
+        &run.epoch,
+        run.dry_run,
+    ))
 }
 
 fn damaged(error: &VerifyError) -> Problem {
     tracing::error!(event = "artifacts_damaged", file = error.file, reason = %error.why, "artifacts are damaged");
-    let detail = format!("the stored artifacts are damaged ({}); compute the epoch again", error.file);
+    let detail = format!(
+        "the stored artifacts are damaged ({}); compute the epoch again",
+        error.file
+    );
     Problem::internal(detail)
 }
 
 fn manifest(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
-    let manifest = verify::read_manifest(&sealed(api, request)?).map_err(|error| damaged(&error))?;
+    let manifest =
+        verify::read_manifest(&sealed(api, request)?).map_err(|error| damaged(&error))?;
     let bytes = dir::to_json(&manifest).map_err(|error| Problem::internal(error.to_string()))?;
     Ok(Response::bytes(200, "application/json", bytes).etag(&manifest.commitment.to_string()))
 }
@@ -190,19 +248,32 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
     let from = request.query_as::<u64>("from")?.unwrap_or(0);
     let limit = request.query_as::<u64>("limit")?.unwrap_or(PAYOUT_PAGE_MAX);
     if limit == 0 || limit > PAYOUT_PAGE_MAX {
-        return Err(Problem::bad_request(format!("limit must be 1 to {PAYOUT_PAGE_MAX}")));
+        return Err(Problem::bad_request(format!(
+            "limit must be 1 to {PAYOUT_PAGE_MAX}"
+        )));
     }
     let dir = sealed(api, request)?;
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     if manifest.payouts.is_none() {
-        return Err(errors::quarantined(entry(api, request)?.run.reason.as_ref()));
+        return Err(errors::quarantined(
+            entry(api, request)?.run.reason.as_ref(),
+        ));
     }
     let table = verify::read_table(&dir, &manifest).map_err(|error| damaged(&error))?;
     let count = table.len() as u64;
     let end = from.saturating_add(limit).min(count);
-    let payouts = (from..end).map(|index| table.payout(index as usize)).collect();
+    let payouts = (from..end)
+        .map(|index| table.payout(index as usize))
+        .collect();
     let next = (end < count && from < end).then_some(end);
-    Ok(Response::json(200, &PayoutPage { payouts, count, next }))
+    Ok(Response::json(
+        200,
+        &PayoutPage {
+            payouts,
+            count,
+            next,
+        },
+    ))
 }
 
 fn proof(api: &Api, request: &Request) -> Result<Response, Problem> {
@@ -210,9 +281,9 @@ fn proof(api: &Api, request: &Request) -> Result<Response, Problem> {
     let account: Account = param(request, "account")?;
     match verify::prove(&sealed(api, request)?, &account) {
         Ok(proof) => Ok(Response::json(200, &proof)),
-        Err(ProveError::NotPaid) => {
-            Err(Problem::not_found("this account has no payout in this epoch"))
-        }
+        Err(ProveError::NotPaid) => Err(Problem::not_found(
+            "this account has no payout in this epoch",
+        )),
         Err(ProveError::Dir(error)) => Err(damaged(&error)),
     }
 }

@@ -17,7 +17,13 @@ const fn kind(
     title: &'static str,
     meaning: &'static str,
 ) -> ProblemKind {
-    ProblemKind { code, status, title, retryable: false, meaning }
+    ProblemKind {
+        code,
+        status,
+        title,
+        retryable: false,
+        meaning,
+    }
 }
 
 const EPOCH_CONFLICT: ProblemKind = kind(
@@ -115,7 +121,10 @@ pub fn failed(reason: Option<&RunReason>) -> Problem {
 }
 
 fn detail(reason: Option<&RunReason>) -> String {
-    reason.map_or_else(|| "no reason was recorded".to_owned(), |reason| reason.detail.clone())
+    reason.map_or_else(
+        || "no reason was recorded".to_owned(),
+        |reason| reason.detail.clone(),
+    )
 }
 
 /// An import or an upload in the canonical form was refused.

@@ -58,5 +58,8 @@ fn param<T>(request: &Request, name: &str) -> Result<T, Problem>
 where
     T: std::str::FromStr<Err = ValueError>,
 {
-    request.param(name).parse().map_err(|error: ValueError| Problem::bad_request(error.to_string()))
+    request
+        .param(name)
+        .parse()
+        .map_err(|error: ValueError| Problem::bad_request(error.to_string()))
 }

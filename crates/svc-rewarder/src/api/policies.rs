@@ -26,9 +26,11 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         .returns::<PolicyStored>(200)
         .returns::<PolicyStored>(201)
         .errors(&[400, 409, 422, 503]),
-        Route::get("/rewarder/policy/{id}", Need::Scope(scope::REWARDER_READ), move |request| {
-            get(&get_api, request)
-        })
+        Route::get(
+            "/rewarder/policy/{id}",
+            Need::Scope(scope::REWARDER_READ),
+            move |request| get(&get_api, request),
+        )
         .summary("The newest version of a policy, or the one with a hash, with its signature.")
         .query_as::<ContentId>("hash", false, "the hash of the wanted version")
         .returns::<SignedPolicy>(200)
@@ -41,7 +43,10 @@ fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let id: PolicyId = param(request, "id")?;
     let signed: SignedPolicy = request.json()?;
-    let verified = api.library.verify(&signed).map_err(|error| errors::policy_refused(&error))?;
+    let verified = api
+        .library
+        .verify(&signed)
+        .map_err(|error| errors::policy_refused(&error))?;
     if verified.policy.id != id {
         let why = PolicyRefused::Malformed("its id is not the one in the path".into());
         return Err(errors::policy_refused(&why));
@@ -50,7 +55,11 @@ fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
         .library
         .put_policy(&request.principal.tenant, &verified)
         .map_err(|error| errors::library(&error, true))?;
-    let stored = PolicyStored { id, version: verified.policy.version, hash: verified.hash };
+    let stored = PolicyStored {
+        id,
+        version: verified.policy.version,
+        hash: verified.hash,
+    };
     Ok(Response::json(if new { 201 } else { 200 }, &stored))
 }
 
@@ -64,6 +73,9 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
     };
     let found = found.map_err(|error| errors::library(&error, true))?;
     let policy = strict::from_slice(&found.canonical)?;
-    let signed = SignedPolicy { policy, signature: found.signature };
+    let signed = SignedPolicy {
+        policy,
+        signature: found.signature,
+    };
     Ok(Response::json(200, &signed).etag(&found.hash.to_string()))
 }

@@ -21,17 +21,22 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let upload = |method, path, put: fn(&Api, &Request) -> Result<Response, Problem>| {
         let cap = api.snapshot_bytes_max;
         let api = Arc::clone(api);
-        Route::new(method, path, Need::Scope(scope::REWARDER_RUN), sync(move |request| put(&api, request)))
-            .body_bytes(&[CSV, NDJSON, CANONICAL])
-            .body_cap(cap)
-            .query_as::<ImportKind>(
-                "kind",
-                false,
-                "totals (the default: one row per account and metric) or events (rows are added up)",
-            )
-            .returns::<SnapshotInfo>(200)
-            .returns::<SnapshotInfo>(201)
-            .errors(&[400, 422, 503])
+        Route::new(
+            method,
+            path,
+            Need::Scope(scope::REWARDER_RUN),
+            sync(move |request| put(&api, request)),
+        )
+        .body_bytes(&[CSV, NDJSON, CANONICAL])
+        .body_cap(cap)
+        .query_as::<ImportKind>(
+            "kind",
+            false,
+            "totals (the default: one row per account and metric) or events (rows are added up)",
+        )
+        .returns::<SnapshotInfo>(200)
+        .returns::<SnapshotInfo>(201)
+        .errors(&[400, 422, 503])
     };
     let get_api = Arc::clone(api);
     vec![
@@ -39,9 +44,11 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             .summary("Seals usage that must have this content id, and stores it."),
         upload(Method::POST, "/rewarder/snapshots", post)
             .summary("Seals usage, stores it and answers its content id."),
-        Route::get("/rewarder/snapshots/{cid}", Need::Scope(scope::REWARDER_READ), move |request| {
-            get(&get_api, request)
-        })
+        Route::get(
+            "/rewarder/snapshots/{cid}",
+            Need::Scope(scope::REWARDER_READ),
+            move |request| get(&get_api, request),
+        )
         .summary("The sealed file, or what it holds for Accept: application/json.")
         .returns_bytes(200, CANONICAL)
         .returns::<SnapshotInfo>(200)
@@ -72,7 +79,12 @@ fn seal(request: &Request) -> Result<Sealed, Problem> {
         Some(_) => return Err(Problem::bad_request("kind must be totals or events")),
     };
     let media = request.header("content-type").unwrap_or("");
-    let media = media.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let media = media
+        .split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .to_ascii_lowercase();
     let body = request.body.as_slice();
     match media.as_str() {
         CSV => import::csv(body, kind).map_err(|error| errors::bad_snapshot(&error)),
@@ -98,7 +110,10 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
         .library
         .snapshot(&request.principal.tenant, &cid)
         .map_err(|error| errors::library(&error, false))?;
-    if request.header("accept").is_some_and(|accept| accept.contains("application/json")) {
+    if request
+        .header("accept")
+        .is_some_and(|accept| accept.contains("application/json"))
+    {
         return Ok(Response::json(200, &sealed.info()));
     }
     Ok(Response::bytes(200, CANONICAL, sealed.bytes().to_vec()).etag(&cid.to_string()))

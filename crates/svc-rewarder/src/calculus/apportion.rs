@@ -48,7 +48,9 @@ pub(super) fn apportion<const B: usize, const L: usize>(
         return Ok(amounts);
     }
     let spent = floors(&mut weights, &mut amounts, &rest, left, watch)?;
-    let units = left.checked_sub(spent).ok_or(Stop::Broken("the floors pass the pool"))?;
+    let units = left
+        .checked_sub(spent)
+        .ok_or(Stop::Broken("the floors pass the pool"))?;
     hand_out(&weights, &mut amounts, units)?;
     Ok(amounts)
 }
@@ -62,12 +64,19 @@ fn over_cap<const B: usize, const L: usize>(
     left: &mut u128,
     cap: u128,
 ) -> Vec<u32> {
-    let mut order: Vec<u32> =
-        (0..weights.len()).filter(|row| !weights[*row].is_zero()).map(|row| row as u32).collect();
-    let heavier_first =
-        |a: &u32, b: &u32| weights[*b as usize].cmp(&weights[*a as usize]).then(a.cmp(b));
+    let mut order: Vec<u32> = (0..weights.len())
+        .filter(|row| !weights[*row].is_zero())
+        .map(|row| row as u32)
+        .collect();
+    let heavier_first = |a: &u32, b: &u32| {
+        weights[*b as usize]
+            .cmp(&weights[*a as usize])
+            .then(a.cmp(b))
+    };
     // A capped row takes a whole cap, so no more rows than pool / cap can be bound.
-    if let Some(most) = left.checked_div(cap).and_then(|most| usize::try_from(most).ok())
+    if let Some(most) = left
+        .checked_div(cap)
+        .and_then(|most| usize::try_from(most).ok())
         && most < order.len()
     {
         order.select_nth_unstable_by(most, heavier_first);
@@ -121,7 +130,13 @@ fn floors<const B: usize, const L: usize>(
             watch.shared(weights.len() as u64);
             Ok(spent)
         })
-        .try_reduce(|| 0, |a, b| a.checked_add(b).ok_or(Stop::Broken("the floors pass 2^128")))
+        .try_reduce(
+            || 0,
+            |a, b| {
+                a.checked_add(b)
+                    .ok_or(Stop::Broken("the floors pass 2^128"))
+            },
+        )
 }
 
 /// One unit each to the `units` largest remainders.
@@ -143,7 +158,9 @@ fn hand_out<const B: usize, const L: usize>(
         .filter(|units| *units < order.len())
         .ok_or(Stop::Broken("more units left over than remainders"))?;
     order.select_nth_unstable_by(units, |a, b| {
-        remainders[*b as usize].cmp(&remainders[*a as usize]).then(a.cmp(b))
+        remainders[*b as usize]
+            .cmp(&remainders[*a as usize])
+            .then(a.cmp(b))
     });
     for row in &order[..units] {
         amounts[*row as usize] += 1;

@@ -149,13 +149,22 @@ fn settle(amounts: &[u128], rules: &Rules) -> Result<Outcome, Stop> {
         if rules.cap.is_some_and(|cap| amount > cap) {
             return Err(Stop::Broken("a share is above the account cap"));
         }
-        payout = payout.checked_add(amount).ok_or(Stop::Broken("the shares pass 2^128"))?;
+        payout = payout
+            .checked_add(amount)
+            .ok_or(Stop::Broken("the shares pass 2^128"))?;
         let row = u32::try_from(row).map_err(|_| Stop::Overflow("the number of accounts"))?;
         shares.push(Share { row, amount });
     }
-    let residual =
-        rules.pool.checked_sub(payout).ok_or(Stop::Broken("the shares add up to more than the pool"))?;
-    Ok(Outcome { shares, pool: rules.pool, payout, residual })
+    let residual = rules
+        .pool
+        .checked_sub(payout)
+        .ok_or(Stop::Broken("the shares add up to more than the pool"))?;
+    Ok(Outcome {
+        shares,
+        pool: rules.pool,
+        payout,
+        residual,
+    })
 }
 
 /// The 128-bit value of `value`, which the caller knows to be at most a 128-bit pool.

@@ -92,18 +92,32 @@ fn check_bounds(policy: &RewardPolicy) -> Result<(), RuleError> {
         return refuse("caps.account_minor is zero; leave it out or exclude accounts".into());
     }
     if policy.caps.category_minor.len() > CATEGORIES_MAX {
-        return refuse(format!("caps.category_minor may name at most {CATEGORIES_MAX} categories"));
+        return refuse(format!(
+            "caps.category_minor may name at most {CATEGORIES_MAX} categories"
+        ));
     }
     for category in policy.caps.category_minor.keys() {
-        if !policy.metrics.values().any(|rule| rule.category.as_ref() == Some(category)) {
-            return refuse(format!("caps.category_minor names \"{category}\", which no metric has"));
+        if !policy
+            .metrics
+            .values()
+            .any(|rule| rule.category.as_ref() == Some(category))
+        {
+            return refuse(format!(
+                "caps.category_minor names \"{category}\", which no metric has"
+            ));
         }
     }
     let lists = &policy.eligibility;
     if lists.exclude.len() > ELIGIBILITY_LIST_MAX || lists.prefixes.len() > ELIGIBILITY_LIST_MAX {
-        return refuse(format!("eligibility lists hold at most {ELIGIBILITY_LIST_MAX} entries"));
+        return refuse(format!(
+            "eligibility lists hold at most {ELIGIBILITY_LIST_MAX} entries"
+        ));
     }
-    match lists.minimum.keys().find(|metric| !policy.metrics.contains_key(*metric)) {
+    match lists
+        .minimum
+        .keys()
+        .find(|metric| !policy.metrics.contains_key(*metric))
+    {
         Some(metric) => refuse(format!(
             "eligibility.minimum names \"{metric}\", which is not among the metrics"
         )),
@@ -121,9 +135,15 @@ fn factors(policy: &RewardPolicy) -> Result<BTreeMap<&Metric, u64>, RuleError> {
         )
     };
     let mut common = 1_u128;
-    for rule in policy.metrics.values().filter(|rule| !rule.weight.is_zero()) {
+    for rule in policy
+        .metrics
+        .values()
+        .filter(|rule| !rule.weight.is_zero())
+    {
         let below = u128::from(rule.weight.denominator());
-        common = (common / gcd(common, below)).checked_mul(below).ok_or_else(too_fine)?;
+        common = (common / gcd(common, below))
+            .checked_mul(below)
+            .ok_or_else(too_fine)?;
     }
     let over_common = |weight: Ratio| {
         if weight.is_zero() {
@@ -155,25 +175,39 @@ impl Rules {
         let factors = factors(policy)?;
         let categories: Vec<_> = policy.caps.category_minor.keys().collect();
         let metric = |name: &Metric| {
-            let rule =
-                policy.metrics.get(name).ok_or_else(|| RuleError::UnknownMetric(name.clone()))?;
-            let capped =
-                rule.category.as_ref().and_then(|of| categories.iter().position(|c| *c == of));
+            let rule = policy
+                .metrics
+                .get(name)
+                .ok_or_else(|| RuleError::UnknownMetric(name.clone()))?;
+            let capped = rule
+                .category
+                .as_ref()
+                .and_then(|of| categories.iter().position(|c| *c == of));
             Ok(MetricFactor {
                 factor: factors.get(name).copied().unwrap_or(0),
                 category: capped.map_or(0, |at| at + 1),
             })
         };
-        let minimum = policy.eligibility.minimum.iter().map(|(name, least)| {
-            (metrics.iter().position(|metric| metric == name), least.0)
-        });
+        let minimum = policy
+            .eligibility
+            .minimum
+            .iter()
+            .map(|(name, least)| (metrics.iter().position(|metric| metric == name), least.0));
         let bytes = |account: &ron_proto::values::Account| account.as_str().as_bytes().to_vec();
         Ok(Self {
             pool: policy.pool.amount_minor.0,
             cap: policy.caps.account_minor.map(|cap| cap.0),
             min_payout: policy.min_payout_minor.0,
-            metrics: metrics.iter().map(metric).collect::<Result<_, RuleError>>()?,
-            category_caps: policy.caps.category_minor.values().map(|cap| cap.0).collect(),
+            metrics: metrics
+                .iter()
+                .map(metric)
+                .collect::<Result<_, RuleError>>()?,
+            category_caps: policy
+                .caps
+                .category_minor
+                .values()
+                .map(|cap| cap.0)
+                .collect(),
             exclude: policy.eligibility.exclude.iter().map(bytes).collect(),
             prefixes: outermost(policy.eligibility.prefixes.iter().map(bytes).collect()),
             minimum: minimum.collect(),
@@ -195,19 +229,25 @@ impl Rules {
             return true;
         }
         let account = usage.account(row);
-        if self.exclude.binary_search_by(|other| other.as_slice().cmp(account)).is_ok() {
+        if self
+            .exclude
+            .binary_search_by(|other| other.as_slice().cmp(account))
+            .is_ok()
+        {
             return false;
         }
         if !self.prefixes.is_empty() {
             // None is a prefix of another, so only the last one not above the account can match.
-            let above = self.prefixes.partition_point(|prefix| prefix.as_slice() <= account);
+            let above = self
+                .prefixes
+                .partition_point(|prefix| prefix.as_slice() <= account);
             if above == 0 || !account.starts_with(&self.prefixes[above - 1]) {
                 return false;
             }
         }
-        self.minimum.iter().all(|(metric, least)| {
-            metric.map_or(0, |metric| usage.amount(row, metric)) >= *least
-        })
+        self.minimum
+            .iter()
+            .all(|(metric, least)| metric.map_or(0, |metric| usage.amount(row, metric)) >= *least)
     }
 }
 

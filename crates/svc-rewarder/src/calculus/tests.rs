@@ -31,7 +31,10 @@ impl Usage for Plain {
 }
 
 fn one_metric(amounts: &[u128]) -> Plain {
-    let rows = amounts.iter().enumerate().map(|(row, amount)| (format!("a{row:05}"), vec![*amount]));
+    let rows = amounts
+        .iter()
+        .enumerate()
+        .map(|(row, amount)| (format!("a{row:05}"), vec![*amount]));
     Plain(rows.collect())
 }
 
@@ -50,7 +53,10 @@ fn policy(pool: u128, edit: &serde_json::Value) -> RewardPolicy {
 }
 
 fn metrics(names: &[&str]) -> Vec<Metric> {
-    names.iter().map(|name| name.parse().expect("a metric")).collect()
+    names
+        .iter()
+        .map(|name| name.parse().expect("a metric"))
+        .collect()
 }
 
 fn amounts_of(outcome: &Outcome, rows: usize) -> Vec<u128> {
@@ -65,7 +71,14 @@ fn check(usage: &Plain, policy: &RewardPolicy, names: &[&str]) -> Vec<u128> {
     let rules = Rules::new(policy, &metrics(names)).expect("rules");
     let outcome = compute(usage, &rules, &()).expect("an outcome");
     assert_eq!(outcome.payout + outcome.residual, outcome.pool);
-    assert_eq!(outcome.shares.iter().map(|share| share.amount).sum::<u128>(), outcome.payout);
+    assert_eq!(
+        outcome
+            .shares
+            .iter()
+            .map(|share| share.amount)
+            .sum::<u128>(),
+        outcome.payout
+    );
     amounts_of(&outcome, usage.accounts())
 }
 
@@ -75,21 +88,31 @@ fn reference(weights: &[u128], pool: u128, cap: Option<u128>) -> Vec<u128> {
     let mut capped = vec![false; weights.len()];
     let (mut left, mut rest);
     loop {
-        let open = || weights.iter().zip(&capped).filter(|(_, capped)| !**capped).map(|(w, _)| *w);
+        let open = || {
+            weights
+                .iter()
+                .zip(&capped)
+                .filter(|(_, capped)| !**capped)
+                .map(|(w, _)| *w)
+        };
         rest = open().fold(U512::ZERO, |sum, weight| sum + wide(weight));
         let taken = capped.iter().filter(|capped| **capped).count() as u128;
         left = pool - taken * cap.unwrap_or(0);
         let over: Vec<usize> = (0..weights.len())
             .filter(|row| !capped[*row] && weights[*row] > 0)
-            .filter(|row| cap.is_some_and(|cap| wide(weights[*row]) * wide(left) > wide(cap) * rest))
+            .filter(|row| {
+                cap.is_some_and(|cap| wide(weights[*row]) * wide(left) > wide(cap) * rest)
+            })
             .collect();
         if over.is_empty() {
             break;
         }
         over.into_iter().for_each(|row| capped[row] = true);
     }
-    let mut amounts: Vec<u128> =
-        capped.iter().map(|capped| if *capped { cap.unwrap_or(0) } else { 0 }).collect();
+    let mut amounts: Vec<u128> = capped
+        .iter()
+        .map(|capped| if *capped { cap.unwrap_or(0) } else { 0 })
+        .collect();
     if rest.is_zero() {
         return amounts;
     }
@@ -102,7 +125,10 @@ fn reference(weights: &[u128], pool: u128, cap: Option<u128>) -> Vec<u128> {
         remainders.push((std::cmp::Reverse(remainder), row));
     }
     remainders.sort();
-    for (_, row) in remainders.into_iter().take(usize::try_from(units).expect("few units")) {
+    for (_, row) in remainders
+        .into_iter()
+        .take(usize::try_from(units).expect("few units"))
+    {
         amounts[row] += 1;
     }
     amounts
@@ -110,19 +136,30 @@ fn reference(weights: &[u128], pool: u128, cap: Option<u128>) -> Vec<u128> {
 
 #[test]
 fn small_cases_by_hand() {
-    let split = |amounts: &[u128], pool, edit| {
-        check(&one_metric(amounts), &policy(pool, &edit), &["m"])
-    };
+    let split =
+        |amounts: &[u128], pool, edit| check(&one_metric(amounts), &policy(pool, &edit), &["m"]);
     assert_eq!(split(&[1, 1, 1], 10, json!({})), [4, 3, 3]);
     assert_eq!(split(&[5, 3, 2], 10, json!({})), [5, 3, 2]);
     assert_eq!(split(&[1, 2, 3], 100, json!({})), [17, 33, 50]);
     assert_eq!(split(&[0, 0], 100, json!({})), [0, 0], "idle: all residual");
     assert_eq!(split(&[], 100, json!({})), [0_u128; 0]);
     assert_eq!(split(&[0, 7, 0], 100, json!({})), [0, 100, 0]);
-    assert_eq!(split(&[98, 1, 1], 100, json!({"min_payout_minor": "2"})), [98, 0, 0]);
-    assert_eq!(split(&[98, 1, 1], 100, json!({"caps": {"account_minor": "40"}})), [40, 30, 30]);
-    assert_eq!(split(&[98, 2, 0], 100, json!({"caps": {"account_minor": "40"}})), [40, 40, 0]);
-    assert_eq!(split(&[50, 30, 20], 100, json!({"caps": {"account_minor": "40"}})), [40, 36, 24]);
+    assert_eq!(
+        split(&[98, 1, 1], 100, json!({"min_payout_minor": "2"})),
+        [98, 0, 0]
+    );
+    assert_eq!(
+        split(&[98, 1, 1], 100, json!({"caps": {"account_minor": "40"}})),
+        [40, 30, 30]
+    );
+    assert_eq!(
+        split(&[98, 2, 0], 100, json!({"caps": {"account_minor": "40"}})),
+        [40, 40, 0]
+    );
+    assert_eq!(
+        split(&[50, 30, 20], 100, json!({"caps": {"account_minor": "40"}})),
+        [40, 36, 24]
+    );
     let largest = u128::MAX;
     assert_eq!(split(&[largest], largest, json!({})), [largest]);
     assert_eq!(split(&[largest, 0], largest, json!({})), [largest, 0]);
@@ -131,14 +168,28 @@ fn small_cases_by_hand() {
 #[test]
 fn weights_are_exact_rationals() {
     let rows = Plain(vec![("a".into(), vec![3, 0]), ("b".into(), vec![0, 2])]);
-    let rule = |n: &str, d: &str| {
-        json!({"metrics": {"x": {"weight": n, "class": "metering"}, "y": {"weight": d, "class": "metering"}}})
-    };
+    let rule = |n: &str, d: &str| json!({"metrics": {"x": {"weight": n, "class": "metering"}, "y": {"weight": d, "class": "metering"}}});
     // 3 * 1/3 = 1 and 2 * 1/2 = 1: equal to the last digit, which no binary fraction is.
-    assert_eq!(check(&rows, &policy(1_000, &rule("1/3", "1/2")), &["x", "y"]), [500, 500]);
-    assert_eq!(check(&rows, &policy(1_000, &rule("2/3", "1/2")), &["x", "y"]), [667, 333]);
-    assert_eq!(check(&rows, &policy(1_000, &rule("1/3", "0")), &["x", "y"]), [1_000, 0]);
-    assert_eq!(check(&rows, &policy(1_000, &rule("18446744073709551615", "1")), &["x", "y"])[1], 0);
+    assert_eq!(
+        check(&rows, &policy(1_000, &rule("1/3", "1/2")), &["x", "y"]),
+        [500, 500]
+    );
+    assert_eq!(
+        check(&rows, &policy(1_000, &rule("2/3", "1/2")), &["x", "y"]),
+        [667, 333]
+    );
+    assert_eq!(
+        check(&rows, &policy(1_000, &rule("1/3", "0")), &["x", "y"]),
+        [1_000, 0]
+    );
+    assert_eq!(
+        check(
+            &rows,
+            &policy(1_000, &rule("18446744073709551615", "1")),
+            &["x", "y"]
+        )[1],
+        0
+    );
 }
 
 #[test]
@@ -152,22 +203,31 @@ fn eligibility_keeps_accounts_out() {
     let with = |edit| check(&rows, &policy(100, &json!({ "eligibility": edit })), &["m"]);
     assert_eq!(with(json!({})), [27, 26, 21, 26]);
     assert_eq!(with(json!({"exclude": ["eth:2"]})), [36, 0, 28, 36]);
-    assert_eq!(with(json!({"prefixes": ["eth:2", "eth:"]})), [36, 36, 28, 0]);
-    assert_eq!(with(json!({"prefixes": ["eth:2", "sol:"]})), [0, 36, 28, 36]);
+    assert_eq!(
+        with(json!({"prefixes": ["eth:2", "eth:"]})),
+        [36, 36, 28, 0]
+    );
+    assert_eq!(
+        with(json!({"prefixes": ["eth:2", "sol:"]})),
+        [0, 36, 28, 36]
+    );
     assert_eq!(with(json!({"minimum": {"m": "5"}})), [34, 33, 0, 33]);
 }
 
 #[test]
 fn category_caps_shape_the_weights() {
     let document = |caps| {
-        policy(100, &json!({
-            "metrics": {
-                "disk": {"weight": "1", "class": "metering", "category": "store"},
-                "net": {"weight": "1", "class": "metering", "category": "move"},
-                "up": {"weight": "1", "class": "metering"}
-            },
-            "caps": {"category_minor": caps}
-        }))
+        policy(
+            100,
+            &json!({
+                "metrics": {
+                    "disk": {"weight": "1", "class": "metering", "category": "store"},
+                    "net": {"weight": "1", "class": "metering", "category": "move"},
+                    "up": {"weight": "1", "class": "metering"}
+                },
+                "caps": {"category_minor": caps}
+            }),
+        )
     };
     let rows = Plain(vec![
         ("a".into(), vec![80, 0, 0]),
@@ -176,13 +236,28 @@ fn category_caps_shape_the_weights() {
     ]);
     let with = |caps| check(&rows, &document(caps), &["disk", "net", "up"]);
     assert_eq!(with(json!({})), [80, 10, 10]);
-    assert_eq!(with(json!({"store": "90"})), [80, 10, 10], "a loose cap changes nothing");
+    assert_eq!(
+        with(json!({"store": "90"})),
+        [80, 10, 10],
+        "a loose cap changes nothing"
+    );
     assert_eq!(with(json!({"store": "40"})), [40, 30, 30]);
     assert_eq!(with(json!({"store": "40", "move": "20"})), [40, 20, 40]);
     assert_eq!(with(json!({"store": "0"})), [0, 50, 50]);
-    let only_store = Plain(vec![("a".into(), vec![3, 0, 0]), ("b".into(), vec![1, 0, 0])]);
-    let paid = check(&only_store, &document(json!({"store": "10"})), &["disk", "net", "up"]);
-    assert_eq!(paid, [8, 2], "7.5 and 2.5: the tie goes to the first account");
+    let only_store = Plain(vec![
+        ("a".into(), vec![3, 0, 0]),
+        ("b".into(), vec![1, 0, 0]),
+    ]);
+    let paid = check(
+        &only_store,
+        &document(json!({"store": "10"})),
+        &["disk", "net", "up"],
+    );
+    assert_eq!(
+        paid,
+        [8, 2],
+        "7.5 and 2.5: the tie goes to the first account"
+    );
 }
 
 #[test]
@@ -193,12 +268,18 @@ fn what_is_too_wide_stops_instead_of_wrapping() {
         (format!("m{c}"), rule)
     };
     let rules: serde_json::Map<_, _> = (0..8).map(metric).collect();
-    let policy = policy(u128::MAX, &json!({"metrics": rules, "caps": {"category_minor": caps}}));
+    let policy = policy(
+        u128::MAX,
+        &json!({"metrics": rules, "caps": {"category_minor": caps}}),
+    );
     let names: Vec<String> = (0..8).map(|c| format!("m{c}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let rules = Rules::new(&policy, &metrics(&names)).expect("rules");
     let usage = Plain(vec![("a".into(), vec![u128::MAX; 8])]);
-    assert!(matches!(compute(&usage, &rules, &()), Err(Stop::Overflow(_))));
+    assert!(matches!(
+        compute(&usage, &rules, &()),
+        Err(Stop::Overflow(_))
+    ));
 }
 
 #[test]
@@ -212,37 +293,69 @@ fn a_cancelled_run_has_no_outcome() {
         }
     }
     let rules = Rules::new(&policy(10, &json!({})), &metrics(&["m"])).expect("rules");
-    assert_eq!(compute(&one_metric(&[1]), &rules, &Gone), Err(Stop::Cancelled));
+    assert_eq!(
+        compute(&one_metric(&[1]), &rules, &Gone),
+        Err(Stop::Cancelled)
+    );
 }
 
 #[test]
 fn policies_that_cannot_be_run_are_refused() {
     let refused = |edit: serde_json::Value, want: &str| {
-        let error = check_policy(&policy(10, &edit)).expect_err(want).to_string();
+        let error = check_policy(&policy(10, &edit))
+            .expect_err(want)
+            .to_string();
         assert!(error.contains(want), "{error}");
     };
     refused(json!({"format": 2}), "format 2");
     refused(json!({"version": 0}), "version");
-    refused(json!({"pool": {"account": "pool:test", "amount_minor": "0"}}), "zero");
+    refused(
+        json!({"pool": {"account": "pool:test", "amount_minor": "0"}}),
+        "zero",
+    );
     refused(json!({"metrics": {}}), "metrics must name");
-    refused(json!({"residual": {"owner": "escrow:aa"}}), "belong to the ledger");
-    refused(json!({"metrics": {"m": {"weight": "0", "class": "metering"}}}), "weight 0");
-    refused(json!({"metrics": {"m": {"weight": "1", "class": "ad_budgeted"}}}), "classes_allowed");
-    refused(json!({"classes_allowed": ["metering", "analytics_only"]}), "analytics_only");
+    refused(
+        json!({"residual": {"owner": "escrow:aa"}}),
+        "belong to the ledger",
+    );
+    refused(
+        json!({"metrics": {"m": {"weight": "0", "class": "metering"}}}),
+        "weight 0",
+    );
+    refused(
+        json!({"metrics": {"m": {"weight": "1", "class": "ad_budgeted"}}}),
+        "classes_allowed",
+    );
+    refused(
+        json!({"classes_allowed": ["metering", "analytics_only"]}),
+        "analytics_only",
+    );
     refused(json!({"caps": {"account_minor": "0"}}), "account_minor");
-    refused(json!({"caps": {"category_minor": {"x": "1"}}}), "which no metric has");
-    refused(json!({"eligibility": {"minimum": {"x": "1"}}}), "not among the metrics");
+    refused(
+        json!({"caps": {"category_minor": {"x": "1"}}}),
+        "which no metric has",
+    );
+    refused(
+        json!({"eligibility": {"minimum": {"x": "1"}}}),
+        "not among the metrics",
+    );
     let fine = |below: u64| json!({"weight": format!("1/{below}"), "class": "metering"});
     refused(
         json!({"metrics": {"a": fine(18_446_744_073_709_551_557), "b": fine(18_446_744_073_709_551_533)}}),
         "more than 64 bits",
     );
     let error = Rules::new(&policy(10, &json!({})), &metrics(&["m", "n"])).expect_err("n");
-    assert_eq!(error, RuleError::UnknownMetric("n".parse().expect("a metric")));
+    assert_eq!(
+        error,
+        RuleError::UnknownMetric("n".parse().expect("a metric"))
+    );
 }
 
 fn in_pool<R: Send>(threads: usize, run: impl FnOnce() -> R + Send) -> R {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .expect("threads");
     pool.install(run)
 }
 
@@ -256,7 +369,11 @@ fn threads_do_not_change_a_byte() {
         let one = in_pool(1, || compute(&usage, &rules, &()));
         assert!(one.is_ok());
         for threads in [2, 3, 8] {
-            assert_eq!(in_pool(threads, || compute(&usage, &rules, &())), one, "{threads} threads");
+            assert_eq!(
+                in_pool(threads, || compute(&usage, &rules, &())),
+                one,
+                "{threads} threads"
+            );
         }
     }
 }

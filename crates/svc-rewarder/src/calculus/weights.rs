@@ -26,29 +26,36 @@ pub(super) fn weigh<U: Usage, const B: usize, const L: usize>(
     if widest + 128 + 7 > B {
         return Err(Stop::Overflow("a weight"));
     }
-    let paid: Vec<(usize, Uint<B, L>)> =
-        factors.iter().copied().enumerate().filter(|(_, factor)| !factor.is_zero()).collect();
+    let paid: Vec<(usize, Uint<B, L>)> = factors
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(|(_, factor)| !factor.is_zero())
+        .collect();
     let mut weights = vec![Uint::<B, L>::ZERO; usage.accounts()];
-    weights.par_chunks_mut(CHUNK).enumerate().try_for_each(|(chunk, weights)| {
-        if watch.cancelled() {
-            return Err(Stop::Cancelled);
-        }
-        for (at, weight) in weights.iter_mut().enumerate() {
-            let row = chunk * CHUNK + at;
-            if !rules.eligible(usage, row) {
-                continue;
+    weights
+        .par_chunks_mut(CHUNK)
+        .enumerate()
+        .try_for_each(|(chunk, weights)| {
+            if watch.cancelled() {
+                return Err(Stop::Cancelled);
             }
-            for (metric, factor) in &paid {
-                let amount = usage.amount(row, *metric);
-                if amount != 0 {
-                    *weight =
-                        weight.wrapping_add(factor.wrapping_mul(Uint::<B, L>::from(amount)));
+            for (at, weight) in weights.iter_mut().enumerate() {
+                let row = chunk * CHUNK + at;
+                if !rules.eligible(usage, row) {
+                    continue;
+                }
+                for (metric, factor) in &paid {
+                    let amount = usage.amount(row, *metric);
+                    if amount != 0 {
+                        *weight =
+                            weight.wrapping_add(factor.wrapping_mul(Uint::<B, L>::from(amount)));
+                    }
                 }
             }
-        }
-        watch.weighed(weights.len() as u64);
-        Ok(())
-    })?;
+            watch.weighed(weights.len() as u64);
+            Ok(())
+        })?;
     Ok(weights)
 }
 
@@ -57,7 +64,8 @@ pub(super) fn sum<const B: usize, const L: usize>(
     weights: &[Uint<B, L>],
 ) -> Result<Uint<B, L>, Stop> {
     let add = |a: Uint<B, L>, b: Uint<B, L>| {
-        a.checked_add(b).ok_or(Stop::Overflow("the sum of the weights"))
+        a.checked_add(b)
+            .ok_or(Stop::Overflow("the sum of the weights"))
     };
     weights
         .par_chunks(CHUNK)
@@ -79,7 +87,9 @@ pub(super) fn categories<U: Usage>(usage: &U, rules: &Rules) -> Result<Option<Sh
     let mut capped = vec![false; sums.len()];
     let (mut left, mut rest) = (rules.pool, U256::ZERO);
     for weight in &sums {
-        rest = rest.checked_add(*weight).ok_or(Stop::Overflow("the sum of the weights"))?;
+        rest = rest
+            .checked_add(*weight)
+            .ok_or(Stop::Overflow("the sum of the weights"))?;
     }
     loop {
         let over: Vec<usize> = (1..sums.len())
@@ -100,7 +110,11 @@ pub(super) fn categories<U: Usage>(usage: &U, rules: &Rules) -> Result<Option<Sh
                 .ok_or(Stop::Broken("category caps pass the pool"))?;
         }
     }
-    if capped.contains(&true) { shape(rules, &sums, &capped, rest, left).map(Some) } else { Ok(None) }
+    if capped.contains(&true) {
+        shape(rules, &sums, &capped, rest, left).map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
 /// 256 bits of weight times 128 bits of money, exactly.
@@ -114,7 +128,9 @@ fn category_sums<U: Usage>(usage: &U, rules: &Rules) -> Result<Vec<U256>, Stop> 
     let zero = || vec![U256::ZERO; count];
     let add = |mut a: Vec<U256>, b: Vec<U256>| {
         for (a, b) in a.iter_mut().zip(b) {
-            *a = a.checked_add(b).ok_or(Stop::Overflow("the weight of a category"))?;
+            *a = a
+                .checked_add(b)
+                .ok_or(Stop::Overflow("the weight of a category"))?;
         }
         Ok(a)
     };
@@ -163,7 +179,9 @@ fn shape(
         denominator = denominator.checked_mul(*part).ok_or_else(too_wide)?;
     }
     let factor_of = |money: u128, weight: U256| {
-        (denominator / Wide::from(weight)).checked_mul(Wide::from(money)).ok_or_else(too_wide)
+        (denominator / Wide::from(weight))
+            .checked_mul(Wide::from(money))
+            .ok_or_else(too_wide)
     };
     let mut factors = Vec::with_capacity(rules.metrics.len());
     for rule in &rules.metrics {
@@ -174,10 +192,16 @@ fn shape(
             _ if rest.is_zero() => Wide::ZERO,
             _ => factor_of(left, rest)?,
         };
-        factors.push(unit.checked_mul(Wide::from(rule.factor)).ok_or_else(too_wide)?);
+        factors.push(
+            unit.checked_mul(Wide::from(rule.factor))
+                .ok_or_else(too_wide)?,
+        );
     }
     let pool = if rest.is_zero() {
-        rules.pool.checked_sub(left).ok_or(Stop::Broken("category caps pass the pool"))?
+        rules
+            .pool
+            .checked_sub(left)
+            .ok_or(Stop::Broken("category caps pass the pool"))?
     } else {
         rules.pool
     };

@@ -40,13 +40,18 @@ pub enum ImportError {
 }
 
 fn at(line: u64, why: impl Into<String>) -> ImportError {
-    ImportError::Line { line, why: why.into() }
+    ImportError::Line {
+        line,
+        why: why.into(),
+    }
 }
 
 /// Reads CSV with the header `account,metric,amount`.
 pub fn csv(source: impl Read, kind: ImportKind) -> Result<Sealed, ImportError> {
-    let mut reader =
-        csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(source);
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .from_reader(source);
     let mut rows = Rows::new(kind);
     let mut record = csv::ByteRecord::new();
     let mut header = true;
@@ -57,10 +62,16 @@ pub fn csv(source: impl Read, kind: ImportKind) -> Result<Sealed, ImportError> {
             break;
         }
         if record.len() != 3 {
-            return Err(at(line, format!("{} fields; there must be 3", record.len())));
+            return Err(at(
+                line,
+                format!("{} fields; there must be 3", record.len()),
+            ));
         }
         if header {
-            if !record.iter().eq(CSV_HEADER.iter().map(|name| name.as_bytes())) {
+            if !record
+                .iter()
+                .eq(CSV_HEADER.iter().map(|name| name.as_bytes()))
+            {
                 return Err(at(line, "the header must be account,metric,amount"));
             }
             header = false;
@@ -140,11 +151,24 @@ struct Rows {
 
 impl Rows {
     fn new(kind: ImportKind) -> Self {
-        Self { kind, index: HashMap::new(), accounts: Vec::new(), columns: BTreeMap::new() }
+        Self {
+            kind,
+            index: HashMap::new(),
+            accounts: Vec::new(),
+            columns: BTreeMap::new(),
+        }
     }
 
-    fn add(&mut self, line: u64, account: &str, metric: &str, amount: &str) -> Result<(), ImportError> {
-        let amount: Amount = amount.parse().map_err(|error| at(line, format!("{error}")))?;
+    fn add(
+        &mut self,
+        line: u64,
+        account: &str,
+        metric: &str,
+        amount: &str,
+    ) -> Result<(), ImportError> {
+        let amount: Amount = amount
+            .parse()
+            .map_err(|error| at(line, format!("{error}")))?;
         let row = self.row(line, account)?;
         if !self.columns.contains_key(metric) {
             let name: Metric = metric
@@ -157,7 +181,10 @@ impl Rows {
             }
             self.columns.insert(name, Column::default());
         }
-        let column = self.columns.get_mut(metric).expect("inserted above if it was missing");
+        let column = self
+            .columns
+            .get_mut(metric)
+            .expect("inserted above if it was missing");
         if column.amounts.len() <= row {
             column.amounts.resize(row + 1, 0);
             column.given.resize(row + 1, false);
@@ -179,9 +206,14 @@ impl Rows {
         if let Some(row) = self.index.get(account.as_bytes()) {
             return Ok(*row);
         }
-        account.parse::<Account>().map_err(|error| at(line, format!("{error}")))?;
+        account
+            .parse::<Account>()
+            .map_err(|error| at(line, format!("{error}")))?;
         if account.starts_with(ESCROW_PREFIX) {
-            return Err(at(line, "accounts under escrow: belong to the ledger and cannot be paid"));
+            return Err(at(
+                line,
+                "accounts under escrow: belong to the ledger and cannot be paid",
+            ));
         }
         let account: Arc<[u8]> = Arc::from(account.as_bytes());
         let row = self.accounts.len();
@@ -217,7 +249,11 @@ mod tests {
 
     const HEAD: &str = "account,metric,amount\n";
 
-    fn check(format: &str, kind: ImportKind, text: &str) -> Result<Vec<(String, Vec<u128>)>, String> {
+    fn check(
+        format: &str,
+        kind: ImportKind,
+        text: &str,
+    ) -> Result<Vec<(String, Vec<u128>)>, String> {
         let sealed = match format {
             "csv" => csv(text.as_bytes(), kind),
             _ => ndjson(text.as_bytes(), kind),
@@ -228,7 +264,12 @@ mod tests {
         Ok((0..sealed.accounts())
             .map(|row| {
                 let account = String::from_utf8(sealed.account(row).to_vec()).expect("ASCII");
-                (account, (0..sealed.metrics().len()).map(|m| sealed.amount(row, m)).collect())
+                (
+                    account,
+                    (0..sealed.metrics().len())
+                        .map(|m| sealed.amount(row, m))
+                        .collect(),
+                )
             })
             .collect())
     }
@@ -237,12 +278,24 @@ mod tests {
     fn rows_become_sorted_records() {
         let want = vec![("a".to_owned(), vec![0, 7]), ("bb".to_owned(), vec![5, 0])];
         let csv_text = format!("{HEAD}bb,disk,5\r\na,net,7\r\n");
-        assert_eq!(check("csv", ImportKind::Totals, &csv_text).expect("good"), want);
+        assert_eq!(
+            check("csv", ImportKind::Totals, &csv_text).expect("good"),
+            want
+        );
         let json = "{\"amount\":\"7\",\"metric\":\"net\",\"account\":\"a\"}\n\
                     {\"account\":\"bb\",\"metric\":\"disk\",\"amount\":\"5\"}";
-        assert_eq!(check("ndjson", ImportKind::Totals, json).expect("good"), want);
-        assert_eq!(check("csv", ImportKind::Totals, HEAD).expect("an idle epoch"), vec![]);
-        assert_eq!(check("ndjson", ImportKind::Totals, "").expect("an idle epoch"), vec![]);
+        assert_eq!(
+            check("ndjson", ImportKind::Totals, json).expect("good"),
+            want
+        );
+        assert_eq!(
+            check("csv", ImportKind::Totals, HEAD).expect("an idle epoch"),
+            vec![]
+        );
+        assert_eq!(
+            check("ndjson", ImportKind::Totals, "").expect("an idle epoch"),
+            vec![]
+        );
     }
 
     #[test]
@@ -250,8 +303,14 @@ mod tests {
         let events = format!("{HEAD}a,net,3\nb,net,1\na,net,4\n");
         let totals = format!("{HEAD}b,net,1\na,net,7\n");
         let cid = |text: &str, kind| csv(text.as_bytes(), kind).expect("good").cid();
-        assert_eq!(cid(&events, ImportKind::Events), cid(&totals, ImportKind::Totals));
-        assert_eq!(cid(&totals, ImportKind::Events), cid(&totals, ImportKind::Totals));
+        assert_eq!(
+            cid(&events, ImportKind::Events),
+            cid(&totals, ImportKind::Totals)
+        );
+        assert_eq!(
+            cid(&totals, ImportKind::Events),
+            cid(&totals, ImportKind::Totals)
+        );
     }
 
     #[test]
@@ -262,20 +321,85 @@ mod tests {
             ("csv", "t", String::new(), "line 1: the header"),
             ("csv", "t", "a,net,1\n".into(), "line 1: the header must be"),
             ("csv", "t", "account,metric\n".into(), "line 1: 2 fields"),
-            ("csv", "t", format!("{HEAD}a,net,1\na,net\n"), "line 3: 2 fields"),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,1\na,net\n"),
+                "line 3: 2 fields",
+            ),
             ("csv", "t", format!("{HEAD}a,net,1,9\n"), "line 2: 4 fields"),
-            ("csv", "t", format!("{HEAD}a,net,-1\n"), "line 2: not a valid amount"),
-            ("csv", "t", format!("{HEAD}a,net,1.5\n"), "line 2: not a valid amount"),
-            ("csv", "t", format!("{HEAD}a,net,1e3\n"), "line 2: not a valid amount"),
-            ("csv", "t", format!("{HEAD}a,net,\n"), "line 2: not a valid amount"),
-            ("csv", "t", format!("{HEAD}a,net,{max}0\n"), "line 2: not a valid amount"),
-            ("csv", "t", format!("{HEAD}a b,net,1\n"), "line 2: not a valid account"),
-            ("csv", "t", format!("{HEAD}{long},net,1\n"), "line 2: not a valid account"),
-            ("csv", "t", format!("{HEAD}escrow:ab,net,1\n"), "line 2: accounts under escrow:"),
-            ("csv", "t", format!("{HEAD}a,NET,1\n"), "line 2: not a valid metric"),
-            ("csv", "t", format!("{HEAD}a,net,1\n\nb,net,1\na,net,1\n"), "line 5: this account"),
-            ("csv", "t", format!("{HEAD}a,net,0\na,net,1\n"), "line 3: this account"),
-            ("csv", "e", format!("{HEAD}a,net,{max}\nb,net,1\n"), "line 3: the sum"),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,-1\n"),
+                "line 2: not a valid amount",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,1.5\n"),
+                "line 2: not a valid amount",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,1e3\n"),
+                "line 2: not a valid amount",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,\n"),
+                "line 2: not a valid amount",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,{max}0\n"),
+                "line 2: not a valid amount",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a b,net,1\n"),
+                "line 2: not a valid account",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}{long},net,1\n"),
+                "line 2: not a valid account",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}escrow:ab,net,1\n"),
+                "line 2: accounts under escrow:",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,NET,1\n"),
+                "line 2: not a valid metric",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,1\n\nb,net,1\na,net,1\n"),
+                "line 5: this account",
+            ),
+            (
+                "csv",
+                "t",
+                format!("{HEAD}a,net,0\na,net,1\n"),
+                "line 3: this account",
+            ),
+            (
+                "csv",
+                "e",
+                format!("{HEAD}a,net,{max}\nb,net,1\n"),
+                "line 3: the sum",
+            ),
             ("ndjson", "t", "{}\n".into(), "line 1: column"),
             ("ndjson", "t", "\n".into(), "line 1: empty"),
             (
@@ -296,9 +420,18 @@ mod tests {
                 "{\"account\":\"a\",\"metric\":\"m\",\"amount\":\"1\",\"x\":1}".into(),
                 "line 1: column",
             ),
-            ("ndjson", "t", format!("{}\n", " ".repeat(5_000)), "line 1: longer"),
+            (
+                "ndjson",
+                "t",
+                format!("{}\n", " ".repeat(5_000)),
+                "line 1: longer",
+            ),
         ] {
-            let kind = if kind == "t" { ImportKind::Totals } else { ImportKind::Events };
+            let kind = if kind == "t" {
+                ImportKind::Totals
+            } else {
+                ImportKind::Events
+            };
             let error = check(format, kind, &text).expect_err(&text);
             assert!(error.starts_with(want), "{text:?}: {error}");
         }
@@ -313,7 +446,10 @@ mod tests {
     #[test]
     fn sealed_files_are_refused_when_anything_is_off() {
         let text = format!("{HEAD}a,disk,5\nb,disk,6\nb,net,1\nccc,net,0\n");
-        let good = csv(text.as_bytes(), ImportKind::Totals).expect("good").bytes().to_vec();
+        let good = csv(text.as_bytes(), ImportKind::Totals)
+            .expect("good")
+            .bytes()
+            .to_vec();
         assert!(Sealed::parse(good.clone()).is_ok());
         for at in 0..good.len() {
             let mut bad = good.clone();
@@ -341,18 +477,35 @@ mod tests {
     #[test]
     fn well_hashed_files_still_have_to_keep_the_rules() {
         let text = format!("{HEAD}a,disk,5\nb,disk,6\n");
-        let good = csv(text.as_bytes(), ImportKind::Totals).expect("good").bytes().to_vec();
+        let good = csv(text.as_bytes(), ImportKind::Totals)
+            .expect("good")
+            .bytes()
+            .to_vec();
         let body = 56 + 88;
         let check = |edit: &dyn Fn(&mut [u8]), want: &str| {
             let mut bytes = good.clone();
             edit(&mut bytes);
-            let error = Sealed::parse(rehash(bytes, body)).expect_err(want).to_string();
+            let error = Sealed::parse(rehash(bytes, body))
+                .expect_err(want)
+                .to_string();
             assert!(error.contains(want), "{error}");
         };
-        check(&|bytes| bytes[body] = b'b', "record 2: its account is out of order");
-        check(&|bytes| bytes[body] = b'c', "record 2: its account is out of order");
-        check(&|bytes| bytes[body] = b' ', "record 1: its account is malformed");
-        check(&|bytes| bytes[body] = 0, "record 1: its account is malformed");
+        check(
+            &|bytes| bytes[body] = b'b',
+            "record 2: its account is out of order",
+        );
+        check(
+            &|bytes| bytes[body] = b'c',
+            "record 2: its account is out of order",
+        );
+        check(
+            &|bytes| bytes[body] = b' ',
+            "record 1: its account is malformed",
+        );
+        check(
+            &|bytes| bytes[body] = 0,
+            "record 1: its account is malformed",
+        );
         check(&|bytes| bytes[body + 16] = 6, "sums do not match");
         check(&|bytes| bytes[body + 16] = 0, "counts do not match");
         check(&|bytes| bytes[56 + 87] ^= 1, "sums do not match");

@@ -84,5 +84,10 @@ fn check_canonical(
     let policy: RewardPolicy = strict::from_slice(&canonical)
         .map_err(|error| PolicyRefused::Malformed(error.to_string()))?;
     check_policy(&policy).map_err(PolicyRefused::Rules)?;
-    Ok(VerifiedPolicy { policy, hash: ContentId::of(&canonical), canonical, signature })
+    Ok(VerifiedPolicy {
+        policy,
+        hash: ContentId::of(&canonical),
+        canonical,
+        signature,
+    })
 }

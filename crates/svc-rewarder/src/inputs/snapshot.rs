@@ -91,7 +91,11 @@ impl Sealed {
         }
         if &bytes[..8] != MAGIC {
             let newer = bytes.starts_with(b"RONUSG") && bytes[7] == b'\n';
-            return Err(if newer { SealError::Newer } else { SealError::Header("wrong first bytes") });
+            return Err(if newer {
+                SealError::Newer
+            } else {
+                SealError::Header("wrong first bytes")
+            });
         }
         let width = be32(&bytes[8..]) as usize;
         let count = be32(&bytes[12..]) as usize;
@@ -100,7 +104,9 @@ impl Sealed {
             return Err(SealError::Header("its widths are out of range"));
         }
         if (records == 0) != (width == 0) || (records == 0) != (count == 0) {
-            return Err(SealError::Header("accounts and metrics must both be there, or both not"));
+            return Err(SealError::Header(
+                "accounts and metrics must both be there, or both not",
+            ));
         }
         let record = (width + AMOUNT * count) as u64;
         let found = bytes.len() as u64;
@@ -110,7 +116,10 @@ impl Sealed {
         match expected {
             Some(expected) if expected == found => {}
             other => {
-                return Err(SealError::Length { expected: other.unwrap_or(u64::MAX), found });
+                return Err(SealError::Length {
+                    expected: other.unwrap_or(u64::MAX),
+                    found,
+                });
             }
         }
         let metrics = parse_metrics(&bytes[HEAD..HEAD + METRIC_ENTRY * count])?;
@@ -118,9 +127,16 @@ impl Sealed {
         if blake3::hash(&bytes[body..]).as_bytes() != &bytes[24..HEAD] {
             return Err(SealError::Hash);
         }
-        let records = usize::try_from(records).map_err(|_| SealError::Header("too many records"))?;
+        let records =
+            usize::try_from(records).map_err(|_| SealError::Header("too many records"))?;
         let cid = ContentId::of(&bytes);
-        let sealed = Self { bytes, cid, width, records, metrics };
+        let sealed = Self {
+            bytes,
+            cid,
+            width,
+            records,
+            metrics,
+        };
         sealed.check_records()?;
         sealed.check_totals()?;
         Ok(sealed)
@@ -129,7 +145,12 @@ impl Sealed {
     /// Writes and re-reads: what leaves here has passed every check of [`Sealed::parse`].
     pub(super) fn seal(unsealed: &Unsealed<'_>) -> Result<Self, SealError> {
         let count = unsealed.metrics.len();
-        let width = unsealed.rows.iter().map(|(account, _)| account.len()).max().unwrap_or(0);
+        let width = unsealed
+            .rows
+            .iter()
+            .map(|(account, _)| account.len())
+            .max()
+            .unwrap_or(0);
         let body = HEAD + METRIC_ENTRY * count;
         let mut bytes = vec![0; body];
         bytes.reserve_exact((width + AMOUNT * count) * unsealed.rows.len());
@@ -141,7 +162,9 @@ impl Sealed {
             for (amount, (above, sum)) in amounts.iter().zip(&mut totals) {
                 bytes.extend_from_slice(&amount.to_be_bytes());
                 *above += u64::from(*amount != 0);
-                *sum = sum.checked_add(*amount).ok_or(SealError::Totals("sums (above 2^128)"))?;
+                *sum = sum
+                    .checked_add(*amount)
+                    .ok_or(SealError::Totals("sums (above 2^128)"))?;
             }
         }
         let hash = blake3::hash(&bytes[body..]);
@@ -176,7 +199,10 @@ impl Sealed {
 
     /// Their names.
     pub fn metric_names(&self) -> Vec<Metric> {
-        self.metrics.iter().map(|total| total.metric.clone()).collect()
+        self.metrics
+            .iter()
+            .map(|total| total.metric.clone())
+            .collect()
     }
 
     /// What the API says about it.
@@ -205,14 +231,21 @@ impl Sealed {
             } else {
                 None
             };
-            why.map(|why| SealError::Record { record: row as u64 + 1, why })
+            why.map(|why| SealError::Record {
+                record: row as u64 + 1,
+                why,
+            })
         });
         if let Some(bad) = first_bad {
             return Err(bad);
         }
-        let full = (0..self.records).into_par_iter().any(|row| self.record(row)[self.width - 1] != 0);
+        let full = (0..self.records)
+            .into_par_iter()
+            .any(|row| self.record(row)[self.width - 1] != 0);
         if self.records > 0 && !full {
-            return Err(SealError::Header("its account width is not that of the longest account"));
+            return Err(SealError::Header(
+                "its account width is not that of the longest account",
+            ));
         }
         Ok(())
     }
@@ -274,8 +307,10 @@ fn parse_metrics(table: &[u8]) -> Result<Vec<MetricTotal>, SealError> {
     for (at, entry) in table.chunks_exact(METRIC_ENTRY).enumerate() {
         let bad = || SealError::Metric(at + 1);
         let name = trim(&entry[..METRIC_NAME]);
-        let metric: Metric =
-            std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()).ok_or_else(bad)?;
+        let metric: Metric = std::str::from_utf8(name)
+            .ok()
+            .and_then(|name| name.parse().ok())
+            .ok_or_else(bad)?;
         if metrics.last().is_some_and(|last| last.metric >= metric) {
             return Err(bad());
         }
@@ -301,7 +336,10 @@ pub(crate) fn account_field(padded: &[u8]) -> bool {
 
 /// `padded` without the NULs at its end.
 pub(crate) fn trim(padded: &[u8]) -> &[u8] {
-    let end = padded.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let end = padded
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
     &padded[..end]
 }
 

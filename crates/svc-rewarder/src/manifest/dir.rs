@@ -35,7 +35,8 @@ pub const LEDGER: &str = "ledger.json";
 /// dry runs apart.
 pub fn path(root: &Path, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> PathBuf {
     let kind = if dry_run { "dry" } else { "epoch" };
-    root.join(format!("tenant-{tenant}")).join(format!("{kind}-{epoch}"))
+    root.join(format!("tenant-{tenant}"))
+        .join(format!("{kind}-{epoch}"))
 }
 
 /// Writes a run's artifacts to `target`, replacing what an earlier run with other inputs left
@@ -46,8 +47,14 @@ pub fn write(
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
 ) -> io::Result<()> {
-    let parent = target.parent().ok_or_else(|| io::Error::other("a run directory has a parent"))?;
-    let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let parent = target
+        .parent()
+        .ok_or_else(|| io::Error::other("a run directory has a parent"))?;
+    let name = target
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     create_dirs(parent)?;
     let temp = parent.join(format!(".new.{name}"));
     remove_dir(&temp)?;
@@ -122,7 +129,12 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?.sync_all()
+    File::open(if dir.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        dir
+    })?
+    .sync_all()
 }
 
 fn remove_dir(dir: &Path) -> io::Result<()> {

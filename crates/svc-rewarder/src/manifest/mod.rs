@@ -143,14 +143,20 @@ pub fn compute(
         None => None,
     };
     let manifest = assemble(tenant, epoch, snapshot, policy, totals, payouts);
-    Ok(Computed { manifest, table, quarantine })
+    Ok(Computed {
+        manifest,
+        table,
+        quarantine,
+    })
 }
 
 /// The books must close whatever way they are added up.
 fn check_books(totals: &RunTotals, table: &Table) -> Result<(), Stop> {
     let spent = totals.payout_minor.checked_add(totals.residual_minor);
     if spent != Some(totals.pool_minor) {
-        return Err(Stop::Broken("payouts and residual do not add up to the pool"));
+        return Err(Stop::Broken(
+            "payouts and residual do not add up to the pool",
+        ));
     }
     let mut sum = Amount::ZERO;
     for row in 0..table.len() {
@@ -158,9 +164,15 @@ fn check_books(totals: &RunTotals, table: &Table) -> Result<(), Stop> {
             .checked_add(Amount(table.amount(row)))
             .ok_or(Stop::Broken("the payout table passes 2^128"))?;
     }
-    let paid_out = if table.residual_row() { totals.pool_minor } else { totals.payout_minor };
+    let paid_out = if table.residual_row() {
+        totals.pool_minor
+    } else {
+        totals.payout_minor
+    };
     if sum != paid_out || sum.0 != table.total() {
-        return Err(Stop::Broken("the payout table does not add up to the totals"));
+        return Err(Stop::Broken(
+            "the payout table does not add up to the totals",
+        ));
     }
     Ok(())
 }
@@ -182,7 +194,15 @@ fn assemble(
     totals: RunTotals,
     payouts: Option<PayoutsRoot>,
 ) -> RunManifest {
-    let RewardPolicy { id, version, rule_set, asset, pool, residual, .. } = &policy.policy;
+    let RewardPolicy {
+        id,
+        version,
+        rule_set,
+        asset,
+        pool,
+        residual,
+        ..
+    } = &policy.policy;
     let mut manifest = RunManifest {
         version: MANIFEST_VERSION,
         tenant: tenant.clone(),
@@ -200,7 +220,11 @@ fn assemble(
         pool_account: pool.account.clone(),
         residual_owner: residual.owner.clone(),
         totals,
-        status: if payouts.is_some() { RunStatus::Ok } else { RunStatus::Quarantined },
+        status: if payouts.is_some() {
+            RunStatus::Ok
+        } else {
+            RunStatus::Quarantined
+        },
         payouts,
         commitment: ContentId([0; 32]),
     };

@@ -73,7 +73,11 @@ impl Table {
             .max()
             .unwrap_or(0);
         let records = shares.len() + usize::from(residual_row);
-        let total = if residual_row { outcome.pool } else { outcome.payout };
+        let total = if residual_row {
+            outcome.pool
+        } else {
+            outcome.payout
+        };
         let mut bytes = vec![0; HEAD];
         bytes.reserve_exact(records * (width + AMOUNT));
         let mut push = |account: &[u8], amount: u128| {
@@ -110,18 +114,29 @@ impl Table {
             return Err(TableError::Header("its widths or flags are out of range"));
         }
         if flags == 1 && records == 0 {
-            return Err(TableError::Header("its flags promise a record it does not have"));
+            return Err(TableError::Header(
+                "its flags promise a record it does not have",
+            ));
         }
         let body = records.checked_mul((width + AMOUNT) as u64);
         if body.and_then(|body| body.checked_add(HEAD as u64)) != Some(bytes.len() as u64) {
-            return Err(TableError::Header("its length is not what the header promises"));
+            return Err(TableError::Header(
+                "its length is not what the header promises",
+            ));
         }
         if blake3::hash(&bytes[HEAD..]).as_bytes() != &bytes[40..HEAD] {
             return Err(TableError::Totals("hash"));
         }
-        let records = usize::try_from(records).map_err(|_| TableError::Header("too many records"))?;
+        let records =
+            usize::try_from(records).map_err(|_| TableError::Header("too many records"))?;
         let total = be128(&bytes[24..]);
-        let table = Self { bytes, width, records, total, residual_row: flags == 1 };
+        let table = Self {
+            bytes,
+            width,
+            records,
+            total,
+            residual_row: flags == 1,
+        };
         table.check_records()?;
         Ok(table)
     }
@@ -139,14 +154,19 @@ impl Table {
             } else {
                 None
             };
-            why.map(|why| TableError::Record { index: row as u64, why })
+            why.map(|why| TableError::Record {
+                index: row as u64,
+                why,
+            })
         });
         if let Some(bad) = first_bad {
             return Err(bad);
         }
         let full = (0..self.records).any(|row| self.record(row)[self.width - 1] != 0);
         if self.records > 0 && !full {
-            return Err(TableError::Header("its account width is not that of the longest account"));
+            return Err(TableError::Header(
+                "its account width is not that of the longest account",
+            ));
         }
         let sum = (0..self.records).try_fold(0_u128, |sum, row| sum.checked_add(self.amount(row)));
         if sum != Some(self.total) {
@@ -197,7 +217,9 @@ impl Table {
 
     /// The record as the API shows it.
     pub fn payout(&self, row: usize) -> Payout {
-        let account = std::str::from_utf8(self.account(row)).ok().and_then(|text| text.parse().ok());
+        let account = std::str::from_utf8(self.account(row))
+            .ok()
+            .and_then(|text| text.parse().ok());
         Payout {
             index: row as u64,
             account: account.expect("parse has checked every account"),

@@ -23,8 +23,13 @@ fn key(seed: u8) -> Ed25519Key {
 }
 
 fn pins() -> Pins {
-    let ring = |name: &str, seed| KeyRing::new(vec![PinnedKey::new(Some(name.into()), key(seed).public())]);
-    Pins { policy: ring(POLICY_KEY, 1), manifest: ring(MANIFEST_KEY, 2) }
+    let ring = |name: &str, seed| {
+        KeyRing::new(vec![PinnedKey::new(Some(name.into()), key(seed).public())])
+    };
+    Pins {
+        policy: ring(POLICY_KEY, 1),
+        manifest: ring(MANIFEST_KEY, 2),
+    }
 }
 
 fn signed(document: &Value) -> VerifiedPolicy {
@@ -61,7 +66,14 @@ fn snapshot(rows: usize) -> Sealed {
 
 fn run(snapshot: &Sealed, policy: &VerifiedPolicy) -> Computed {
     let tenant = "default".parse().expect("a tenant");
-    compute(&tenant, &"e:1".parse().expect("an epoch"), snapshot, policy, &()).expect("a run")
+    compute(
+        &tenant,
+        &"e:1".parse().expect("an epoch"),
+        snapshot,
+        policy,
+        &(),
+    )
+    .expect("a run")
 }
 
 fn sign_manifest(manifest: &RunManifest) -> Vec<u8> {
@@ -90,8 +102,18 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
     let computed = write_run(&target, 5, &json!({"min_payout_minor": "100"}));
     let verified = verify_run_dir(&target, &pins()).expect("untouched");
     assert_eq!(verified.manifest, computed.manifest);
-    assert!(verified.manifest.totals.residual_minor.0 > 0, "the minimum must bite here");
-    for file in [dir::RUN, dir::RUN_SIG, dir::PAYOUTS, dir::SNAPSHOT, dir::POLICY, dir::POLICY_SIG] {
+    assert!(
+        verified.manifest.totals.residual_minor.0 > 0,
+        "the minimum must bite here"
+    );
+    for file in [
+        dir::RUN,
+        dir::RUN_SIG,
+        dir::PAYOUTS,
+        dir::SNAPSHOT,
+        dir::POLICY,
+        dir::POLICY_SIG,
+    ] {
         let path = target.join(file);
         let good = fs::read(&path).expect("there");
         for at in 0..good.len() {
@@ -109,8 +131,14 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
         fs::write(&path, good).expect("writable");
     }
     verify_run_dir(&target, &pins()).expect("restored");
-    let swapped = Pins { policy: pins().manifest, manifest: pins().policy };
-    assert!(verify_run_dir(&target, &swapped).is_err(), "other keys are no pins");
+    let swapped = Pins {
+        policy: pins().manifest,
+        manifest: pins().policy,
+    };
+    assert!(
+        verify_run_dir(&target, &swapped).is_err(),
+        "other keys are no pins"
+    );
 }
 
 #[test]
@@ -134,8 +162,15 @@ fn replacing_a_run_leaves_only_the_new_one() {
     let target = temp.path().join("run");
     write_run(&target, 5, &json!({}));
     let second = write_run(&target, 6, &json!({}));
-    assert_eq!(verify_run_dir(&target, &pins()).expect("good").manifest, second.manifest);
-    assert_eq!(fs::read_dir(temp.path()).expect("there").count(), 1, "no leftovers");
+    assert_eq!(
+        verify_run_dir(&target, &pins()).expect("good").manifest,
+        second.manifest
+    );
+    assert_eq!(
+        fs::read_dir(temp.path()).expect("there").count(),
+        1,
+        "no leftovers"
+    );
 }
 
 #[test]
@@ -154,7 +189,10 @@ fn every_payee_has_a_proof_and_no_other_proof_passes() {
             let fails = |edit: &dyn Fn(&mut ron_proto::rewarder::PayoutProof)| {
                 let mut forged = proof.clone();
                 edit(&mut forged);
-                assert!(check_proof(&forged, &computed.manifest).is_err(), "row {row} of {rows}");
+                assert!(
+                    check_proof(&forged, &computed.manifest).is_err(),
+                    "row {row} of {rows}"
+                );
             };
             fails(&|proof| proof.payout.amount_minor.0 += 1);
             fails(&|proof| proof.payout.index += 1);
@@ -179,7 +217,10 @@ fn a_proof_of_another_run_is_refused() {
     write_run(&one, 4, &json!({}));
     let other = write_run(&two, 4, &json!({"min_payout_minor": "1"}));
     let proof = prove(&one, &"acc:1".parse().expect("an account")).expect("a payee");
-    assert_eq!(check_proof(&proof, &other.manifest), Err(ProofError::Manifest));
+    assert_eq!(
+        check_proof(&proof, &other.manifest),
+        Err(ProofError::Manifest)
+    );
 }
 
 #[test]
@@ -192,7 +233,10 @@ fn the_residuals_owner_gets_the_last_row() {
     assert_eq!(table.total(), 1_000, "the whole pool moves");
     assert_eq!(table.len() as u64, totals.recipients + 1);
     let last = table.payout(table.len() - 1);
-    assert_eq!((last.account.as_str(), last.amount_minor), ("treasury:main", totals.residual_minor));
+    assert_eq!(
+        (last.account.as_str(), last.amount_minor),
+        ("treasury:main", totals.residual_minor)
+    );
     assert_eq!(table.find(&last.account), Some(table.len() - 1));
 }
 
@@ -222,14 +266,27 @@ fn a_quarantined_run_has_a_manifest_without_payouts() {
     assert!(computed.table.is_none());
     let mut turned = computed.manifest.clone();
     turned.status = RunStatus::Ok;
-    assert_eq!(commitment(&turned), turned.commitment, "status is implied by the payouts");
+    assert_eq!(
+        commitment(&turned),
+        turned.commitment,
+        "status is implied by the payouts"
+    );
 }
 
 #[test]
 fn run_keys_keep_their_parts_apart() {
     let key = |tenant: &str, epoch: &str, snapshot: u8, policy: u8| {
-        let (tenant, epoch) = (tenant.parse().expect("a tenant"), epoch.parse().expect("an epoch"));
-        run_key(&tenant, &epoch, &ContentId([snapshot; 32]), &ContentId([policy; 32]), RuleSet::Hamilton1)
+        let (tenant, epoch) = (
+            tenant.parse().expect("a tenant"),
+            epoch.parse().expect("an epoch"),
+        );
+        run_key(
+            &tenant,
+            &epoch,
+            &ContentId([snapshot; 32]),
+            &ContentId([policy; 32]),
+            RuleSet::Hamilton1,
+        )
     };
     let keys = [
         key("ab", "c", 1, 2),
@@ -248,7 +305,9 @@ fn unsigned_and_altered_policies_are_refused() {
     let sig = dir::to_json(&good.signature).expect("json");
     let ring = pins().policy;
     let check = |json: &[u8], sig: Option<&[u8]>, want: &str| {
-        let error = policy::verify_stored(json, sig, &ring).expect_err(want).to_string();
+        let error = policy::verify_stored(json, sig, &ring)
+            .expect_err(want)
+            .to_string();
         assert!(error.contains(want), "{error}");
     };
     policy::verify_stored(&good.canonical, Some(&sig), &ring).expect("untouched");
@@ -258,18 +317,34 @@ fn unsigned_and_altered_policies_are_refused() {
     let mut spaced = good.canonical.clone();
     spaced.push(b'\n');
     check(&spaced, Some(&sig), "not canonical");
-    let richer = String::from_utf8(good.canonical.clone()).expect("JSON").replace("1000", "1001");
-    check(richer.as_bytes(), Some(&sig), "the signature does not match");
+    let richer = String::from_utf8(good.canonical.clone())
+        .expect("JSON")
+        .replace("1000", "1001");
+    check(
+        richer.as_bytes(),
+        Some(&sig),
+        "the signature does not match",
+    );
     let other_kind = policy_message("wallet", &good.canonical);
     let mut forged = good.signature.clone();
     forged.value = b64::url(&key(1).sign(&other_kind));
-    check(&good.canonical, Some(&dir::to_json(&forged).expect("json")), "does not match");
+    check(
+        &good.canonical,
+        Some(&dir::to_json(&forged).expect("json")),
+        "does not match",
+    );
     forged.key = "ron/policy/ed25519/6f3b1c1e-0000-4000-8000-000000000009#v1".into();
-    check(&good.canonical, Some(&dir::to_json(&forged).expect("json")), "pinned key");
+    check(
+        &good.canonical,
+        Some(&dir::to_json(&forged).expect("json")),
+        "pinned key",
+    );
 }
 
 fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
 }
 
 /// The committed figures come from `tests/recompute/rewarder_check.py`, which shares no code
@@ -278,7 +353,9 @@ fn repository(path: &str) -> PathBuf {
 fn golden_epochs_come_out_bit_for_bit() {
     let text = fs::read(repository("examples/rocketpool/policy.json")).expect("committed");
     let policy = signed(&serde_json::from_slice(&text).expect("a policy"));
-    let golden = fs::read(repository("crates/svc-rewarder/tests/golden/rocketpool.json"));
+    let golden = fs::read(repository(
+        "crates/svc-rewarder/tests/golden/rocketpool.json",
+    ));
     let golden: Vec<Value> = serde_json::from_slice(&golden.expect("committed")).expect("JSON");
     assert_eq!(golden.len(), 5);
     for want in golden {
@@ -291,6 +368,10 @@ fn golden_epochs_come_out_bit_for_bit() {
         let manifest = serde_json::to_value(&got.manifest).expect("JSON");
         assert_eq!(manifest, want["manifest"], "{name}");
         let table = got.table.expect("paid");
-        assert_eq!(ContentId::of(table.bytes()).to_string(), want["payouts_cid"], "{name}");
+        assert_eq!(
+            ContentId::of(table.bytes()).to_string(),
+            want["payouts_cid"],
+            "{name}"
+        );
     }
 }

@@ -35,7 +35,10 @@ fn leaf(index: u64, account: &[u8], amount: u128) -> Node {
     hasher.update(&(account.len() as u32).to_be_bytes());
     hasher.update(account);
     hasher.update(&amount.to_be_bytes());
-    Node { hash: *hasher.finalize().as_bytes(), sum: amount }
+    Node {
+        hash: *hasher.finalize().as_bytes(),
+        sum: amount,
+    }
 }
 
 /// `None` if the sums pass 2^128-1.
@@ -47,7 +50,10 @@ fn join(left: &Node, right: &Node) -> Option<Node> {
         hasher.update(&side.hash);
         hasher.update(&side.sum.to_be_bytes());
     }
-    Some(Node { hash: *hasher.finalize().as_bytes(), sum })
+    Some(Node {
+        hash: *hasher.finalize().as_bytes(),
+        sum,
+    })
 }
 
 fn seal(count: u64, top: &Node) -> PayoutsRoot {
@@ -86,7 +92,10 @@ pub fn root(table: &Table) -> PayoutsRoot {
     while nodes.len() > 1 {
         nodes = level_up(&nodes);
     }
-    let empty = Node { hash: [0; 32], sum: 0 };
+    let empty = Node {
+        hash: [0; 32],
+        sum: 0,
+    };
     seal(table.len() as u64, nodes.first().unwrap_or(&empty))
 }
 
@@ -99,7 +108,11 @@ pub fn path(table: &Table, row: usize) -> Option<Vec<ProofStep>> {
     while nodes.len() > 1 {
         if let Some(partner) = nodes.get(at ^ 1) {
             path.push(ProofStep {
-                side: if at % 2 == 1 { ProofSide::Left } else { ProofSide::Right },
+                side: if at % 2 == 1 {
+                    ProofSide::Left
+                } else {
+                    ProofSide::Right
+                },
                 hash: ContentId(partner.hash),
                 sum_minor: Amount(partner.sum),
             });
@@ -128,17 +141,28 @@ pub enum PathError {
 }
 
 /// Checks that `payout` is under `root` and that the path's sums make the root's total.
-pub fn check_path(payout: &Payout, path: &[ProofStep], root: &PayoutsRoot) -> Result<(), PathError> {
+pub fn check_path(
+    payout: &Payout,
+    path: &[ProofStep],
+    root: &PayoutsRoot,
+) -> Result<(), PathError> {
     if payout.index >= root.count {
         return Err(PathError::Index);
     }
     let mut steps = path.iter();
-    let mut node = leaf(payout.index, payout.account.as_str().as_bytes(), payout.amount_minor.0);
+    let mut node = leaf(
+        payout.index,
+        payout.account.as_str().as_bytes(),
+        payout.amount_minor.0,
+    );
     let (mut at, mut width) = (payout.index, root.count);
     while width > 1 {
         if at ^ 1 < width {
             let step = steps.next().ok_or(PathError::Shape)?;
-            let other = Node { hash: step.hash.0, sum: step.sum_minor.0 };
+            let other = Node {
+                hash: step.hash.0,
+                sum: step.sum_minor.0,
+            };
             let joined = match (step.side, at % 2) {
                 (ProofSide::Left, 1) => join(&other, &node),
                 (ProofSide::Right, 0) => join(&node, &other),
@@ -152,5 +176,9 @@ pub fn check_path(payout: &Payout, path: &[ProofStep], root: &PayoutsRoot) -> Re
     if steps.next().is_some() {
         return Err(PathError::Shape);
     }
-    if seal(root.count, &node) == *root { Ok(()) } else { Err(PathError::Root) }
+    if seal(root.count, &node) == *root {
+        Ok(())
+    } else {
+        Err(PathError::Root)
+    }
 }

@@ -42,7 +42,10 @@ pub struct VerifyError {
 }
 
 fn wrong(file: &'static str, why: impl ToString) -> VerifyError {
-    VerifyError { file, why: why.to_string() }
+    VerifyError {
+        file,
+        why: why.to_string(),
+    }
 }
 
 /// A run that passed every check.
@@ -67,15 +70,27 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
     )
     .map_err(|error| wrong(dir::POLICY, error))?;
     if policy.hash != manifest.inputs.policy_hash {
-        return Err(wrong(dir::POLICY, "it is not the policy the manifest names"));
+        return Err(wrong(
+            dir::POLICY,
+            "it is not the policy the manifest names",
+        ));
     }
     let snapshot = Sealed::parse(must_read(dir, dir::SNAPSHOT)?)
         .map_err(|error| wrong(dir::SNAPSHOT, error))?;
     if snapshot.cid() != manifest.inputs.snapshot {
-        return Err(wrong(dir::SNAPSHOT, "it is not the snapshot the manifest names"));
+        return Err(wrong(
+            dir::SNAPSHOT,
+            "it is not the snapshot the manifest names",
+        ));
     }
-    let again = compute(&manifest.tenant, &manifest.epoch_id, &snapshot, &policy, &())
-        .map_err(|error| wrong(dir::RUN, error))?;
+    let again = compute(
+        &manifest.tenant,
+        &manifest.epoch_id,
+        &snapshot,
+        &policy,
+        &(),
+    )
+    .map_err(|error| wrong(dir::RUN, error))?;
     if again.manifest != manifest {
         return Err(wrong(dir::RUN, "computing it again gives another manifest"));
     }
@@ -83,10 +98,19 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
         (Some(table), Some(stored)) if table.bytes() == stored => {}
         (None, None) => {}
         (Some(_), None) => return Err(wrong(dir::PAYOUTS, "it is missing")),
-        _ => return Err(wrong(dir::PAYOUTS, "computing it again gives another payout table")),
+        _ => {
+            return Err(wrong(
+                dir::PAYOUTS,
+                "computing it again gives another payout table",
+            ));
+        }
     }
     check_evidence(dir, &manifest)?;
-    Ok(Verified { manifest, signature, table: again.table })
+    Ok(Verified {
+        manifest,
+        signature,
+        table: again.table,
+    })
 }
 
 /// Reads `run.json` and checks what it says about itself.
@@ -97,7 +121,10 @@ pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
         return Err(wrong(dir::RUN, "its bytes are not canonical JSON"));
     }
     if commitment(&manifest) != manifest.commitment {
-        return Err(wrong(dir::RUN, "its commitment is not the hash of its fields"));
+        return Err(wrong(
+            dir::RUN,
+            "its commitment is not the hash of its fields",
+        ));
     }
     Ok(manifest)
 }
@@ -115,20 +142,28 @@ fn check_signature(
 }
 
 fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError> {
-    let Some(bytes) = read(dir, dir::LEDGER)? else { return Ok(()) };
+    let Some(bytes) = read(dir, dir::LEDGER)? else {
+        return Ok(());
+    };
     let evidence: LedgerEvidence = parse(dir::LEDGER, &bytes)?;
     if evidence.account != manifest.pool_account || evidence.asset != manifest.asset {
-        return Err(wrong(dir::LEDGER, "it speaks of another account or asset than the manifest"));
+        return Err(wrong(
+            dir::LEDGER,
+            "it speaks of another account or asset than the manifest",
+        ));
     }
     Ok(())
 }
 
 /// Reads the payout table and checks it against the manifest's root.
 pub fn read_table(dir: &Path, manifest: &RunManifest) -> Result<Table, VerifyError> {
-    let table = Table::parse(must_read(dir, dir::PAYOUTS)?)
-        .map_err(|error| wrong(dir::PAYOUTS, error))?;
+    let table =
+        Table::parse(must_read(dir, dir::PAYOUTS)?).map_err(|error| wrong(dir::PAYOUTS, error))?;
     if Some(tree::root(&table)) != manifest.payouts {
-        return Err(wrong(dir::PAYOUTS, "it does not hash to the manifest's root"));
+        return Err(wrong(
+            dir::PAYOUTS,
+            "it does not hash to the manifest's root",
+        ));
     }
     Ok(table)
 }
@@ -147,7 +182,9 @@ pub enum ProveError {
 /// The proof of `account`'s payout from the run in `dir`.
 pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
     let manifest = read_manifest(dir)?;
-    let Some(payouts) = manifest.payouts else { return Err(ProveError::NotPaid) };
+    let Some(payouts) = manifest.payouts else {
+        return Err(ProveError::NotPaid);
+    };
     let table = read_table(dir, &manifest)?;
     let row = table.find(account).ok_or(ProveError::NotPaid)?;
     let path = tree::path(&table, row).ok_or(ProveError::NotPaid)?;
@@ -182,7 +219,11 @@ pub fn check_proof(proof: &PayoutProof, manifest: &RunManifest) -> Result<(), Pr
     if !same {
         return Err(ProofError::Manifest);
     }
-    Ok(tree::check_path(&proof.payout, &proof.path, &proof.payouts)?)
+    Ok(tree::check_path(
+        &proof.payout,
+        &proof.path,
+        &proof.payouts,
+    )?)
 }
 
 fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, VerifyError> {

@@ -58,7 +58,10 @@ impl ArtifactWriter {
         let go_on = matches!(news, News::Sealed { .. }) && !job.run.dry_run && self.emits;
         report(&self.updates, &job, news, shutdown);
         if go_on {
-            let intent = Intent { run: job.run.clone(), progress: job.progress.clone() };
+            let intent = Intent {
+                run: job.run.clone(),
+                progress: job.progress.clone(),
+            };
             // If there is no room at shutdown, the run is found sealed at the next start.
             hand_on(&self.intents, intent, shutdown, || {});
         }
@@ -67,20 +70,42 @@ impl ArtifactWriter {
     fn write(&self, job: &Job, product: &Product) -> News {
         let run = &*job.run;
         let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
-        let Product { computed, snapshot, policy } = product;
+        let Product {
+            computed,
+            snapshot,
+            policy,
+        } = product;
         if let Err(error) = dir::write(&target, computed, snapshot, policy) {
             (self.disk)(Some(format!("artifacts cannot be written: {error}")));
-            return News::Failed(reason("io", format!("artifacts cannot be written: {error}")));
+            return News::Failed(reason(
+                "io",
+                format!("artifacts cannot be written: {error}"),
+            ));
         }
         (self.disk)(None);
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {
-            self.metrics.invariant_failures.with_label_values(&[stop.kind()]).inc();
-            tracing::error!(event = "run_quarantined", kind = stop.kind(), "an invariant broke; nothing is paid");
-            return News::Quarantined { commitment, totals, reason: reason(stop.kind(), stop.to_string()) };
+            self.metrics
+                .invariant_failures
+                .with_label_values(&[stop.kind()])
+                .inc();
+            tracing::error!(
+                event = "run_quarantined",
+                kind = stop.kind(),
+                "an invariant broke; nothing is paid"
+            );
+            return News::Quarantined {
+                commitment,
+                totals,
+                reason: reason(stop.kind(), stop.to_string()),
+            };
         }
         let intents = computed.manifest.payouts.map_or(0, |payouts| payouts.count);
         job.progress.sealed(intents);
-        News::Sealed { commitment, totals, intents }
+        News::Sealed {
+            commitment,
+            totals,
+            intents,
+        }
     }
 }

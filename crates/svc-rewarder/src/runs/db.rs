@@ -41,7 +41,11 @@ INSERT OR REPLACE INTO run VALUES
 
 /// Writes a run, new or changed. `computing` is written as `queued`: after a crash it is.
 pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
-    let state = if run.state == RunState::Computing { RunState::Queued } else { run.state };
+    let state = if run.state == RunState::Computing {
+        RunState::Queued
+    } else {
+        run.state
+    };
     let totals = run.totals.as_ref();
     let amount = |of: fn(&RunTotals) -> Amount| totals.map(|totals| of(totals).to_string());
     let int = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -79,7 +83,10 @@ pub fn load(connection: &Connection) -> rusqlite::Result<Vec<Run>> {
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
-    let reason = match (row.get::<_, Option<String>>(9)?, row.get::<_, Option<String>>(10)?) {
+    let reason = match (
+        row.get::<_, Option<String>>(9)?,
+        row.get::<_, Option<String>>(10)?,
+    ) {
         (Some(code), Some(detail)) => Some(RunReason { code, detail }),
         _ => None,
     };
@@ -98,14 +105,19 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
         commitment: opt_text(row, 11)?,
         totals: totals(row)?,
         intents: count(row, 16)?,
-        seqs: SettlementSeqs { open_seq: opt_count(row, 17)?, close_seq: opt_count(row, 18)? },
+        seqs: SettlementSeqs {
+            open_seq: opt_count(row, 17)?,
+            close_seq: opt_count(row, 18)?,
+        },
         created_at: Timestamp(count(row, 19)?),
         updated_at: Timestamp(count(row, 20)?),
     })
 }
 
 fn totals(row: &Row<'_>) -> rusqlite::Result<Option<RunTotals>> {
-    let Some(pool_minor) = opt_text(row, 12)? else { return Ok(None) };
+    let Some(pool_minor) = opt_text(row, 12)? else {
+        return Ok(None);
+    };
     Ok(Some(RunTotals {
         pool_minor,
         payout_minor: text(row, 13)?,
@@ -126,7 +138,10 @@ where
     T: std::str::FromStr<Err = ron_proto::values::ValueError>,
 {
     row.get::<_, Option<String>>(at)?
-        .map(|text| text.parse().map_err(|error: T::Err| unreadable(at, &error.to_string())))
+        .map(|text| {
+            text.parse()
+                .map_err(|error: T::Err| unreadable(at, &error.to_string()))
+        })
         .transpose()
 }
 
@@ -144,7 +159,6 @@ fn unreadable(column: usize, why: &str) -> rusqlite::Error {
     let error = std::io::Error::other(format!("table run, column {column}: {why}"));
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
 }
-
 
 #[cfg(test)]
 mod tests {
@@ -189,7 +203,10 @@ mod tests {
             recipients: 7,
         });
         full.intents = 8;
-        full.seqs = SettlementSeqs { open_seq: Some(9), close_seq: Some(10) };
+        full.seqs = SettlementSeqs {
+            open_seq: Some(9),
+            close_seq: Some(10),
+        };
         for run in [run("c"), full.clone(), run("a")] {
             put(&db, &run).expect("written");
         }

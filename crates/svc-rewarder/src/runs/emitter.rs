@@ -100,7 +100,11 @@ impl Emitter {
     }
 
     fn report(&self, intent: &Intent, news: News, shutdown: &Shutdown) {
-        let update = Update { id: intent.run.id(), run_key: intent.run.run_key, news };
+        let update = Update {
+            id: intent.run.id(),
+            run_key: intent.run.run_key,
+            news,
+        };
         hand_on(&self.updates, update, shutdown, || {});
     }
 
@@ -112,7 +116,10 @@ impl Emitter {
             Pause::Fail(reason("artifacts_damaged", detail))
         };
         let manifest = verify::read_manifest(&dir).map_err(damaged)?;
-        if run.commitment.is_some_and(|commitment| commitment != manifest.commitment) {
+        if run
+            .commitment
+            .is_some_and(|commitment| commitment != manifest.commitment)
+        {
             let detail = "the artifacts are those of another run; compute the epoch again";
             return Err(Pause::Fail(reason("artifacts_damaged", detail)));
         }
@@ -127,7 +134,10 @@ impl Emitter {
         self.report(intent, News::Settling { open_seq }, shutdown);
         self.pay(intent, &manifest, &table, shutdown)?;
         let close_seq = self.close(&manifest, shutdown)?;
-        let seqs = SettlementSeqs { open_seq: Some(open_seq), close_seq: Some(close_seq) };
+        let seqs = SettlementSeqs {
+            open_seq: Some(open_seq),
+            close_seq: Some(close_seq),
+        };
         Ok(News::Settled { seqs })
     }
 
@@ -139,19 +149,31 @@ impl Emitter {
         ask: impl Fn(Deadline) -> Result<T, PortError>,
     ) -> Step<T> {
         let pause = Duration::from_millis(100);
-        let mut backoff = Backoff::new(pause, pause, Duration::from_millis(150), self.clock.unix_ms());
+        let mut backoff = Backoff::new(
+            pause,
+            pause,
+            Duration::from_millis(150),
+            self.clock.unix_ms(),
+        );
         loop {
             match ask(Deadline::within(self.call_timeout)) {
                 Ok(answer) => return Ok(answer),
                 Err(PortError::Refused { code, detail }) => {
-                    return Err(Pause::Hold(reason(&code, format!("{what} refused: {detail}"))));
+                    return Err(Pause::Hold(reason(
+                        &code,
+                        format!("{what} refused: {detail}"),
+                    )));
                 }
                 Err(PortError::Away(detail)) => {
                     let wait = backoff.next_pause();
                     if backoff.steps() >= TRIES {
                         let why = format!("{what} is away: {detail}");
                         (self.upstream)(Some(why.clone()));
-                        let code = if what == KMS { "kms_unavailable" } else { "ledger_unavailable" };
+                        let code = if what == KMS {
+                            "kms_unavailable"
+                        } else {
+                            "ledger_unavailable"
+                        };
                         return Err(Pause::Hold(reason(code, why)));
                     }
                     if shutdown.wait(Deadline::within(wait)) {
@@ -170,7 +192,9 @@ impl Emitter {
         if stored.is_some_and(|sig| good(&sig).is_ok()) {
             return Ok(());
         }
-        let signature = self.call(KMS, shutdown, |by| self.signer.sign(&manifest.commitment, by))?;
+        let signature = self.call(KMS, shutdown, |by| {
+            self.signer.sign(&manifest.commitment, by)
+        })?;
         good(&signature).map_err(|error| {
             let detail = format!(
                 "the KMS signed with a key that is not pinned in manifest.public_keys ({error})"
@@ -184,8 +208,13 @@ impl Emitter {
         if dir.join(dir::LEDGER).exists() {
             return Ok(());
         }
-        let doc = self.call(LEDGER, shutdown, |by| self.ledger.account(&manifest.pool_account, by))?;
-        let balance = doc.balances.iter().find(|balance| balance.asset == manifest.asset);
+        let doc = self.call(LEDGER, shutdown, |by| {
+            self.ledger.account(&manifest.pool_account, by)
+        })?;
+        let balance = doc
+            .balances
+            .iter()
+            .find(|balance| balance.asset == manifest.asset);
         let evidence = LedgerEvidence {
             account: manifest.pool_account.clone(),
             asset: manifest.asset.clone(),
@@ -199,11 +228,15 @@ impl Emitter {
     /// One commit; as many answers as entries.
     fn commit(&self, entries: &[Entry], shutdown: &Shutdown) -> Step<Vec<EntryAnswer>> {
         let timer = self.metrics.emit_seconds.start_timer();
-        let answer = self.call(LEDGER, shutdown, |by| self.ledger.commit(entries.to_vec(), by))?;
+        let answer = self.call(LEDGER, shutdown, |by| {
+            self.ledger.commit(entries.to_vec(), by)
+        })?;
         timer.observe_duration();
         for answer in &answer.results {
             let result = match answer {
-                EntryAnswer::Done { replayed: false, .. } => "accepted",
+                EntryAnswer::Done {
+                    replayed: false, ..
+                } => "accepted",
                 EntryAnswer::Done { .. } => "dup",
                 EntryAnswer::Refused { .. } => "refused",
             };
@@ -224,7 +257,10 @@ impl Emitter {
 
     fn open(&self, manifest: &RunManifest, table: &Table, shutdown: &Shutdown) -> Step<u64> {
         let Some(payouts) = manifest.payouts else {
-            return Err(Pause::Fail(reason("quarantined", "a quarantined run is never paid")));
+            return Err(Pause::Fail(reason(
+                "quarantined",
+                "a quarantined run is never paid",
+            )));
         };
         let entry = Entry::EpochOpen {
             principal: self.principal.clone(),
@@ -239,12 +275,18 @@ impl Emitter {
         };
         match self.commit_one(entry, shutdown)? {
             EntryAnswer::Done { seq, .. } => Ok(seq),
-            EntryAnswer::Refused { code: RefusalCode::EpochConflict, .. } => {
+            EntryAnswer::Refused {
+                code: RefusalCode::EpochConflict,
+                ..
+            } => {
                 let detail = "the ledger has bound this epoch to another manifest; \
                               only the run with those inputs can be settled";
                 Err(Pause::Fail(reason("epoch_conflict", detail)))
             }
-            EntryAnswer::Refused { code: RefusalCode::InsufficientFunds, .. } => {
+            EntryAnswer::Refused {
+                code: RefusalCode::InsufficientFunds,
+                ..
+            } => {
                 let detail = format!(
                     "{} holds less than the {} minor units this epoch pays; fund it",
                     manifest.pool_account,
@@ -265,17 +307,27 @@ impl Emitter {
     ) -> Step<()> {
         let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
         let doc = self.call(LEDGER, shutdown, |by| self.ledger.epoch(tenant, epoch, by))?;
-        let doc = doc.ok_or_else(|| Pause::Hold(reason("upstream_error", "the ledger lost an epoch it just opened")))?;
+        let doc = doc.ok_or_else(|| {
+            Pause::Hold(reason(
+                "upstream_error",
+                "the ledger lost an epoch it just opened",
+            ))
+        })?;
         let count = table.len() as u64;
-        let mut next = if doc.state == EpochState::Closed { count } else { doc.next_index.min(count) };
+        let mut next = if doc.state == EpochState::Closed {
+            count
+        } else {
+            doc.next_index.min(count)
+        };
         intent.progress.begin_settle(next, self.clock.unix_ms());
         while next < count {
             if shutdown.is_set() {
                 return Err(Pause::Stop);
             }
             let last = count.min(next + MAX_ENTRIES as u64);
-            let batch: Vec<Entry> =
-                (next..last).map(|index| self.payout(manifest, table, index)).collect();
+            let batch: Vec<Entry> = (next..last)
+                .map(|index| self.payout(manifest, table, index))
+                .collect();
             next = self.check_batch(next, &self.commit(&batch, shutdown)?)?;
             intent.progress.settled_to(next);
         }
@@ -302,9 +354,11 @@ impl Emitter {
             match answer {
                 EntryAnswer::Done { .. } => {}
                 // The cursor is behind ours only if the ledger was set back; going there is safe.
-                EntryAnswer::Refused { code: RefusalCode::IndexGap, expected: Some(expected), .. }
-                    if *expected < index =>
-                {
+                EntryAnswer::Refused {
+                    code: RefusalCode::IndexGap,
+                    expected: Some(expected),
+                    ..
+                } if *expected < index => {
                     return Ok(*expected);
                 }
                 EntryAnswer::Refused { code, .. } => return Err(refused("payout", *code)),

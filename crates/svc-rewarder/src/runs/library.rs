@@ -46,7 +46,11 @@ pub struct Library {
 impl Library {
     /// A library under `root` that trusts policies signed by `keys`.
     pub fn new(root: PathBuf, policy_dir: Option<PathBuf>, keys: KeyRing) -> Self {
-        Self { root, policy_dir, keys }
+        Self {
+            root,
+            policy_dir,
+            keys,
+        }
     }
 
     /// Checks a policy against the trusted keys without storing it.
@@ -75,9 +79,13 @@ impl Library {
 
     /// Reads and checks a snapshot.
     pub fn snapshot(&self, tenant: &Tenant, cid: &ContentId) -> Result<Sealed, LibraryError> {
-        let path = self.snapshots(tenant).join(format!("{}.bin", hex::encode(cid.0)));
+        let path = self
+            .snapshots(tenant)
+            .join(format!("{}.bin", hex::encode(cid.0)));
         let bytes = fs::read(&path).map_err(|error| {
-            missing_or(error, || format!("there is no snapshot {cid}; upload it first"))
+            missing_or(error, || {
+                format!("there is no snapshot {cid}; upload it first")
+            })
         })?;
         let damaged =
             |why: String| LibraryError::Refused(format!("snapshot {cid} is damaged: {why}"));
@@ -90,7 +98,11 @@ impl Library {
 
     /// Stores a signed policy. The same one again is fine (false); an older version than the
     /// newest, or another text under the same version, is a conflict.
-    pub fn put_policy(&self, tenant: &Tenant, verified: &VerifiedPolicy) -> Result<bool, LibraryError> {
+    pub fn put_policy(
+        &self,
+        tenant: &Tenant,
+        verified: &VerifiedPolicy,
+    ) -> Result<bool, LibraryError> {
         let (id, version) = (&verified.policy.id, verified.policy.version);
         let stored = self.versions(tenant, id)?;
         if let Some(newest) = stored.first().filter(|newest| **newest > version) {
@@ -125,13 +137,20 @@ impl Library {
         id: &PolicyId,
         hash: &ContentId,
     ) -> Result<VerifiedPolicy, LibraryError> {
-        self.find_policy(tenant, id, |policy| policy.hash == *hash, || {
-            format!("there is no signed policy {id} with this hash; upload it first")
-        })
+        self.find_policy(
+            tenant,
+            id,
+            |policy| policy.hash == *hash,
+            || format!("there is no signed policy {id} with this hash; upload it first"),
+        )
     }
 
     /// The newest version of a policy.
-    pub fn newest_policy(&self, tenant: &Tenant, id: &PolicyId) -> Result<VerifiedPolicy, LibraryError> {
+    pub fn newest_policy(
+        &self,
+        tenant: &Tenant,
+        id: &PolicyId,
+    ) -> Result<VerifiedPolicy, LibraryError> {
         self.find_policy(tenant, id, |_| true, || format!("there is no policy {id}"))
     }
 
@@ -174,31 +193,45 @@ impl Library {
         Ok(versions)
     }
 
-    fn stored(&self, tenant: &Tenant, id: &PolicyId, version: u64) -> Result<VerifiedPolicy, LibraryError> {
-        let refuse =
-            |why: String| LibraryError::Refused(format!("policy {id} version {version} is refused: {why}"));
+    fn stored(
+        &self,
+        tenant: &Tenant,
+        id: &PolicyId,
+        version: u64,
+    ) -> Result<VerifiedPolicy, LibraryError> {
+        let refuse = |why: String| {
+            LibraryError::Refused(format!("policy {id} version {version} is refused: {why}"))
+        };
         let bytes = fs::read(self.policies(tenant).join(file_name(id, version)))?;
         let signed: SignedPolicy =
             strict::from_slice(&bytes).map_err(|error| refuse(format!("altered: {error}")))?;
         if dir::to_json(&signed)? != bytes {
             return Err(refuse(PolicyRefused::NotCanonical.to_string()));
         }
-        let policy = self.verify(&signed).map_err(|error| refuse(error.to_string()))?;
+        let policy = self
+            .verify(&signed)
+            .map_err(|error| refuse(error.to_string()))?;
         if policy.policy.id != *id || policy.policy.version != version {
-            return Err(refuse("it is another policy than its file name says".into()));
+            return Err(refuse(
+                "it is another policy than its file name says".into(),
+            ));
         }
         Ok(policy)
     }
 
     fn from_policy_dir(&self) -> Vec<Result<VerifiedPolicy, LibraryError>> {
-        let Some(dir) = &self.policy_dir else { return Vec::new() };
+        let Some(dir) = &self.policy_dir else {
+            return Vec::new();
+        };
         let names = match file_names(dir) {
             Ok(names) => names,
             Err(error) => return vec![Err(error.into())],
         };
         names
             .iter()
-            .filter(|name| *name == "reward.json" || (name.starts_with("reward-") && name.ends_with(".json")))
+            .filter(|name| {
+                *name == "reward.json" || (name.starts_with("reward-") && name.ends_with(".json"))
+            })
             .map(|name| self.load_operator(dir, name))
             .collect()
     }

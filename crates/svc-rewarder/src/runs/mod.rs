@@ -86,7 +86,10 @@ impl Run {
 
 /// A reason with its stable code.
 pub fn reason(code: &str, detail: impl Into<String>) -> RunReason {
-    RunReason { code: code.to_owned(), detail: detail.into() }
+    RunReason {
+        code: code.to_owned(),
+        detail: detail.into(),
+    }
 }
 
 /// What a caller asks for.

@@ -50,9 +50,12 @@ pub trait Signer: Send + Sync {
 impl From<ClientError> for PortError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Refused { problem, status, .. } if !problem.retryable && status < 500 => {
-                Self::Refused { code: problem.code, detail: problem.detail }
-            }
+            ClientError::Refused {
+                problem, status, ..
+            } if !problem.retryable && status < 500 => Self::Refused {
+                code: problem.code,
+                detail: problem.detail,
+            },
             other => Self::Away(other.to_string()),
         }
     }
@@ -77,7 +80,14 @@ impl Ledger for LedgerClient {
     }
 
     fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError> {
-        Ok(LedgerClient::commit(self, &CommitRequest { entries, linked: false }, by)?)
+        Ok(LedgerClient::commit(
+            self,
+            &CommitRequest {
+                entries,
+                linked: false,
+            },
+            by,
+        )?)
     }
 }
 
@@ -103,7 +113,10 @@ impl Signer for KmsSigner {
         let answer = self.kms.sign(&request, by)?;
         let [signature] = answer.signatures.as_slice() else {
             let detail = "the KMS gave more than one signature; the manifest key must be ed25519";
-            return Err(PortError::Refused { code: "unsupported".into(), detail: detail.into() });
+            return Err(PortError::Refused {
+                code: "unsupported".into(),
+                detail: detail.into(),
+            });
         };
         Ok(ManifestSig {
             alg: signature.alg.as_str().to_owned(),

@@ -62,7 +62,10 @@ impl Registry {
             if run.state == ron_proto::rewarder::RunState::Settled {
                 progress.settled_to(run.intents);
             }
-            let entry = Entry { run: Arc::new(run), progress: Arc::new(progress) };
+            let entry = Entry {
+                run: Arc::new(run),
+                progress: Arc::new(progress),
+            };
             table.insert(entry.run.id(), entry);
         }
         Self(Arc::new(RankedRwLock::new(&L_RUNS, table)))
@@ -75,7 +78,12 @@ impl Registry {
 
     /// Up to `limit` runs of a tenant after `after`, in byte order of their epochs, and whether
     /// there are more.
-    pub fn page(&self, tenant: &Tenant, after: Option<&EpochId>, limit: usize) -> (Vec<Entry>, bool) {
+    pub fn page(
+        &self,
+        tenant: &Tenant,
+        after: Option<&EpochId>,
+        limit: usize,
+    ) -> (Vec<Entry>, bool) {
         let table = self.0.read();
         let from = match after {
             Some(epoch) => Bound::Excluded((tenant.clone(), epoch.clone())),

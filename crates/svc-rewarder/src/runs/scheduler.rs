@@ -94,7 +94,9 @@ impl Scheduler {
                 RunState::Sealed | RunState::Settling | RunState::Held
                     if !run.dry_run && self.can_settle =>
                 {
-                    memory.to_settle.insert(run.id(), Deadline::within(Duration::ZERO));
+                    memory
+                        .to_settle
+                        .insert(run.id(), Deadline::within(Duration::ZERO));
                 }
                 _ => {}
             }
@@ -147,7 +149,11 @@ impl Scheduler {
         let waits = memory.waiters.values().flatten().map(|waiter| waiter.until);
         let next = waits.chain(memory.to_settle.values().copied()).min();
         let due = next.map_or(TICK, Deadline::remaining);
-        let due = if memory.to_compute.is_empty() { due } else { TICK_MIN };
+        let due = if memory.to_compute.is_empty() {
+            due
+        } else {
+            TICK_MIN
+        };
         due.clamp(TICK_MIN, TICK)
     }
 
@@ -175,7 +181,10 @@ impl Scheduler {
                 memory.to_settle.remove(&id);
                 continue;
             };
-            let intent = Intent { run: entry.run, progress: entry.progress };
+            let intent = Intent {
+                run: entry.run,
+                progress: entry.progress,
+            };
             // The emitter drains this queue; when it is full, the next tick tries again.
             if self.intents.try_send(intent).is_err() {
                 return;
@@ -186,8 +195,9 @@ impl Scheduler {
 
     fn expire_waits(&self, memory: &mut Memory) {
         for (id, waiters) in &mut memory.waiters {
-            let (over, on): (Vec<_>, Vec<_>) =
-                std::mem::take(waiters).into_iter().partition(|waiter| waiter.until.expired());
+            let (over, on): (Vec<_>, Vec<_>) = std::mem::take(waiters)
+                .into_iter()
+                .partition(|waiter| waiter.until.expired());
             *waiters = on;
             for waiter in over {
                 waiter.responder.send(self.present(id));
@@ -206,7 +216,13 @@ impl Scheduler {
 
     /// One request.
     pub fn asked(&self, memory: &mut Memory, asked: Asked, shutdown: &Shutdown) {
-        let Asked { id, ask, wait, compute_by, responder } = asked;
+        let Asked {
+            id,
+            ask,
+            wait,
+            compute_by,
+            responder,
+        } = asked;
         let admitted = match &ask {
             Ask::Compute { .. } => self.admit(memory, &id, &ask, compute_by, shutdown),
             Ask::Settle => self.want_settlement(memory, &id),
@@ -214,11 +230,18 @@ impl Scheduler {
         if let Err(problem) = admitted {
             return responder.send(*problem);
         }
-        let resting = self.registry.get(&id).is_none_or(|entry| entry.run.at_rest());
+        let resting = self
+            .registry
+            .get(&id)
+            .is_none_or(|entry| entry.run.at_rest());
         match wait {
             Some(wait) if !resting => {
                 let until = Deadline::within(wait);
-                memory.waiters.entry(id).or_default().push(Waiter { until, responder });
+                memory
+                    .waiters
+                    .entry(id)
+                    .or_default()
+                    .push(Waiter { until, responder });
             }
             _ => responder.send(self.present(&id)),
         }
@@ -233,7 +256,14 @@ impl Scheduler {
         compute_by: Option<Deadline>,
         shutdown: &Shutdown,
     ) -> Result<(), Box<Problem>> {
-        let Ask::Compute { snapshot, policy_id, policy_hash, run_key, dry_run } = ask else {
+        let Ask::Compute {
+            snapshot,
+            policy_id,
+            policy_hash,
+            run_key,
+            dry_run,
+        } = ask
+        else {
             return Ok(());
         };
         if let Some(entry) = self.registry.get(id)
@@ -260,7 +290,10 @@ impl Scheduler {
             created_at: now,
             updated_at: now,
         };
-        let entry = Entry { run: Arc::new(run), progress: Arc::new(Progress::default()) };
+        let entry = Entry {
+            run: Arc::new(run),
+            progress: Arc::new(Progress::default()),
+        };
         memory.to_settle.remove(id);
         memory.backoffs.remove(id);
         self.save(memory, &entry)?;
@@ -297,14 +330,25 @@ impl Scheduler {
         }
         let mut run = (*entry.run).clone();
         run.state = RunState::Failed;
-        run.reason = Some(reason("busy", "every compute queue was full; send the request again"));
-        self.save(memory, &Entry { run: Arc::new(run), progress: entry.progress.clone() })?;
+        run.reason = Some(reason(
+            "busy",
+            "every compute queue was full; send the request again",
+        ));
+        self.save(
+            memory,
+            &Entry {
+                run: Arc::new(run),
+                progress: entry.progress.clone(),
+            },
+        )?;
         Err(Box::new(Problem::busy(self.work.retry_after_s())))
     }
 
     fn want_settlement(&self, memory: &mut Memory, id: &RunId) -> Result<(), Box<Problem>> {
         let Some(entry) = self.registry.get(id) else {
-            return Err(Box::new(Problem::not_found("there is no run of this epoch; compute it first")));
+            return Err(Box::new(Problem::not_found(
+                "there is no run of this epoch; compute it first",
+            )));
         };
         if !self.can_settle {
             let detail = "settlement is not configured; set ledger.url, kms.url and manifest.key";
@@ -313,9 +357,13 @@ impl Scheduler {
         let run = &*entry.run;
         match run.state {
             _ if run.dry_run => {
-                return Err(Box::new(Problem::conflict("a dry run is never settled; compute it live")));
+                return Err(Box::new(Problem::conflict(
+                    "a dry run is never settled; compute it live",
+                )));
             }
-            RunState::Quarantined => return Err(Box::new(errors::quarantined(run.reason.as_ref()))),
+            RunState::Quarantined => {
+                return Err(Box::new(errors::quarantined(run.reason.as_ref())));
+            }
             RunState::Failed => return Err(Box::new(errors::failed(run.reason.as_ref()))),
             RunState::Settled => return Ok(()),
             _ => {}
@@ -324,11 +372,16 @@ impl Scheduler {
             let mut run = run.clone();
             run.settle = true;
             run.updated_at = Timestamp(self.clock.unix_ms());
-            let entry = Entry { run: Arc::new(run), progress: entry.progress };
+            let entry = Entry {
+                run: Arc::new(run),
+                progress: entry.progress,
+            };
             self.save(memory, &entry)?;
         }
         if matches!(run.state, RunState::Sealed | RunState::Held) {
-            memory.to_settle.insert(id.clone(), Deadline::within(Duration::ZERO));
+            memory
+                .to_settle
+                .insert(id.clone(), Deadline::within(Duration::ZERO));
         }
         Ok(())
     }
@@ -337,7 +390,10 @@ impl Scheduler {
     fn save(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
         if let Err(why) = memory.store.put(&entry.run) {
             (self.store_fault)(why);
-            return Err(Box::new(Problem::unavailable("the run store cannot be written", 5)));
+            return Err(Box::new(Problem::unavailable(
+                "the run store cannot be written",
+                5,
+            )));
         }
         self.registry.put(entry.clone());
         self.count_states();
@@ -351,13 +407,18 @@ impl Scheduler {
         }
         for state in RunState::ALL {
             let count = counts.get(&state).copied().unwrap_or(0);
-            self.metrics.by_state.with_label_values(&[state.as_str()]).set(count);
+            self.metrics
+                .by_state
+                .with_label_values(&[state.as_str()])
+                .set(count);
         }
     }
 
     /// One report.
     pub fn updated(&self, memory: &mut Memory, update: &Update) {
-        let Some(entry) = self.registry.get(&update.id) else { return };
+        let Some(entry) = self.registry.get(&update.id) else {
+            return;
+        };
         if entry.run.run_key != update.run_key {
             return; // about a run that has been replaced
         }
@@ -368,7 +429,10 @@ impl Scheduler {
         run.updated_at = Timestamp(self.clock.unix_ms());
         run.reason = None;
         self.apply(memory, &mut run, &update.news);
-        let entry = Entry { run: Arc::new(run), progress: entry.progress };
+        let entry = Entry {
+            run: Arc::new(run),
+            progress: entry.progress,
+        };
         if entry.run.state == RunState::Computing {
             // Not worth a write: after a crash it is queued again anyway.
             self.registry.put(entry);
@@ -388,12 +452,20 @@ impl Scheduler {
     fn apply(&self, memory: &mut Memory, run: &mut Run, news: &News) {
         match news {
             News::Computing => run.state = RunState::Computing,
-            News::Sealed { commitment, totals, intents } => {
+            News::Sealed {
+                commitment,
+                totals,
+                intents,
+            } => {
                 run.state = RunState::Sealed;
                 (run.commitment, run.totals, run.intents) =
                     (Some(*commitment), Some(*totals), *intents);
             }
-            News::Quarantined { commitment, totals, reason } => {
+            News::Quarantined {
+                commitment,
+                totals,
+                reason,
+            } => {
                 run.state = RunState::Quarantined;
                 (run.commitment, run.totals) = (Some(*commitment), Some(*totals));
                 run.reason = Some(reason.clone());
@@ -414,13 +486,17 @@ impl Scheduler {
                     let (base, cap) = (Duration::from_millis(250), Duration::from_secs(30));
                     Backoff::new(base, cap, Duration::from_millis(250), self.clock.unix_ms())
                 });
-                memory.to_settle.insert(id, Deadline::within(backoff.next_pause()));
+                memory
+                    .to_settle
+                    .insert(id, Deadline::within(backoff.next_pause()));
             }
             News::Signed => {
                 run.state = RunState::Sealed;
                 if run.settle {
                     // Asked for while the emitter was signing.
-                    memory.to_settle.insert(run.id(), Deadline::within(Duration::ZERO));
+                    memory
+                        .to_settle
+                        .insert(run.id(), Deadline::within(Duration::ZERO));
                 }
             }
             News::Settled { seqs } => {
@@ -481,5 +557,7 @@ fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Bo
 }
 
 fn has_code(run: &Run, code: &str) -> bool {
-    run.reason.as_ref().is_some_and(|reason| reason.code == code)
+    run.reason
+        .as_ref()
+        .is_some_and(|reason| reason.code == code)
 }

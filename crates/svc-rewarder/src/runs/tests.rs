@@ -50,7 +50,11 @@ fn ring(seed: u8) -> KeyRing {
     KeyRing::new(vec![PinnedKey::new(None, key(seed).public())])
 }
 
-static SIM_LOCK: LockSpec = LockSpec { name: "sim", rank: 1, guards: "the simulated ledger" };
+static SIM_LOCK: LockSpec = LockSpec {
+    name: "sim",
+    rank: 1,
+    guards: "the simulated ledger",
+};
 
 #[derive(Default)]
 struct Books {
@@ -89,11 +93,20 @@ impl SimLedger {
             return Err(PortError::Away("lost".into()));
         }
         let answer = act(&mut self.books.lock());
-        if gone(&self.lose_answer) { Err(PortError::Away("answer lost".into())) } else { Ok(answer) }
+        if gone(&self.lose_answer) {
+            Err(PortError::Away("answer lost".into()))
+        } else {
+            Ok(answer)
+        }
     }
 
     fn balance(&self, account: &str) -> u128 {
-        self.books.lock().balances.get(account).copied().unwrap_or(0)
+        self.books
+            .lock()
+            .balances
+            .get(account)
+            .copied()
+            .unwrap_or(0)
     }
 }
 
@@ -115,19 +128,43 @@ fn done(books: &mut Books, entry: &Entry, replayed: bool) -> EntryAnswer {
         seq,
         receipt_hash: ContentId([0; 32]),
     };
-    EntryAnswer::Done { seq, txid, receipt, replayed }
+    EntryAnswer::Done {
+        seq,
+        txid,
+        receipt,
+        replayed,
+    }
 }
 
 fn refused(code: RefusalCode, expected: Option<u64>) -> EntryAnswer {
-    EntryAnswer::Refused { code, seq: None, expected, replayed: false }
+    EntryAnswer::Refused {
+        code,
+        seq: None,
+        expected,
+        replayed: false,
+    }
 }
 
 fn apply(books: &mut Books, entry: &Entry) -> EntryAnswer {
     match entry {
-        Entry::EpochOpen { tenant, epoch, from, asset, amount_minor, commitment, sum_root, recipients, .. } => {
+        Entry::EpochOpen {
+            tenant,
+            epoch,
+            from,
+            asset,
+            amount_minor,
+            commitment,
+            sum_root,
+            recipients,
+            ..
+        } => {
             if let Some(doc) = books.epochs.get(&(tenant.clone(), epoch.clone())) {
                 let same = doc.commitment == *commitment && doc.sum_root == *sum_root;
-                return if same { done(books, entry, true) } else { refused(RefusalCode::EpochConflict, None) };
+                return if same {
+                    done(books, entry, true)
+                } else {
+                    refused(RefusalCode::EpochConflict, None)
+                };
             }
             let pool = books.balances.entry(from.to_string()).or_default();
             let Some(rest) = pool.checked_sub(amount_minor.0) else {
@@ -153,7 +190,14 @@ fn apply(books: &mut Books, entry: &Entry) -> EntryAnswer {
             books.epochs.insert((tenant.clone(), epoch.clone()), doc);
             done(books, entry, false)
         }
-        Entry::Payout { tenant, epoch, index, to, amount_minor, .. } => {
+        Entry::Payout {
+            tenant,
+            epoch,
+            index,
+            to,
+            amount_minor,
+            ..
+        } => {
             let Some(doc) = books.epochs.get_mut(&(tenant.clone(), epoch.clone())) else {
                 return refused(RefusalCode::EpochUnknown, None);
             };
@@ -165,9 +209,14 @@ fn apply(books: &mut Books, entry: &Entry) -> EntryAnswer {
             }
             doc.next_index += 1;
             doc.paid_minor.0 += amount_minor.0;
-            assert!(doc.paid_minor <= doc.amount_minor, "paid more than the escrow holds");
+            assert!(
+                doc.paid_minor <= doc.amount_minor,
+                "paid more than the escrow holds"
+            );
             *books.balances.entry(to.to_string()).or_default() += amount_minor.0;
-            let twice = books.paid.insert((epoch.to_string(), *index), amount_minor.0);
+            let twice = books
+                .paid
+                .insert((epoch.to_string(), *index), amount_minor.0);
             assert_eq!(twice, None, "payout {index} made twice");
             done(books, entry, false)
         }
@@ -202,7 +251,12 @@ impl Ledger for SimLedger {
         })
     }
 
-    fn epoch(&self, tenant: &Tenant, epoch: &EpochId, _: Deadline) -> Result<Option<EpochDoc>, PortError> {
+    fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        _: Deadline,
+    ) -> Result<Option<EpochDoc>, PortError> {
         self.guarded(|books| books.epochs.get(&(tenant.clone(), epoch.clone())).cloned())
     }
 
@@ -286,7 +340,10 @@ impl Life {
             store_fault: Box::new(|why| panic!("{why}")),
         };
         let memory = scheduler.resume(Box::new(store));
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread");
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(1)
+            .build()
+            .expect("a thread");
         let (trigger, shutdown) = Shutdown::pair();
         Self {
             scheduler,
@@ -362,7 +419,8 @@ impl Life {
             compute_by: None,
             responder,
         };
-        self.scheduler.asked(&mut self.memory, asked, &self.shutdown);
+        self.scheduler
+            .asked(&mut self.memory, asked, &self.shutdown);
         answer
     }
 
@@ -413,13 +471,21 @@ fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> Ask {
         snapshot: sealed.cid(),
         policy_id: policy.policy.id.clone(),
         policy_hash: policy.hash,
-        run_key: run_key(&tenant(), &epoch, &sealed.cid(), &policy.hash, policy.policy.rule_set),
+        run_key: run_key(
+            &tenant(),
+            &epoch,
+            &sealed.cid(),
+            &policy.hash,
+            policy.policy.rule_set,
+        ),
         dry_run,
     }
 }
 
 fn status(answer: ReplyWaiter<Response>) -> (u16, serde_json::Value) {
-    let response = answer.wait(Deadline::within(Duration::from_secs(1))).expect("an answer");
+    let response = answer
+        .wait(Deadline::within(Duration::from_secs(1)))
+        .expect("an answer");
     let body = match &response.body {
         Body::Problem(problem) => json!({"code": problem.code}),
         other => serde_json::from_slice(other.as_bytes()).expect("JSON"),
@@ -428,7 +494,9 @@ fn status(answer: ReplyWaiter<Response>) -> (u16, serde_json::Value) {
 }
 
 fn check_paid(ledger: &SimLedger, rows: usize) {
-    let total: u128 = (0..rows).map(|row| ledger.balance(&format!("acc:{row:05}"))).sum();
+    let total: u128 = (0..rows)
+        .map(|row| ledger.balance(&format!("acc:{row:05}")))
+        .sum();
     assert_eq!(total, 10_000, "every unit is paid");
     assert_eq!(ledger.books.lock().paid.len(), rows, "every payee once");
 }
@@ -441,19 +509,37 @@ fn a_run_goes_from_request_to_settled() {
     let ask = inputs(root.path(), "e1", 2_500, false);
     let first = life.ask("e1", ask.clone(), false);
     assert_eq!(status(first).0, 202);
-    assert_eq!(db::load(&SqlStore::open(root.path()).0).expect("rows").len(), 1, "durable before 202");
+    assert_eq!(
+        db::load(&SqlStore::open(root.path()).0)
+            .expect("rows")
+            .len(),
+        1,
+        "durable before 202"
+    );
     let waiting = life.ask("e1", ask.clone(), true);
     life.settle_down();
     let (code, body) = status(waiting);
     assert_eq!((code, body["state"].as_str()), (200, Some("settled")));
     assert_eq!(body["progress"]["intents_settled"], 2_500);
     check_paid(&ledger, 2_500);
-    assert_eq!(status(life.ask("e1", ask, false)).0, 200, "at once if it exists");
+    assert_eq!(
+        status(life.ask("e1", ask, false)).0,
+        200,
+        "at once if it exists"
+    );
     let other = inputs(root.path(), "e1", 3, false);
     let (code, body) = status(life.ask("e1", other, false));
     assert_eq!((code, body["code"].as_str()), (409, Some("epoch_conflict")));
-    let pins = verify::Pins { policy: ring(1), manifest: ring(2) };
-    let dir = dir::path(&root.path().join("runs"), &tenant(), &"e1".parse().expect("e"), false);
+    let pins = verify::Pins {
+        policy: ring(1),
+        manifest: ring(2),
+    };
+    let dir = dir::path(
+        &root.path().join("runs"),
+        &tenant(),
+        &"e1".parse().expect("e"),
+        false,
+    );
     verify::verify_run_dir(&dir, &pins).expect("verifies offline");
     assert!(dir.join(dir::LEDGER).exists(), "evidence is kept");
 }
@@ -474,10 +560,17 @@ fn a_crash_at_any_step_pays_everyone_once() {
         drop(life);
         let mut life = Life::begin(root.path(), &ledger, true);
         life.settle_down();
-        assert_eq!(life.run("e1").state, RunState::Settled, "crash at {crash_at}");
+        assert_eq!(
+            life.run("e1").state,
+            RunState::Settled,
+            "crash at {crash_at}"
+        );
         check_paid(&ledger, 40);
         if finished {
-            assert!(crash_at > 5, "the test must have had steps to crash between");
+            assert!(
+                crash_at > 5,
+                "the test must have had steps to crash between"
+            );
             return;
         }
     }
@@ -489,13 +582,21 @@ fn a_lost_call_or_answer_changes_nothing() {
         for answer in [false, true] {
             let root = tempfile::tempdir().expect("a directory");
             let ledger = SimLedger::new(10_000);
-            let fault = if answer { &ledger.lose_answer } else { &ledger.lose_call };
+            let fault = if answer {
+                &ledger.lose_answer
+            } else {
+                &ledger.lose_call
+            };
             fault.store(lost, Ordering::SeqCst);
             let mut life = Life::begin(root.path(), &ledger, true);
             let ask = inputs(root.path(), "e1", 40, false);
             let _ = life.ask("e1", ask, false);
             life.settle_down();
-            assert_eq!(life.run("e1").state, RunState::Settled, "call {lost}, answer {answer}");
+            assert_eq!(
+                life.run("e1").state,
+                RunState::Settled,
+                "call {lost}, answer {answer}"
+            );
             check_paid(&ledger, 40);
         }
     }
@@ -506,7 +607,8 @@ fn retry_until_settled(life: &mut Life, epoch: &str) {
     while life.run(epoch).state != RunState::Settled {
         assert!(!by.expired(), "stuck: {:?}", life.run(epoch));
         if !life.step() {
-            life.shutdown.wait(Deadline::within(Duration::from_millis(10)));
+            life.shutdown
+                .wait(Deadline::within(Duration::from_millis(10)));
         }
     }
 }
@@ -523,10 +625,19 @@ fn a_short_pool_or_an_absent_ledger_holds_and_goes_on_by_itself() {
     assert_eq!(run.state, RunState::Held);
     assert_eq!(run.reason.expect("a reason").code, "pool_short");
     ledger.away.store(1, Ordering::SeqCst);
-    ledger.books.lock().balances.insert("pool:test".into(), 10_000);
-    while life.run("e1").reason.is_none_or(|reason| reason.code != "ledger_unavailable") {
+    ledger
+        .books
+        .lock()
+        .balances
+        .insert("pool:test".into(), 10_000);
+    while life
+        .run("e1")
+        .reason
+        .is_none_or(|reason| reason.code != "ledger_unavailable")
+    {
         if !life.step() {
-            life.shutdown.wait(Deadline::within(Duration::from_millis(10)));
+            life.shutdown
+                .wait(Deadline::within(Duration::from_millis(10)));
         }
     }
     ledger.away.store(0, Ordering::SeqCst);
@@ -551,7 +662,11 @@ fn another_manifest_is_refused_even_after_everything_is_lost() {
     let (code, body) = status(waiting);
     assert_eq!((code, body["code"].as_str()), (409, Some("epoch_conflict")));
     let (code, body) = status(life.ask("e1", other, false));
-    assert_eq!((code, body["code"].as_str()), (409, Some("epoch_conflict")), "and stays so");
+    assert_eq!(
+        (code, body["code"].as_str()),
+        (409, Some("epoch_conflict")),
+        "and stays so"
+    );
     check_paid(&ledger, 40);
     let right = inputs(fresh.path(), "e1", 40, false);
     let waiting = life.ask("e1", right, true);
@@ -588,7 +703,11 @@ fn a_dry_run_never_pays_and_leaves_the_epoch_free() {
     life.settle_down();
     assert_eq!(status(waiting).1["state"], "sealed");
     assert_eq!(status(life.ask("e1", Ask::Settle, false)).0, 409);
-    assert_eq!(ledger.calls.load(Ordering::SeqCst), 0, "the ledger is not even asked");
+    assert_eq!(
+        ledger.calls.load(Ordering::SeqCst),
+        0,
+        "the ledger is not even asked"
+    );
     let dry_commitment = life.run("e1").commitment;
     let live = inputs(root.path(), "e1", 40, false);
     let waiting = life.ask("e1", live, true);
@@ -612,7 +731,11 @@ fn a_full_work_queue_answers_429_after_one_retry() {
     let (code, body) = status(life.ask("e3", ask.clone(), false));
     assert_eq!((code, body["code"].as_str()), (429, Some("busy")));
     while life.work.try_recv().is_some() {}
-    assert_eq!(status(life.ask("e3", ask, false)).0, 202, "and may be sent again");
+    assert_eq!(
+        status(life.ask("e3", ask, false)).0,
+        202,
+        "and may be sent again"
+    );
 }
 
 #[test]
@@ -645,7 +768,15 @@ fn a_manifest_signed_by_another_key_is_not_paid() {
 fn altered_stored_inputs_are_refused_by_name() {
     let root = tempfile::tempdir().expect("a directory");
     let ask = inputs(root.path(), "e1", 4, false);
-    let Ask::Compute { policy_id, policy_hash, snapshot, .. } = ask else { panic!("a compute") };
+    let Ask::Compute {
+        policy_id,
+        policy_hash,
+        snapshot,
+        ..
+    } = ask
+    else {
+        panic!("a compute")
+    };
     let library = library(root.path());
     let policy = root.path().join("policies/tenant-default/test.v1.json");
     let good = std::fs::read(&policy).expect("stored");
@@ -653,9 +784,17 @@ fn altered_stored_inputs_are_refused_by_name() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         std::fs::write(&policy, bad).expect("writable");
-        let error = library.policy(&tenant(), &policy_id, &policy_hash).expect_err("altered");
-        assert!(matches!(error, LibraryError::Refused(_)), "byte {at}: {error}");
-        assert!(error.to_string().contains("policy test version 1"), "byte {at}: {error}");
+        let error = library
+            .policy(&tenant(), &policy_id, &policy_hash)
+            .expect_err("altered");
+        assert!(
+            matches!(error, LibraryError::Refused(_)),
+            "byte {at}: {error}"
+        );
+        assert!(
+            error.to_string().contains("policy test version 1"),
+            "byte {at}: {error}"
+        );
     }
     let name = format!("snapshots/tenant-default/{}.bin", hex::encode(snapshot.0));
     let mut bytes = std::fs::read(root.path().join(&name)).expect("stored");
@@ -674,8 +813,14 @@ fn policy_versions_only_grow() {
         policy["version"] = version.into();
         let message = policy_message(POLICY_KIND, &ron_proto::jcs::canonicalize(&policy));
         let value = b64::url(&key(1).sign(&message));
-        let signature = PolicySig { alg: "ed25519".into(), key: "k".into(), value };
-        let verified = library.verify(&SignedPolicy { policy, signature }).expect("signed");
+        let signature = PolicySig {
+            alg: "ed25519".into(),
+            key: "k".into(),
+            value,
+        };
+        let verified = library
+            .verify(&SignedPolicy { policy, signature })
+            .expect("signed");
         library.put_policy(&tenant(), &verified)
     };
     assert!(put(2, 10).expect("new"));
@@ -684,7 +829,14 @@ fn policy_versions_only_grow() {
     assert!(matches!(put(1, 10), Err(LibraryError::Conflict(_))));
     assert!(put(10, 10).expect("newer"));
     let id = "test".parse().expect("an id");
-    assert_eq!(library.newest_policy(&tenant(), &id).expect("there").policy.version, 10);
+    assert_eq!(
+        library
+            .newest_policy(&tenant(), &id)
+            .expect("there")
+            .policy
+            .version,
+        10
+    );
 }
 
 #[test]

@@ -84,12 +84,20 @@ impl Worker {
     }
 
     fn compute(&self, job: &Job, shutdown: &Shutdown) -> Result<Box<Product>, RunReason> {
-        let late = || reason("deadline_exceeded", "computing took longer than allowed; ask again");
+        let late = || {
+            reason(
+                "deadline_exceeded",
+                "computing took longer than allowed; ask again",
+            )
+        };
         if job.deadline.expired() {
             return Err(late());
         }
         let run = &*job.run;
-        let snapshot = self.library.snapshot(&run.tenant, &run.snapshot).map_err(|e| refused(&e))?;
+        let snapshot = self
+            .library
+            .snapshot(&run.tenant, &run.snapshot)
+            .map_err(|e| refused(&e))?;
         let policy = self
             .library
             .policy(&run.tenant, &run.policy_id, &run.policy_hash)
@@ -108,7 +116,11 @@ impl Worker {
                 timer.observe_duration();
                 self.metrics.rows.inc_by(snapshot.accounts() as u64);
                 self.metrics.totals(&computed.manifest.totals);
-                Ok(Box::new(Product { computed, snapshot, policy }))
+                Ok(Box::new(Product {
+                    computed,
+                    snapshot,
+                    policy,
+                }))
             }
             Err(RunError::Rules(error)) => Err(reason("policy_mismatch", error.to_string())),
             Err(RunError::Cancelled) => Err(late()),
@@ -128,7 +140,11 @@ fn refused(error: &LibraryError) -> RunReason {
 
 /// Reports to the scheduler, which outlives every stage; waits while its queue is full.
 pub fn report(updates: &Sender<Update>, job: &Job, news: News, shutdown: &Shutdown) {
-    let update = Update { id: job.run.id(), run_key: job.run.run_key, news };
+    let update = Update {
+        id: job.run.id(),
+        run_key: job.run.run_key,
+        news,
+    };
     hand_on(updates, update, shutdown, || {});
 }
 
@@ -156,7 +172,14 @@ pub struct Fuse<'a> {
 impl<'a> Fuse<'a> {
     /// Armed until disarmed.
     pub fn new(updates: &'a Sender<Update>, run: &Run, news: News) -> Self {
-        Self { updates, update: Some(Update { id: run.id(), run_key: run.run_key, news }) }
+        Self {
+            updates,
+            update: Some(Update {
+                id: run.id(),
+                run_key: run.run_key,
+                news,
+            }),
+        }
     }
 
     /// The stage got through.
@@ -176,5 +199,8 @@ impl Drop for Fuse<'_> {
 
 /// The reason of a run whose stage panicked.
 pub fn crashed() -> RunReason {
-    reason("internal", "a fault of the service stopped this run; the log has it")
+    reason(
+        "internal",
+        "a fault of the service stopped this run; the log has it",
+    )
 }
