@@ -24,10 +24,11 @@ const browser = await chromium.launch({
 });
 const problems = [];
 let checks = 0;
+let page;
 const ok = (what) => { checks += 1; console.log(`ok   ${what}`); };
 
 try {
-  const page = await browser.newPage({ viewport: { width: 1360, height: 1000 }, colorScheme: "light" });
+  page = await browser.newPage({ viewport: { width: 1360, height: 1000 }, colorScheme: "light", reducedMotion: "reduce" });
   page.setDefaultTimeout(waitMs);
   page.on("console", (m) => { if (m.type() === "error" || m.type() === "warning") problems.push(`console ${m.type()}: ${m.text()}`); });
   page.on("pageerror", (e) => problems.push(`page error: ${e.message}`));
@@ -51,6 +52,10 @@ try {
   await checkThemes(page);
   await checkLogs(page);
   await checkLost(page);
+} catch (error) {
+  if (shot && page) await page.screenshot({ path: shot.replace(/\.png$/, "-failed.png"), timeout: 10_000 }).catch(() => {});
+  for (const problem of problems) console.error(`seen ${problem}`);
+  throw error;
 } finally {
   await browser.close();
 }
