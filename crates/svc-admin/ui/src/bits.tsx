@@ -79,6 +79,11 @@ export function Age({ at, utc, bare = false }: { at: string | null; utc: boolean
   return <time dateTime={at} title={`${at} · ${clock(ms, utc)}`}>{words}</time>;
 }
 
+/** How long a node has been up: what it said, and the time since it said so. */
+export function uptime(seconds: number | null, at: string | null): number | null {
+  return seconds === null || !at ? null : seconds + Math.max(0, (serverNow() - Date.parse(at)) / 1000);
+}
+
 /** A figure, or the words that it is not reported. */
 export function Figure({ value, of }: { value: Num; of: (v: Num) => string }) {
   return value === null ? <span class="quiet" title={t("notReported")}>–<span class="sr"> {t("notReported")}</span></span> : <>{of(value)}</>;

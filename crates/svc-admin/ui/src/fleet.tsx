@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import type { Num, Overview, OverviewNode, State } from "./api.ts";
-import { Age, Card, Figure, Spark, StateBadge, StateIcon } from "./bits.tsx";
+import { Age, Card, Figure, Spark, StateBadge, StateIcon, uptime } from "./bits.tsx";
 import { Chart, type Line } from "./chart.tsx";
 import { rate, seconds, span } from "./format.ts";
 import { t } from "./i18n.ts";
@@ -136,7 +136,7 @@ function Row({ node, utc }: { node: OverviewNode; utc: boolean }) {
       <td class="num wide"><Spark values={node.series.requestRate} /><span class="fig"><Figure value={gone ? null : rates.requestRate} of={rate} /></span></td>
       <td class="num wide"><Spark values={node.series.p99Seconds} width={72} /><span class="fig"><Figure value={gone ? null : rates.p99Seconds} of={seconds} /></span></td>
       <td><PlaneDots planes={planes} gone={gone} /></td>
-      <td class="num">{gone ? <span class="quiet">–</span> : span(s.uptimeSeconds)}</td>
+      <td class="num">{gone ? <span class="quiet">–</span> : span(uptime(s.uptimeSeconds, s.sampledAt))}</td>
       <td class="num seen"><Age at={s.sampledAt} utc={utc} />{s.stale && <small class="tag">{t("stale")}</small>}</td>
     </tr>
   );

@@ -25,12 +25,16 @@ export function useLive<T>(path: string, everyMs: number): Live<T> {
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
     let over = false;
+    let asking = false;
     const gone = new AbortController();
     if (held.current.path !== path) {
       held.current = { path, etag: "" };
       setView({ data: null, error: null, okAt: null });
     }
     const tick = async () => {
+      // One question at a time: a second one would start a second rhythm.
+      if (asking) return;
+      asking = true;
       clearTimeout(timer);
       try {
         const fetched = await get<T>(path, held.current.etag, gone.signal);
@@ -48,6 +52,7 @@ export function useLive<T>(path: string, everyMs: number): Live<T> {
         if (over) return;
         setView((v) => ({ ...v, error: error as Error }));
       }
+      asking = false;
       if (everyMs > 0 && !document.hidden) timer = setTimeout(tick, everyMs);
     };
     const onShow = () => { if (!document.hidden) void tick(); else clearTimeout(timer); };

@@ -2,7 +2,7 @@
 
 import type { FacetList, MetricsSummary, NodeStatus, Queue } from "./api.ts";
 import { HttpError } from "./api.ts";
-import { Age, Card, Figure, StateBadge } from "./bits.tsx";
+import { Age, Card, Figure, StateBadge, uptime } from "./bits.tsx";
 import { Chart } from "./chart.tsx";
 import { percent, rate, seconds, span, whole } from "./format.ts";
 import { t } from "./i18n.ts";
@@ -49,7 +49,7 @@ function Head({ status, utc }: { status: NodeStatus; utc: boolean }) {
       </div>
       <dl class="facts">
         {fact(t("version"), s.version)}
-        {fact(t("uptime"), s.uptimeSeconds === null ? null : span(s.uptimeSeconds))}
+        {fact(t("uptime"), s.uptimeSeconds === null ? null : span(uptime(s.uptimeSeconds, s.sampledAt)))}
         {fact(t("environment"), s.environment)}
         {fact(t("instance"), s.instance)}
         {fact(t("amnesia"), s.amnesia === null ? null : s.amnesia ? t("amnesiaYes") : t("amnesiaNo"))}
