@@ -93,7 +93,8 @@ async function checkChart(page, selector, what) {
   }, selector, { timeout: waitMs });
   if (what === "fleet") for (const id of services) assert.ok((await chart.innerText()).includes(id), `${id} is not in the chart's legend`);
   await chart.locator("summary").click();
-  assert.ok((await chart.locator("table tbody tr").count()) > 3, "no table behind the chart");
+  // Rows are samples, so a young fleet needs a few rounds.
+  await page.waitForFunction((s) => document.querySelectorAll(`${s} table tbody tr`).length > 3, selector, { timeout: waitMs });
   await chart.locator("summary").click();
   ok(`the ${what} chart is drawn, with a table behind it`);
 }

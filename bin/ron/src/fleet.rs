@@ -132,6 +132,12 @@ impl Fleet {
             };
             let within = service.config().duration("drain_deadline");
             let report = service.drain(within);
+            if !report.stragglers.is_empty() {
+                eprintln!(
+                    "{name}: still running after {within:?}: {}",
+                    report.stragglers.join(", ")
+                );
+            }
             code = code.max(service.exit_code(&report));
         }
         code
@@ -266,7 +272,7 @@ fn places(layout: &Layout, name: &str) -> Flags {
         layout.data(name).display().to_string(),
     )];
     let mut add = |key: &str, path: std::path::PathBuf| {
-        flags.push((key.to_owned(), path.display().to_string()))
+        flags.push((key.to_owned(), path.display().to_string()));
     };
     match name {
         "svc-passport" => {

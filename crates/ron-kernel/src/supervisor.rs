@@ -447,7 +447,9 @@ impl Run {
             let started = Instant::now();
             let outcome = catch_unwind(AssertUnwindSafe(|| body(&self.ctx)));
             self.group.live.fetch_sub(1, Ordering::SeqCst);
-            if self.ctx.shutdown.is_set() {
+            // While draining, a body that returns has finished: its senders went away before it.
+            let finished = outcome.is_ok() && self.inner.drain.1.is_set();
+            if finished || self.ctx.shutdown.is_set() {
                 break;
             }
             let why = match outcome {

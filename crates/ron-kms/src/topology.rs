@@ -11,7 +11,7 @@ use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topolo
 
 /// Signers.
 pub const SIGNERS: ThreadSpec = ThreadSpec {
-    name: "kms-signer",
+    name: "kms-signer-",
     count: Count::Pool("signers"),
     stage: Stage::Work,
     critical: false,
@@ -55,7 +55,7 @@ pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     capacity: 512,
     overflow: Overflow::RejectNew,
     from: "kms-http-",
-    to: "kms-signer",
+    to: "kms-signer-*",
     when_full: "429 busy",
 };
 /// Changes of the store.

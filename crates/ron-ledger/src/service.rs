@@ -185,7 +185,7 @@ fn spawn_feed(chassis: &Chassis, ledger: &Ledger, news: Receiver<()>, metrics: &
     let (tx, polls) = queue(&POLLS, POLLS.capacity, &chassis.km);
     let (ledger, metrics) = (ledger.clone(), metrics.clone());
     chassis.sup.spawn(&EVENTS, move |ctx| {
-        feed::run(ctx, &polls, &news, &ledger, &metrics)
+        feed::run(ctx, &polls, &news, &ledger, &metrics);
     });
     Feed::new(tx)
 }

@@ -106,11 +106,11 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
     parts.sup.spawn(&WRITER, move |ctx| writer.run(ctx));
     let for_answers = Arc::clone(&shared);
     parts.sup.spawn(&ANSWER, move |ctx| {
-        run_answers(ctx, &answers_rx, &for_answers)
+        run_answers(ctx, &answers_rx, &for_answers);
     });
     let (metrics, health) = (parts.metrics, parts.health);
     parts.sup.spawn(&SNAPSHOT, move |ctx| {
-        run_snapshots(ctx, &snapshots_rx, &snapshotter, &metrics, &*health)
+        run_snapshots(ctx, &snapshots_rx, &snapshotter, &metrics, &*health);
     });
     let ledger = Ledger {
         shared,
@@ -237,7 +237,7 @@ impl Writer {
         match self.answers.send(decided, Deadline::within(ANSWER_WAIT)) {
             Ok(()) => {}
             Err(ron_kernel::SendError::Full(d) | ron_kernel::SendError::Closed(d)) => {
-                answer(&self.shared, d)
+                answer(&self.shared, d);
             }
         }
     }

@@ -31,8 +31,8 @@ pub fn rates(rings: &Rings) -> NodeRates {
                     errors += if status_class == 5 { more } else { 0.0 };
                 }
             }
-            Role::RequestTime { le } => {
-                times.add(le, rings.increase(series, newest).unwrap_or(0.0))
+            Role::RequestTime { le, waits: false } => {
+                times.add(le, rings.increase(series, newest).unwrap_or(0.0));
             }
             _ => {}
         }
@@ -96,7 +96,7 @@ pub fn facets(rings: &Rings, from_ms: u64) -> Vec<Facet> {
                     .and_then(|n| rings.value(series, n))
                     .unwrap_or(0.0);
             }
-            Role::RequestTime { le } => row.times.add(le, more),
+            Role::RequestTime { le, .. } => row.times.add(le, more),
             _ => {}
         }
     }

@@ -244,7 +244,7 @@ mod tests {
                 read_ready(status, body.as_bytes()).map(|r| r.ready),
                 ready,
                 "{status} {body}"
-            )
+            );
         };
         check(200, "{\"ready\":true}", Some(true));
         check(200, "{\"ready\":false}", Some(false));

@@ -124,11 +124,11 @@ fn spawn(chassis: &Chassis, console: &Arc<Console>, client: Arc<HttpClient>) {
     chassis
         .sup
         .spawn_pool(row(SAMPLERS.name), fleet.threads(), move |ctx| {
-            fleet.sampler(ctx)
+            fleet.sampler(ctx);
         });
     let (fleet, board) = (console.fleet.clone(), console.board.clone());
     chassis.sup.spawn(row(VIEW.name), move |ctx| {
-        Builder::default().run(&fleet, &board, ctx)
+        Builder::default().run(&fleet, &board, ctx);
     });
     let watch = LogWatch::new(&console.settings.nodes, client, chassis.clock.clone());
     let heads = console.heads.clone();

@@ -20,8 +20,10 @@ pub enum Role {
         ours: bool,
     },
     /// One cumulative bucket of the request time histogram.
+    /// `waits` marks a long poll: its time is the caller's patience, not the service's speed.
     RequestTime {
         le: f64,
+        waits: bool,
     },
     QueueDepth,
     QueueDropped,
@@ -42,6 +44,9 @@ pub const MONITORING_ROUTES: &[&str] = &[
     "/api/v1/reload",
     "/api/v1/shutdown",
 ];
+
+/// The last segment of ordered feeds, which callers ask to wait for news.
+const LONG_POLL: &str = "/events";
 
 /// One series and its ring.
 #[derive(Debug)]
@@ -272,7 +277,10 @@ fn role_of(name: &str, labels: &str) -> Role {
     }
     if is("http_request_duration_seconds_bucket") {
         return match text("le").and_then(|le| le.parse().ok()) {
-            Some(le) if !ours() => Role::RequestTime { le },
+            Some(le) if !ours() => Role::RequestTime {
+                le,
+                waits: text("route").is_some_and(|r| r.ends_with(LONG_POLL)),
+            },
             _ => Role::Other,
         };
     }
@@ -398,7 +406,17 @@ mod tests {
         assert_eq!(role("nothttp_requests_total 1"), Role::Other);
         assert_eq!(
             role("x_http_request_duration_seconds_bucket{route=\"/v1/x\",le=\"+Inf\"} 1"),
-            Role::RequestTime { le: f64::INFINITY }
+            Role::RequestTime {
+                le: f64::INFINITY,
+                waits: false
+            }
+        );
+        assert_eq!(
+            role("x_http_request_duration_seconds_bucket{route=\"/v1/x/events\",le=\"1\"} 1"),
+            Role::RequestTime {
+                le: 1.0,
+                waits: true
+            }
         );
         assert_eq!(role("x_queue_depth{queue=\"q\"} 1"), Role::QueueDepth);
     }

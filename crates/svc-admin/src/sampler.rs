@@ -110,7 +110,7 @@ impl Fleet {
                     .clock
                     .now()
                     .saturating_duration_since(started)
-                    .as_secs_f64()
+                    .as_secs_f64();
             }
             Outcome::Silent { silence, .. } => self.count(*silence),
         }
@@ -320,7 +320,7 @@ mod tests {
     fn pauses() {
         let five = Duration::from_secs(5);
         let check = |failures, silence, s| {
-            assert_eq!(pause_after(five, failures, silence), Duration::from_secs(s))
+            assert_eq!(pause_after(five, failures, silence), Duration::from_secs(s));
         };
         check(0, None, 5);
         check(1, Some(Silence::Refused), 1);

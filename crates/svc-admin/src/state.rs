@@ -438,7 +438,7 @@ mod tests {
                 f.ready = Some(Ready {
                     draining: true,
                     ..not_ready.clone()
-                })
+                });
             },
             NodeState::Down,
             &["draining"],
@@ -450,7 +450,7 @@ mod tests {
                     ready: true,
                     degraded: vec!["jwks: no keys yet".into()],
                     ..Ready::default()
-                })
+                });
             },
             NodeState::Degraded,
             &["cause"],
@@ -464,7 +464,7 @@ mod tests {
         check(
             |f| {
                 f.planes
-                    .push(plane("writer", NodeState::Down, Some("disk full")))
+                    .push(plane("writer", NodeState::Down, Some("disk full")));
             },
             NodeState::Degraded,
             &["plane_down"],

@@ -20,7 +20,7 @@ use crate::sampler::Fleet;
 use crate::state::{Verdict, is_stale, judge};
 
 /// Time between two builds.
-const PACE: Duration = Duration::from_millis(250);
+const PACE: Duration = Duration::from_millis(500);
 /// Cells of the small series.
 const CELLS: usize = 30;
 
@@ -78,7 +78,9 @@ impl Builder {
     /// Builds once.
     pub fn tick(&mut self, fleet: &Fleet, board: &Board) {
         let now = fleet.clock.unix_ms();
-        let last = board.load();
+        if !news(fleet, &board.load(), now) {
+            return;
+        }
         let rows: Vec<OverviewNode> = fleet
             .nodes
             .iter()
@@ -86,9 +88,6 @@ impl Builder {
             .map(|(at, node)| self.row(at, node, now, fleet))
             .collect();
         let summaries: Vec<NodeSummary> = rows.iter().map(|row| row.summary.clone()).collect();
-        if summaries == last.summaries && !last.overview.etag.is_empty() {
-            return; // every sample moves `polledAt`, so equal summaries mean that nothing at all is new
-        }
         let overview = overview(rows, now, fleet);
         let mut sorted = summaries.clone();
         sorted.sort_by(problems_first);
@@ -121,6 +120,25 @@ impl Builder {
         }
         row(node, &view, verdict, self.since[at].1, now, fleet)
     }
+}
+
+/// True when a node was looked at since the last build, or time alone changed what is to be said of it.
+fn news(fleet: &Fleet, last: &Published, now: u64) -> bool {
+    let same = |node: &Node, said: &NodeSummary| {
+        let facts = &node.view().facts;
+        let verdict = judge(facts, now);
+        facts.polled_at == said.polled_at.map(Timestamp::unix_ms)
+            && verdict.state == said.state
+            && verdict.reasons == said.reasons
+            && is_stale(facts, now) == said.stale
+    };
+    let built = !last.overview.etag.is_empty() && last.summaries.len() == fleet.nodes.len();
+    !(built
+        && fleet
+            .nodes
+            .iter()
+            .zip(&last.summaries)
+            .all(|(node, said)| same(node, said)))
 }
 
 fn row(

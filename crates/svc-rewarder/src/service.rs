@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, queue};
+use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
 use ron_service::{
     Chassis, Config, DataDir, Migration, Parts, Running, StartError, Store, StoreError,
 };
@@ -281,18 +281,23 @@ impl Stages<'_> {
         spec: &'static ron_kernel::ThreadSpec,
         body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
     ) {
-        self.sup.spawn(spec, counted(Arc::clone(&self.live), body));
+        self.sup.spawn(
+            spec,
+            counted(Arc::clone(&self.live), self.sup.drain_token(), body),
+        );
     }
 }
 
 /// A body that takes itself off the count when it has been told to end.
 fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
     live: Arc<AtomicUsize>,
+    draining: Shutdown,
     body: F,
 ) -> impl Fn(&ThreadCtx) + Send + Sync + 'static {
     move |ctx| {
         body(ctx);
-        if ctx.shutdown.is_set() {
+        // A stage whose senders are gone ends before it is told to: that is its end as well.
+        if ctx.shutdown.is_set() || draining.is_set() {
             live.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -313,9 +318,13 @@ fn spawn_workers(
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
     };
-    let body = counted(Arc::clone(&stages.live), move |ctx: &ThreadCtx| {
-        worker.run(ctx)
-    });
+    let body = counted(
+        Arc::clone(&stages.live),
+        stages.sup.drain_token(),
+        move |ctx: &ThreadCtx| {
+            worker.run(ctx);
+        },
+    );
     stages.sup.spawn_pool(&WORK, settings.jobs, body);
     Ok(())
 }

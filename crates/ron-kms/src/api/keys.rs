@@ -86,7 +86,7 @@ fn create(kms: &Kms, request: Request, responder: Responder) {
 fn rotate(kms: &Kms, request: Request, responder: Responder) {
     match kid(&request).and_then(|kid| Ok((kid, request.json::<RotateRequest>()?))) {
         Ok((kid, body)) => {
-            kms.submit_store(StoreJob::Rotate(asked(kms, request, responder), kid, body))
+            kms.submit_store(StoreJob::Rotate(asked(kms, request, responder), kid, body));
         }
         Err(problem) => responder.send(problem),
     }

@@ -265,7 +265,7 @@ mod tests {
         check(false, &|p| p.typ.clear());
         check(false, &|p| p.aud.clear());
         check(true, &|p| {
-            (p.typ, p.aud) = (vec!["statuslist+jwt".into()], vec![])
+            (p.typ, p.aud) = (vec!["statuslist+jwt".into()], vec![]);
         });
         check(false, &|p| p.iss.clear());
         check(false, &|p| p.iss = "a\nb".into());

@@ -218,10 +218,10 @@ fn a_log_that_was_cut_or_put_back_is_found_at_start() {
         copy(from, to);
     };
     check("log deleted", false, &|data, _| {
-        std::fs::remove_dir_all(data.join("audit")).expect("removes")
+        std::fs::remove_dir_all(data.join("audit")).expect("removes");
     });
     check("log put back", false, &|data, old| {
-        replace(&old.join("audit"), &data.join("audit"))
+        replace(&old.join("audit"), &data.join("audit"));
     });
     check("store put back", false, &|data, old| {
         for entry in std::fs::read_dir(old)

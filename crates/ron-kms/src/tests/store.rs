@@ -43,7 +43,7 @@ fn copy(from: &Path, to: &Path) {
 
 fn with_keys(dir: &Path) -> Vec<KeyDoc> {
     let rig = Rig::file(dir).expect("starts");
-    let docs = vec![
+    let docs = [
         rig.create("issuer", Alg::Ed25519, PayloadPolicy::Digest, 1),
         rig.create("manifest", Alg::EcdsaP256, PayloadPolicy::Any, 2),
     ];

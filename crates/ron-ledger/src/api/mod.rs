@@ -122,7 +122,7 @@ fn finds(api: &Arc<Api>) -> [Route; 3] {
             .errors(&[400, 404])
             .while_draining(),
         Route::new(Method::GET, "/v1/ledger/events", READ, move |req, res| {
-            reads::events(&c, &req, res)
+            reads::events(&c, &req, res);
         })
         .summary(
             "Entries after a sequence, in order and without gaps; waits for the next with wait=S",

@@ -119,12 +119,11 @@ impl State {
             assert_eq!(ix as u32, t.ix, "account rows are dense");
         }
         for (ix, row) in delta.assets {
-            match self.assets.get_mut(ix as usize) {
-                Some(old) => *old = row,
-                None => {
-                    self.asset_names.insert(row.name.clone(), ix);
-                    self.assets.push(row);
-                }
+            if let Some(old) = self.assets.get_mut(ix as usize) {
+                *old = row
+            } else {
+                self.asset_names.insert(row.name.clone(), ix);
+                self.assets.push(row);
             }
         }
         for (seq, hold) in delta.holds {

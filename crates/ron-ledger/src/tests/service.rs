@@ -221,7 +221,7 @@ fn scopes_pools_and_bad_input() {
             rig.commit_as(who, vec![e]).unwrap_err(),
             (403, "forbidden".to_owned()),
             "{who}"
-        )
+        );
     };
     denied("reader", issue("k", "a", 1));
     denied("rewarder", issue("k", "a", 1));

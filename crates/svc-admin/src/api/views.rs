@@ -212,9 +212,9 @@ fn select(
     };
     let point = |series: &Series, slot: u64| match kind {
         QueryKind::Value => rings.value(series, slot).filter(|v| v.is_finite()),
-        QueryKind::Rate => {
-            Some(rings.increase(series, slot)? / rings.step_seconds(slot)?).map(derive::short)
-        }
+        QueryKind::Rate => Some(derive::short(
+            rings.increase(series, slot)? / rings.step_seconds(slot)?,
+        )),
     };
     let found: Vec<&Series> = rings
         .series()

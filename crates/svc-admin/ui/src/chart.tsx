@@ -11,6 +11,8 @@ export interface Line { label: string; values: Num[]; href?: string }
 export interface ChartProps {
   title: string; timesMs: number[]; lines: Line[]; format: (v: Num) => string;
   windowText: string; utc: boolean; theme: string; height?: number;
+  /** The least height of the value axis, so that a flat zero line does not look like a full scale. */
+  least?: number;
   /** Colour index of the first line. */
   tone?: number;
 }
@@ -34,9 +36,9 @@ function options(p: ChartProps, width: number, onCursor: (at: number | null) => 
     legend: { show: false },
     padding: [10, 6, 0, 0],
     cursor: { y: false, points: { size: 7, width: 2 }, drag: { x: false, y: false } },
-    scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
+    scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, Math.max(max * 1.12, p.least ?? 1)] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 64, size: 28, values: (_u, ticks) => ticks.map((s) => clock(s * 1000, p.utc).replace(" UTC", "").replace(/:00$/, "")) },
+      { ...axis, grid: { show: false }, space: 48, size: 28, values: (_u, ticks) => ticks.map((s) => clock(s * 1000, p.utc).replace(" UTC", "").replace(/:00$/, "")) },
       { ...axis, size: 56, space: 44, values: (_u, ticks) => ticks.map((v) => p.format(v)) },
     ],
     series: [

@@ -70,10 +70,10 @@ function Charts({ m, utc, theme }: { m: MetricsSummary; utc: boolean; theme: str
         <Chart {...common} title={t("requestsPerSecond")} lines={[{ label: t("requests"), values: m.requestRate }]} format={rate} />
       </Card>
       <Card title={t("latency")}>
-        <Chart {...common} title={t("latency")} tone={1} lines={[{ label: "p50", values: m.p50Seconds }, { label: "p95", values: m.p95Seconds }, { label: "p99", values: m.p99Seconds }]} format={seconds} />
+        <Chart {...common} title={t("latency")} tone={1} least={0.001} lines={[{ label: "p50", values: m.p50Seconds }, { label: "p95", values: m.p95Seconds }, { label: "p99", values: m.p99Seconds }]} format={seconds} />
       </Card>
       <Card title={t("errors")} hint={t("errorsHint")}>
-        <Chart {...common} title={t("errors")} tone={5} lines={[{ label: t("errorShare"), values: m.errorRatio }]} format={percent} />
+        <Chart {...common} title={t("errors")} tone={5} least={0.01} lines={[{ label: t("errorShare"), values: m.errorRatio }]} format={percent} />
       </Card>
     </div>
   );
@@ -103,8 +103,8 @@ function Queues({ queues }: { queues: Queue[] }) {
           <tbody>{queues.map((q) => (
             <tr>
               <th scope="row"><code>{q.name}</code>{q.from && q.to && <small>{q.from} → {q.to}</small>}</th>
-              <td>{q.capacity ? <meter min={0} max={q.capacity} high={q.capacity * 0.8} value={q.depth ?? 0}>{q.depth}</meter> : null} <Figure value={q.depth} of={whole} />{q.capacity && <small> / {whole(q.capacity)}</small>}</td>
-              <td>{q.overflow?.replaceAll("_", " ") ?? <span class="quiet">–</span>}</td>
+              <td class="keep">{q.capacity ? <meter min={0} max={q.capacity} high={q.capacity * 0.8} value={q.depth ?? 0}>{q.depth}</meter> : null} <Figure value={q.depth} of={whole} />{q.capacity && <small> / {whole(q.capacity)}</small>}</td>
+              <td class="keep">{q.overflow?.replaceAll("_", " ") ?? <span class="quiet">–</span>}</td>
               <td class="num"><Figure value={q.dropped} of={whole} /></td>
               <td class="num"><Figure value={q.rejected} of={whole} /></td>
             </tr>
@@ -116,17 +116,20 @@ function Queues({ queues }: { queues: Queue[] }) {
 }
 
 function Routes({ facets }: { facets: FacetList }) {
+  const called = facets.facets.filter((f) => f.requestsTotal > 0);
+  const quiet = facets.facets.length - called.length;
   return (
     <Card flush title={t("routes")} hint={t("routesHint")}>
       <div class="scroll"><table>
         <thead><tr><th scope="col">{t("route")}</th><th scope="col" class="num">{t("perSecond")}</th><th scope="col" class="num">{t("errors")}</th><th scope="col" class="num">{t("refused")}</th><th scope="col" class="num">p50</th><th scope="col" class="num">p95</th><th scope="col" class="num">p99</th><th scope="col" class="num">{t("total")}</th></tr></thead>
-        <tbody>{facets.facets.map((f) => (
+        <tbody>{called.map((f) => (
           <tr>
             <th scope="row"><code>{f.facet}</code></th><td class="num"><Figure value={f.requestRate} of={rate} /></td><td class="num"><Figure value={f.errorRatio} of={percent} /></td><td class="num"><Figure value={f.refusedRatio} of={percent} /></td>
             <td class="num"><Figure value={f.p50Seconds} of={seconds} /></td><td class="num"><Figure value={f.p95Seconds} of={seconds} /></td><td class="num"><Figure value={f.p99Seconds} of={seconds} /></td><td class="num">{whole(f.requestsTotal)}</td>
           </tr>
         ))}</tbody>
       </table></div>
+      {quiet > 0 && <p class="more">{t("quietRoutes", { n: quiet })}</p>}
     </Card>
   );
 }

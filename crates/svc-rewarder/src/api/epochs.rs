@@ -132,27 +132,26 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
         let run = &entry.run;
         (run.snapshot, &run.policy_id, run.policy_hash) == (snapshot, &policy_id, policy_hash)
     });
-    let run_key = match known {
-        Some(entry) => entry.run.run_key,
-        None => {
-            let policy = api
-                .library
-                .policy(&id.0, &policy_id, &policy_hash)
-                .map_err(|error| errors::library(&error, true))?;
-            let usage = api
-                .library
-                .snapshot(&id.0, &snapshot)
-                .map_err(|error| errors::library(&error, false))?;
-            Rules::new(&policy.policy, &usage.metric_names())
-                .map_err(|error| errors::policy_mismatch(error.to_string()))?;
-            run_key(
-                &id.0,
-                &id.1,
-                &snapshot,
-                &policy_hash,
-                policy.policy.rule_set,
-            )
-        }
+    let run_key = if let Some(entry) = known {
+        entry.run.run_key
+    } else {
+        let policy = api
+            .library
+            .policy(&id.0, &policy_id, &policy_hash)
+            .map_err(|error| errors::library(&error, true))?;
+        let usage = api
+            .library
+            .snapshot(&id.0, &snapshot)
+            .map_err(|error| errors::library(&error, false))?;
+        Rules::new(&policy.policy, &usage.metric_names())
+            .map_err(|error| errors::policy_mismatch(error.to_string()))?;
+        run_key(
+            &id.0,
+            &id.1,
+            &snapshot,
+            &policy_hash,
+            policy.policy.rule_set,
+        )
     };
     Ok(Ask::Compute {
         snapshot,

@@ -88,7 +88,11 @@ pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
 
 fn check_bounds(policy: &RewardPolicy) -> Result<(), RuleError> {
     let refuse = |why: String| Err(RuleError::Policy(why));
-    if policy.caps.account_minor.is_some_and(|cap| cap.is_zero()) {
+    if policy
+        .caps
+        .account_minor
+        .is_some_and(ron_proto::Amount::is_zero)
+    {
         return refuse("caps.account_minor is zero; leave it out or exclude accounts".into());
     }
     if policy.caps.category_minor.len() > CATEGORIES_MAX {

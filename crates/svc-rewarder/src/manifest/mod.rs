@@ -138,10 +138,7 @@ pub fn compute(
         Err(Stop::Cancelled) => return Err(RunError::Cancelled),
         Err(stop) => (None, nothing_paid(rules.pool()), Some(stop)),
     };
-    let payouts = match &table {
-        Some(table) => Some(tree::root(table)),
-        None => None,
-    };
+    let payouts = table.as_ref().map(tree::root);
     let manifest = assemble(tenant, epoch, snapshot, policy, totals, payouts);
     Ok(Computed {
         manifest,

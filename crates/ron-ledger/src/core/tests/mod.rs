@@ -203,7 +203,7 @@ impl Maker<'_> {
                 key,
                 hold,
             },
-            10 if d.pick % 3 == 0 => Entry::Freeze {
+            10 if d.pick.is_multiple_of(3) => Entry::Freeze {
                 principal,
                 key,
                 account: from,

@@ -1,0 +1,249 @@
+//! A ledger in memory that keeps the rules of the real one for settlement, and can lose calls.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ron_kernel::{Deadline, LockSpec, RankedMutex};
+use ron_proto::ledger::{
+    AccountDoc, BalanceDoc, CommitAnswer, Entry, EntryAnswer, EpochDoc, EpochState, Receipt,
+    RefusalCode, TxId, escrow_account,
+};
+use ron_proto::values::{Account, Amount, ContentId, EpochId, Tenant, Timestamp};
+
+use crate::runs::ports::{Ledger, PortError};
+
+pub(super) static SIM_LOCK: LockSpec = LockSpec {
+    name: "sim",
+    rank: 1,
+    guards: "the simulated ledger",
+};
+
+#[derive(Default)]
+pub(super) struct Books {
+    pub(super) balances: BTreeMap<String, u128>,
+    pub(super) epochs: BTreeMap<(Tenant, EpochId), EpochDoc>,
+    pub(super) paid: BTreeMap<(String, u64), u128>,
+    pub(super) seq: u64,
+}
+
+/// A ledger in memory whose k-th call can be lost, before or after it is carried out.
+pub(super) struct SimLedger {
+    pub(super) books: RankedMutex<Books>,
+    pub(super) calls: AtomicU64,
+    pub(super) lose_call: AtomicU64,
+    pub(super) lose_answer: AtomicU64,
+    pub(super) away: AtomicU64,
+}
+
+impl SimLedger {
+    pub(super) fn new(pool: u128) -> Arc<Self> {
+        let mut books = Books::default();
+        books.balances.insert("pool:test".into(), pool);
+        Arc::new(Self {
+            books: RankedMutex::new(&SIM_LOCK, books),
+            calls: AtomicU64::new(0),
+            lose_call: AtomicU64::new(u64::MAX),
+            lose_answer: AtomicU64::new(u64::MAX),
+            away: AtomicU64::new(0),
+        })
+    }
+
+    fn guarded<T>(&self, act: impl FnOnce(&mut Books) -> T) -> Result<T, PortError> {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        let gone = |at: &AtomicU64| at.load(Ordering::SeqCst) == call;
+        if self.away.load(Ordering::SeqCst) == 1 || gone(&self.lose_call) {
+            return Err(PortError::Away("lost".into()));
+        }
+        let answer = act(&mut self.books.lock());
+        if gone(&self.lose_answer) {
+            Err(PortError::Away("answer lost".into()))
+        } else {
+            Ok(answer)
+        }
+    }
+
+    pub(super) fn balance(&self, account: &str) -> u128 {
+        self.books
+            .lock()
+            .balances
+            .get(account)
+            .copied()
+            .unwrap_or(0)
+    }
+}
+
+pub(super) fn done(books: &mut Books, entry: &Entry, replayed: bool) -> EntryAnswer {
+    if !replayed {
+        books.seq += 1;
+    }
+    let (seq, txid) = (books.seq, TxId(u128::from(books.seq)));
+    let receipt = Receipt {
+        txid,
+        op: entry.kind(),
+        from: None,
+        to: None,
+        asset: None,
+        amount_minor: None,
+        nonce: None,
+        idem: String::new(),
+        ts: Timestamp(0),
+        seq,
+        receipt_hash: ContentId([0; 32]),
+    };
+    EntryAnswer::Done {
+        seq,
+        txid,
+        receipt,
+        replayed,
+    }
+}
+
+pub(super) fn refused(code: RefusalCode, expected: Option<u64>) -> EntryAnswer {
+    EntryAnswer::Refused {
+        code,
+        seq: None,
+        expected,
+        replayed: false,
+    }
+}
+
+pub(super) fn apply(books: &mut Books, entry: &Entry) -> EntryAnswer {
+    match entry {
+        Entry::EpochOpen { .. } => open(books, entry),
+        Entry::Payout { .. } => pay(books, entry),
+        Entry::EpochClose { .. } => close(books, entry),
+        other => panic!("the rewarder may not make {other:?}"),
+    }
+}
+
+pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
+    let Entry::EpochOpen {
+        tenant,
+        epoch,
+        from,
+        asset,
+        amount_minor,
+        commitment,
+        sum_root,
+        recipients,
+        ..
+    } = entry
+    else {
+        unreachable!("called for epoch_open only");
+    };
+    if let Some(doc) = books.epochs.get(&(tenant.clone(), epoch.clone())) {
+        let same = doc.commitment == *commitment && doc.sum_root == *sum_root;
+        return if same {
+            done(books, entry, true)
+        } else {
+            refused(RefusalCode::EpochConflict, None)
+        };
+    }
+    let pool = books.balances.entry(from.to_string()).or_default();
+    let Some(rest) = pool.checked_sub(amount_minor.0) else {
+        return refused(RefusalCode::InsufficientFunds, None);
+    };
+    *pool = rest;
+    let doc = EpochDoc {
+        tenant: tenant.clone(),
+        epoch: epoch.clone(),
+        state: EpochState::Open,
+        commitment: *commitment,
+        sum_root: *sum_root,
+        asset: asset.clone(),
+        from: from.clone(),
+        escrow: escrow_account(tenant, epoch),
+        recipients: *recipients,
+        amount_minor: *amount_minor,
+        paid_minor: Amount::ZERO,
+        next_index: 0,
+        opened_seq: books.seq + 1,
+        closed_seq: None,
+    };
+    books.epochs.insert((tenant.clone(), epoch.clone()), doc);
+    done(books, entry, false)
+}
+
+pub(super) fn pay(books: &mut Books, entry: &Entry) -> EntryAnswer {
+    let Entry::Payout {
+        tenant,
+        epoch,
+        index,
+        to,
+        amount_minor,
+        ..
+    } = entry
+    else {
+        unreachable!("called for payout only");
+    };
+    let Some(doc) = books.epochs.get_mut(&(tenant.clone(), epoch.clone())) else {
+        return refused(RefusalCode::EpochUnknown, None);
+    };
+    if *index < doc.next_index {
+        return done(books, entry, true);
+    }
+    if *index > doc.next_index {
+        return refused(RefusalCode::IndexGap, Some(doc.next_index));
+    }
+    doc.next_index += 1;
+    doc.paid_minor.0 += amount_minor.0;
+    assert!(
+        doc.paid_minor <= doc.amount_minor,
+        "paid more than the escrow holds"
+    );
+    *books.balances.entry(to.to_string()).or_default() += amount_minor.0;
+    let twice = books
+        .paid
+        .insert((epoch.to_string(), *index), amount_minor.0);
+    assert_eq!(twice, None, "payout {index} made twice");
+    done(books, entry, false)
+}
+
+pub(super) fn close(books: &mut Books, entry: &Entry) -> EntryAnswer {
+    let Entry::EpochClose { tenant, epoch, .. } = entry else {
+        unreachable!("called for epoch_close only");
+    };
+    let Some(doc) = books.epochs.get_mut(&(tenant.clone(), epoch.clone())) else {
+        return refused(RefusalCode::EpochUnknown, None);
+    };
+    if doc.next_index < doc.recipients {
+        return refused(RefusalCode::EpochIncomplete, None);
+    }
+    let again = std::mem::replace(&mut doc.state, EpochState::Closed) == EpochState::Closed;
+    done(books, entry, again)
+}
+
+impl Ledger for SimLedger {
+    fn account(&self, account: &Account, _: Deadline) -> Result<AccountDoc, PortError> {
+        self.guarded(|books| AccountDoc {
+            account: account.clone(),
+            nonce: 0,
+            frozen: false,
+            balances: vec![BalanceDoc {
+                asset: "ron".parse().expect("an asset"),
+                amount_minor: Amount(books.balances.get(account.as_str()).copied().unwrap_or(0)),
+                available_minor: Amount::ZERO,
+            }],
+            holds: Vec::new(),
+            seq: books.seq,
+            ts: Timestamp(0),
+        })
+    }
+
+    fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        _: Deadline,
+    ) -> Result<Option<EpochDoc>, PortError> {
+        self.guarded(|books| books.epochs.get(&(tenant.clone(), epoch.clone())).cloned())
+    }
+
+    fn commit(&self, entries: Vec<Entry>, _: Deadline) -> Result<CommitAnswer, PortError> {
+        assert!(entries.len() <= ron_proto::ledger::MAX_ENTRIES);
+        self.guarded(|books| CommitAnswer {
+            results: entries.iter().map(|entry| apply(books, entry)).collect(),
+        })
+    }
+}

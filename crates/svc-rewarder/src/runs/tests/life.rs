@@ -1,0 +1,266 @@
+//! A service between two crashes, stepped by hand, and the inputs to feed it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_crypto::sign::Ed25519Key;
+use ron_http::{Body, Responder, Response};
+use ron_kernel::queue::bare_queue;
+use ron_kernel::{Deadline, Receiver, ReplyWaiter, Sender, Shutdown, ShutdownTrigger, SystemClock};
+use ron_proto::b64;
+use ron_proto::policy::{PolicySig, digest_message, policy_message};
+use ron_proto::rewarder::{ImportKind, ManifestSig, POLICY_KIND, SignedPolicy};
+use ron_proto::values::{ContentId, EpochId, Tenant};
+use serde_json::json;
+
+use super::ledger::SimLedger;
+use crate::inputs::import;
+use crate::inputs::keys::{KeyRing, PinnedKey};
+use crate::manifest::run_key;
+use crate::metrics::Metrics;
+use crate::runs::artifact::ArtifactWriter;
+use crate::runs::emitter::Emitter;
+use crate::runs::library::Library;
+use crate::runs::ports::{PortError, Signer};
+use crate::runs::registry::Registry;
+use crate::runs::scheduler::{Memory, RunStore, Scheduler};
+use crate::runs::worker::{ResultItem, Worker};
+use crate::runs::{Ask, Asked, Intent, Job, Run, Update, db};
+use crate::topology::{Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ};
+
+pub(super) fn key(seed: u8) -> Ed25519Key {
+    Ed25519Key::from_seed(&[seed; 32])
+}
+
+pub(super) fn ring(seed: u8) -> KeyRing {
+    KeyRing::new(vec![PinnedKey::new(
+        Some("test".into()),
+        key(seed).public(),
+    )])
+}
+
+pub(super) struct TestSigner(pub(super) u8);
+
+impl Signer for TestSigner {
+    fn sign(&self, commitment: &ContentId, _: Deadline) -> Result<ManifestSig, PortError> {
+        let signature = key(self.0).sign(&digest_message("blake3", &commitment.0));
+        Ok(ManifestSig {
+            alg: "ed25519".into(),
+            key: "test".into(),
+            value: b64::url(&signature),
+            receipt: None,
+        })
+    }
+}
+
+pub(super) struct SqlStore(pub(super) rusqlite::Connection);
+
+impl SqlStore {
+    pub(super) fn open(root: &Path) -> Self {
+        let db = rusqlite::Connection::open(root.join("runs.db")).expect("a database");
+        let schema = db::SCHEMA_1.replace("CREATE TABLE run", "CREATE TABLE IF NOT EXISTS run");
+        db.execute_batch(&schema).expect("the schema");
+        Self(db)
+    }
+}
+
+impl RunStore for SqlStore {
+    fn put(&mut self, run: &Run) -> Result<(), String> {
+        db::put(&self.0, run).map_err(|error| error.to_string())
+    }
+}
+
+/// A service between two crashes, stepped by hand.
+pub(super) struct Life {
+    pub(super) scheduler: Scheduler,
+    pub(super) memory: Memory,
+    pub(super) worker: Worker,
+    pub(super) writer: ArtifactWriter,
+    pub(super) emitter: Emitter,
+    pub(super) work: Receiver<Job>,
+    pub(super) results: Receiver<ResultItem>,
+    pub(super) intents: Receiver<Intent>,
+    pub(super) updates: Receiver<Update>,
+    pub(super) work_tx: Sender<Job>,
+    pub(super) shutdown: Shutdown,
+    pub(super) _trigger: ShutdownTrigger,
+}
+
+impl Life {
+    pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
+        let metrics = Metrics::new(&ron_kernel::Registry::new("test"));
+        let clock = SystemClock::shared();
+        let (_, work_req) = bare_queue(&Q_WORK_REQ, 8);
+        let (work_tx, work) = bare_queue(&Q_WORK, 2);
+        let (results_tx, results) = bare_queue(&Q_RESULTS, 8);
+        let (intents_tx, intents) = bare_queue(&Q_INTENTS, 8);
+        let (updates_tx, updates) = bare_queue(&Q_UPDATES, 64);
+        let store = SqlStore::open(root);
+        let registry = Registry::new(db::load(&store.0).expect("readable"));
+        let scheduler = Scheduler {
+            work_req,
+            updates: updates.clone(),
+            work: work_tx.clone(),
+            intents: intents_tx.clone(),
+            registry,
+            auto_settle,
+            can_settle: true,
+            compute_budget: Duration::from_secs(60),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            store_fault: Box::new(|why| panic!("{why}")),
+        };
+        let memory = scheduler.resume(Box::new(store));
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(1)
+            .build()
+            .expect("a thread");
+        let (trigger, shutdown) = Shutdown::pair();
+        Self {
+            scheduler,
+            memory,
+            worker: Worker {
+                library: library(root),
+                pool: Arc::new(pool),
+                work: work.clone(),
+                results: results_tx,
+                updates: updates_tx.clone(),
+                metrics: metrics.clone(),
+            },
+            writer: ArtifactWriter {
+                root: root.join("runs"),
+                results: results.clone(),
+                intents: intents_tx,
+                emits: true,
+                updates: updates_tx.clone(),
+                metrics: metrics.clone(),
+                disk: Box::new(|_| {}),
+            },
+            emitter: Emitter {
+                root: root.join("runs"),
+                intents: intents.clone(),
+                updates: updates_tx,
+                ledger: ledger.clone(),
+                signer: Arc::new(TestSigner(2)),
+                pinned: ring(2),
+                principal: "svc-rewarder".parse().expect("a principal"),
+                call_timeout: Duration::from_secs(1),
+                clock,
+                metrics,
+                upstream: Box::new(|_| {}),
+            },
+            work,
+            results,
+            intents,
+            updates,
+            work_tx,
+            shutdown,
+            _trigger: trigger,
+        }
+    }
+
+    /// Does one thing; false when there is nothing to do.
+    pub(super) fn step(&mut self) -> bool {
+        self.scheduler.tick(&mut self.memory, &self.shutdown);
+        if let Some(update) = self.updates.try_recv() {
+            self.scheduler.updated(&mut self.memory, &update);
+        } else if let Some(job) = self.work.try_recv() {
+            self.worker.tick(job, &self.shutdown);
+        } else if let Some(item) = self.results.try_recv() {
+            self.writer.tick(item, &self.shutdown);
+        } else if let Some(intent) = self.intents.try_recv() {
+            self.emitter.tick(&intent, &self.shutdown);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn settle_down(&mut self) {
+        while self.step() {}
+    }
+
+    pub(super) fn ask(&mut self, epoch: &str, ask: Ask, wait: bool) -> ReplyWaiter<Response> {
+        let by = Deadline::within(Duration::from_secs(5));
+        let (responder, answer) = Responder::detached(by);
+        let asked = Asked {
+            id: (tenant(), epoch.parse().expect("an epoch")),
+            ask,
+            wait: wait.then_some(Duration::from_secs(4)),
+            compute_by: None,
+            responder,
+        };
+        self.scheduler
+            .asked(&mut self.memory, asked, &self.shutdown);
+        answer
+    }
+
+    pub(super) fn run(&self, epoch: &str) -> Run {
+        let id = (tenant(), epoch.parse().expect("an epoch"));
+        (*self.scheduler.registry.get(&id).expect("a run").run).clone()
+    }
+}
+
+pub(super) fn tenant() -> Tenant {
+    Tenant::default()
+}
+
+pub(super) fn library(root: &Path) -> Library {
+    Library::new(root.to_owned(), None, ring(1))
+}
+
+pub(super) fn signed(pool: u128) -> SignedPolicy {
+    let policy = json!({
+        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:test", "amount_minor": pool.to_string()},
+        "metrics": {"m": {"weight": "1", "class": "metering"}},
+        "classes_allowed": ["metering"],
+        "residual": {"owner": "pool:test"}
+    });
+    let message = policy_message(POLICY_KIND, &ron_proto::jcs::canonicalize(&policy));
+    let signature = PolicySig {
+        alg: "ed25519".into(),
+        key: "test".into(),
+        value: b64::url(&key(1).sign(&message)),
+    };
+    SignedPolicy { policy, signature }
+}
+
+/// Stores a policy and usage of `rows` accounts; the request for them.
+pub(super) fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> Ask {
+    let library = library(root);
+    let policy = library.verify(&signed(10_000)).expect("signed");
+    library.put_policy(&tenant(), &policy).expect("stored");
+    let mut text = String::from("account,metric,amount\n");
+    for row in 0..rows {
+        text.push_str(&format!("acc:{row:05},m,{}\n", row + 1));
+    }
+    let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
+    library.put_snapshot(&tenant(), &sealed).expect("stored");
+    let epoch: EpochId = epoch.parse().expect("an epoch");
+    Ask::Compute {
+        snapshot: sealed.cid(),
+        policy_id: policy.policy.id.clone(),
+        policy_hash: policy.hash,
+        run_key: run_key(
+            &tenant(),
+            &epoch,
+            &sealed.cid(),
+            &policy.hash,
+            policy.policy.rule_set,
+        ),
+        dry_run,
+    }
+}
+
+pub(super) fn status(answer: ReplyWaiter<Response>) -> (u16, serde_json::Value) {
+    let response = answer
+        .wait(Deadline::within(Duration::from_secs(1)))
+        .expect("an answer");
+    let body = match &response.body {
+        Body::Problem(problem) => json!({"code": problem.code}),
+        other => serde_json::from_slice(other.as_bytes()).expect("JSON"),
+    };
+    (response.status, body)
+}

@@ -1,0 +1,394 @@
+//! The stages stepped by hand over a simulated ledger: every crash point, every kind of "away".
+//!
+//! Fault model: a crash loses everything in memory and keeps the store and the directories as
+//! they are; a ledger call may be lost before it is carried out, or carried out and its answer
+//! lost. The simulated ledger keeps the rules of the real one: an epoch is bound to one manifest
+//! for ever, payouts come in index order and are known by index, the books must close.
+
+mod ledger;
+mod life;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ron_kernel::Deadline;
+use ron_proto::b64;
+use ron_proto::ledger::Entry;
+use ron_proto::policy::{PolicySig, policy_message};
+use ron_proto::rewarder::{POLICY_KIND, RunState, SignedPolicy};
+use ron_proto::values::Amount;
+
+use super::library::LibraryError;
+use super::{Ask, db};
+use crate::manifest::{dir, verify};
+use ledger::SimLedger;
+use life::{Life, SqlStore, TestSigner, inputs, key, library, ring, signed, status, tenant};
+
+fn check_paid(ledger: &SimLedger, recipients: usize) {
+    let books = ledger.books.lock();
+    let payees = books
+        .balances
+        .iter()
+        .filter(|(account, _)| account.starts_with("acc:"));
+    let paid: u128 = payees.map(|(_, amount)| amount).sum();
+    assert_eq!(paid, 10_000, "every unit is paid");
+    assert_eq!(books.paid.len(), recipients, "every payee once");
+}
+
+#[test]
+fn a_run_goes_from_request_to_settled() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let ask = inputs(root.path(), "e1", 2_500, false);
+    let first = life.ask("e1", ask.clone(), false);
+    assert_eq!(status(first).0, 202);
+    assert_eq!(
+        db::load(&SqlStore::open(root.path()).0)
+            .expect("rows")
+            .len(),
+        1,
+        "durable before 202"
+    );
+    let waiting = life.ask("e1", ask.clone(), true);
+    life.settle_down();
+    let (code, body) = status(waiting);
+    assert_eq!((code, body["state"].as_str()), (200, Some("settled")));
+    let recipients = body["totals"]["recipients"].as_u64().expect("a number");
+    assert!(recipients > 2_000, "several batches");
+    assert_eq!(body["progress"]["intents_settled"], recipients);
+    check_paid(&ledger, usize::try_from(recipients).expect("few"));
+    assert_eq!(
+        status(life.ask("e1", ask, false)).0,
+        200,
+        "at once if it exists"
+    );
+    let other = inputs(root.path(), "e1", 3, false);
+    let (code, body) = status(life.ask("e1", other, false));
+    assert_eq!((code, body["code"].as_str()), (409, Some("epoch_conflict")));
+    let pins = verify::Pins {
+        policy: ring(1),
+        manifest: ring(2),
+    };
+    let dir = dir::path(
+        &root.path().join("runs"),
+        &tenant(),
+        &"e1".parse().expect("e"),
+        false,
+    );
+    verify::verify_run_dir(&dir, &pins).expect("verifies offline");
+    assert!(dir.join(dir::LEDGER).exists(), "evidence is kept");
+}
+
+#[test]
+fn a_crash_at_any_step_pays_everyone_once() {
+    for crash_at in 0.. {
+        let root = tempfile::tempdir().expect("a directory");
+        let ledger = SimLedger::new(10_000);
+        let ask = inputs(root.path(), "e1", 40, false);
+        let mut life = Life::begin(root.path(), &ledger, true);
+        assert_eq!(status(life.ask("e1", ask.clone(), false)).0, 202);
+        let mut steps = 0;
+        while steps < crash_at && life.step() {
+            steps += 1;
+        }
+        let finished = steps < crash_at;
+        drop(life);
+        let mut life = Life::begin(root.path(), &ledger, true);
+        life.settle_down();
+        assert_eq!(
+            life.run("e1").state,
+            RunState::Settled,
+            "crash at {crash_at}"
+        );
+        check_paid(&ledger, 40);
+        if finished {
+            assert!(
+                crash_at > 5,
+                "the test must have had steps to crash between"
+            );
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_lost_call_or_answer_changes_nothing() {
+    for lost in 0..6 {
+        for answer in [false, true] {
+            let root = tempfile::tempdir().expect("a directory");
+            let ledger = SimLedger::new(10_000);
+            let fault = if answer {
+                &ledger.lose_answer
+            } else {
+                &ledger.lose_call
+            };
+            fault.store(lost, Ordering::SeqCst);
+            let mut life = Life::begin(root.path(), &ledger, true);
+            let ask = inputs(root.path(), "e1", 40, false);
+            let _ = life.ask("e1", ask, false);
+            life.settle_down();
+            assert_eq!(
+                life.run("e1").state,
+                RunState::Settled,
+                "call {lost}, answer {answer}"
+            );
+            check_paid(&ledger, 40);
+        }
+    }
+}
+
+fn retry_until_settled(life: &mut Life, epoch: &str) {
+    let by = Deadline::within(Duration::from_secs(5));
+    while life.run(epoch).state != RunState::Settled {
+        assert!(!by.expired(), "stuck: {:?}", life.run(epoch));
+        if !life.step() {
+            life.shutdown
+                .wait(Deadline::within(Duration::from_millis(10)));
+        }
+    }
+}
+
+#[test]
+fn a_short_pool_or_an_absent_ledger_holds_and_goes_on_by_itself() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(9_999);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let ask = inputs(root.path(), "e1", 40, false);
+    let _ = life.ask("e1", ask, false);
+    life.settle_down();
+    let run = life.run("e1");
+    assert_eq!(run.state, RunState::Held);
+    assert_eq!(run.reason.expect("a reason").code, "pool_short");
+    ledger.away.store(1, Ordering::SeqCst);
+    ledger
+        .books
+        .lock()
+        .balances
+        .insert("pool:test".into(), 10_000);
+    while life
+        .run("e1")
+        .reason
+        .is_none_or(|reason| reason.code != "ledger_unavailable")
+    {
+        if !life.step() {
+            life.shutdown
+                .wait(Deadline::within(Duration::from_millis(10)));
+        }
+    }
+    ledger.away.store(0, Ordering::SeqCst);
+    retry_until_settled(&mut life, "e1");
+    check_paid(&ledger, 40);
+}
+
+#[test]
+fn another_manifest_is_refused_even_after_everything_is_lost() {
+    let ledger = SimLedger::new(20_000);
+    let first = tempfile::tempdir().expect("a directory");
+    let mut life = Life::begin(first.path(), &ledger, true);
+    let ask = inputs(first.path(), "e1", 40, false);
+    let _ = life.ask("e1", ask, false);
+    life.settle_down();
+    check_paid(&ledger, 40);
+    let fresh = tempfile::tempdir().expect("another, empty directory");
+    let mut life = Life::begin(fresh.path(), &ledger, true);
+    let other = inputs(fresh.path(), "e1", 41, false);
+    let waiting = life.ask("e1", other.clone(), true);
+    life.settle_down();
+    let (code, body) = status(waiting);
+    assert_eq!((code, body["code"].as_str()), (409, Some("epoch_conflict")));
+    let (code, body) = status(life.ask("e1", other, false));
+    assert_eq!(
+        (code, body["code"].as_str()),
+        (409, Some("epoch_conflict")),
+        "and stays so"
+    );
+    check_paid(&ledger, 40);
+    let right = inputs(fresh.path(), "e1", 40, false);
+    let waiting = life.ask("e1", right, true);
+    life.settle_down();
+    assert_eq!(status(waiting).0, 200, "the true inputs are found settled");
+    check_paid(&ledger, 40);
+}
+
+#[test]
+fn settlement_waits_to_be_asked_when_it_is_not_automatic() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, false);
+    let ask = inputs(root.path(), "e1", 40, false);
+    let waiting = life.ask("e1", ask, true);
+    life.settle_down();
+    let (code, body) = status(waiting);
+    assert_eq!((code, body["state"].as_str()), (200, Some("sealed")));
+    assert_eq!(ledger.balance("pool:test"), 10_000, "nothing moved");
+    let waiting = life.ask("e1", Ask::Settle, true);
+    life.settle_down();
+    assert_eq!(status(waiting).1["state"], "settled");
+    check_paid(&ledger, 40);
+    assert_eq!(status(life.ask("e2", Ask::Settle, false)).0, 404);
+}
+
+#[test]
+fn a_dry_run_never_pays_and_leaves_the_epoch_free() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let dry = inputs(root.path(), "e1", 41, true);
+    let waiting = life.ask("e1", dry, true);
+    life.settle_down();
+    assert_eq!(status(waiting).1["state"], "sealed");
+    assert_eq!(status(life.ask("e1", Ask::Settle, false)).0, 409);
+    assert_eq!(
+        ledger.calls.load(Ordering::SeqCst),
+        0,
+        "the ledger is not even asked"
+    );
+    let dry_commitment = life.run("e1").commitment;
+    let live = inputs(root.path(), "e1", 40, false);
+    let waiting = life.ask("e1", live, true);
+    life.settle_down();
+    assert_eq!(status(waiting).1["state"], "settled");
+    assert_ne!(life.run("e1").commitment, dry_commitment);
+    check_paid(&ledger, 40);
+}
+
+#[test]
+fn a_full_work_queue_answers_429_after_one_retry() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    for epoch in ["e1", "e2"] {
+        let ask = inputs(root.path(), epoch, 4, false);
+        assert_eq!(status(life.ask(epoch, ask, false)).0, 202);
+    }
+    assert_eq!(life.work_tx.len(), 2, "the queue holds two");
+    let ask = inputs(root.path(), "e3", 4, false);
+    let (code, body) = status(life.ask("e3", ask.clone(), false));
+    assert_eq!((code, body["code"].as_str()), (429, Some("busy")));
+    while life.work.try_recv().is_some() {}
+    assert_eq!(
+        status(life.ask("e3", ask, false)).0,
+        202,
+        "and may be sent again"
+    );
+}
+
+#[test]
+fn an_idle_epoch_settles_with_nothing_to_pay() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let ask = inputs(root.path(), "e1", 0, false);
+    let _ = life.ask("e1", ask, false);
+    life.settle_down();
+    assert_eq!(life.run("e1").state, RunState::Settled);
+    assert_eq!(ledger.balance("pool:test"), 10_000);
+}
+
+#[test]
+fn a_manifest_signed_by_another_key_is_not_paid() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    life.emitter.signer = Arc::new(TestSigner(9));
+    let ask = inputs(root.path(), "e1", 40, false);
+    let _ = life.ask("e1", ask, false);
+    life.settle_down();
+    let run = life.run("e1");
+    assert_eq!(run.reason.expect("held").code, "signature_invalid");
+    assert_eq!(ledger.balance("pool:test"), 10_000);
+}
+
+#[test]
+fn altered_stored_inputs_are_refused_by_name() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ask = inputs(root.path(), "e1", 4, false);
+    let Ask::Compute {
+        policy_id,
+        policy_hash,
+        snapshot,
+        ..
+    } = ask
+    else {
+        panic!("a compute")
+    };
+    let library = library(root.path());
+    let policy = root.path().join("policies/tenant-default/test.v1.json");
+    let good = std::fs::read(&policy).expect("stored");
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        std::fs::write(&policy, bad).expect("writable");
+        let error = library
+            .policy(&tenant(), &policy_id, &policy_hash)
+            .expect_err("altered");
+        assert!(
+            matches!(error, LibraryError::Refused(_)),
+            "byte {at}: {error}"
+        );
+        assert!(
+            error.to_string().contains("policy test version 1"),
+            "byte {at}: {error}"
+        );
+    }
+    let name = format!("snapshots/tenant-default/{}.bin", hex::encode(snapshot.0));
+    let mut bytes = std::fs::read(root.path().join(&name)).expect("stored");
+    *bytes.last_mut().expect("not empty") ^= 1;
+    std::fs::write(root.path().join(&name), bytes).expect("writable");
+    let error = library.snapshot(&tenant(), &snapshot).expect_err("altered");
+    assert!(error.to_string().contains("is damaged"), "{error}");
+}
+
+#[test]
+fn policy_versions_only_grow() {
+    let root = tempfile::tempdir().expect("a directory");
+    let library = library(root.path());
+    let put = |version: u64, pool: u128| {
+        let mut policy = signed(pool).policy;
+        policy["version"] = version.into();
+        let message = policy_message(POLICY_KIND, &ron_proto::jcs::canonicalize(&policy));
+        let value = b64::url(&key(1).sign(&message));
+        let signature = PolicySig {
+            alg: "ed25519".into(),
+            key: "test".into(),
+            value,
+        };
+        let verified = library
+            .verify(&SignedPolicy { policy, signature })
+            .expect("signed");
+        library.put_policy(&tenant(), &verified)
+    };
+    assert!(put(2, 10).expect("new"));
+    assert!(!put(2, 10).expect("the same again"));
+    assert!(matches!(put(2, 11), Err(LibraryError::Conflict(_))));
+    assert!(matches!(put(1, 10), Err(LibraryError::Conflict(_))));
+    assert!(put(10, 10).expect("newer"));
+    let id = "test".parse().expect("an id");
+    assert_eq!(
+        library
+            .newest_policy(&tenant(), &id)
+            .expect("there")
+            .policy
+            .version,
+        10
+    );
+}
+
+#[test]
+fn a_full_batch_of_the_longest_payouts_fits_one_commit() {
+    let longest = |length: usize| "a".repeat(length);
+    let entry = Entry::Payout {
+        principal: longest(160).parse().expect("a principal"),
+        tenant: longest(64).parse().expect("a tenant"),
+        epoch: longest(64).parse().expect("an epoch"),
+        index: ron_proto::ledger::MAX_WIRE_INTEGER,
+        to: longest(160).parse().expect("an account"),
+        asset: longest(32).parse().expect("an asset"),
+        amount_minor: Amount::MAX,
+    };
+    let bytes = serde_json::to_vec(&entry).expect("JSON").len() + 1;
+    let batch = bytes * ron_proto::ledger::MAX_ENTRIES + 100;
+    assert!(batch <= ron_proto::ledger::MAX_COMMIT_BYTES, "{batch}");
+}
