@@ -14,6 +14,13 @@
 //! binds it to one manifest for ever, whatever this service forgets. `calculus` and the formats
 //! are usable without any service: see [`manifest::compute`] and [`manifest::verify`].
 
+#![allow(
+    clippy::unused_self,
+    clippy::wrong_self_convention,
+    clippy::case_sensitive_file_extension_comparisons
+)]
+#![cfg_attr(test, allow(clippy::format_push_string, clippy::needless_for_each))]
+
 pub mod api;
 pub mod calculus;
 pub mod config;
