@@ -17,6 +17,8 @@
 //!
 //! The engine works without HTTP ([`engine::Engine`]); [`start`] puts it on the chassis.
 
+#![cfg_attr(test, allow(clippy::items_after_statements, clippy::needless_collect))]
+
 pub mod api;
 pub mod audit;
 pub mod config;

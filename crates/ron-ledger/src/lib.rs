@@ -19,6 +19,16 @@
 //!
 //! Formats: `docs/formats/ledger.md`.
 
+// SQLite's integers are signed, a decided operation is large by nature, and handlers share one shape.
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::large_enum_variant,
+    clippy::unnecessary_wraps,
+    clippy::many_single_char_names,
+    clippy::case_sensitive_file_extension_comparisons
+)]
+#![cfg_attr(test, allow(clippy::format_push_string))]
+
 pub mod answers;
 pub mod api;
 pub mod config;

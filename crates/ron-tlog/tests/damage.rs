@@ -1,5 +1,7 @@
 //! Deleted, edited, reordered, exchanged, cut: the offline check refuses and names the entry; opening refuses what it reads.
 
+#![allow(clippy::needless_for_each)]
+
 mod common;
 
 use common::{dir, entries, entry, fill, key, open, signer, verify};

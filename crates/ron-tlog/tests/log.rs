@@ -1,5 +1,7 @@
 //! The log on disk: what is appended is read back, proven and served; damage is refused with the index.
 
+#![allow(clippy::needless_for_each)]
+
 mod common;
 
 use common::{dir, entries, entry, fill, key, open, options, signer, verify};

@@ -16,7 +16,7 @@ use svc_rewarder::inputs::policy::{VerifiedPolicy, verify};
 use svc_rewarder::inputs::{import, snapshot::Sealed};
 use svc_rewarder::manifest::{compute, tree};
 
-type Failure = Box<dyn Error>;
+type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);

@@ -63,13 +63,12 @@ impl Kms {
         };
         let index = self.index.load();
         let now = self.clock.unix_ms();
-        match sign(&index, &asked.caller, &task, now, &mut Forward) {
-            Some(outcome) => self.enter_sign(asked, &task, outcome, ticket, credits),
+        if let Some(outcome) = sign(&index, &asked.caller, &task, now, &mut Forward) {
+            self.enter_sign(asked, &task, outcome, ticket, credits);
+        } else {
             // The ticket goes back: the store thread takes its own.
-            None => {
-                drop(ticket);
-                self.submit_store(StoreJob::Checkpoint(asked, task, credits));
-            }
+            drop(ticket);
+            self.submit_store(StoreJob::Checkpoint(asked, task, credits));
         }
     }
 

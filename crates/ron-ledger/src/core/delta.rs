@@ -120,7 +120,7 @@ impl State {
         }
         for (ix, row) in delta.assets {
             if let Some(old) = self.assets.get_mut(ix as usize) {
-                *old = row
+                *old = row;
             } else {
                 self.asset_names.insert(row.name.clone(), ix);
                 self.assets.push(row);

@@ -1,5 +1,7 @@
 //! A small service on the chassis: its whole life over real sockets, six times in one process.
 
+#![allow(clippy::type_complexity)]
+
 use super::*;
 use crate::config::{CHASSIS_KEYS, Key, Table};
 use ron_http::{ApiInfo, Call, PrincipalKind, Reply, Response, Route};
