@@ -306,7 +306,8 @@ fn uploads_runs_proofs_refusals_and_a_restart() {
     );
 }
 
-/// Names in /proc are those that the topology makes, no more and no fewer.
+/// Names in /proc are those that the topology makes, no more and no fewer. A thread names itself
+/// when it first runs, so a busy machine needs a moment.
 fn threads_are_those_of_the_table(running: &Running) {
     let live: BTreeSet<String> = running
         .supervisor()
@@ -315,13 +316,23 @@ fn threads_are_those_of_the_table(running: &Running) {
         .into_iter()
         .map(|thread| thread.name)
         .collect();
+    let within = by();
+    while named_threads() != live && !within.expired() {
+        running
+            .stop_token()
+            .wait(Deadline::within(Duration::from_millis(10)));
+    }
+    assert_eq!(named_threads(), live);
+}
+
+fn named_threads() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for task in std::fs::read_dir("/proc/self/task").expect("Linux") {
-        let comm =
-            std::fs::read_to_string(task.expect("a task").path().join("comm")).unwrap_or_default();
-        if comm.starts_with("rew-") {
-            found.insert(comm.trim_end().to_owned());
+        let comm = task.expect("a task").path().join("comm");
+        let name = std::fs::read_to_string(comm).unwrap_or_default();
+        if name.starts_with("rew-") {
+            found.insert(name.trim_end().to_owned());
         }
     }
-    assert_eq!(found, live);
+    found
 }
