@@ -43,6 +43,7 @@ impl RunStore for Store {
 }
 
 /// Starts the service. Returns once its ports answer; ledger and KMS need not be up.
+#[allow(clippy::needless_pass_by_value)] // every service's start takes what it is given
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings = Settings::from_config(&config)
         .map_err(|problems| StartError::config_text(problems.join("\n")))?;
@@ -350,7 +351,7 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
         // Ended by the pool's own end; stay until told, so that it does not count as a crash.
         while !ctx
             .shutdown
-            .wait(Deadline::within(std::time::Duration::from_secs(3600)))
+            .wait(Deadline::within(std::time::Duration::from_hours(1)))
         {}
     });
     Ok(Arc::new(pool))

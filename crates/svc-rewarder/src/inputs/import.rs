@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{ImportKind, METRICS_MAX, Metric};
 use ron_proto::strict;
@@ -224,21 +225,18 @@ impl Rows {
 
     fn seal(self) -> Result<Sealed, ImportError> {
         drop(self.index);
-        let mut order: Vec<usize> = (0..self.accounts.len()).collect();
-        order.sort_unstable_by(|a, b| self.accounts[*a].cmp(&self.accounts[*b]));
-        let rows = order
-            .into_iter()
-            .map(|row| {
-                let amounts = self
-                    .columns
-                    .values()
-                    .map(|column| column.amounts.get(row).copied().unwrap_or(0))
-                    .collect();
-                (&*self.accounts[row], amounts)
-            })
-            .collect();
-        let metrics = self.columns.keys().cloned().collect();
-        Ok(Sealed::seal(&Unsealed { metrics, rows })?)
+        let accounts = self.accounts.iter().map(|account| &**account);
+        let mut rows: Vec<(&[u8], usize)> = accounts.zip(0..).collect();
+        rows.par_sort_unstable();
+        Ok(Sealed::seal(&Unsealed {
+            metrics: self.columns.keys().cloned().collect(),
+            rows,
+            columns: self
+                .columns
+                .values()
+                .map(|column| column.amounts.as_slice())
+                .collect(),
+        })?)
     }
 }
 

@@ -74,12 +74,14 @@ pub struct Sealed {
     metrics: Vec<MetricTotal>,
 }
 
-/// What a snapshot is written from: rows sorted by account, amounts row by row.
+/// What a snapshot is written from.
 pub(super) struct Unsealed<'a> {
     /// Sorted by name.
     pub metrics: Vec<Metric>,
-    /// Sorted by bytes, without duplicates; each with one amount per metric.
-    pub rows: Vec<(&'a [u8], Vec<u128>)>,
+    /// Accounts sorted by bytes, without duplicates, each with its row in the columns.
+    pub rows: Vec<(&'a [u8], usize)>,
+    /// Amounts by row, one column per metric; a column may end early, with zeros.
+    pub columns: Vec<&'a [u128]>,
 }
 
 impl Sealed {
@@ -155,15 +157,16 @@ impl Sealed {
         let mut bytes = vec![0; body];
         bytes.reserve_exact((width + AMOUNT * count) * unsealed.rows.len());
         let mut totals = vec![(0_u64, 0_u128); count];
-        for (account, amounts) in &unsealed.rows {
+        for (account, row) in &unsealed.rows {
             let start = bytes.len();
             bytes.extend_from_slice(account);
             bytes.resize(start + width, 0);
-            for (amount, (above, sum)) in amounts.iter().zip(&mut totals) {
+            for (column, (above, sum)) in unsealed.columns.iter().zip(&mut totals) {
+                let amount = column.get(*row).copied().unwrap_or(0);
                 bytes.extend_from_slice(&amount.to_be_bytes());
-                *above += u64::from(*amount != 0);
+                *above += u64::from(amount != 0);
                 *sum = sum
-                    .checked_add(*amount)
+                    .checked_add(amount)
                     .ok_or(SealError::Totals("sums (above 2^128)"))?;
             }
         }

@@ -41,7 +41,7 @@ pub struct VerifyError {
     pub why: String,
 }
 
-fn wrong(file: &'static str, why: impl ToString) -> VerifyError {
+fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyError {
     VerifyError {
         file,
         why: why.to_string(),
@@ -68,19 +68,19 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
         read(dir, dir::POLICY_SIG)?.as_deref(),
         &pins.policy,
     )
-    .map_err(|error| wrong(dir::POLICY, error))?;
+    .map_err(|error| wrong(dir::POLICY, &error))?;
     if policy.hash != manifest.inputs.policy_hash {
         return Err(wrong(
             dir::POLICY,
-            "it is not the policy the manifest names",
+            &"it is not the policy the manifest names",
         ));
     }
     let snapshot = Sealed::parse(must_read(dir, dir::SNAPSHOT)?)
-        .map_err(|error| wrong(dir::SNAPSHOT, error))?;
+        .map_err(|error| wrong(dir::SNAPSHOT, &error))?;
     if snapshot.cid() != manifest.inputs.snapshot {
         return Err(wrong(
             dir::SNAPSHOT,
-            "it is not the snapshot the manifest names",
+            &"it is not the snapshot the manifest names",
         ));
     }
     let again = compute(
@@ -90,18 +90,21 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
         &policy,
         &(),
     )
-    .map_err(|error| wrong(dir::RUN, error))?;
+    .map_err(|error| wrong(dir::RUN, &error))?;
     if again.manifest != manifest {
-        return Err(wrong(dir::RUN, "computing it again gives another manifest"));
+        return Err(wrong(
+            dir::RUN,
+            &"computing it again gives another manifest",
+        ));
     }
     match (&again.table, read(dir, dir::PAYOUTS)?) {
         (Some(table), Some(stored)) if table.bytes() == stored => {}
         (None, None) => {}
-        (Some(_), None) => return Err(wrong(dir::PAYOUTS, "it is missing")),
+        (Some(_), None) => return Err(wrong(dir::PAYOUTS, &"it is missing")),
         _ => {
             return Err(wrong(
                 dir::PAYOUTS,
-                "computing it again gives another payout table",
+                &"computing it again gives another payout table",
             ));
         }
     }
@@ -117,13 +120,13 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
 pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
     let bytes = must_read(dir, dir::RUN)?;
     let manifest: RunManifest = parse(dir::RUN, &bytes)?;
-    if dir::to_json(&manifest).map_err(|error| wrong(dir::RUN, error))? != bytes {
-        return Err(wrong(dir::RUN, "its bytes are not canonical JSON"));
+    if dir::to_json(&manifest).map_err(|error| wrong(dir::RUN, &error))? != bytes {
+        return Err(wrong(dir::RUN, &"its bytes are not canonical JSON"));
     }
     if commitment(&manifest) != manifest.commitment {
         return Err(wrong(
             dir::RUN,
-            "its commitment is not the hash of its fields",
+            &"its commitment is not the hash of its fields",
         ));
     }
     Ok(manifest)
@@ -137,7 +140,7 @@ fn check_signature(
     let signature: ManifestSig = parse(dir::RUN_SIG, &must_read(dir, dir::RUN_SIG)?)?;
     let message = digest_message("blake3", &manifest.commitment.0);
     keys.verify(&signature.alg, &signature.key, &signature.value, &message)
-        .map_err(|error| wrong(dir::RUN_SIG, error))?;
+        .map_err(|error| wrong(dir::RUN_SIG, &error))?;
     Ok(signature)
 }
 
@@ -149,7 +152,7 @@ fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError>
     if evidence.account != manifest.pool_account || evidence.asset != manifest.asset {
         return Err(wrong(
             dir::LEDGER,
-            "it speaks of another account or asset than the manifest",
+            &"it speaks of another account or asset than the manifest",
         ));
     }
     Ok(())
@@ -158,11 +161,11 @@ fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError>
 /// Reads the payout table and checks it against the manifest's root.
 pub fn read_table(dir: &Path, manifest: &RunManifest) -> Result<Table, VerifyError> {
     let table =
-        Table::parse(must_read(dir, dir::PAYOUTS)?).map_err(|error| wrong(dir::PAYOUTS, error))?;
+        Table::parse(must_read(dir, dir::PAYOUTS)?).map_err(|error| wrong(dir::PAYOUTS, &error))?;
     if Some(tree::root(&table)) != manifest.payouts {
         return Err(wrong(
             dir::PAYOUTS,
-            "it does not hash to the manifest's root",
+            &"it does not hash to the manifest's root",
         ));
     }
     Ok(table)
@@ -227,17 +230,17 @@ pub fn check_proof(proof: &PayoutProof, manifest: &RunManifest) -> Result<(), Pr
 }
 
 fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, VerifyError> {
-    strict::from_slice(bytes).map_err(|error| wrong(file, error))
+    strict::from_slice(bytes).map_err(|error| wrong(file, &error))
 }
 
 fn must_read(dir: &Path, file: &'static str) -> Result<Vec<u8>, VerifyError> {
-    read(dir, file)?.ok_or_else(|| wrong(file, "it is missing"))
+    read(dir, file)?.ok_or_else(|| wrong(file, &"it is missing"))
 }
 
 fn read(dir: &Path, file: &'static str) -> Result<Option<Vec<u8>>, VerifyError> {
     match fs::read(dir.join(file)) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(wrong(file, error)),
+        Err(error) => Err(wrong(file, &error)),
     }
 }

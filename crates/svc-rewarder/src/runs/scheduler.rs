@@ -535,11 +535,10 @@ fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Bo
         RunState::Failed if same && has_code(run, "epoch_conflict") => {
             return Err(Box::new(errors::failed(run.reason.as_ref())));
         }
-        RunState::Failed => return Ok(true),
         RunState::Quarantined if same => {
             return Err(Box::new(errors::quarantined(run.reason.as_ref())));
         }
-        RunState::Quarantined => return Ok(true),
+        RunState::Failed | RunState::Quarantined => return Ok(true),
         _ => {}
     }
     if same && (dry_run || !run.dry_run) {

@@ -106,7 +106,7 @@ impl Life {
             registry,
             auto_settle,
             can_settle: true,
-            compute_budget: Duration::from_secs(60),
+            compute_budget: Duration::from_mins(1),
             clock: clock.clone(),
             metrics: metrics.clone(),
             store_fault: Box::new(|why| panic!("{why}")),
