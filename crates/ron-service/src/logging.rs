@@ -257,7 +257,7 @@ fn render(
             line
         }
         Format::Compact => {
-            let mut line = format!("{ts} {level:<5} {service:<12} {name}");
+            let mut line = format!("{ts} {level:<5} {service:<12} {}", one_line(&name));
             if let Some(message) = message {
                 let _ = write!(line, " {}", one_line(&message));
             }

@@ -9,21 +9,17 @@ use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
 /// static TOPOLOGY: Topology = ron_service::topology! {
 ///     service: "ron-kms",
 ///     prefix: "kms",
-///     auth: { queue: ron_service::topology::AUTH_QUEUE, locks: [] },
 ///     threads: [ThreadSpec { name: "kms-audit", count: Count::One, stage: Stage::Write, critical: true, job: "appends" }],
 ///     queues: [],
 ///     locks: [],
 /// };
 /// assert!(TOPOLOGY.threads.iter().any(|row| row.name == "kms-http-poll"));
 /// ```
-///
-/// The `auth` part may be left out; then the rows of ron-auth's queue and locks are the standard ones.
 #[macro_export]
 macro_rules! topology {
     (
         service: $service:expr,
         prefix: $prefix:literal,
-        $(auth: { queue: $queue:expr, locks: [$($auth_lock:expr),* $(,)?] },)?
         threads: [$($thread:expr),* $(,)?],
         queues: [$($own_queue:expr),* $(,)?],
         locks: [$($lock:expr),* $(,)?] $(,)?
@@ -292,7 +288,5 @@ mod tests {
         assert_eq!(topology_queue(&SAMPLE, "work").capacity, 4);
         assert_eq!(topology_lock(&SAMPLE, "sample").rank, 10);
         assert!(row_ending(&SAMPLE, "-http-poll").is_ok() && row_ending(&SAMPLE, "-none").is_err());
-        let ranks: Vec<u16> = SAMPLE.locks.iter().map(|row| row.rank).collect();
-        assert!(ranks.is_sorted(), "{ranks:?}");
     }
 }

@@ -95,8 +95,18 @@ fn config(pairs: &[(&str, &str)]) -> Config {
     Config::from_pairs(&TABLE, &pairs).unwrap()
 }
 
+/// Started and settled: all threads run, so that no test sees the first milliseconds.
 fn started(pairs: &[(&str, &str)]) -> Running {
-    start(&config(pairs), &Arc::default(), None).unwrap()
+    settled(start(&config(pairs), &Arc::default(), None).unwrap())
+}
+
+fn settled(running: Running) -> Running {
+    let (_keep, never) = Shutdown::pair();
+    let patience = Deadline::within(Duration::from_secs(10));
+    while !(running.ready().ready && running.ready().degraded.is_empty()) && !patience.expired() {
+        never.wait(Deadline::within(Duration::from_millis(2)));
+    }
+    running
 }
 
 fn client() -> HttpClient {

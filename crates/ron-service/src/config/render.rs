@@ -189,6 +189,7 @@ impl Config {
             }
             let shown = match value {
                 Value::Unset => "\"\"".into(),
+                Value::Text(text) if text.is_empty() => "\"\"".into(), // also of a secret: that it is not set is none
                 _ if key.secret => "\"[redacted]\"".into(),
                 value => value.to_toml(),
             };

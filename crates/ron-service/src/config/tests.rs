@@ -158,7 +158,7 @@ fn every_problem_is_reported_with_its_line_and_what_to_do() {
         load(text).unwrap_err(),
         "ron.toml:5: amnesia must be true or false, not string\n\
          ron.toml:1: bind_adr is not a known key; did you mean bind_addr?\n\
-         ron.toml:16: empty is not a known key; did you mean read_timeout?\n\
+         ron.toml:16: empty is not a known key; did you mean nodes?\n\
          ron.toml:6: http.workers must be a whole number, zero or more\n\
          ron.toml:15: lgo.level is not a known key; did you mean log.level?\n\
          ron.toml:10: limits.max_body_bytes must be between 1KiB and 64MiB\n\
@@ -170,7 +170,7 @@ fn every_problem_is_reported_with_its_line_and_what_to_do() {
          ron.toml:20: nodes.id is required\n\
          ron.toml:2: read_timeout must be a duration such as \"5s\" in quotes, not integer\n\
          ron.toml:7: uds_allow_uids must be a list such as [\"a\", \"b\"], not string\n\
-         ron.toml:3: write_timeout write a duration as 250ms, 5s, 1m, 24h or 7d"
+         ron.toml:3: write_timeout must be a duration such as 250ms, 5s, 1m, 24h or 7d"
     );
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Reads `250ms`, `5s`, `1m`, `24h` or `7d`: digits, then one unit, nothing else.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    const HINT: &str = "write a duration as 250ms, 5s, 1m, 24h or 7d";
+    const HINT: &str = "must be a duration such as 250ms, 5s, 1m, 24h or 7d";
     let (number, unit) = split(text).ok_or(HINT)?;
     let ms_per_unit: u64 = match unit {
         "ms" => 1,
@@ -22,7 +22,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 
 /// Reads `512B`, `64KiB`, `1MiB` or `2GiB`, in bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    const HINT: &str = "write a size as 512B, 64KiB, 1MiB or 2GiB";
+    const HINT: &str = "must be a size such as 512B, 64KiB, 1MiB or 2GiB";
     let (number, unit) = split(text).ok_or(HINT)?;
     let bytes_per_unit: u64 = match unit {
         "B" => 1,
