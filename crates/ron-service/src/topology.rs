@@ -144,8 +144,8 @@ pub const OPS_QUEUE: QueueSpec = QueueSpec {
     to: "ops workers",
     when_full: "cannot be: it holds connections and is larger than their number",
 };
-/// The row of ron-auth's refresh queue; a crate of the same storey, so its text is repeated here and a test in the
-/// services compares.
+/// The row of ron-auth's refresh queue. The two crates are of one storey and do not see each other, so the text stands
+/// in both; change it in both.
 pub const AUTH_QUEUE: QueueSpec = QueueSpec {
     name: "auth_refresh",
     capacity: 1,
