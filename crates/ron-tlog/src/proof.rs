@@ -133,7 +133,9 @@ mod tests {
             Ed25519NoteSigner::new("log.example", Ed25519Key::from_seed(&[5; 32])).expect("name");
         let leaves = [leaf_hash(b"zero"), leaf_hash(b"one")];
         let mut frontier = Frontier::new();
-        leaves.iter().for_each(|l| frontier.push(*l));
+        for leaf in leaves {
+            frontier.push(leaf);
+        }
         assert_eq!(frontier.root(), node_hash(&leaves[0], &leaves[1]));
         let checkpoint = Checkpoint {
             origin: "log.example".into(),

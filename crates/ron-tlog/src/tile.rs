@@ -307,7 +307,9 @@ mod tests {
         #[test]
         fn bundles_split_as_they_were_joined(entries in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..20), cut in 1usize..40) {
             let mut bundle = Vec::new();
-            entries.iter().for_each(|e| push_entry(&mut bundle, e));
+            for entry in &entries {
+                push_entry(&mut bundle, entry);
+            }
             let split = split_bundle(&bundle).expect("whole");
             prop_assert_eq!(&split, &entries.iter().map(Vec::as_slice).collect::<Vec<_>>());
             if !bundle.is_empty() {

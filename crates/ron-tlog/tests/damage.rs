@@ -54,7 +54,9 @@ fn map(bytes: &[u8]) -> Map {
 fn crc(parts: &[&[u8]]) -> [u8; 4] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[5; 16]);
-    parts.iter().for_each(|p| hasher.update(p));
+    for part in parts {
+        hasher.update(part);
+    }
     hasher.finalize().to_le_bytes()
 }
 
@@ -64,7 +66,7 @@ fn refused(disk: &SimDisk) -> VerifyError {
 }
 
 #[test]
-fn every_changed_byte_of_a_segment_is_found_and_named() {
+fn a_changed_byte_anywhere_in_a_segment_is_found_and_named() {
     let disk = filled();
     for number in 0..3 {
         let name = path(&format!("{number:08}.seg"));
@@ -193,15 +195,15 @@ fn missing_exchanged_and_foreign_files_are_found() {
     disk.poke(&path("log.meta"), Some(meta));
     let note = disk.peek(&path("checkpoint")).expect("there");
     let mut forged = note.clone();
-    forged[ron_tlog_origin_line()] ^= 1;
+    forged[first_digit_of_size()] ^= 1;
     disk.poke(&path("checkpoint"), Some(forged));
     check(None, None, "checkpoint changed");
     disk.poke(&path("checkpoint"), Some(note));
     verify(&disk).expect("whole again");
 }
 
-/// Position of a digit of the size in the checkpoint.
-fn ron_tlog_origin_line() -> usize {
+/// Where the size begins in the checkpoint.
+fn first_digit_of_size() -> usize {
     common::ORIGIN.len() + 1
 }
 

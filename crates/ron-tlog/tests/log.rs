@@ -104,7 +104,9 @@ fn tiles_and_bundles_give_the_root() {
         }
     }
     let mut frontier = Frontier::new();
-    leaves.values().for_each(|l| frontier.push(*l));
+    for leaf in leaves.values() {
+        frontier.push(*leaf);
+    }
     assert_eq!((frontier.size(), frontier.root()), (N, reader.head().root));
     assert!(reader.tile(0, N / 256, 131).is_err());
     assert!(reader.tile(1, 0, 4).is_err());

@@ -185,10 +185,24 @@ impl AuditWriter {
         let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
         let temporary = path.with_extension("tmp");
         let done =
-            std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+            write_private(&temporary, &text).and_then(|()| std::fs::rename(&temporary, path));
         match done {
             Ok(()) => self.state_at = self.counters.log_size,
             Err(error) => tracing::warn!(event = "audit_state_not_kept", %error),
         }
     }
+}
+
+/// Writes a file that only its owner can read.
+fn write_private(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)
 }

@@ -260,11 +260,11 @@ pub(crate) fn encode_index(
     let parts = IndexParts::of(leaves.len() as u64);
     let mut bytes = vec![0; INDEX_HEADER];
     bytes.reserve(parts.end as usize - INDEX_HEADER);
-    tile_roots.iter().for_each(|h| bytes.extend_from_slice(h));
-    offsets
-        .iter()
-        .for_each(|o| bytes.extend_from_slice(&o.to_le_bytes()));
-    leaves.iter().for_each(|h| bytes.extend_from_slice(h));
+    bytes.extend_from_slice(tile_roots.as_flattened());
+    for offset in offsets {
+        bytes.extend_from_slice(&offset.to_le_bytes());
+    }
+    bytes.extend_from_slice(leaves.as_flattened());
     assert_eq!(
         bytes.len() as u64,
         parts.end,
