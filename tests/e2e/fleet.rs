@@ -115,11 +115,8 @@ fn one_changed_byte_in_a_policy_is_refused_by_name() {
         let path = fleet.dir().join("policy").join(file);
         let good = std::fs::read(&path).unwrap();
         let mut bad = good.clone();
-        let at = if file.ends_with(".sig") {
-            bad.len() - at
-        } else {
-            at
-        };
+        let signature = file.strip_suffix(".sig").is_some();
+        let at = if signature { bad.len() - at } else { at };
         bad[at] ^= 1;
         std::fs::write(&path, &bad).unwrap();
         let out = ron_on(fleet.dir(), &["up", "--base-port", "0"]);

@@ -152,17 +152,16 @@ impl Changes {
         let (Some(asset), Some(amount)) = (&receipt.asset, receipt.amount_minor) else {
             return;
         };
+        // Sums of one transaction may pass 128 bits where no balance ever did: modulo 2^128 it comes back right.
         if let Some(to) = &receipt.to {
-            self.0
-                .entry((to.to_string(), asset.to_string()))
-                .or_default()
-                .0 += amount.0;
+            let key = (to.to_string(), asset.to_string());
+            let (up, _) = self.0.entry(key).or_default();
+            *up = up.wrapping_add(amount.0);
         }
         if let Some(from) = &receipt.from {
-            self.0
-                .entry((from.to_string(), asset.to_string()))
-                .or_default()
-                .1 += amount.0;
+            let key = (from.to_string(), asset.to_string());
+            let (_, down) = self.0.entry(key).or_default();
+            *down = down.wrapping_add(amount.0);
         }
     }
 
@@ -179,7 +178,6 @@ impl Changes {
             let old: u128 = old.map_or(Ok(0), |t| t.parse()).map_err(|_| {
                 ProjectionError::Foreign(format!("the balance of {account} is no number"))
             })?;
-            // Sums of one transaction may pass 128 bits where no balance ever did, so wrap and come back.
             let new = old.wrapping_add(up).wrapping_sub(down);
             put.execute(params![account, asset, new.to_string(), seq as i64])?;
         }

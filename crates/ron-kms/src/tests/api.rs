@@ -416,7 +416,6 @@ fn strangers_can_check_the_log() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn it_shows_what_it_is() {
     let served = Served::start();
     let url = |path: &str| format!("{}{path}", served.running.health_url());

@@ -52,7 +52,6 @@ fn a_signature_verifies_and_its_leaf_says_so() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn refusals_are_leaves_too() {
     let rig = Rig::memory();
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Digest, 1);
@@ -132,7 +131,6 @@ fn only_the_tenant_and_the_prefix_of_the_caller() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn an_operation_id_is_answered_once() {
     let rig = Rig::memory();
     let doc = rig.create("app", Alg::EcdsaP256, PayloadPolicy::Any, 1);
@@ -197,7 +195,6 @@ fn an_operation_id_is_answered_once() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn what_cannot_be_made_is_refused() {
     let rig = Rig::memory();
     let good = create_request("app", Alg::Ed25519, PayloadPolicy::Any, 0);
@@ -448,7 +445,6 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn a_full_queue_answers_429_at_once() {
     let mut settings = memory_settings();
     (settings.signers, settings.sign_queue) = (0, 8);
@@ -465,7 +461,6 @@ fn a_full_queue_answers_429_at_once() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn a_full_audit_queue_answers_429_after_the_reserve_wait() {
     let mut settings = memory_settings();
     settings.reserve_wait = std::time::Duration::from_millis(50);

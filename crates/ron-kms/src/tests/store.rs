@@ -106,7 +106,6 @@ fn one_changed_byte_of_a_sealed_key_is_refused_by_name() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn rows_cannot_be_changed_removed_or_moved() {
     let dir = tempfile::tempdir().expect("dir");
     let docs = with_keys(dir.path());

@@ -19,7 +19,8 @@ pub enum Outcome {
     /// Its key, epoch or index has a leaf already; nothing changed. Whether that was the same request
     /// ([`Op::repeats`]) is for the caller to compare.
     Known { seq: u64 },
-    /// Part of a linked commit of which other keys are used up: nothing changed, no leaf.
+    /// Part of a linked commit of which other keys are used up, or that names a key twice: nothing changed, no
+    /// leaf.
     Mixed,
 }
 
@@ -102,6 +103,11 @@ impl<'a> Step<'a> {
                         .map_or(Outcome::Mixed, |seq| Outcome::Known { seq })
                 })
                 .collect();
+        }
+        let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
+        keys.sort_unstable();
+        if keys.windows(2).any(|pair| pair[0] == pair[1]) {
+            return vec![Outcome::Mixed; ops.len()];
         }
         let first = self.next_seq();
         self.group = Some(Delta::default());

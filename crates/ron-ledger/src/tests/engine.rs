@@ -16,7 +16,6 @@ fn seq(d: &Decision) -> u64 {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn reopening_gives_the_same_state_and_root() {
     let disk = SimDisk::new();
     let mut e = open(&disk);
@@ -44,7 +43,8 @@ fn reopening_gives_the_same_state_and_root() {
     let (before, root) = (image(&e), e.shared().reader().head());
     drop(e);
     let again = open(&disk);
-    assert_eq!(again.opened().replayed, 305 + 1);
+    // Two issues, 300 transfers, a hold, an epoch and its first payout.
+    assert_eq!(again.opened().replayed, 305);
     assert_eq!(image(&again), before);
     assert_eq!(again.shared().reader().head(), root);
 }

@@ -1,6 +1,6 @@
 //! A small service on the chassis: its whole life over real sockets, six times in one process.
 
-#![allow(clippy::type_complexity)]
+#![allow(clippy::type_complexity, clippy::nonminimal_bool)]
 
 use super::*;
 use crate::config::{CHASSIS_KEYS, Key, Table};

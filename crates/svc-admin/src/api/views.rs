@@ -74,7 +74,7 @@ pub fn overview(console: &Console, request: &Request) -> Result<Response, Proble
 
 pub fn nodes(console: &Console, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
-    Ok(ready(&console.board.load().nodes))
+    Ok(json(&console.board.load().node_list()))
 }
 
 pub fn status(console: &Console, request: &Request) -> Result<Response, Problem> {
