@@ -19,7 +19,7 @@ step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 step "unit tests"
-cargo test --release --locked --workspace --exclude ron-tests
+cargo test --release --locked --workspace --exclude ron-tests --lib --bins --tests
 
 [ "${1:-all}" = quick ] && exit 0
 
