@@ -378,38 +378,4 @@ mod tests {
         assert_eq!((series.step_ms, series.request_rate.len()), (10_000, 6));
         assert_eq!(series.end_ms % series.step_ms, 0);
     }
-
-    #[test]
-    #[ignore]
-    fn zz_bench() {
-        let (fleet, clock) = fleet(&["a", "b", "c", "d", "e", "f"]);
-        let (board, mut builder) = (empty_board(), Builder::default());
-        let body = std::fs::read_to_string("/tmp/adm/metrics.txt").unwrap();
-        let mut now = 1_000_000;
-        let (mut ta, mut tb) = (0, 0);
-        for _ in 0..200 {
-            now += 5000;
-            clock.advance(Duration::from_secs(5));
-            for n in &fleet.nodes {
-                let t = ron_kernel::SystemClock::shared().now();
-                n.absorb(answer(&body), now, 5_000);
-                ta += (ron_kernel::SystemClock::shared().now() - t).as_micros();
-            }
-            let t = ron_kernel::SystemClock::shared().now();
-            builder.tick(&fleet, &board);
-            tb += (ron_kernel::SystemClock::shared().now() - t).as_micros();
-        }
-        let mut n = 0;
-        let t = ron_kernel::SystemClock::shared().now();
-        for _ in 0..100 {
-            n += crate::promtext::Reader::new(body.as_bytes()).count();
-        }
-        let tp = (ron_kernel::SystemClock::shared().now() - t).as_micros() / 100;
-        println!(
-            "absorb {} us, tick {} us, parse {tp} us of {} bytes {n}",
-            ta / 1200,
-            tb / 200,
-            body.len()
-        );
-    }
 }
