@@ -379,5 +379,7 @@ fn the_projection_survives_sums_beyond_128_bits() {
             break;
         }
         assert!(!limit.expired(), "the projection stands still: {seen:?}");
+        let (_keep, never) = ron_kernel::Shutdown::pair();
+        never.wait(Deadline::within(Duration::from_millis(20)));
     }
 }
