@@ -319,6 +319,11 @@ impl Slots {
         drop(state);
         self.free.lock().push(index);
         self.connections.dec();
+        self.wake_if_ending();
+    }
+
+    /// The drain looks again: a connection was closed or parked after it looked.
+    fn wake_if_ending(&self) {
         if self.ending.load(Ordering::SeqCst) {
             self.timer.waker.wake();
         }
@@ -328,7 +333,9 @@ impl Slots {
 impl Lease<'_> {
     /// Parks the connection until its socket is ready; the caller arms it afterwards.
     pub(crate) fn park_armed(self, due: Instant) {
+        let slots = self.slots;
         self.park(Phase::Armed, due);
+        slots.wake_if_ending();
     }
 
     /// Parks the connection for a worker; the caller queues its token afterwards.

@@ -497,14 +497,17 @@ fn ending_waits_for_open_requests_but_not_for_idle_connections() {
 }
 
 #[test]
-fn an_idle_front_ends_within_100_ms() {
-    let served = started();
-    let mut idle = served.client();
-    assert_eq!(idle.get("/hello").status, 200);
-    let report = served.sup.drain(Duration::from_secs(5));
-    assert!(
-        report.took < Duration::from_millis(100),
-        "{:?}",
-        report.took
-    );
+fn an_idle_front_ends_at_once() {
+    // Often: the drain begins while the worker still parks the connection it has just answered.
+    for _ in 0..50 {
+        let served = started();
+        let mut idle = served.client();
+        assert_eq!(idle.get("/hello").status, 200);
+        let report = served.sup.drain(Duration::from_secs(5));
+        assert!(
+            report.took < Duration::from_millis(500),
+            "{:?}",
+            report.took
+        );
+    }
 }

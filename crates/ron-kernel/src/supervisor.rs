@@ -371,6 +371,8 @@ impl Supervisor {
         );
         let group = self.group(spec);
         group.total.fetch_add(1, Ordering::SeqCst);
+        // Counted from here on: who looks right after the start sees all threads.
+        group.live.fetch_add(1, Ordering::SeqCst);
         let ctx = ThreadCtx {
             shutdown: self.stage_token(spec.stage),
             index,
@@ -443,7 +445,6 @@ impl Run {
                 .fold(7, |a: u64, b| a.rotate_left(7) ^ u64::from(b)),
         );
         loop {
-            self.group.live.fetch_add(1, Ordering::SeqCst);
             let started = Instant::now();
             let outcome = catch_unwind(AssertUnwindSafe(|| body(&self.ctx)));
             self.group.live.fetch_sub(1, Ordering::SeqCst);
@@ -467,6 +468,7 @@ impl Run {
             {
                 break;
             }
+            self.group.live.fetch_add(1, Ordering::SeqCst);
         }
         self.running.store(false, Ordering::SeqCst);
     }

@@ -316,7 +316,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "does not hold yet in the shared build; being mended"]
     fn compact_lines_stay_one_line() {
         let event = fields(&[
             ("message", "a\nb\u{1b}[31m".into()),

@@ -282,7 +282,6 @@ mod tests {
     };
 
     #[test]
-    #[ignore = "does not hold yet in the shared build; being mended"]
     fn the_macro_joins_chassis_rows_and_own_rows_without_a_fault() {
         assert_eq!(topology_faults(&SAMPLE), Vec::<String>::new());
         assert_eq!(topology_thread(&SAMPLE, "pass-work-").job, "works");

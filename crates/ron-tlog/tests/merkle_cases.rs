@@ -7,12 +7,19 @@ use ron_tlog::tree::{Hash, verify_consistency, verify_inclusion};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Roots of another length stand for "some root": equal ones stay equal, different ones different.
-fn root(case: &Value, name: &str) -> Hash {
+/// The hash of that name; `None` when it is not 32 bytes, which our types refuse before any check.
+fn hash(case: &Value, name: &str) -> Option<Hash> {
     let text = case[name].as_str().unwrap_or_default();
     let bytes = STANDARD.decode(text).expect("cases are base64");
-    Hash::try_from(bytes.as_slice())
-        .unwrap_or_else(|_| sha256(&[b"another length:", &bytes[..]].concat()))
+    bytes.try_into().ok()
+}
+
+/// The root of that name. Roots of another length stand for "some root": equal ones stay equal, different ones different.
+fn some_root(case: &Value, name: &str) -> Hash {
+    hash(case, name).unwrap_or_else(|| {
+        let text = case[name].as_str().unwrap_or_default();
+        sha256(format!("root of another length: {text}").as_bytes())
+    })
 }
 
 fn number(case: &Value, name: &str) -> u64 {
@@ -66,32 +73,21 @@ fn check(kind: &str, accepts: impl Fn(&Value, &[Hash]) -> bool) {
 }
 
 #[test]
-#[ignore = "one hostile case with an empty root is judged wrong; being mended"]
 fn inclusion_cases() {
     check("inclusion", |case, proof| {
-        let (leaf, root) = (root(case, "leafHash"), root(case, "root"));
-        verify_inclusion(
-            &leaf,
-            number(case, "leafIdx"),
-            number(case, "treeSize"),
-            proof,
-            &root,
-        )
-        .is_ok()
+        let (Some(leaf), Some(root)) = (hash(case, "leafHash"), hash(case, "root")) else {
+            return false;
+        };
+        let (index, size) = (number(case, "leafIdx"), number(case, "treeSize"));
+        verify_inclusion(&leaf, index, size, proof, &root).is_ok()
     });
 }
 
 #[test]
 fn consistency_cases() {
     check("consistency", |case, proof| {
-        let (old, new) = (root(case, "root1"), root(case, "root2"));
-        verify_consistency(
-            number(case, "size1"),
-            number(case, "size2"),
-            proof,
-            &old,
-            &new,
-        )
-        .is_ok()
+        let (old, new) = (some_root(case, "root1"), some_root(case, "root2"));
+        let (from, to) = (number(case, "size1"), number(case, "size2"));
+        verify_consistency(from, to, proof, &old, &new).is_ok()
     });
 }

@@ -268,7 +268,6 @@ fn sizes_types_and_rights_are_checked() {
         assert_eq!(got, (status, want.to_owned()), "{path}");
     };
     let (admin, sign) = (served.token.as_str(), "/v1/kms/sign");
-    let good = json!({"key": key, "message": "aGk"}).to_string();
     let long = |bytes: usize| {
         json!({"key": key, "message": URL_SAFE_NO_PAD.encode(vec![0; bytes])}).to_string()
     };
@@ -308,10 +307,22 @@ fn sizes_types_and_rights_are_checked() {
         403,
         "forbidden",
     );
+    served.drain();
+}
+
+#[test]
+fn reading_is_checked_too() {
+    let served = Served::start();
+    let key = served
+        .create("issuer", PayloadPolicy::Any, 1)
+        .key
+        .to_string();
+    let (admin, sign) = (served.token.as_str(), "/v1/kms/sign");
+    let good = json!({"key": key, "message": "aGk"}).to_string();
     let url = format!("{}{sign}", served.running.api_url());
     let mut call = Call::post_json(
         &url,
-        good.clone().into_bytes(),
+        good.into_bytes(),
         Deadline::within(Duration::from_secs(5)),
     );
     call.content_type = Some("text/plain");

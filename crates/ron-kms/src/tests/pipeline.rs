@@ -1,7 +1,5 @@
 //! From a request to its durable answer: signing, rotation, replay, limits, overload.
 
-use ron_http::Response;
-use ron_kernel::ReplyWaiter;
 use ron_proto::kms::{
     CreateKey, Digest, DigestAlg, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, RotateAnswer,
     RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest,
@@ -447,17 +445,31 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
 #[test]
 fn a_full_queue_answers_429_at_once() {
     let mut settings = memory_settings();
-    (settings.signers, settings.sign_queue) = (0, 8);
+    (settings.signers, settings.sign_queue) = (1, 8);
+    settings.reserve_wait = std::time::Duration::from_secs(3);
     let rig = Rig::start(settings, None).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
+    // Without room in the log the only signer waits with the first request in its hands.
+    let kms = &rig.engine.kms;
+    let held: Vec<_> = std::iter::from_fn(|| kms.credits.try_acquire()).collect();
     let send = || rig.send_sign(&rig.caller, SignRequest::message(doc.key.clone(), *b"x"));
-    let waiting: Vec<ReplyWaiter<Response>> = (0..8).map(|_| send()).collect();
+    let mut waiting = vec![send()];
+    let (_keep, never) = ron_kernel::Shutdown::pair();
+    while !kms.sign_tx.is_empty() {
+        never.wait(ron_kernel::Deadline::within(
+            std::time::Duration::from_millis(1),
+        ));
+    }
+    waiting.extend((0..8).map(|_| send()));
     for _ in 0..20 {
         let got = Rig::wait(send());
         assert_eq!((got.status, got.code().as_str()), (429, "busy"));
     }
-    assert_eq!(waiting.len(), 8, "those in the queue still wait");
-    rig.sup.drain(std::time::Duration::from_secs(5));
+    drop(held);
+    for waiter in waiting {
+        assert_eq!(Rig::wait(waiter).status, 200, "those that had room wait");
+    }
+    rig.stop();
 }
 
 #[test]

@@ -105,10 +105,12 @@ impl Done {
                     index,
                 };
                 timing.count("sign", answer.key.alg.as_str(), OK);
-                responder.send(Response::json(200, &*answer));
+                let response = Response::json(200, &*answer);
+                // Before the answer leaves: a repetition may follow it at once.
                 if let Some(ticket) = ticket {
                     ticket.settle(&Arc::new(*answer));
                 }
+                responder.send(response);
             }
             Self::Batch {
                 responder,

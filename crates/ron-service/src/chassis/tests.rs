@@ -131,7 +131,6 @@ fn post(client: &HttpClient, url: &str, token: &str) -> Reply {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn the_health_port_tells_everything_and_the_api_port_only_what_is_public() {
     let running = started(&[]);
     let (client, api, ops) = (client(), running.api_url(), running.health_url());
@@ -189,7 +188,6 @@ fn the_health_port_tells_everything_and_the_api_port_only_what_is_public() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn live_threads_are_those_of_the_table() {
     let running = started(&[("http.workers", "3")]);
     let doc: TopologyDoc = get(

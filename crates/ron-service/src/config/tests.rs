@@ -132,7 +132,6 @@ fn flags_win_over_environment_over_file_over_defaults() {
 }
 
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn every_problem_is_reported_with_its_line_and_what_to_do() {
     let text = "bind_adr = \"127.0.0.1:1\"\n\
                 read_timeout = 5\n\
@@ -331,7 +330,6 @@ fn golden_example_help_markdown_and_effective() {
 
 /// The example with its key lines uncommented, and the effective text, are files that load to the same values.
 #[test]
-#[ignore = "does not hold yet in the shared build; being mended"]
 fn what_is_printed_loads_again() {
     let defaults = Config::from_pairs(&TABLE, &[]).unwrap();
     let example = render_example(&TABLE);
