@@ -111,12 +111,17 @@ fn a_second_fleet_on_the_same_directory_is_refused_clearly() {
 fn one_changed_byte_in_a_policy_is_refused_by_name() {
     let mut fleet = Fleet::start();
     assert_eq!(fleet.stop(), Some(0));
-    for (file, at) in [("issuer.json", 5), ("wallet.json.sig", 30)] {
+    // In a policy, and in each member of a signature: algorithm, key, value, the newline.
+    for (file, at) in [
+        ("issuer.json", 5),
+        ("issuer.json.sig", 9),
+        ("wallet.json.sig", 40),
+        ("wallet.json.sig", usize::MAX),
+    ] {
         let path = fleet.dir().join("policy").join(file);
         let good = std::fs::read(&path).unwrap();
         let mut bad = good.clone();
-        let signature = file.strip_suffix(".sig").is_some();
-        let at = if signature { bad.len() - at } else { at };
+        let at = at.min(bad.len() - 1);
         bad[at] ^= 1;
         std::fs::write(&path, &bad).unwrap();
         let out = ron_on(fleet.dir(), &["up", "--base-port", "0"]);
@@ -125,6 +130,16 @@ fn one_changed_byte_in_a_policy_is_refused_by_name() {
         assert!(said.contains(file.trim_end_matches(".sig")), "{said}");
         std::fs::write(&path, &good).unwrap();
     }
+    // The rewarder has a library of policies: the others still run, the changed one does not.
+    let path = fleet.dir().join("policy/reward.json.sig");
+    let mut bad = std::fs::read(&path).unwrap();
+    bad[40] ^= 1;
+    std::fs::write(&path, &bad).unwrap();
+    let fleet = Fleet::start_in(fleet.keep_dir());
+    let out = fleet.ron(&["demo"]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success());
+    assert!(said.contains("reward.json"), "{said}");
 }
 
 #[test]

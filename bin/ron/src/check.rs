@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
-use svc_rewarder::inputs::keys::{KeyRing, PinnedKey};
 use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
 
 use crate::layout::Layout;

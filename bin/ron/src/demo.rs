@@ -17,7 +17,7 @@ use ron_proto::{Account, Amount, Asset, ContentId, EpochId, IdemKey, strict};
 use serde::Serialize;
 
 use crate::layout::Layout;
-use crate::{check, token, verifiers};
+use crate::{check, fleet, token, verifiers};
 
 /// The example epochs (see examples/rocketpool/README.md).
 const EPOCHS: [(&str, &[u8]); 5] = [
@@ -106,7 +106,7 @@ struct Demo {
 impl Demo {
     fn connect(layout: &Layout) -> Result<Self, String> {
         let http = Arc::new(HttpClient::new(ClientConfig::default()));
-        let endpoints = layout.read_endpoints()?;
+        let endpoints = fleet::known_endpoints(layout)?;
         let token = |audience: &'static str| {
             let ask = TokenAsk {
                 audience,

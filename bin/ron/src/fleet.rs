@@ -2,6 +2,7 @@
 //! were a process of its own. A service is handed URLs and credentials, nothing else.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use ron_crypto::OsRandom;
 use ron_http::DenyAll;
 use ron_kernel::{Deadline, Registry, SystemClock};
 use ron_service::chassis::metrics_prefix;
-use ron_service::{Config, Parts, Running, Table};
+use ron_service::{Config, Parts, Running, Table, logging};
 
-use crate::layout::{Endpoint, Endpoints, Layout, SERVICES};
+use crate::layout::{Endpoint, Endpoints, Layout, SERVICES, read_json};
 
 /// Longest wait for a service to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -49,6 +50,28 @@ fn service(name: &str) -> Service {
             start: svc_admin::start,
         },
     }
+}
+
+/// Addresses of the fleet on a data directory: of the `ron up` that runs there, else those in the
+/// configuration files, where separate processes are.
+pub fn known_endpoints(layout: &Layout) -> Result<Endpoints, String> {
+    let up = layout.endpoints();
+    if up.exists() {
+        let endpoints: Endpoints = read_json(&up)?;
+        if Path::new("/proc").join(endpoints.pid.to_string()).exists() {
+            return Ok(endpoints);
+        }
+    }
+    let configured = |name: &&str| -> Result<Endpoint, String> {
+        let config = load(layout, name, None, &[])?;
+        Ok(Endpoint {
+            service: (*name).to_owned(),
+            api: format!("http://{}", config.addr("bind_addr")),
+            health: format!("http://{}", config.addr("health_addr")),
+        })
+    };
+    let services = SERVICES.iter().map(configured).collect::<Result<_, _>>()?;
+    Ok(Endpoints { pid: 0, services })
 }
 
 /// The two listeners of a service.
@@ -144,7 +167,7 @@ impl Fleet {
     }
 }
 
-/// A KMS that runs while a data directory is made.
+/// A service that runs while a data directory is made.
 pub struct Temporary {
     running: Running,
     /// Its API.
@@ -153,13 +176,13 @@ pub struct Temporary {
 
 impl Temporary {
     /// Starts it on free ports.
-    pub fn kms(layout: &Layout) -> Result<Self, String> {
-        let ports = bind("ron-kms", 0, 0)?;
-        let running = start_one(layout, "ron-kms", ports, None).map_err(|e| e.why)?;
+    pub fn start(layout: &Layout, name: &'static str) -> Result<Self, String> {
+        let ports = bind(name, 0, 0)?;
+        let running = start_one(layout, name, ports, None).map_err(|e| e.why)?;
         running
             .wait_ready(Deadline::within(READY_WITHIN))
             .map_err(|state| {
-                format!("ron-kms is not ready: missing {}", state.missing.join(", "))
+                format!("{name} is not ready: missing {}", state.missing.join(", "))
             })?;
         Ok(Self {
             url: running.api_url(),
@@ -174,7 +197,8 @@ impl Temporary {
             Ok(())
         } else {
             Err(format!(
-                "ron-kms did not stop: {}",
+                "{} did not stop: {}",
+                self.running.service(),
                 report.stragglers.join(", ")
             ))
         }
@@ -227,27 +251,12 @@ fn start_one(
     ports: Ports,
     endpoints: Option<&Endpoints>,
 ) -> Result<Running, Failed> {
-    let path = layout.config(name);
-    let mut text = std::fs::read_to_string(&path)
-        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    let service = service(name);
+    let _lines = logging::speak_for(name);
     let mut flags = places(layout, name);
     if let Some(endpoints) = endpoints {
         flags.extend(peers(name, endpoints)?);
-        if name == "svc-admin" {
-            text = real_nodes(&text, endpoints);
-        }
     }
-    let env = |key: &str| std::env::var(key).ok();
-    let config = Config::load(service.table, Some((path.as_path(), &text)), &env, &flags).map_err(
-        |problems| {
-            problems
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("\n")
-        },
-    )?;
+    let config = load(layout, name, endpoints, &flags)?;
     let parts = Parts {
         clock: SystemClock::shared(),
         random: Arc::new(OsRandom),
@@ -257,9 +266,36 @@ fn start_one(
         authorizer: Arc::new(DenyAll),
         instance: name.to_owned(),
     };
-    (service.start)(config, parts).map_err(|e| Failed {
+    (service(name).start)(config, parts).map_err(|e| Failed {
         why: format!("{name}: {e}"),
         code: e.exit_code(),
+    })
+}
+
+/// The configuration of a service: its file, the environment, then `flags`.
+fn load(
+    layout: &Layout,
+    name: &str,
+    endpoints: Option<&Endpoints>,
+    flags: &[(String, String)],
+) -> Result<Config, String> {
+    let path = layout.config(name);
+    let mut text = std::fs::read_to_string(&path).map_err(|e| {
+        format!(
+            "cannot read {}: {e}; make the data directory with `ron init` or `ron up`",
+            path.display()
+        )
+    })?;
+    if let Some(endpoints) = endpoints
+        && name == "svc-admin"
+    {
+        text = real_nodes(&text, endpoints);
+    }
+    let env = |key: &str| std::env::var(key).ok();
+    let file = Some((path.as_path(), text.as_str()));
+    Config::load(service(name).table, file, &env, flags).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        lines.join("\n")
     })
 }
 

@@ -1,8 +1,9 @@
 //! `ron init`: makes a data directory that `ron up` and the separate binaries can run from.
 //!
 //! Idempotent: what is there is kept, what is missing is made, and the last step renames
-//! `bootstrap.json` into place. The KMS runs during it, on a free port of the loopback address,
-//! to make the keys and sign the policies; it is asked over HTTP like by anybody else.
+//! `bootstrap.json` into place. The KMS and the ledger run during it, on free ports of the loopback
+//! address: the one makes the keys and signs the policies, the other makes the key of its log. They
+//! are asked over HTTP like by anybody else.
 
 mod policies;
 mod templates;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ron_auth::service_token;
-use ron_client::{Credential, KmsClient};
+use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_crypto::{password, rand};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
@@ -27,7 +28,7 @@ use crate::layout::{
     BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, make_dir, read_json, write_atomic,
     write_json,
 };
-use crate::policy;
+use crate::{policy, verifiers};
 
 /// Calls of one service to another: caller, callee, scopes, KMS key prefixes.
 pub const CALLS: [(&str, &str, &str, &str); 5] = [
@@ -95,18 +96,19 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
     make_dirs(layout)?;
     let hashes = tokens(layout)?;
     let secret_hash = operator_client(layout)?;
-    write_if_absent(
-        layout,
-        "ron-kms",
-        &templates::kms(layout, base_port, &hashes),
-    )?;
+    for service in ["ron-kms", "ron-ledger"] {
+        let text = templates::log_keeper(layout, service, base_port, &hashes);
+        write_if_absent(layout, service, &text)?;
+    }
     let issuer = format!("http://127.0.0.1:{}", base_port + 10);
-    let kms = fleet::Temporary::kms(layout)?;
-    let made = keys_and_policies(layout, &kms.url, &issuer);
-    let stopped = kms.stop();
-    let bootstrap = made?;
-    stopped?;
-    for service in &SERVICES[1..] {
+    let ledger_vkey = during(layout, "ron-ledger", ledger_vkey)?;
+    let bootstrap = during(layout, "ron-kms", |url| {
+        keys_and_policies(layout, url, &issuer, ledger_vkey)
+    })?;
+    for service in SERVICES
+        .iter()
+        .filter(|s| !["ron-kms", "ron-ledger"].contains(s))
+    {
         let text = templates::service(
             layout,
             service,
@@ -117,8 +119,31 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
         );
         write_if_absent(layout, service, &text)?;
     }
+    verifiers::keep(layout, &bootstrap)?;
     write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
     Ok(true)
+}
+
+/// Asks a service something while it runs for that.
+fn during<T>(
+    layout: &Layout,
+    name: &'static str,
+    ask: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let service = fleet::Temporary::start(layout, name)?;
+    let answer = ask(&service.url);
+    let stopped = service.stop();
+    let answer = answer?;
+    stopped?;
+    Ok(answer)
+}
+
+fn ledger_vkey(url: &str) -> Result<String, String> {
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let vkey = LedgerClient::new(url, Credential::none(), http)
+        .log_vkey(Deadline::within(WAIT))
+        .map_err(|e| format!("ron-ledger: {e}"))?;
+    Ok(vkey.trim().to_owned())
 }
 
 /// Format of `bootstrap.json`.
@@ -188,7 +213,12 @@ fn write_if_absent(layout: &Layout, service: &str, text: &str) -> Result<(), Str
     write_atomic(&path, text.as_bytes(), 0o600)
 }
 
-fn keys_and_policies(layout: &Layout, kms_url: &str, issuer: &str) -> Result<Bootstrap, String> {
+fn keys_and_policies(
+    layout: &Layout,
+    kms_url: &str,
+    issuer: &str,
+    ledger_vkey: String,
+) -> Result<Bootstrap, String> {
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
     let kms = KmsClient::new(
         kms_url,
@@ -228,6 +258,7 @@ fn keys_and_policies(layout: &Layout, kms_url: &str, issuer: &str) -> Result<Boo
         manifest_public_key: public(&manifest_key)?,
         note_key: note_key.key.to_string(),
         audit_vkey: audit_vkey.trim().to_owned(),
+        ledger_vkey,
     })
 }
 
@@ -262,9 +293,10 @@ fn key(
         .map_err(fail)
 }
 
+/// The pin of a key's head: its name as signatures give it, and its public key.
 fn public(doc: &KeyDoc) -> Result<String, String> {
     let head = doc
         .head_version()
         .ok_or("ron-kms shows a key without its head")?;
-    Ok(head.public_key.to_string())
+    Ok(format!("{}#v{}={}", doc.key, doc.head, head.public_key))
 }

@@ -69,6 +69,8 @@ pub struct Bootstrap {
     pub note_key: String,
     /// Verifier key line of the KMS audit log.
     pub audit_vkey: String,
+    /// Verifier key line of the ledger's log.
+    pub ledger_vkey: String,
 }
 
 /// `clients/<name>.json`: an OAuth client's credentials.
@@ -140,16 +142,6 @@ impl Layout {
     pub fn read_bootstrap(&self) -> Result<Bootstrap, String> {
         read_json(&self.bootstrap())
             .map_err(|e| format!("{e}; run `ron init --data-dir {}`", self.root.display()))
-    }
-
-    /// Addresses of the fleet that runs (or ran last) on this directory.
-    pub fn read_endpoints(&self) -> Result<Endpoints, String> {
-        read_json(&self.endpoints()).map_err(|e| {
-            format!(
-                "{e}; is `ron up --data-dir {}` running?",
-                self.root.display()
-            )
-        })
     }
 }
 

@@ -11,9 +11,11 @@ use ron_kernel::Deadline;
 use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::policy::{PolicySig, policy_digest};
 use ron_proto::{Kid, b64, jcs, strict};
+use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
 
-use crate::layout::{Layout, write_atomic, write_json};
+use crate::fleet;
+use crate::layout::{Layout, write_atomic};
 
 /// Sign and verify policies.
 #[derive(Args)]
@@ -41,7 +43,7 @@ struct FileArgs {
     /// What the policy is for.
     #[arg(long, value_parser = ["issuer", "wallet", "reward"])]
     kind: String,
-    /// Public key to verify with (base64url); the one in bootstrap.json when absent.
+    /// Public key to verify with (base64url, or NAME=base64url); the one in bootstrap.json when absent.
     #[arg(long)]
     key: Option<String>,
     /// The policy.
@@ -66,7 +68,7 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     let credential = Credential::from_file(&layout.operator_token())?;
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
     let kms = KmsClient::new(
-        &layout.read_endpoints()?.of("ron-kms")?.api,
+        &fleet::known_endpoints(&layout)?.of("ron-kms")?.api,
         credential,
         http,
     );
@@ -113,7 +115,11 @@ pub fn write_signed(path: &Path, bytes: &[u8], sig: &PolicySig) -> Result<(), St
     write_atomic(path, bytes, 0o600)?;
     let mut name = path.as_os_str().to_owned();
     name.push(".sig");
-    write_json(Path::new(&name), sig, 0o600)
+    write_atomic(
+        Path::new(&name),
+        &signed_policy::signature_bytes(sig)?,
+        0o600,
+    )
 }
 
 fn verify_file(args: &FileArgs) -> Result<(), String> {
@@ -125,17 +131,17 @@ fn verify_file(args: &FileArgs) -> Result<(), String> {
                 .policy_public_key
         }
     };
-    let pinned =
-        signed_policy::pinned_key(&pinned).map_err(|e| format!("the public key is {e}"))?;
+    let pinned: PinnedKey = pinned.parse().map_err(|e| format!("the pinned key: {e}"))?;
     let read = |path: &Path| {
         std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
     };
     let bytes = read(&args.file)?;
     let mut sig_name = args.file.as_os_str().to_owned();
     sig_name.push(".sig");
-    let sig: PolicySig =
-        strict::from_slice(&read(Path::new(&sig_name))?).map_err(|e| e.to_string())?;
-    let checked = signed_policy::check::<serde_json::Value>(&args.kind, &bytes, &sig, &pinned)
+    let sig = signed_policy::parse_signature(&read(Path::new(&sig_name))?)
+        .map_err(|e| format!("{}: {e}", Path::new(&sig_name).display()))?;
+    let ring = KeyRing::new(vec![pinned]);
+    let checked = signed_policy::check::<serde_json::Value>(&args.kind, &bytes, &sig, &ring)
         .map_err(|why| format!("policy {} {why}", args.file.display()))?;
     println!(
         "verified {} {}, signed by {}",

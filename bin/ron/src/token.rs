@@ -12,6 +12,7 @@ use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
 use ron_service::config::parse_duration;
 
+use crate::fleet;
 use crate::layout::{ClientFile, Layout, read_json};
 
 /// Longest wait for the issuer.
@@ -109,7 +110,10 @@ pub fn run(args: TokenArgs) -> Result<(), String> {
 
 fn issuer(place: &Place, credential: Credential) -> Result<(Layout, PassportClient), String> {
     let layout = Layout::new(place.data_dir.as_deref())?;
-    let url = layout.read_endpoints()?.of("svc-passport")?.api.clone();
+    let url = fleet::known_endpoints(&layout)?
+        .of("svc-passport")?
+        .api
+        .clone();
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
     Ok((layout, PassportClient::new(&url, credential, http)))
 }
@@ -121,7 +125,10 @@ pub fn fetch(
     client: &str,
     ask: &TokenAsk<'_>,
 ) -> Result<String, String> {
-    let url = layout.read_endpoints()?.of("svc-passport")?.api.clone();
+    let url = fleet::known_endpoints(layout)?
+        .of("svc-passport")?
+        .api
+        .clone();
     let passport = PassportClient::new(&url, Credential::none(), http.clone());
     let file: ClientFile = read_json(&layout.client(client))?;
     passport

@@ -46,7 +46,10 @@ pub fn run(args: &UpArgs) -> Result<u8, Failed> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let made = init::ensure(&layout, args.base_port)?;
     let fleet = Fleet::start(&layout, args.base_port)?;
-    if let Err(why) = fleet.wait_ready() {
+    let sound = fleet
+        .wait_ready()
+        .and_then(|()| verifiers::confirm(&layout, &fleet.endpoints));
+    if let Err(why) = sound {
         fleet.drain();
         return Err(Failed {
             why,
@@ -54,10 +57,10 @@ pub fn run(args: &UpArgs) -> Result<u8, Failed> {
         });
     }
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
-    verifiers::keep(&layout, &fleet.endpoints)?;
     announce(&layout, &fleet, made);
     let fatal = serve(&fleet, &signals);
     let code = fleet.drain();
+    let _ = std::fs::remove_file(layout.endpoints()); // a stale one is known by its pid
     match fatal {
         Some(why) => Err(Failed {
             why,

@@ -1,16 +1,16 @@
-//! `verifiers.json`: the public keys an auditor needs, kept at the first start. Copy it away: a
+//! `verifiers.json`: the public keys an auditor needs, kept when the data directory is made. Copy it away: a
 //! check is worth as much as the place its keys come from.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_client::{Credential, LedgerClient};
+use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Endpoints, Layout, read_json, write_json};
+use crate::layout::{Bootstrap, Endpoints, Layout, read_json, write_json};
 
 /// Public keys of everything that is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,29 +35,41 @@ pub fn read(layout: &Layout) -> Result<Verifiers, String> {
     read_json(&path(layout))
 }
 
-/// Writes it once; a running fleet with other keys than the kept ones is an alarm.
-pub fn keep(layout: &Layout, endpoints: &Endpoints) -> Result<(), String> {
-    let bootstrap = layout.read_bootstrap()?;
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
-    let ledger = LedgerClient::new(&endpoints.of("ron-ledger")?.api, Credential::none(), http);
-    let vkey = ledger
-        .log_vkey(Deadline::within(Duration::from_secs(5)))
-        .map_err(|e| format!("ron-ledger: {e}"))?;
-    let now = Verifiers {
-        audit_vkey: bootstrap.audit_vkey,
-        ledger_vkey: vkey.trim().to_owned(),
-        policy_public_key: bootstrap.policy_public_key,
-        manifest_public_key: bootstrap.manifest_public_key,
-    };
-    if !path(layout).exists() {
-        return write_json(&path(layout), &now, 0o644);
+/// Writes it when it is not there.
+pub fn keep(layout: &Layout, bootstrap: &Bootstrap) -> Result<(), String> {
+    if path(layout).exists() {
+        return Ok(());
     }
-    if read(layout)? == now {
+    let kept = Verifiers {
+        audit_vkey: bootstrap.audit_vkey.clone(),
+        ledger_vkey: bootstrap.ledger_vkey.clone(),
+        policy_public_key: bootstrap.policy_public_key.clone(),
+        manifest_public_key: bootstrap.manifest_public_key.clone(),
+    };
+    write_json(&path(layout), &kept, 0o644)
+}
+
+/// A running fleet whose logs have other keys than the kept ones is an alarm.
+pub fn confirm(layout: &Layout, endpoints: &Endpoints) -> Result<(), String> {
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let within = Deadline::within(Duration::from_secs(5));
+    let ledger = LedgerClient::new(
+        &endpoints.of("ron-ledger")?.api,
+        Credential::none(),
+        http.clone(),
+    )
+    .log_vkey(within)
+    .map_err(|e| format!("ron-ledger: {e}"))?;
+    let audit = KmsClient::new(&endpoints.of("ron-kms")?.api, Credential::none(), http)
+        .audit_vkey(within)
+        .map_err(|e| format!("ron-kms: {e}"))?;
+    let kept = read(layout)?;
+    if (ledger.trim(), audit.trim()) == (kept.ledger_vkey.trim(), kept.audit_vkey.trim()) {
         Ok(())
     } else {
         Err(format!(
-            "the keys in {} are not those of the services: data was replaced or mixed; \
-             restore the right data, or remove the file if the change is yours",
+            "the log keys in {} are not those of the services: data was replaced or mixed; \
+             restore the right data",
             path(layout).display()
         ))
     }

@@ -173,8 +173,13 @@ impl Refresher {
                 }
             }
             Err(why) => {
-                if failed.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::warn!(event = "auth_refresh_failed", what, reason = %why);
+                // One failure is what every start of two services at once looks like.
+                match failed.fetch_add(1, Ordering::Relaxed) + 1 {
+                    1 => tracing::info!(event = "auth_refresh_failed", what, reason = %why),
+                    FAILURES_TOLD => {
+                        tracing::warn!(event = "auth_refresh_failed", what, reason = %why);
+                    }
+                    _ => {}
                 }
             }
         }

@@ -19,6 +19,7 @@ mod error;
 pub mod log_host;
 pub mod logging;
 mod main_with;
+pub mod pinned;
 pub mod ready;
 pub mod signed_policy;
 pub mod store;

@@ -7,6 +7,7 @@ use crate::config::Config;
 use ron_kernel::{Clock, SystemClock};
 use ron_proto::Timestamp;
 use serde_json::{Map, Value};
+use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::sync::Arc;
@@ -48,8 +49,32 @@ const PREFIXES: [(&str, &str); 6] = [
 /// Longest value of one field, in bytes; the rest is cut.
 const VALUE_BYTES_MAX: usize = 2048;
 
+thread_local! {
+    static SPEAKS_FOR: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// While this lives, lines of the current thread are those of `service`: for the thread that starts
+/// several services one after the other.
+#[derive(Debug)]
+pub struct SpeaksFor(());
+
+/// See [`SpeaksFor`].
+pub fn speak_for(service: &'static str) -> SpeaksFor {
+    SPEAKS_FOR.set(Some(service));
+    SpeaksFor(())
+}
+
+impl Drop for SpeaksFor {
+    fn drop(&mut self) {
+        SPEAKS_FOR.set(None);
+    }
+}
+
 /// The service that the current thread belongs to.
 pub fn service_of_thread() -> Option<&'static str> {
+    if let Some(service) = SPEAKS_FOR.get() {
+        return Some(service);
+    }
     let thread = current_thread_name()?;
     PREFIXES
         .iter()

@@ -13,6 +13,9 @@ pub const READY_LOCK: LockSpec = LockSpec {
 };
 static READY_LOCK_SPEC: LockSpec = READY_LOCK;
 
+/// The cause that stands until a service has started. What else is wrong meanwhile is news, not an alarm.
+pub(crate) const STARTING: &str = "starting";
+
 /// Seconds after which asking again makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
 
@@ -20,6 +23,25 @@ const RETRY_AFTER_S: u32 = 2;
 struct Causes {
     degraded: BTreeMap<&'static str, String>,
     missing: BTreeMap<&'static str, String>,
+}
+
+/// What a new cause is logged as.
+enum Told {
+    Known,
+    AtStart,
+    Alarm,
+}
+
+impl Causes {
+    fn told(&self, known: bool) -> Told {
+        if known {
+            Told::Known
+        } else if self.missing.contains_key(STARTING) {
+            Told::AtStart
+        } else {
+            Told::Alarm
+        }
+    }
 }
 
 /// Shared by all rooms of a service; clones are the same board. Causes are words from a closed set, such as `kms` or
@@ -52,15 +74,16 @@ impl ReadyBoard {
     /// Weakens the service; it stays ready.
     pub fn degrade(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        let new = self
-            .causes
-            .lock()
-            .degraded
-            .insert(cause, why.clone())
-            .is_none();
+        let told = {
+            let mut causes = self.causes.lock();
+            let known = causes.degraded.insert(cause, why.clone()).is_some();
+            causes.told(known)
+        };
         self.gauge.with_label_values(&[cause]).set(1);
-        if new {
-            tracing::warn!(event = "degraded", cause, why);
+        match told {
+            Told::Known => {}
+            Told::AtStart => tracing::info!(event = "degraded", cause, why),
+            Told::Alarm => tracing::warn!(event = "degraded", cause, why),
         }
     }
 
@@ -76,15 +99,16 @@ impl ReadyBoard {
     /// Stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
     pub fn missing(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        let new = self
-            .causes
-            .lock()
-            .missing
-            .insert(cause, why.clone())
-            .is_none();
+        let told = {
+            let mut causes = self.causes.lock();
+            let known = causes.missing.insert(cause, why.clone()).is_some();
+            causes.told(known)
+        };
         self.gauge.with_label_values(&[cause]).set(1);
-        if new {
-            tracing::warn!(event = "not_ready", cause, why);
+        match told {
+            Told::Known => {}
+            Told::AtStart => tracing::info!(event = "not_ready", cause, why),
+            Told::Alarm => tracing::warn!(event = "not_ready", cause, why),
         }
     }
 

@@ -5,10 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use ron_crypto::sign::verify_ed25519_strict;
 use ron_proto::policy::{PolicySig, policy_message};
-use ron_proto::{ContentId, b64, jcs, strict};
+use ron_proto::{ContentId, jcs, strict};
 use serde::de::DeserializeOwned;
+
+use crate::pinned::KeyRing;
 
 /// Longest policy file, in bytes.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
@@ -36,11 +37,22 @@ pub struct PolicyError {
     pub why: String,
 }
 
-/// Parses a pinned Ed25519 public key from base64url.
-pub fn pinned_key(text: &str) -> Result<[u8; 32], String> {
-    let raw = b64::from_url(text).map_err(|_| "not base64url without padding".to_owned())?;
-    raw.try_into()
-        .map_err(|_| "an Ed25519 public key has 32 bytes".to_owned())
+/// Parses the bytes of a `.sig` file. They must be canonical JSON and a newline, so that no byte of
+/// the file can change unnoticed.
+pub fn parse_signature(bytes: &[u8]) -> Result<PolicySig, String> {
+    let tree: serde_json::Value = strict::from_slice(bytes).map_err(|e| e.to_string())?;
+    if bytes.strip_suffix(b"\n") != Some(&jcs::canonicalize(&tree)[..]) {
+        return Err("not canonical JSON with a newline at its end".to_owned());
+    }
+    strict::from_slice(bytes).map_err(|e| e.to_string())
+}
+
+/// The bytes of a `.sig` file.
+pub fn signature_bytes(sig: &PolicySig) -> Result<Vec<u8>, String> {
+    let tree = serde_json::to_value(sig).map_err(|e| e.to_string())?;
+    let mut bytes = jcs::canonicalize(&tree);
+    bytes.push(b'\n');
+    Ok(bytes)
 }
 
 /// Where a policy of this kind and its signature lie.
@@ -51,11 +63,11 @@ pub fn policy_paths(dir: &Path, kind: &str) -> (PathBuf, PathBuf) {
     )
 }
 
-/// Reads and checks `<kind>.json` and its signature in `dir` against the pinned public key.
+/// Reads and checks `<kind>.json` and its signature in `dir` against the pinned keys.
 pub fn load<T: DeserializeOwned>(
     dir: &Path,
     kind: &str,
-    pinned: &[u8; 32],
+    pinned: &KeyRing,
 ) -> Result<SignedPolicy<T>, PolicyError> {
     let (json, sig) = policy_paths(dir, kind);
     let bytes = read(&json)?;
@@ -66,31 +78,22 @@ pub fn load<T: DeserializeOwned>(
             return Err(refuse(&json, why));
         }
     };
-    let sig: PolicySig = strict::from_slice(&sig_bytes)
+    let sig = parse_signature(&sig_bytes)
         .map_err(|e| refuse(&sig, format!("is not a signature document: {e}")))?;
     check(kind, &bytes, &sig, pinned).map_err(|why| refuse(&json, why))
 }
 
-/// Checks policy bytes and their signature against the pinned public key.
+/// Checks policy bytes and their signature against the pinned keys.
 pub fn check<T: DeserializeOwned>(
     kind: &str,
     bytes: &[u8],
     sig: &PolicySig,
-    pinned: &[u8; 32],
+    pinned: &KeyRing,
 ) -> Result<SignedPolicy<T>, String> {
-    if sig.alg != "ed25519" {
-        return Err("is signed with an algorithm other than ed25519".to_owned());
-    }
-    let value: [u8; 64] = b64::from_url(&sig.value)
-        .ok()
-        .and_then(|raw| raw.try_into().ok())
-        .ok_or("has a signature that is not 64 bytes of base64url")?;
-    if !verify_ed25519_strict(pinned, &policy_message(kind, bytes), &value) {
-        return Err(
-            "does not match its signature under the pinned key: it was altered, or signed by another key"
-                .to_owned(),
-        );
-    }
+    let message = policy_message(kind, bytes);
+    pinned
+        .verify(&sig.alg, &sig.key, &sig.value, &message)
+        .map_err(|e| format!("was altered, or signed by a key that is not pinned: {e}"))?;
     let tree: serde_json::Value = strict::from_slice(bytes).map_err(|e| e.to_string())?;
     if jcs::canonicalize(&tree) != bytes {
         return Err("is not in canonical JSON (RFC 8785)".to_owned());
@@ -122,8 +125,10 @@ fn refuse(path: &Path, why: String) -> PolicyError {
 #[cfg(test)]
 mod tests {
     use ron_crypto::sign::Ed25519Key;
+    use ron_proto::b64;
 
     use super::*;
+    use crate::pinned::PinnedKey;
 
     fn signed(key: &Ed25519Key, kind: &str, bytes: &[u8]) -> PolicySig {
         PolicySig {
@@ -133,10 +138,14 @@ mod tests {
         }
     }
 
+    fn ring(key: &Ed25519Key) -> KeyRing {
+        KeyRing::new(vec![PinnedKey::new(Some("test".into()), key.public())])
+    }
+
     #[test]
     fn only_the_exact_signed_bytes_of_the_right_kind_are_believed() {
         let key = Ed25519Key::from_seed(&[7; 32]);
-        let pinned = key.public();
+        let pinned = ring(&key);
         let bytes = br#"{"rules":[],"version":1}"#;
         let sig = signed(&key, "wallet", bytes);
         let ok = |kind: &str, bytes: &[u8], sig: &PolicySig| {
@@ -159,10 +168,33 @@ mod tests {
     }
 
     #[test]
+    fn no_bit_of_either_file_can_change() {
+        let key = Ed25519Key::from_seed(&[7; 32]);
+        let policy = br#"{"rules":[],"version":1}"#;
+        let sig = signature_bytes(&signed(&key, "wallet", policy)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (json_path, sig_path) = policy_paths(dir.path(), "wallet");
+        let accepts = |json: &[u8], sig: &[u8]| {
+            std::fs::write(&json_path, json).unwrap();
+            std::fs::write(&sig_path, sig).unwrap();
+            load::<serde_json::Value>(dir.path(), "wallet", &ring(&key)).is_ok()
+        };
+        assert!(accepts(policy, &sig));
+        for bit in 0..8 * (policy.len() + sig.len()) {
+            let mut files = [&policy[..], &sig].concat();
+            files[bit / 8] ^= 1 << (bit % 8);
+            let (json, sig) = files.split_at(policy.len());
+            assert!(!accepts(json, sig), "bit {bit} of the two files");
+        }
+        assert!(!accepts(policy, &sig[..sig.len() - 1]));
+        assert!(!accepts(policy, &[&sig[..], b" "].concat()));
+    }
+
+    #[test]
     fn a_missing_signature_is_named() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("wallet.json"), b"{}").unwrap();
-        let err = load::<serde_json::Value>(dir.path(), "wallet", &[0; 32]).unwrap_err();
+        let err = load::<serde_json::Value>(dir.path(), "wallet", &KeyRing::default()).unwrap_err();
         assert!(
             err.file.ends_with("wallet.json") && err.why.contains("not signed"),
             "{err}"

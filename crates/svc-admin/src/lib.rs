@@ -53,7 +53,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings = Settings::from_config(&config, bound.ip())?;
     let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
     if settings.auth == AuthMode::None {
-        tracing::warn!(event = "auth_none", bind = %bound, "everyone who reaches this address may look; actions are off");
+        tracing::info!(event = "auth_none", bind = %bound, "everyone who reaches this address may look; actions are off");
     }
     authorize(&mut chassis, &config)?;
 

@@ -7,7 +7,7 @@ use ron_crypto::password;
 use ron_proto::Kid;
 use ron_proto::passport::TTL_S_MAX;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
-use ron_service::signed_policy;
+use ron_service::pinned::{KeyRing, key_ring};
 
 use crate::clients::Client;
 
@@ -68,10 +68,10 @@ static KEYS: [Key; 14] = [
         "Directory with issuer.json and issuer.json.sig.",
     )
     .required(),
-    Key::text(
-        "policy.public_key",
+    Key::list(
+        "policy.public_keys",
         "",
-        "Ed25519 public key (base64url) that the policy must be signed with.",
+        "Ed25519 keys the policy must be signed with: base64url, or NAME=base64url.",
     )
     .required(),
     Key::duration(
@@ -123,7 +123,7 @@ pub struct Settings {
     /// Where the signed policy lies.
     pub policy_dir: PathBuf,
     /// The pinned policy key.
-    pub policy_key: [u8; 32],
+    pub policy_keys: KeyRing,
     /// Default lifetime, seconds.
     pub ttl_s_default: u64,
     /// Issuer threads.
@@ -149,11 +149,7 @@ impl Settings {
                 }
             }
         }
-        let policy_key =
-            signed_policy::pinned_key(config.str("policy.public_key")).unwrap_or_else(|why| {
-                problems.push(format!("policy.public_key is {why}"));
-                [0; 32]
-            });
+        let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
         let mut clients: Vec<Client> = Vec::new();
         for block in config.tables("clients") {
             let client = Client {
@@ -197,7 +193,7 @@ impl Settings {
                 .path_opt("policy.dir")
                 .map(PathBuf::from)
                 .unwrap_or_default(),
-            policy_key,
+            policy_keys,
             ttl_s_default: config.duration("ttl.default").as_secs().clamp(1, TTL_S_MAX),
             workers,
             issue_queue: config.usize("queues.issue"),

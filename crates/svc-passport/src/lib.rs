@@ -115,7 +115,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
 /// The signed policy; one older than `at_least` is refused.
 fn load_policy(settings: &Settings, at_least: u64) -> Result<IssuerPolicy, String> {
     let signed =
-        signed_policy::load::<IssuerPolicy>(&settings.policy_dir, "issuer", &settings.policy_key)
+        signed_policy::load::<IssuerPolicy>(&settings.policy_dir, "issuer", &settings.policy_keys)
             .map_err(|e| e.to_string())?;
     if signed.policy.version < at_least {
         return Err(format!(

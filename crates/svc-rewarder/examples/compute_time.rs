@@ -11,7 +11,7 @@ use ron_kernel::{Clock, SystemClock};
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ImportKind, POLICY_KIND};
 use ron_proto::{b64, jcs};
-use svc_rewarder::inputs::keys::{KeyRing, PinnedKey};
+use ron_service::pinned::{KeyRing, PinnedKey};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify};
 use svc_rewarder::inputs::{import, snapshot::Sealed};
 use svc_rewarder::manifest::{compute, tree};

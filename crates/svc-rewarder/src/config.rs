@@ -7,7 +7,7 @@ use ron_proto::ledger::PrincipalName;
 use ron_proto::values::Kid;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 
-use crate::inputs::keys::{KeyRing, PinnedKey};
+use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7480", "127.0.0.1:7485");
 
@@ -191,17 +191,6 @@ impl Settings {
             },
         })
     }
-}
-
-fn key_ring(config: &Config, name: &str, problems: &mut Vec<String>) -> KeyRing {
-    let mut keys: Vec<PinnedKey> = Vec::new();
-    for (at, text) in config.list(name).iter().enumerate() {
-        match text.parse() {
-            Ok(key) => keys.push(key),
-            Err(why) => problems.push(format!("{name}: entry {}: {why}", at + 1)),
-        }
-    }
-    KeyRing::new(keys)
 }
 
 /// All of ledger.url, kms.url and kms.key, or none of them.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ron_proto::Amount;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
-use ron_service::signed_policy;
+use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7470", "127.0.0.1:7475");
 
@@ -25,10 +25,10 @@ static KEYS: [Key; 8] = [
         "Directory with wallet.json and wallet.json.sig.",
     )
     .required(),
-    Key::text(
-        "policy.public_key",
+    Key::list(
+        "policy.public_keys",
         "",
-        "Ed25519 public key (base64url) that the policy must be signed with.",
+        "Ed25519 keys the policy must be signed with: base64url, or NAME=base64url.",
     )
     .required(),
     Key::text(
@@ -90,7 +90,7 @@ pub struct Settings {
     /// Where the signed policy lies.
     pub policy_dir: PathBuf,
     /// The pinned policy key.
-    pub policy_key: [u8; 32],
+    pub policy_keys: KeyRing,
     /// Most minor units of one operation.
     pub per_op_max: Amount,
     /// Most minor units per account and day.
@@ -105,11 +105,7 @@ impl Settings {
     /// Checks what the table alone cannot.
     pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
-        let policy_key =
-            signed_policy::pinned_key(config.str("policy.public_key")).unwrap_or_else(|why| {
-                problems.push(format!("policy.public_key is {why}"));
-                [0; 32]
-            });
+        let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
         let mut amount = |name: &str| {
             config.str(name).parse().unwrap_or_else(|e| {
                 problems.push(format!("{name}: {e}"));
@@ -132,7 +128,7 @@ impl Settings {
                 .path_opt("policy.dir")
                 .map(PathBuf::from)
                 .unwrap_or_default(),
-            policy_key,
+            policy_keys,
             per_op_max,
             daily_max,
             committers,

@@ -97,7 +97,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
 /// The signed policy; one older than `at_least` is refused.
 fn load_policy(settings: &Settings, at_least: u64) -> Result<WalletPolicy, String> {
     let signed =
-        signed_policy::load::<WalletPolicy>(&settings.policy_dir, "wallet", &settings.policy_key)
+        signed_policy::load::<WalletPolicy>(&settings.policy_dir, "wallet", &settings.policy_keys)
             .map_err(|e| e.to_string())?;
     if signed.policy.version < at_least {
         return Err(format!(

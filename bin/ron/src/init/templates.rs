@@ -6,15 +6,15 @@ use std::fmt::Write as _;
 use super::{CALLS, OPERATOR_SCOPES, TokenHashes};
 use crate::layout::{Bootstrap, Layout, SERVICES};
 
-/// `ron-kms/config.toml`.
-pub fn kms(layout: &Layout, base_port: u16, hashes: &TokenHashes) -> String {
-    let mut text = head(layout, "ron-kms", base_port);
+/// The configuration of `ron-kms` or `ron-ledger`, which call nobody.
+pub fn log_keeper(layout: &Layout, name: &str, base_port: u16, hashes: &TokenHashes) -> String {
+    let mut text = head(layout, name, base_port);
     auth(&mut text, base_port);
-    principals(&mut text, "ron-kms", hashes);
+    principals(&mut text, name, hashes);
     text
 }
 
-/// The configuration of another service.
+/// The configuration of a service that calls others.
 pub fn service(
     layout: &Layout,
     name: &str,
@@ -27,7 +27,7 @@ pub fn service(
     let kms = url(base_port, "ron-kms");
     let ledger = url(base_port, "ron-ledger");
     let policy = format!(
-        "[policy]\ndir = {}\npublic_key = \"{}\"\n",
+        "[policy]\ndir = {}\npublic_keys = [\"{}\"]\n",
         quoted(&layout.policy().display().to_string()),
         bootstrap.policy_public_key
     );
@@ -68,7 +68,7 @@ pub fn service(
         _ => {}
     }
     if name == "svc-admin" {
-        nodes(&mut text, base_port, &bootstrap.audit_vkey);
+        nodes(&mut text, base_port, bootstrap);
     } else {
         auth(&mut text, base_port);
         principals(&mut text, name, hashes);
@@ -118,7 +118,7 @@ fn principals(text: &mut String, callee: &str, hashes: &TokenHashes) {
     }
 }
 
-fn nodes(text: &mut String, base_port: u16, audit_vkey: &str) {
+fn nodes(text: &mut String, base_port: u16, bootstrap: &Bootstrap) {
     for name in SERVICES {
         let port = port(base_port, name);
         let _ = write!(
@@ -126,17 +126,13 @@ fn nodes(text: &mut String, base_port: u16, audit_vkey: &str) {
             "[[nodes]]\nid = \"{name}\"\nhealth_url = \"http://127.0.0.1:{}\"\napi_url = \"http://127.0.0.1:{port}\"\n",
             port + 5
         );
-        match name {
-            "ron-kms" => {
-                let _ = writeln!(
-                    text,
-                    "log_path = \"/audit/v1\"\nlog_vkey = \"{audit_vkey}\""
-                );
-            }
-            "ron-ledger" => {
-                let _ = writeln!(text, "log_path = \"/log/v1\"");
-            }
-            _ => {}
+        let log = match name {
+            "ron-kms" => Some(("/audit/v1", &bootstrap.audit_vkey)),
+            "ron-ledger" => Some(("/log/v1", &bootstrap.ledger_vkey)),
+            _ => None,
+        };
+        if let Some((path, vkey)) = log {
+            let _ = writeln!(text, "log_path = \"{path}\"\nlog_vkey = \"{vkey}\"");
         }
         text.push('\n');
     }

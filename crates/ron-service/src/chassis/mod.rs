@@ -13,7 +13,7 @@ pub use running::{ReloadError, Running};
 
 use crate::config::Config;
 use crate::error::StartError;
-use crate::ready::ReadyBoard;
+use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
@@ -122,7 +122,7 @@ impl Chassis {
         let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::new(&registry);
-        ready.missing("starting", "the service is starting");
+        ready.missing(STARTING, "the service is starting");
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -224,7 +224,7 @@ impl Chassis {
         )
         .map_err(|e| StartError::failed(format!("the API front did not start: {e}")))?;
         self.guard.0 = None;
-        self.ready.present("starting");
+        self.ready.present(STARTING);
         tracing::info!(
             service = self.topology.service,
             event = "started",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ron_http::{Body, Need, Response, Route};
 use ron_proto::passport::{Jwks, ServerMetadata};
-use ron_proto::{ContentId, scope};
+use ron_proto::{ContentId, Problem, scope};
 
 use super::Api;
 
@@ -16,6 +16,12 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     [
         Route::get("/.well-known/jwks.json", Need::Public, move |_| {
             let published = keys.keys.published();
+            if published.jwks_json.is_empty() {
+                return Err(Problem::unavailable(
+                    "the signing keys were not read from the KMS yet",
+                    1,
+                ));
+            }
             let tag = ContentId::of(&published.jwks_json).to_string();
             let body = Body::from(published.jwks_json.clone());
             Ok(Response::bytes(200, "application/jwk-set+json", body)

@@ -2,6 +2,5 @@
 //! policies. Everything here is content-addressed and checked before it is believed.
 
 pub mod import;
-pub mod keys;
 pub mod policy;
 pub mod snapshot;

@@ -6,8 +6,9 @@ use ron_proto::values::ContentId;
 use ron_proto::{jcs, strict};
 use serde_json::Value;
 
-use super::keys::{KeyRing, SignatureError};
 use crate::calculus::{RuleError, check_policy};
+use ron_service::pinned::{KeyRing, SignatureError};
+use ron_service::signed_policy;
 
 /// A policy that may be run: well-formed, consistent, and signed by a pinned key.
 #[derive(Clone, Debug)]
@@ -67,8 +68,8 @@ pub fn verify_stored(
         return Err(PolicyRefused::NotCanonical);
     }
     let signature = signature.ok_or(PolicyRefused::Unsigned)?;
-    let signature = strict::from_slice(signature)
-        .map_err(|error| PolicyRefused::SignatureFile(error.to_string()))?;
+    let signature =
+        signed_policy::parse_signature(signature).map_err(PolicyRefused::SignatureFile)?;
     check_canonical(canonical, signature, keys)
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use ron_proto::jcs;
 use ron_proto::values::{EpochId, Tenant};
+use ron_service::signed_policy;
 
 use super::Computed;
 use crate::inputs::policy::VerifiedPolicy;
@@ -59,7 +60,7 @@ pub fn write(
     let temp = parent.join(format!(".new.{name}"));
     remove_dir(&temp)?;
     fs::create_dir(&temp)?;
-    let signature = to_json(&policy.signature)?;
+    let signature = signed_policy::signature_bytes(&policy.signature).map_err(io::Error::other)?;
     let manifest = to_json(&computed.manifest)?;
     put(&temp.join(SNAPSHOT), snapshot.bytes())?;
     put(&temp.join(POLICY), &policy.canonical)?;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::verify::{Pins, ProofError, ProveError, check_proof, prove, verify_run_dir};
 use super::*;
 use crate::inputs::import;
-use crate::inputs::keys::{KeyRing, PinnedKey};
 use crate::inputs::policy;
+use ron_service::pinned::{KeyRing, PinnedKey};
 
 const POLICY_KEY: &str = "ron/policy/ed25519/6f3b1c1e-0000-4000-8000-000000000001#v1";
 const MANIFEST_KEY: &str = "ron/manifest/ed25519/6f3b1c1e-0000-4000-8000-000000000002#v1";

@@ -18,9 +18,9 @@ use super::dir;
 use super::table::Table;
 use super::tree::{self, PathError};
 use super::{commitment, compute};
-use crate::inputs::keys::KeyRing;
 use crate::inputs::policy;
 use crate::inputs::snapshot::Sealed;
+use ron_service::pinned::KeyRing;
 
 /// The keys an auditor trusts.
 #[derive(Clone, Debug, Default)]

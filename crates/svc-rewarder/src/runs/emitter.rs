@@ -19,10 +19,10 @@ use ron_proto::values::{Amount, Timestamp};
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
 use super::{Intent, News, Update, reason};
-use crate::inputs::keys::KeyRing;
 use crate::manifest::table::Table;
 use crate::manifest::{dir, verify};
 use crate::metrics::Metrics;
+use ron_service::pinned::KeyRing;
 
 const IDLE: Duration = Duration::from_secs(5);
 /// Tries of one upstream call before the run is held.

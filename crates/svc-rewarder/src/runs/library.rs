@@ -13,10 +13,10 @@ use ron_proto::rewarder::{PolicyId, SignedPolicy};
 use ron_proto::strict;
 use ron_proto::values::{ContentId, Tenant};
 
-use crate::inputs::keys::KeyRing;
 use crate::inputs::policy::{self, PolicyRefused, VerifiedPolicy};
 use crate::inputs::snapshot::Sealed;
 use crate::manifest::dir;
+use ron_service::pinned::KeyRing;
 
 /// Why something is not to be had from the library.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,6 @@ use serde_json::json;
 
 use super::ledger::SimLedger;
 use crate::inputs::import;
-use crate::inputs::keys::{KeyRing, PinnedKey};
 use crate::manifest::run_key;
 use crate::metrics::Metrics;
 use crate::runs::artifact::ArtifactWriter;
@@ -28,6 +27,7 @@ use crate::runs::scheduler::{Memory, RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Ask, Asked, Intent, Job, Run, Update, db};
 use crate::topology::{Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ};
+use ron_service::pinned::{KeyRing, PinnedKey};
 
 pub(super) fn key(seed: u8) -> Ed25519Key {
     Ed25519Key::from_seed(&[seed; 32])

@@ -1,0 +1,298 @@
+//! The figures, one function each.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::FleetArgs;
+use crate::client::{Connection, HEADER, Maker, load, request};
+use crate::fleet::{self, Fleet};
+use crate::machine;
+
+/// Clients with principals of their own.
+const MANY: usize = 64;
+/// Items of a batch of signatures.
+const BATCH: usize = 100;
+/// How long idling is watched.
+const IDLE: Duration = Duration::from_secs(10);
+
+type Run = fn(&Bench) -> Result<(), String>;
+
+struct Bench {
+    fleet: Fleet,
+    time: Duration,
+}
+
+/// Runs what was asked for and prints it.
+pub fn run(args: &FleetArgs) -> Result<(), String> {
+    let own;
+    let dir = if let Some(dir) = &args.dir {
+        dir.as_path()
+    } else {
+        own = tempfile::Builder::new()
+            .prefix("ron-load-")
+            .tempdir_in(".")
+            .map_err(|e| e.to_string())?;
+        own.path()
+    };
+    let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
+    let ron = match &args.ron {
+        Some(ron) => ron.clone(),
+        None => beside("ron")?,
+    };
+    let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|o| o == name);
+    fleet::prepare(&ron, &dir)?;
+    print!("{}", machine::facts(&dir)?);
+    println!(
+        "- {} s per figure, every answer durable (fdatasync)\n",
+        args.seconds
+    );
+    if wanted("start") {
+        starts(&ron, &dir)?;
+    }
+    let bench = Bench {
+        fleet: Fleet::start(&ron, &dir)?,
+        time: Duration::from_secs(args.seconds),
+    };
+    if wanted("idle") {
+        bench.idle()?;
+    }
+    println!("\n{HEADER}");
+    let figures: [(&str, Run); 5] = [
+        ("sign", Bench::sign),
+        ("token", Bench::token),
+        ("verify", Bench::verify),
+        ("transfer", Bench::transfer),
+        ("balance", Bench::balance),
+    ];
+    for (name, figure) in figures {
+        if wanted(name) {
+            figure(&bench)?;
+        }
+    }
+    println!("\n{}", bench.size("under load")?);
+    drop(bench);
+    print!("{}", fleet::checks(&ron, &dir)?);
+    Ok(())
+}
+
+fn beside(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    let path = own.with_file_name(name);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(format!(
+            "{} is missing: cargo build --release --bins",
+            path.display()
+        ))
+    }
+}
+
+/// Ten starts on a directory that is there already.
+fn starts(ron: &Path, dir: &Path) -> Result<(), String> {
+    let mut took = Vec::new();
+    for _ in 0..10 {
+        took.push(Fleet::start(ron, dir)?.took.as_millis());
+    }
+    took.sort_unstable();
+    println!(
+        "- start to ready, whole fleet: median {} ms, slowest {} ms of 10",
+        took[5], took[9]
+    );
+    Ok(())
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+/// A maker that repeats one request.
+fn same(request: Vec<u8>) -> Maker {
+    Box::new(move || request.clone())
+}
+
+/// A call that must succeed.
+fn ask(host: &str, request: &[u8]) -> Result<Value, String> {
+    let answer = Connection::open(host)?.call(request)?;
+    if !(200..300).contains(&answer.status) {
+        let text = String::from_utf8_lossy(&answer.body);
+        return Err(format!("{host}: {} {text}", answer.status));
+    }
+    serde_json::from_slice(&answer.body).map_err(|e| e.to_string())
+}
+
+impl Bench {
+    fn print(
+        &self,
+        name: &str,
+        per: usize,
+        host: &str,
+        clients: usize,
+        maker: impl Fn(usize) -> Maker,
+    ) -> Result<(), String> {
+        let figure = load(host, clients, self.time, maker)?;
+        println!("{}", figure.row(name, clients, per));
+        Ok(())
+    }
+
+    fn size(&self, when: &str) -> Result<String, String> {
+        let pid = self.fleet.pid();
+        Ok(format!(
+            "- resident {when}: {} MiB, {} threads",
+            machine::status(pid, "VmRSS")? / 1024,
+            machine::status(pid, "Threads")?
+        ))
+    }
+
+    fn idle(&self) -> Result<(), String> {
+        let pid = self.fleet.pid();
+        std::thread::sleep(Duration::from_secs(2));
+        let before = machine::cpu_seconds(pid)?;
+        std::thread::sleep(IDLE);
+        let used = machine::cpu_seconds(pid)? - before;
+        println!(
+            "- idle, whole fleet with its console watching: {:.2} % of one core over {} s",
+            used / IDLE.as_secs_f64() * 100.0,
+            IDLE.as_secs()
+        );
+        println!("{}", self.size("idle")?);
+        Ok(())
+    }
+
+    fn sign(&self) -> Result<(), String> {
+        let host = self.fleet.host("ron-kms")?;
+        let token = bearer(&self.fleet.token("ron-kms")?);
+        let auth = [("Authorization", token.as_str())];
+        let create = json!({
+            "tenant": "default", "purpose": "bench", "alg": "ed25519",
+            "op_id": "0190f0a0-0000-7000-8000-0000000000b1"
+        });
+        let made = request("POST", &host, "/v1/kms/keys", &auth, &create.to_string());
+        let key = ask(&host, &made)?["key"].clone();
+        let message = "A".repeat(44); // 32 bytes and one more group
+        let one = json!({"key": key, "message": message}).to_string();
+        let items: Vec<Value> = (0..BATCH).map(|_| json!({"message": message})).collect();
+        let many = json!({"key": key, "items": items}).to_string();
+        let single = request("POST", &host, "/v1/kms/sign", &auth, &one);
+        let batch = request("POST", &host, "/v1/kms/sign_batch", &auth, &many);
+        for clients in [1, MANY] {
+            self.print("sign", 1, &host, clients, |_| same(single.clone()))?;
+        }
+        self.print("signatures in batches of 100", BATCH, &host, 8, |_| {
+            same(batch.clone())
+        })
+    }
+
+    fn token(&self) -> Result<(), String> {
+        let host = self.fleet.host("svc-passport")?;
+        let token = bearer(&self.fleet.token("svc-passport")?);
+        let issue = |n: usize| issue(&host, &token, n);
+        for clients in [1, MANY] {
+            self.print("tokens issued", 1, &host, clients, |n| same(issue(n)))?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self) -> Result<(), String> {
+        let host = self.fleet.host("svc-passport")?;
+        let token = bearer(&self.fleet.token("svc-passport")?);
+        let subject = self.principals(1)?.remove(0);
+        let body = json!({"token": subject, "audience": "svc-wallet"}).to_string();
+        let auth = [("Authorization", token.as_str())];
+        let call = request("POST", &host, "/v1/passport/verify", &auth, &body);
+        for clients in [1, MANY] {
+            self.print("tokens verified", 1, &host, clients, |_| same(call.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Tokens of `n` principals at the wallet.
+    fn principals(&self, n: usize) -> Result<Vec<String>, String> {
+        let host = self.fleet.host("svc-passport")?;
+        let token = bearer(&self.fleet.token("svc-passport")?);
+        let mut connection = Connection::open(&host)?;
+        let mut tokens = Vec::with_capacity(n);
+        for client in 0..n {
+            let answer = connection.call(&issue(&host, &token, client))?;
+            let body: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
+            let token = body["token"].as_str().or(body["access_token"].as_str());
+            tokens.push(token.ok_or_else(|| body.to_string())?.to_owned());
+        }
+        Ok(tokens)
+    }
+
+    fn transfer(&self) -> Result<(), String> {
+        let host = self.fleet.host("svc-wallet")?;
+        let tokens = self.principals(MANY)?;
+        for clients in [1, MANY] {
+            for (n, token) in tokens.iter().take(clients).enumerate() {
+                let body = json!({"to": account(clients, n), "asset": "ron", "amount_minor": "1000000000"});
+                let key = format!("fund-{clients}-{n}");
+                ask(&host, &post(&host, token, "issue", &key, &body.to_string()))?;
+            }
+            self.print("transfers", 1, &host, clients, |n| {
+                let (token, host) = (tokens[n].clone(), host.clone());
+                let (from, to) = (account(clients, n), account(clients, (n + 1) % clients.max(2)));
+                let mut nonce = 0_u64;
+                Box::new(move || {
+                    nonce += 1;
+                    let mut body = String::with_capacity(128);
+                    let _ = write!(
+                        body,
+                        "{{\"from\":\"{from}\",\"to\":\"{to}\",\"asset\":\"ron\",\"amount_minor\":\"1\",\"nonce\":{nonce}}}"
+                    );
+                    post(&host, &token, "transfer", &format!("t-{clients}-{n}-{nonce}"), &body)
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn balance(&self) -> Result<(), String> {
+        let host = self.fleet.host("svc-wallet")?;
+        let tokens = self.principals(MANY)?;
+        for clients in [1, MANY] {
+            self.print("balances read", 1, &host, clients, |n| {
+                let token = bearer(&tokens[n]);
+                let path = format!("/v1/balance?account={}&asset=ron", account(MANY, n));
+                same(request(
+                    "GET",
+                    &host,
+                    &path,
+                    &[("Authorization", &token)],
+                    "",
+                ))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn account(family: usize, n: usize) -> String {
+    format!("acct:bench-{family}-{n}")
+}
+
+fn post(host: &str, token: &str, op: &str, key: &str, body: &str) -> Vec<u8> {
+    let headers = [
+        ("Authorization", bearer(token)),
+        ("Idempotency-Key", key.to_owned()),
+    ];
+    let headers: Vec<(&str, &str)> = headers.iter().map(|(n, v)| (*n, v.as_str())).collect();
+    request("POST", host, &format!("/v1/{op}"), &headers, body)
+}
+
+fn issue(host: &str, bearer: &str, n: usize) -> Vec<u8> {
+    let body =
+        json!({"subject_ref": format!("bench:{n}"), "audience": "svc-wallet", "ttl_s": 3600});
+    let headers = [("Authorization", bearer)];
+    request(
+        "POST",
+        host,
+        "/v1/passport/issue",
+        &headers,
+        &body.to_string(),
+    )
+}

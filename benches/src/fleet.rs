@@ -1,0 +1,144 @@
+//! A fleet made for load: `ron up` in its own process, with policies that know many principals, so
+//! that every client has its own rate limit.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// A running fleet. Dropped, it is stopped.
+pub struct Fleet {
+    ron: PathBuf,
+    dir: PathBuf,
+    child: Child,
+    endpoints: Value,
+    /// From the start of the process to its last line, `ready`.
+    pub took: Duration,
+}
+
+/// Makes the data directory and signs policies for principals `bench:*`.
+pub fn prepare(ron: &Path, dir: &Path) -> Result<(), String> {
+    let fleet = Fleet::start(ron, dir)?;
+    let change = |kind: &str, change: &dyn Fn(&mut Value)| -> Result<(), String> {
+        let path = dir.join("policy").join(format!("{kind}.json"));
+        let text = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut policy: Value = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+        change(&mut policy);
+        policy["version"] = json!(2);
+        fs::write(&path, policy.to_string()).map_err(|e| e.to_string())?;
+        let path = path.display().to_string();
+        fleet
+            .ron(&["policy", "sign", "--kind", kind, &path])
+            .map(drop)
+    };
+    change("issuer", &|policy| {
+        policy["clients"][0]["subjects"] = json!(["bench:*"]);
+    })?;
+    change("wallet", &|policy| {
+        policy["rules"][0]["principal"] = json!("*");
+    })
+}
+
+impl Fleet {
+    /// Starts it on free ports and waits until it is ready.
+    pub fn start(ron: &Path, dir: &Path) -> Result<Self, String> {
+        let begin = Instant::now();
+        let mut child = Command::new(ron)
+            .args([
+                "up",
+                "--base-port",
+                "0",
+                "--log-level",
+                "error",
+                "--data-dir",
+            ])
+            .arg(dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{}: {e}", ron.display()))?;
+        let out = child.stdout.take().ok_or("no output")?;
+        let ready = BufReader::new(out)
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line == "ready");
+        let took = begin.elapsed();
+        let mut fleet = Self {
+            ron: ron.to_owned(),
+            dir: dir.to_owned(),
+            child,
+            endpoints: Value::Null,
+            took,
+        };
+        if !ready {
+            return Err("ron up ended before it was ready".to_owned());
+        }
+        let text = fs::read(dir.join("run/endpoints.json")).map_err(|e| e.to_string())?;
+        fleet.endpoints = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+        Ok(fleet)
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `host:port` of a service's API.
+    pub fn host(&self, service: &str) -> Result<String, String> {
+        let services = self.endpoints["services"].as_array().ok_or("no services")?;
+        services
+            .iter()
+            .find(|s| s["service"] == service)
+            .and_then(|s| s["api"].as_str()?.strip_prefix("http://"))
+            .map(str::to_owned)
+            .ok_or_else(|| format!("{service} is not in endpoints.json"))
+    }
+
+    /// Runs `ron <args> --data-dir <dir>`; its output.
+    pub fn ron(&self, args: &[&str]) -> Result<String, String> {
+        text(&ron(&self.ron, &self.dir, args)?, args)
+    }
+
+    /// A token of the operator.
+    pub fn token(&self, audience: &str) -> Result<String, String> {
+        let out = self.ron(&["token", "--audience", audience, "--ttl", "1h"])?;
+        Ok(out.trim().to_owned())
+    }
+}
+
+/// Runs `ron <args> --data-dir <dir>`.
+fn ron(ron: &Path, dir: &Path, args: &[&str]) -> Result<Output, String> {
+    Command::new(ron)
+        .args(args)
+        .arg("--data-dir")
+        .arg(dir)
+        .output()
+        .map_err(|e| format!("{}: {e}", ron.display()))
+}
+
+fn text(out: &Output, args: &[&str]) -> Result<String, String> {
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return Err(format!("ron {}: {why}", args.join(" ")));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// The offline checks of a directory whose fleet has stopped; their verdicts.
+pub fn checks(ron_binary: &Path, dir: &Path) -> Result<String, String> {
+    let mut verdicts = String::new();
+    for args in [["audit", "verify"], ["ledger", "verify"]] {
+        verdicts.push_str(&text(&ron(ron_binary, dir, &args)?, &args)?);
+    }
+    Ok(verdicts)
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,87 @@
+//! Load on a real fleet: starts `ron up`, drives its HTTP ports with blocking clients, prints the
+//! figures as Markdown, and ends with the offline checks of what the load left on disk.
+
+#![allow(clippy::disallowed_methods)] // a load generator is no part of a service: it takes threads and time as they come
+
+mod client;
+mod figures;
+mod fleet;
+mod machine;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Load on a real fleet, or on one URL.
+#[derive(Parser)]
+#[command(
+    name = "load",
+    after_help = "Examples:\n  load fleet\n  load fleet --seconds 30 --dir /srv/bench --only transfer\n  load get http://127.0.0.1:8080/hello --clients 256"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a fleet and measure it: start, idle, sign, tokens, transfers.
+    Fleet(FleetArgs),
+    /// GET one URL as fast as it answers.
+    Get(GetArgs),
+}
+
+/// What to measure on a fleet.
+#[derive(Args)]
+pub struct FleetArgs {
+    /// Seconds per figure.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Directory on the disk that is to be measured; removed afterwards when it is not given.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Measure only these.
+    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "token", "verify", "transfer", "balance"])]
+    only: Vec<String>,
+    /// The `ron` binary; the one beside this program when absent.
+    #[arg(long)]
+    ron: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct GetArgs {
+    url: String,
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    clients: u64,
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+}
+
+fn main() {
+    let outcome = match Cli::parse().command {
+        Command::Fleet(args) => figures::run(&args),
+        Command::Get(args) => get(&args),
+    };
+    if let Err(why) = outcome {
+        eprintln!("load: {why}");
+        std::process::exit(1);
+    }
+}
+
+fn get(args: &GetArgs) -> Result<(), String> {
+    let (host, path) = client::split(&args.url)?;
+    let request = client::request("GET", &host, &path, &[], "");
+    println!("{}", client::HEADER);
+    let figure = client::load(
+        &host,
+        args.clients as usize,
+        Duration::from_secs(args.seconds),
+        |_| {
+            let request = request.clone();
+            Box::new(move || request.clone())
+        },
+    )?;
+    println!("{}", figure.row("GET", args.clients as usize, 1));
+    Ok(())
+}

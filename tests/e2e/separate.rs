@@ -1,0 +1,114 @@
+//! The six binaries as processes of their own, each from the configuration file that `ron init`
+//! makes, as `docs/separate-processes.md` shows.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::{Deadline, Shutdown};
+use ron_tests::{CALL, ok, ron_binary, ron_on};
+
+const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// Ended by their process ids, whatever happens.
+struct Processes(Vec<(&'static str, Child)>);
+
+impl Processes {
+    fn start(dir: &Path) -> Self {
+        let bin = ron_binary();
+        let start = |name: &'static str| {
+            let child = Command::new(bin.with_file_name(name))
+                .arg("--config")
+                .arg(dir.join(name).join("config.toml"))
+                .args(["--set", "log.level=warn"])
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
+            (name, child)
+        };
+        // Callers first: a service must cope with peers that are not there yet.
+        Self(SERVICES.iter().rev().map(|name| start(name)).collect())
+    }
+
+    fn stop(mut self) -> Vec<(&'static str, Option<i32>)> {
+        let mut codes = Vec::new();
+        for (name, child) in &mut self.0 {
+            let pid = child.id().to_string();
+            let _ = Command::new("kill").args(["-TERM", &pid]).status();
+            codes.push((*name, child.wait().expect("it ends").code()));
+        }
+        self.0.clear();
+        codes
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A base port with the twelve ports above it free at this moment.
+fn base_port() -> u16 {
+    let seed = std::process::id() as u16 % 200;
+    (0..200)
+        .map(|n| 20_000 + (seed + n) % 200 * 60)
+        .find(|base| {
+            (0..6).all(|i| {
+                [0, 5]
+                    .iter()
+                    .all(|above| TcpListener::bind(("127.0.0.1", base + i * 10 + above)).is_ok())
+            })
+        })
+        .expect("some ports are free")
+}
+
+fn ready(base: u16) {
+    let http = HttpClient::new(ClientConfig::default());
+    let (_keep, never) = Shutdown::pair();
+    let patience = Deadline::within(Duration::from_secs(30));
+    for (name, port) in SERVICES.iter().zip((base + 5..).step_by(10)) {
+        let url = format!("http://127.0.0.1:{port}/readyz");
+        loop {
+            let answer = http.call(Call::get(&url, Deadline::within(CALL)));
+            if answer.as_ref().is_ok_and(|reply| reply.status == 200) {
+                break;
+            }
+            assert!(!patience.expired(), "{name} is not ready: {answer:?}");
+            never.wait(Deadline::within(Duration::from_millis(20)));
+        }
+    }
+}
+
+#[test]
+fn six_processes_serve_the_whole_loop() {
+    let dir = Arc::new(tempfile::tempdir().expect("a temporary directory"));
+    let base = base_port();
+    ok(&ron_on(
+        dir.path(),
+        &["init", "--base-port", &base.to_string()],
+    ));
+    let processes = Processes::start(dir.path());
+    ready(base);
+    let first = ok(&ron_on(dir.path(), &["demo", "--json"]));
+    assert_eq!(first.lines().count(), 5, "{first}");
+    for (name, code) in processes.stop() {
+        assert_eq!(code, Some(0), "{name}");
+    }
+    // Stopped, the same directory serves `ron up`, and nothing is paid again.
+    let fleet = ron_tests::Fleet::start_in(dir);
+    assert_eq!(ok(&fleet.ron(&["demo", "--json"])), first);
+}
