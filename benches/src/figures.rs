@@ -200,7 +200,7 @@ impl Bench {
         let host = self.fleet.host("svc-passport")?;
         let token = bearer(&self.fleet.token("svc-passport")?);
         let subject = self.principals(1)?.remove(0);
-        let body = json!({"token": subject, "audience": "svc-wallet"}).to_string();
+        let body = json!({"token": subject}).to_string();
         let auth = [("Authorization", token.as_str())];
         let call = request("POST", &host, "/v1/passport/verify", &auth, &body);
         for clients in [1, MANY] {
@@ -234,17 +234,18 @@ impl Bench {
                 ask(&host, &post(&host, token, "issue", &key, &body.to_string()))?;
             }
             self.print("transfers", 1, &host, clients, |n| {
-                let (token, host) = (tokens[n].clone(), host.clone());
+                let (tokens, host) = (own(&tokens, clients, n), host.clone());
                 let (from, to) = (account(clients, n), account(clients, (n + 1) % clients.max(2)));
                 let mut nonce = 0_u64;
                 Box::new(move || {
                     nonce += 1;
+                    let token = &tokens[nonce as usize % tokens.len()];
                     let mut body = String::with_capacity(128);
                     let _ = write!(
                         body,
                         "{{\"from\":\"{from}\",\"to\":\"{to}\",\"asset\":\"ron\",\"amount_minor\":\"1\",\"nonce\":{nonce}}}"
                     );
-                    post(&host, &token, "transfer", &format!("t-{clients}-{n}-{nonce}"), &body)
+                    post(&host, token, "transfer", &format!("t-{clients}-{n}-{nonce}"), &body)
                 })
             })?;
         }
@@ -256,18 +257,32 @@ impl Bench {
         let tokens = self.principals(MANY)?;
         for clients in [1, MANY] {
             self.print("balances read", 1, &host, clients, |n| {
-                let token = bearer(&tokens[n]);
                 let path = format!("/v1/balance?account={}&asset=ron", account(MANY, n));
-                same(request(
-                    "GET",
-                    &host,
-                    &path,
-                    &[("Authorization", &token)],
-                    "",
-                ))
+                let calls: Vec<Vec<u8>> = own(&tokens, clients, n)
+                    .iter()
+                    .map(|token| {
+                        let headers = [("Authorization", &*bearer(token))];
+                        request("GET", &host, &path, &headers, "")
+                    })
+                    .collect();
+                let mut at = 0;
+                Box::new(move || {
+                    at = (at + 1) % calls.len();
+                    calls[at].clone()
+                })
             })?;
         }
         Ok(())
+    }
+}
+
+/// The tokens that client `n` of `clients` uses in turn: the wallet's rate limit is one principal's,
+/// and a single client is faster than that.
+fn own(tokens: &[String], clients: usize, n: usize) -> Vec<String> {
+    if clients == 1 {
+        tokens.to_vec()
+    } else {
+        vec![tokens[n].clone()]
     }
 }
 

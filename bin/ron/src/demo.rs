@@ -44,6 +44,8 @@ const EPOCHS: [(&str, &[u8]); 5] = [
 ];
 /// Longest wait for one call.
 const CALL: Duration = Duration::from_secs(20);
+/// Longest patience with a service that refuses for now.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for one epoch to be settled.
 const SETTLE: Duration = Duration::from_secs(120);
 
@@ -141,9 +143,7 @@ impl Demo {
                 memo: None,
             };
             let key = idem(&format!("demo-fund-{name}"))?;
-            self.wallet
-                .issue(&key, &request, within())
-                .map_err(wallet_failed)?;
+            patiently(|| self.wallet.issue(&key, &request, within())).map_err(wallet_failed)?;
         }
         Ok(())
     }
@@ -158,9 +158,8 @@ impl Demo {
             amount_minor: Amount(1_000),
             memo: None,
         };
-        self.wallet
-            .issue(&idem("demo-issue-1")?, &issue, within())
-            .map_err(wallet_failed)?;
+        let key = idem("demo-issue-1")?;
+        patiently(|| self.wallet.issue(&key, &issue, within())).map_err(wallet_failed)?;
         let transfer = Transfer {
             from: account("acct:demo-alice")?,
             to: account("acct:demo-bob")?,
@@ -169,8 +168,8 @@ impl Demo {
             nonce: 1,
             memo: None,
         };
-        self.wallet
-            .transfer(&idem("demo-transfer-1")?, &transfer, within())
+        let key = idem("demo-transfer-1")?;
+        patiently(|| self.wallet.transfer(&key, &transfer, within()))
             .map(|_| ())
             .map_err(wallet_failed)
     }
@@ -182,18 +181,19 @@ impl Demo {
         let sealed = svc_rewarder::inputs::import::csv(csv, ImportKind::Totals)
             .map_err(|e| format!("epoch {name}: {e}"))?;
         let cid = sealed.info().cid;
-        self.rewarder
-            .put_csv(&cid, ImportKind::Totals, csv.to_vec(), within())
-            .map_err(rewarder_failed)?;
+        patiently(|| {
+            self.rewarder
+                .put_csv(&cid, ImportKind::Totals, csv.to_vec(), within())
+        })
+        .map_err(rewarder_failed)?;
         let request = ComputeRequest {
             snapshot: cid,
             policy_id: self.policy.id.clone(),
             policy_hash: self.policy_hash,
             dry_run: false,
         };
-        let first = self
-            .rewarder
-            .compute(&epoch, &request, Duration::from_secs(10), within())
+        let wait = Duration::from_secs(10);
+        let first = patiently(|| self.rewarder.compute(&epoch, &request, wait, within()))
             .map_err(rewarder_failed)?;
         let run = self.settled(&epoch, first)?;
         let totals = run.totals.ok_or("a settled epoch without totals")?;
@@ -235,10 +235,7 @@ impl Demo {
                 _ => {}
             }
             pause(Duration::from_millis(20));
-            run = self
-                .rewarder
-                .epoch(epoch, within())
-                .map_err(rewarder_failed)?;
+            run = patiently(|| self.rewarder.epoch(epoch, within())).map_err(rewarder_failed)?;
         }
     }
 }
@@ -251,6 +248,20 @@ fn within() -> Deadline {
 fn pause(time: Duration) {
     let (_keep, never) = ron_kernel::Shutdown::pair();
     never.wait(Deadline::within(time));
+}
+
+/// Repeats a call that was refused for now: a service that has just started may not know the
+/// issuer's keys yet. Every call of the demo may be repeated.
+fn patiently<T>(mut call: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
+    let end = Deadline::within(PATIENCE);
+    loop {
+        match call() {
+            Err(e @ ClientError::Refused { .. }) if e.retryable() && !end.expired() => {
+                pause(Duration::from_millis(100));
+            }
+            other => return other,
+        }
+    }
 }
 
 fn idem(text: &str) -> Result<IdemKey, String> {
