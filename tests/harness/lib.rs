@@ -182,6 +182,9 @@ impl Fleet {
         more: &[(&str, &str)],
     ) -> Reply {
         let bearer = token.map(|t| format!("Bearer {t}"));
+        let own_type = more
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
         let mut headers = more.to_vec();
         if let Some(bearer) = &bearer {
             headers.push(("Authorization", bearer));
@@ -192,7 +195,7 @@ impl Fleet {
                 url,
                 headers: &headers,
                 body: body.map(|b| b.as_bytes().to_vec()),
-                content_type: body.map(|_| "application/json"),
+                content_type: body.filter(|_| !own_type).map(|_| "application/json"),
                 deadline: Deadline::within(CALL),
                 idempotent: false,
             })
