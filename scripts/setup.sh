@@ -28,6 +28,10 @@ fi
 "$venv/bin/python" -c 'import jwt, blake3, cryptography' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
+if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
+  cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
+fi
+
 if [ ! -d tests/browser/node_modules/playwright-core ]; then
   (cd tests/browser && npm ci --no-audit --no-fund --silent)
 fi

@@ -34,10 +34,6 @@ step "loom models"
 ./scripts/loom.sh
 
 step "licences, bans, sources"
-if command -v cargo-deny >/dev/null 2>&1; then
-  cargo deny --offline check bans licenses sources
-else
-  echo "cargo-deny is not installed, so licences were not checked: cargo install --locked cargo-deny"
-fi
+PATH="$PWD/target/tools/bin:$PATH" cargo deny --offline check bans licenses sources
 
 step "done"
