@@ -6,8 +6,12 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ron_client::{Credential, KmsClient};
 use ron_kernel::Deadline;
+use ron_kms::audit::leaf::Leaf;
+use ron_proto::kms::{CreateKey, PayloadPolicy, SignRequest};
 use ron_proto::ledger::Receipt;
+use ron_proto::values::{Alg, Kid, OpId};
 use ron_proto::wallet::IssueMoney;
 use ron_tests::{Fleet, ok, ron_binary};
 
@@ -44,7 +48,11 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     println!("seed {seed} (RON_SEED={seed} repeats the moments)");
     let mut rng = Rng(seed);
     let mut fleet = Fleet::start();
-    let mut journal: Vec<(String, Receipt)> = Vec::new();
+    let mut journal = Journal {
+        key: journal_key(&fleet),
+        receipts: Vec::new(),
+        signatures: Vec::new(),
+    };
     for round in 0..rounds() {
         let mut demo = Command::new(ron_binary())
             .args(["demo", "--json", "--data-dir"])
@@ -62,12 +70,14 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
         fleet = Fleet::start_in(dir);
     }
     println!(
-        "{} acknowledged receipts over {} kills",
-        journal.len(),
+        "{} acknowledged receipts and {} signatures over {} kills",
+        journal.receipts.len(),
+        journal.signatures.len(),
         rounds()
     );
+    assert!(!journal.receipts.is_empty() && !journal.signatures.is_empty());
     let wallet = fleet.wallet();
-    for (key, receipt) in &journal {
+    for (key, receipt) in &journal.receipts {
         let mut found = wallet.tx(receipt.txid, Deadline::within(Duration::from_secs(5)));
         // The caller's rate is limited; asking again is what it says to do.
         while matches!(&found, Err(e) if e.code() == Some("rate_limited")) {
@@ -94,12 +104,66 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     ] {
         ok(&fleet.ron(&check));
     }
+    assert_eq!(fleet.stop(), Some(0));
+    signatures_have_their_leaves(&fleet, &journal.signatures);
+}
+
+/// What a client was answered, kept outside the fleet.
+struct Journal {
+    /// The key that signs for it.
+    key: Kid,
+    /// Idempotency key and receipt of each payment.
+    receipts: Vec<(String, Receipt)>,
+    /// Leaf index and signature of each signature.
+    signatures: Vec<(u64, Vec<u8>)>,
+}
+
+fn kms(fleet: &Fleet) -> KmsClient {
+    let token = fleet.token("ron-kms", None);
+    let api = fleet.api("ron-kms");
+    KmsClient::new(&api, Credential::bearer(&token), fleet.http.clone())
+}
+
+fn journal_key(fleet: &Fleet) -> Kid {
+    let request = CreateKey {
+        tenant: "default".parse().unwrap(),
+        purpose: "journal".parse().unwrap(),
+        alg: Alg::Ed25519,
+        payload: PayloadPolicy::Any,
+        exportable: false,
+        op_id: OpId(uuid::Uuid::from_u128(7)),
+    };
+    let made = kms(fleet).create_key(&request, Deadline::within(ron_tests::CALL));
+    made.unwrap().key
+}
+
+/// Every acknowledged signature is the one its leaf tells of.
+fn signatures_have_their_leaves(fleet: &Fleet, journal: &[(u64, Vec<u8>)]) {
+    let verifiers = std::fs::read(fleet.dir().join("verifiers.json")).unwrap();
+    let verifiers: serde_json::Value = serde_json::from_slice(&verifiers).unwrap();
+    let vkey = verifiers["audit_vkey"].as_str().unwrap().parse().unwrap();
+    let mut outputs = Vec::new();
+    let mut on_entry = |_: u64, bytes: &[u8]| {
+        outputs.push(Leaf::parse(bytes)?.output_sha256);
+        Ok(())
+    };
+    let dir = fleet.dir().join("ron-kms/data/audit");
+    ron_tlog::verify_dir(&dir, &vkey, &mut on_entry, &mut |_, _| {}).unwrap();
+    for (index, signature) in journal {
+        let leaf = outputs.get(*index as usize).cloned().flatten();
+        assert_eq!(
+            leaf,
+            Some(hex::encode(ron_crypto::hash::sha256(signature))),
+            "leaf {index}: an acknowledged signature is missing or differs"
+        );
+    }
 }
 
 /// Pays one unit after the other; only what was answered goes into the journal.
-fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Vec<(String, Receipt)>) {
+fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Journal) {
     let end = Deadline::within(until);
-    let wallet = fleet.wallet();
+    let (wallet, kms) = (fleet.wallet(), kms(fleet));
+    let within = || Deadline::within(Duration::from_secs(2));
     for n in 0_u32.. {
         if end.expired() {
             return;
@@ -111,13 +175,13 @@ fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Vec<(Stri
             amount_minor: ron_proto::Amount(1),
             memo: None,
         };
-        let answer = wallet.issue(
-            &key.parse().unwrap(),
-            &request,
-            Deadline::within(Duration::from_secs(2)),
-        );
-        if let Ok(receipt) = answer {
-            journal.push((key, receipt));
+        if let Ok(receipt) = wallet.issue(&key.parse().unwrap(), &request, within()) {
+            journal.receipts.push((key.clone(), receipt));
+        }
+        let sign = SignRequest::message(journal.key.clone(), key.into_bytes());
+        if let Ok(answer) = kms.sign(&sign, within()) {
+            let signature = answer.signatures[0].signature.as_slice().to_vec();
+            journal.signatures.push((answer.receipt.index, signature));
         }
     }
 }

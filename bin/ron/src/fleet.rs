@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ron_crypto::OsRandom;
 use ron_http::DenyAll;
-use ron_kernel::{Deadline, Registry, SystemClock};
+use ron_kernel::{Deadline, Registry, Shutdown, SystemClock};
 use ron_service::chassis::metrics_prefix;
 use ron_service::{Config, Parts, Running, Table, logging};
 
@@ -16,6 +16,8 @@ use crate::layout::{Endpoint, Endpoints, Layout, SERVICES, read_json};
 
 /// Longest wait for a service to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
+/// Longest wait for the issuer's keys to have reached all services.
+const PASSPORTS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The table and the start function of a service.
 struct Service {
@@ -124,7 +126,8 @@ impl Fleet {
         })
     }
 
-    /// Waits until every service is ready.
+    /// Waits until every service is ready, and a moment longer for those that cannot judge
+    /// passports yet.
     pub fn wait_ready(&self) -> Result<(), String> {
         let deadline = Deadline::within(READY_WITHIN);
         for service in &self.services {
@@ -135,6 +138,12 @@ impl Fleet {
                     state.missing.join(", ")
                 )
             })?;
+        }
+        let (_keep, never) = Shutdown::pair();
+        let deadline = Deadline::within(PASSPORTS_WITHIN);
+        let waits = |s: &Running| s.ready().degraded.iter().any(|cause| cause == "passports");
+        while self.services.iter().any(waits) && !deadline.expired() {
+            never.wait(Deadline::within(Duration::from_millis(5)));
         }
         Ok(())
     }

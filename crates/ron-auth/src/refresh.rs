@@ -368,9 +368,9 @@ impl RonAuthorizer {
 /// 100 ms doubling to 2 s: an issuer that starts with us is found within a fraction of a second.
 fn retry_pauses(seed: u64) -> Backoff {
     Backoff::new(
-        Duration::from_millis(100),
+        Duration::from_millis(25),
         Duration::from_secs(2),
-        Duration::from_millis(50),
+        Duration::from_millis(25),
         seed,
     )
 }

@@ -54,7 +54,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         chassis.clock.clone(),
     )
     .map_err(StartError::config_text)?;
-    authorizer.on_state(chassis.ready.hook("auth"));
+    authorizer.on_state(chassis.ready.hook("passports"));
     authorizer.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = authorizer.clone();
     chassis.capabilities(&capabilities(&settings));

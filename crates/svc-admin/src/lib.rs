@@ -106,7 +106,7 @@ fn authorize(chassis: &mut Chassis, config: &Config) -> Result<(), StartError> {
         chassis.clock.clone(),
     )
     .map_err(StartError::config_text)?;
-    authorizer.on_state(chassis.ready.hook("auth"));
+    authorizer.on_state(chassis.ready.hook("passports"));
     authorizer.spawn(&chassis.sup, &TOPOLOGY);
     let reloaded = authorizer.clone();
     chassis.on_reload(move |new| reloaded.reload(&auth_section(new)));

@@ -1,0 +1,56 @@
+//! `kill -9` at any moment of `ron init`: run again, it finishes what is missing, and the fleet runs.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_tests::{Fleet, json, ok, ron_binary, ron_on};
+
+/// Kills per lane, each on a directory of its own and again on the one before.
+const KILLS: u32 = 24;
+/// Between the moments; together they span more than a whole run.
+const STEP: Duration = Duration::from_millis(20);
+
+#[test]
+fn an_interrupted_init_is_finished_by_the_next() {
+    let mut dir = Arc::new(tempfile::tempdir().unwrap());
+    for n in 0..KILLS {
+        let mut init = Command::new(ron_binary())
+            .args(["init", "--data-dir"])
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(STEP * n);
+        let _ = init.kill();
+        let _ = init.wait();
+        if n % 3 == 2 {
+            ok(&ron_on(dir.path(), &["init"]));
+            complete(dir);
+            dir = Arc::new(tempfile::tempdir().unwrap());
+        }
+    }
+}
+
+/// One key per purpose, and services that work with what is there.
+fn complete(dir: Arc<tempfile::TempDir>) {
+    let fleet = Fleet::start_in(dir);
+    let operator = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token"));
+    let operator = operator.unwrap();
+    let url = format!("{}/v1/kms/keys", fleet.api("ron-kms"));
+    let keys = json(&fleet.get(&url, Some(operator.trim())), 200);
+    let names: Vec<&str> = keys["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|k| k["key"].as_str().unwrap())
+        .collect();
+    for purpose in ["issuer", "policy", "manifest", "note"] {
+        let of = names.iter().filter(|k| k.contains(&format!("/{purpose}/")));
+        assert_eq!(of.count(), 1, "{purpose}: {names:?}");
+    }
+    fleet.token("svc-wallet", None);
+}
