@@ -14,6 +14,7 @@ use super::*;
 use crate::inputs::import;
 use crate::inputs::policy;
 use ron_service::pinned::{KeyRing, PinnedKey};
+use ron_service::signed_policy::signature_bytes;
 
 const POLICY_KEY: &str = "ron/policy/ed25519/6f3b1c1e-0000-4000-8000-000000000001#v1";
 const MANIFEST_KEY: &str = "ron/manifest/ed25519/6f3b1c1e-0000-4000-8000-000000000002#v1";
@@ -302,7 +303,7 @@ fn run_keys_keep_their_parts_apart() {
 #[test]
 fn unsigned_and_altered_policies_are_refused() {
     let good = signed(&document(&json!({})));
-    let sig = dir::to_json(&good.signature).expect("json");
+    let sig = signature_bytes(&good.signature).expect("json");
     let ring = pins().policy;
     let check = |json: &[u8], sig: Option<&[u8]>, want: &str| {
         let error = policy::verify_stored(json, sig, &ring)
@@ -330,13 +331,13 @@ fn unsigned_and_altered_policies_are_refused() {
     forged.value = b64::url(&key(1).sign(&other_kind));
     check(
         &good.canonical,
-        Some(&dir::to_json(&forged).expect("json")),
+        Some(&signature_bytes(&forged).expect("json")),
         "does not match",
     );
     forged.key = "ron/policy/ed25519/6f3b1c1e-0000-4000-8000-000000000009#v1".into();
     check(
         &good.canonical,
-        Some(&dir::to_json(&forged).expect("json")),
+        Some(&signature_bytes(&forged).expect("json")),
         "pinned key",
     );
 }
