@@ -9,14 +9,18 @@
 pub mod aead;
 pub mod ct;
 pub mod hash;
+pub mod hpke;
 pub mod jwk;
 pub mod kdf;
+pub mod mldsa;
 pub mod password;
 pub mod pem;
 pub mod rand;
 pub mod secret;
 pub mod sign;
+pub mod wrap;
 
+pub use mldsa::{MlDsaKey, MlDsaSet};
 pub use rand::{OsRandom, Random, SeededRandom};
 pub use secret::{Secret32, SecretBytes, process_hardening};
 pub use sign::{Ed25519Key, P256Key, Signer};
