@@ -73,7 +73,7 @@ mod tests {
     fn lengths_that_cannot_be_are_refused() {
         let key = Secret32::from_slice(&[3; 32]);
         assert!(wrap_aes256_kwp(&key, b"").is_none());
-        assert!(wrap_aes256_kwp(&key, &[0; WRAP_MAX + 1]).is_none());
+        assert!(wrap_aes256_kwp(&key, &vec![0; WRAP_MAX + 1]).is_none());
         for length in [0, 8, 15, 17, WRAP_MAX + 16] {
             assert!(
                 unwrap_aes256_kwp(&key, &vec![0; length]).is_none(),
