@@ -440,15 +440,12 @@ fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
 /// A name or address, possibly with a port: what two readers could resolve differently is refused.
 fn check_host(host: &[u8]) -> Result<(), Refusal> {
     let text = std::str::from_utf8(host).map_err(|_| Refusal::BadHost)?;
-    let (name_is_good, port) = match text.strip_prefix('[') {
-        Some(literal) => {
-            let (address, port) = literal.split_once(']').ok_or(Refusal::BadHost)?;
-            (address.parse::<Ipv6Addr>().is_ok(), port)
-        }
-        None => {
-            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
-            (is_host_name(name.as_bytes()), port)
-        }
+    let (name_is_good, port) = if let Some(literal) = text.strip_prefix('[') {
+        let (address, port) = literal.split_once(']').ok_or(Refusal::BadHost)?;
+        (address.parse::<Ipv6Addr>().is_ok(), port)
+    } else {
+        let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+        (is_host_name(name.as_bytes()), port)
     };
     let port_is_good = match port.strip_prefix(':') {
         Some(digits) => digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 5,
