@@ -20,6 +20,15 @@ pub fn thumbprint_ec(x: &[u8; 32], y: &[u8; 32]) -> String {
     ))
 }
 
+/// The thumbprint of an algorithm key pair (`kty` `AKP`, as ML-DSA has it): `alg` is the JWS name.
+#[must_use]
+pub fn thumbprint_akp(alg: &str, public: &[u8]) -> String {
+    let public = URL_SAFE_NO_PAD.encode(public);
+    thumbprint(&format!(
+        r#"{{"alg":"{alg}","kty":"AKP","pub":"{public}"}}"#
+    ))
+}
+
 /// The thumbprint of a JWK already in its canonical form: only the required members, in
 /// lexicographic order, without white space.
 #[must_use]

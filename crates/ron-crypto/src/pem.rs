@@ -2,6 +2,8 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 
+use crate::mldsa::MlDsaSet;
+
 /// The DER in front of a raw Ed25519 public key (RFC 8410).
 const ED25519_HEAD: &[u8] = &[
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0,
@@ -23,6 +25,26 @@ pub fn spki_pem_ed25519(public: &[u8; 32]) -> String {
 #[must_use]
 pub fn spki_pem_p256(public: &[u8; 65]) -> String {
     pem(P256_HEAD, public)
+}
+
+/// An ML-DSA public key (RFC 9881).
+#[must_use]
+pub fn spki_pem_mldsa(set: MlDsaSet, public: &[u8]) -> String {
+    let arc = match set {
+        MlDsaSet::L44 => 0x11,
+        MlDsaSet::L65 => 0x12,
+        MlDsaSet::L87 => 0x13,
+    };
+    let oid = [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc];
+    let algorithm = [&[0x30, 0x0b, 0x06, 0x09][..], &oid].concat();
+    let bits = public.len() + 1; // the first byte says that no bit of the last is unused
+    let inner = algorithm.len() + 4 + bits;
+    let long = |tag: u8, length: usize| {
+        let [.., high, low] = length.to_be_bytes();
+        [tag, 0x82, high, low]
+    };
+    let head = [&long(0x30, inner)[..], &algorithm, &long(0x03, bits), &[0]].concat();
+    pem(&head, public)
 }
 
 fn pem(head: &[u8], key: &[u8]) -> String {

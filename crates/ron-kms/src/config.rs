@@ -27,7 +27,7 @@ static KEYS: [Key; 17] = [
         "",
         "Passphrase, mode 0600, from which Argon2id makes the seal key; instead of seal.key_file.",
     ),
-    Key::list("algs", "ed25519,ecdsa-p256", "Algorithms for which keys may be made."),
+    Key::list("algs", "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65", "Algorithms for which keys may be made."),
     Key::count("signers", "0", "Threads that sign; 0 means one per core.").range("0", "64"),
     Key::count("queues.sign", "512", "Sign requests waiting for a signer; full means 429.").range("1", "65536"),
     Key::count("queues.store", "64", "Changes of keys waiting; full means 429.").range("1", "4096"),
@@ -243,7 +243,7 @@ fn algs(config: &Config, problems: &mut Vec<ConfigProblem>) -> Vec<Alg> {
         }
     }
     if algs.is_empty() && problems.is_empty() {
-        problems.push(config.problem("algs", "is empty: name at least one of ed25519, ecdsa-p256"));
+        problems.push(config.problem("algs", "is empty: name at least one, such as ed25519"));
     }
     algs
 }
@@ -291,8 +291,8 @@ mod tests {
         check(&[("data_dir", "/x"), ("backend", "tpm")], Some("backend"));
         check(&[("data_dir", "/x"), ("algs", "ed25519,rsa")], Some("algs"));
         check(
-            &[("data_dir", "/x"), ("algs", "ml-dsa-65")],
-            Some("ml-dsa-65"),
+            &[("data_dir", "/x"), ("algs", "aes256-gcm")],
+            Some("aes256-gcm"),
         );
         check(
             &[

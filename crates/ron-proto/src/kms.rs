@@ -303,32 +303,48 @@ pub struct KeyVersionDoc {
     pub version: u32,
     /// When it was made.
     pub created: Timestamp,
-    /// Ed25519: 32 bytes. P-256: 65 bytes, uncompressed SEC 1 point.
+    /// Ed25519: 32 bytes. P-256: 65 bytes, uncompressed SEC 1 point. ML-DSA: FIPS 204. Hybrid: the
+    /// Ed25519 key and the ML-DSA key after it. X25519: 32 bytes. X-Wing: the ML-KEM-768 key and
+    /// the X25519 key after it. Empty for symmetric keys.
+    #[serde(default, skip_serializing_if = "no_bytes")]
     pub public_key: Bytes,
-    /// `SubjectPublicKeyInfo` in PEM.
+    /// `SubjectPublicKeyInfo` in PEM, one block for each half of a hybrid; empty where there is no
+    /// such form.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub public_key_pem: String,
-    /// The same key as a JWK; its `kid` is the RFC 7638 thumbprint.
-    pub jwk: Jwk,
+    /// The same key as a JWK, for algorithms that have a JWS name; its `kid` is the RFC 7638
+    /// thumbprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwk: Option<Jwk>,
     /// Leaf of the audit log that records its making.
     pub receipt: LogReceipt,
 }
 
-/// A public key in JWK form (RFC 7517, RFC 8037).
+fn no_bytes(bytes: &Bytes) -> bool {
+    bytes.0.is_empty()
+}
+
+/// A public key in JWK form (RFC 7517, RFC 8037; ML-DSA as `AKP`).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwk {
-    /// `OKP` or `EC`.
+    /// `OKP`, `EC` or `AKP`.
     pub kty: String,
-    /// `Ed25519` or `P-256`.
+    /// `Ed25519` or `P-256`; absent for `AKP`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub crv: String,
-    /// Base64url.
+    /// Base64url; absent for `AKP`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub x: String,
     /// Base64url; P-256 only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub y: Option<String>,
+    /// Base64url; `AKP` only.
+    #[serde(default, rename = "pub", skip_serializing_if = "Option::is_none")]
+    pub public: Option<String>,
     /// RFC 7638 thumbprint, base64url of SHA-256.
     pub kid: String,
-    /// `EdDSA` or `ES256`.
+    /// `EdDSA`, `ES256`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`.
     pub alg: String,
     /// Always `sig`.
     #[serde(rename = "use")]
@@ -414,7 +430,7 @@ impl SignRequest {
 pub struct Signature {
     /// The algorithm that made it.
     pub alg: Alg,
-    /// Ed25519: 64 bytes. P-256: 64 bytes, r and s as in JWS.
+    /// Ed25519: 64 bytes. P-256: 64 bytes, r and s as in JWS. ML-DSA: FIPS 204.
     pub signature: Bytes,
 }
 

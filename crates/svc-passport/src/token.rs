@@ -115,6 +115,7 @@ mod tests {
             crv: "Ed25519".to_owned(),
             x: b64::url(&public),
             y: None,
+            public: None,
             kid: thumbprint_okp(&public),
             alg: "EdDSA".to_owned(),
             usage: "sig".to_owned(),

@@ -56,7 +56,7 @@ impl NoteSigner for LogSigner {
     }
 
     fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
-        Ok(self.key.sign(text).to_vec())
+        Ok(self.key.sign(text).swap_remove(0).signature.0)
     }
 }
 

@@ -33,6 +33,9 @@ pub fn jws_alg(alg: Alg) -> Option<&'static str> {
     match alg {
         Alg::Ed25519 => Some("EdDSA"),
         Alg::EcdsaP256 => Some("ES256"),
+        Alg::MlDsa44 => Some("ML-DSA-44"),
+        Alg::MlDsa65 => Some("ML-DSA-65"),
+        Alg::MlDsa87 => Some("ML-DSA-87"),
         _ => None,
     }
 }

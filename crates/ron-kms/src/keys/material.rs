@@ -1,21 +1,29 @@
 //! Key material: the secret half that signs and is never shown, the public half that verifies.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_crypto::hash::sha256;
+use ron_crypto::mldsa::verify_mldsa;
 use ron_crypto::rand::Random;
-use ron_crypto::secret::SecretBytes;
-use ron_crypto::sign::{Ed25519Key, P256Key, verify_ed25519_strict, verify_p256_fixed};
-use ron_crypto::{jwk, pem};
-use ron_proto::kms::Jwk;
+use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_crypto::sign::{Ed25519Key, P256Key, Signer, verify_ed25519_strict, verify_p256_fixed};
+use ron_crypto::{MlDsaKey, MlDsaSet, jwk, pem};
+use ron_proto::kms::{Bytes, Jwk, Signature};
 use ron_proto::values::Alg;
 
 use super::jwt::jws_alg;
 
-/// The algorithms that the file and memory backends offer.
-pub const SUPPORTED: [Alg; 2] = [Alg::Ed25519, Alg::EcdsaP256];
-
-/// Length of every signature made here, in bytes.
-pub const SIGNATURE_BYTES: usize = 64;
+/// The signing algorithms that the file and memory backends offer.
+pub const SUPPORTED: [Alg; 6] = [
+    Alg::Ed25519,
+    Alg::EcdsaP256,
+    Alg::MlDsa44,
+    Alg::MlDsa65,
+    Alg::MlDsa87,
+    Alg::Ed25519MlDsa65,
+];
 
 /// A private key in memory. Never printed, never serialised but sealed.
 pub enum SecretKey {
@@ -23,6 +31,10 @@ pub enum SecretKey {
     Ed25519(Ed25519Key),
     /// A key on P-256.
     P256(P256Key),
+    /// An ML-DSA key.
+    MlDsa(MlDsaKey),
+    /// Two keys that are one: made, rotated and used together.
+    Hybrid(Ed25519Key, MlDsaKey),
 }
 
 impl std::fmt::Debug for SecretKey {
@@ -31,32 +43,77 @@ impl std::fmt::Debug for SecretKey {
     }
 }
 
+/// The parameter set of an ML-DSA algorithm.
+const fn mldsa_set(alg: Alg) -> Option<MlDsaSet> {
+    match alg {
+        Alg::MlDsa44 => Some(MlDsaSet::L44),
+        Alg::MlDsa65 => Some(MlDsaSet::L65),
+        Alg::MlDsa87 => Some(MlDsaSet::L87),
+        _ => None,
+    }
+}
+
+const fn alg_of(set: MlDsaSet) -> Alg {
+    match set {
+        MlDsaSet::L44 => Alg::MlDsa44,
+        MlDsaSet::L65 => Alg::MlDsa65,
+        MlDsaSet::L87 => Alg::MlDsa87,
+    }
+}
+
+/// Bytes of a public key of `alg`; `None` when none is offered here.
+pub const fn public_len(alg: Alg) -> Option<usize> {
+    match alg {
+        Alg::Ed25519 => Some(32),
+        Alg::EcdsaP256 => Some(65),
+        Alg::Ed25519MlDsa65 => Some(32 + MlDsaSet::L65.public_len()),
+        _ => match mldsa_set(alg) {
+            Some(set) => Some(set.public_len()),
+            None => None,
+        },
+    }
+}
+
+/// Bytes of a signature of `alg`, which is not a hybrid.
+fn signature_len(alg: Alg) -> usize {
+    mldsa_set(alg).map_or(64, MlDsaSet::signature_len)
+}
+
 impl SecretKey {
     /// A fresh key and the bytes to seal. `None` when `alg` is not in [`SUPPORTED`].
     pub fn generate(alg: Alg, random: &dyn Random) -> Option<(Self, SecretBytes)> {
-        match alg {
-            Alg::Ed25519 => {
-                let key = Ed25519Key::generate(random);
-                let secret = SecretBytes::from_slice(key.seed().expose());
-                Some((Self::Ed25519(key), secret))
-            }
+        let secret = match alg {
             Alg::EcdsaP256 => {
                 let (key, pkcs8) = P256Key::generate();
-                Some((Self::P256(key), pkcs8))
+                return Some((Self::P256(key), pkcs8));
             }
-            _ => None,
-        }
+            Alg::Ed25519MlDsa65 => SecretBytes::zeroed(64),
+            Alg::Ed25519 | Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87 => SecretBytes::zeroed(32),
+            _ => return None,
+        };
+        let mut secret = secret;
+        random.fill(secret.expose_mut());
+        let key = Self::from_secret(alg, &secret)?;
+        Some((key, secret))
     }
 
-    /// The key from what was sealed; `None` when the bytes are not a key of `alg`.
+    /// The key from what was sealed (seeds, or PKCS#8 for P-256); `None` when the bytes are not a
+    /// key of `alg`.
     pub fn from_secret(alg: Alg, secret: &SecretBytes) -> Option<Self> {
+        let raw = secret.expose();
+        let ed25519 = |seed: &[u8]| Some(Ed25519Key::from_seed(seed.try_into().ok()?));
+        let mldsa = |set, seed: &[u8]| {
+            let seed = Secret32::from_slice(seed.try_into().ok()?);
+            Some(MlDsaKey::from_seed(set, &seed))
+        };
         match alg {
-            Alg::Ed25519 => {
-                let seed: &[u8; 32] = secret.expose().try_into().ok()?;
-                Some(Self::Ed25519(Ed25519Key::from_seed(seed)))
+            Alg::Ed25519 => ed25519(raw).map(Self::Ed25519),
+            Alg::EcdsaP256 => P256Key::from_pkcs8(raw).ok().map(Self::P256),
+            Alg::Ed25519MlDsa65 => {
+                let (one, two) = raw.split_at_checked(32)?;
+                Some(Self::Hybrid(ed25519(one)?, mldsa(MlDsaSet::L65, two)?))
             }
-            Alg::EcdsaP256 => P256Key::from_pkcs8(secret.expose()).ok().map(Self::P256),
-            _ => None,
+            _ => mldsa(mldsa_set(alg)?, raw).map(Self::MlDsa),
         }
     }
 
@@ -65,34 +122,56 @@ impl SecretKey {
         match self {
             Self::Ed25519(key) => PublicKey::Ed25519(key.public()),
             Self::P256(key) => PublicKey::P256(key.public_sec1_uncompressed()),
+            Self::MlDsa(key) => PublicKey::MlDsa(key.set(), key.public().into()),
+            Self::Hybrid(one, two) => {
+                PublicKey::Hybrid([&one.public()[..], &two.public()].concat().into())
+            }
         }
     }
 
-    /// Signs `message`: Ed25519 over the message, P-256 over its SHA-256 as `r || s`.
-    pub fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
+    /// Signs `message`, once with each algorithm of the key: Ed25519 and ML-DSA over the message,
+    /// P-256 over its SHA-256 as `r || s`.
+    pub fn sign(&self, message: &[u8]) -> Vec<Signature> {
+        let one = |alg, signature: Vec<u8>| Signature {
+            alg,
+            signature: Bytes(signature),
+        };
         match self {
-            Self::Ed25519(key) => key.sign(message),
-            Self::P256(key) => key.sign_fixed(message),
+            Self::Ed25519(key) => vec![one(Alg::Ed25519, key.sign(message).to_vec())],
+            Self::P256(key) => vec![one(Alg::EcdsaP256, key.sign_fixed(message).to_vec())],
+            Self::MlDsa(key) => vec![one(alg_of(key.set()), Signer::sign(key, message))],
+            Self::Hybrid(first, second) => vec![
+                one(Alg::Ed25519, first.sign(message).to_vec()),
+                one(Alg::MlDsa65, Signer::sign(second, message)),
+            ],
         }
     }
 }
 
 /// A public key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublicKey {
     /// 32 bytes.
     Ed25519([u8; 32]),
     /// 65 bytes: 4, x, y.
     P256([u8; 65]),
+    /// As FIPS 204 encodes it.
+    MlDsa(MlDsaSet, Arc<[u8]>),
+    /// Ed25519, then ML-DSA-65.
+    Hybrid(Arc<[u8]>),
 }
 
 impl PublicKey {
     /// From its raw bytes.
     pub fn from_raw(alg: Alg, raw: &[u8]) -> Option<Self> {
+        if public_len(alg)? != raw.len() {
+            return None;
+        }
         match alg {
             Alg::Ed25519 => raw.try_into().ok().map(Self::Ed25519),
             Alg::EcdsaP256 => raw.try_into().ok().map(Self::P256),
-            _ => None,
+            Alg::Ed25519MlDsa65 => Some(Self::Hybrid(raw.into())),
+            _ => Some(Self::MlDsa(mldsa_set(alg)?, raw.into())),
         }
     }
 
@@ -101,6 +180,7 @@ impl PublicKey {
         match self {
             Self::Ed25519(raw) => raw,
             Self::P256(raw) => raw,
+            Self::MlDsa(_, raw) | Self::Hybrid(raw) => raw,
         }
     }
 
@@ -109,18 +189,34 @@ impl PublicKey {
         match self {
             Self::Ed25519(_) => Alg::Ed25519,
             Self::P256(_) => Alg::EcdsaP256,
+            Self::MlDsa(set, _) => alg_of(*set),
+            Self::Hybrid(_) => Alg::Ed25519MlDsa65,
         }
     }
 
-    /// `SubjectPublicKeyInfo` in PEM.
+    /// The keys it consists of: two for a hybrid, else itself.
+    pub fn parts(&self) -> Vec<Self> {
+        match self {
+            Self::Hybrid(raw) => {
+                let (one, two) = raw.split_at(32);
+                let one = one.try_into().expect("32 bytes in front");
+                vec![Self::Ed25519(one), Self::MlDsa(MlDsaSet::L65, two.into())]
+            }
+            other => vec![other.clone()],
+        }
+    }
+
+    /// `SubjectPublicKeyInfo` in PEM, a block for each part.
     pub fn pem(&self) -> String {
         match self {
             Self::Ed25519(raw) => pem::spki_pem_ed25519(raw),
             Self::P256(raw) => pem::spki_pem_p256(raw),
+            Self::MlDsa(set, raw) => pem::spki_pem_mldsa(*set, raw),
+            Self::Hybrid(_) => self.parts().iter().map(Self::pem).collect(),
         }
     }
 
-    /// RFC 7638 thumbprint, base64url of SHA-256.
+    /// RFC 7638 thumbprint, base64url of SHA-256; of the raw bytes for a hybrid, which has no JWK.
     pub fn thumbprint(&self) -> String {
         match self {
             Self::Ed25519(raw) => jwk::thumbprint_okp(raw),
@@ -128,38 +224,61 @@ impl PublicKey {
                 let (x, y) = coordinates(raw);
                 jwk::thumbprint_ec(x, y)
             }
+            Self::MlDsa(_, raw) => {
+                jwk::thumbprint_akp(jws_alg(self.alg()).unwrap_or_default(), raw)
+            }
+            Self::Hybrid(raw) => URL_SAFE_NO_PAD.encode(sha256(raw)),
         }
     }
 
-    /// As a JWK with its thumbprint as `kid`.
-    pub fn jwk(&self) -> Jwk {
-        let (kty, crv, x, y): (_, _, &[u8], Option<&[u8]>) = match self {
-            Self::Ed25519(raw) => ("OKP", "Ed25519", raw, None),
+    /// As a JWK with its thumbprint as `kid`; a hybrid has none.
+    pub fn jwk(&self) -> Option<Jwk> {
+        let mut jwk = Jwk {
+            kty: String::new(),
+            crv: String::new(),
+            x: String::new(),
+            y: None,
+            public: None,
+            kid: self.thumbprint(),
+            alg: jws_alg(self.alg())?.into(),
+            usage: "sig".into(),
+        };
+        match self {
+            Self::Ed25519(raw) => {
+                (jwk.kty, jwk.crv) = ("OKP".into(), "Ed25519".into());
+                jwk.x = URL_SAFE_NO_PAD.encode(raw);
+            }
             Self::P256(raw) => {
                 let (x, y) = coordinates(raw);
-                ("EC", "P-256", x, Some(y))
+                (jwk.kty, jwk.crv) = ("EC".into(), "P-256".into());
+                jwk.x = URL_SAFE_NO_PAD.encode(x);
+                jwk.y = Some(URL_SAFE_NO_PAD.encode(y));
             }
-        };
-        Jwk {
-            kty: kty.into(),
-            crv: crv.into(),
-            x: URL_SAFE_NO_PAD.encode(x),
-            y: y.map(|y| URL_SAFE_NO_PAD.encode(y)),
-            kid: self.thumbprint(),
-            alg: jws_alg(self.alg())
-                .expect("every supported algorithm has a JWS name")
-                .into(),
-            usage: "sig".into(),
+            Self::MlDsa(_, raw) => {
+                jwk.kty = "AKP".into();
+                jwk.public = Some(URL_SAFE_NO_PAD.encode(raw));
+            }
+            Self::Hybrid(_) => return None,
+        }
+        Some(jwk)
+    }
+
+    /// Whether `signature` over `message` is by this key, which is no hybrid (see
+    /// [`PublicKey::parts`]). Ed25519 strictly: small-order and non-canonical points are refused.
+    pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
+        match self {
+            Self::Ed25519(raw) => signature
+                .try_into()
+                .is_ok_and(|signature| verify_ed25519_strict(raw, message, signature)),
+            Self::P256(raw) => signature.len() == 64 && verify_p256_fixed(raw, message, signature),
+            Self::MlDsa(set, raw) => verify_mldsa(*set, raw, message, signature),
+            Self::Hybrid(_) => false,
         }
     }
 
-    /// Whether `signature` over `message` is by this key. Ed25519 strictly: small-order and
-    /// non-canonical points are refused.
-    pub fn verify(&self, message: &[u8], signature: &[u8; SIGNATURE_BYTES]) -> bool {
-        match self {
-            Self::Ed25519(raw) => verify_ed25519_strict(raw, message, signature),
-            Self::P256(raw) => verify_p256_fixed(raw, message, signature),
-        }
+    /// Whether a signature of this length can be one of this key, which is no hybrid.
+    pub fn fits(&self, signature: &[u8]) -> bool {
+        signature.len() == signature_len(self.alg())
     }
 }
 
@@ -179,23 +298,29 @@ mod tests {
         for alg in SUPPORTED {
             let (key, secret) = SecretKey::generate(alg, &SeededRandom::new(7)).expect("supported");
             let again = SecretKey::from_secret(alg, &secret).expect("same bytes");
-            assert_eq!(key.public(), again.public());
-            let signature = again.sign(b"message");
-            assert!(key.public().verify(b"message", &signature), "{alg}");
-            assert!(!key.public().verify(b"massage", &signature), "{alg}");
-            let jwk = key.public().jwk();
-            assert_eq!(jwk.kid, key.public().thumbprint());
-            assert_eq!(jwk.kid.len(), 43);
-            assert!(
-                key.public()
-                    .pem()
-                    .starts_with("-----BEGIN PUBLIC KEY-----\n")
-            );
+            let public = key.public();
+            assert_eq!(public, again.public());
+            assert_eq!(public_len(alg), Some(public.raw().len()), "{alg}");
+            let signatures = again.sign(b"message");
+            let parts = public.parts();
+            assert_eq!(signatures.len(), parts.len());
+            for (part, signature) in parts.iter().zip(&signatures) {
+                let raw = signature.signature.as_slice();
+                assert_eq!(part.alg(), signature.alg);
+                assert!(part.fits(raw) && part.verify(b"message", raw), "{alg}");
+                assert!(!part.verify(b"massage", raw), "{alg}");
+            }
             assert_eq!(
-                PublicKey::from_raw(alg, key.public().raw()),
-                Some(key.public())
+                public.pem().matches("-----BEGIN PUBLIC KEY-----\n").count(),
+                parts.len()
             );
+            if let Some(jwk) = public.jwk() {
+                assert_eq!(jwk.kid, public.thumbprint());
+            }
+            assert_eq!(public.jwk().is_none(), parts.len() == 2, "{alg}");
+            assert_eq!(public.thumbprint().len(), 43);
+            assert_eq!(PublicKey::from_raw(alg, public.raw()), Some(public));
         }
-        assert!(SecretKey::generate(Alg::MlDsa65, &SeededRandom::new(7)).is_none());
+        assert!(SecretKey::generate(Alg::Aes256Gcm, &SeededRandom::new(7)).is_none());
     }
 }

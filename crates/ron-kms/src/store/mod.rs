@@ -407,7 +407,7 @@ fn settled(kid: &Kid, record: &Record) -> Option<Key> {
             Some(Version {
                 number,
                 created: row.created,
-                public: row.public,
+                public: row.public.clone(),
                 thumbprint: row.public.thumbprint().into(),
                 birth: row.birth?,
             })

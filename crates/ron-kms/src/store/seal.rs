@@ -19,6 +19,7 @@ use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_proto::values::{Alg, Kid, Timestamp};
 
+use crate::keys::material::public_len;
 use crate::keys::{PublicKey, SecretKey};
 
 const MAGIC: &[u8; 4] = b"RKMS";
@@ -119,7 +120,7 @@ impl Sealer {
             why,
         };
         let public_at = self.header(name, &[]).len();
-        let public_len = if name.alg == Alg::Ed25519 { 32 } else { 65 };
+        let public_len = public_len(name.alg).unwrap_or(0);
         let aad_len = public_at + public_len + NONCE_BYTES;
         if record.len() <= aad_len {
             return Err(refuse("the record is cut short"));
@@ -159,7 +160,7 @@ impl Sealer {
             .iter()
             .position(|a| *a == name.alg)
             .expect("ALL holds every algorithm");
-        let public_len = if name.alg == Alg::Ed25519 { 32_u16 } else { 65 };
+        let public_len = public_len(name.alg).unwrap_or(0) as u16;
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&[FORMAT, alg as u8]);

@@ -135,7 +135,7 @@ fn the_life_of_a_key() {
     assert_eq!(served.get(&path).json::<KeyDoc>().expect("a document"), doc);
     assert_eq!(doc.backend, "memory");
     let version = &doc.versions[0];
-    assert_eq!(version.jwk.kid.len(), 43);
+    assert_eq!(version.jwk.as_ref().expect("a JWK").kid.len(), 43);
     assert!(
         version
             .public_key_pem
@@ -363,7 +363,7 @@ fn an_issuer_key_signs_tokens_and_nothing_else() {
         max_ttl_s: 900,
     };
     let doc = served.create("issuer", PayloadPolicy::Jwt(policy), 1);
-    let kid = &doc.versions[0].jwk.kid;
+    let kid = &doc.versions[0].jwk.as_ref().expect("a JWK").kid;
     let now = unix_s();
     let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let input = |ttl: u64| {

@@ -470,7 +470,7 @@ fn status_of(op: Op) -> u16 {
 fn unsupported() -> Refusal {
     Refusal::new(
         Why::Unsupported,
-        "no configured backend makes keys of this algorithm; ed25519 and ecdsa-p256 are offered unless `algs` says less",
+        "no configured backend makes keys of this algorithm, or `algs` leaves it out",
     )
 }
 

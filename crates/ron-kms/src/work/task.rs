@@ -179,20 +179,23 @@ fn try_sign(
             Gate::Forward => return Ok(None),
         }
     }
-    let signature = key.secret.sign(&payload.signed_bytes());
-    draft.leaf.output_sha256 = Some(hex::encode(sha256(&signature)));
+    let signatures = key.secret.sign(&payload.signed_bytes());
+    draft.leaf.output_sha256 = Some(output_hash(&signatures));
     Ok(Some(SignAnswer {
         key: key.kid.clone(),
         version: head.number,
-        signatures: vec![Signature {
-            alg: key.kid.alg,
-            signature: Bytes(signature.to_vec()),
-        }],
+        signatures,
         receipt: LogReceipt {
             log: String::new(),
             index: 0,
         },
     }))
+}
+
+/// Hex SHA-256 of the signatures, one after the other.
+fn output_hash(signatures: &[Signature]) -> String {
+    let all: Vec<&[u8]> = signatures.iter().map(|s| s.signature.as_slice()).collect();
+    hex::encode(sha256(&all.concat()))
 }
 
 fn leaf_of(caller: &Principal, task: &SignTask) -> Leaf {

@@ -3,11 +3,11 @@
 
 use ron_http::Principal;
 use ron_proto::kms::{Signature, VerifyAnswer, VerifyDetail, VerifyMode, VerifyRequest};
+use ron_proto::values::Alg;
 
 use crate::error::{Refusal, Why};
-use crate::keys::material::SIGNATURE_BYTES;
 use crate::keys::payload::Payload;
-use crate::keys::{Key, KeyIndex, Version};
+use crate::keys::{Key, KeyIndex, PublicKey, Version};
 
 /// Most signatures of one request.
 const SIGNATURES_MAX: usize = 4;
@@ -26,7 +26,14 @@ pub fn verify(
             format!("give 1 to {SIGNATURES_MAX} signatures"),
         ));
     }
-    if request.mode == VerifyMode::PqOnly {
+    let algs: Vec<Alg> = key
+        .head()
+        .public
+        .parts()
+        .iter()
+        .map(PublicKey::alg)
+        .collect();
+    if request.mode == VerifyMode::PqOnly && !algs.iter().any(|alg| post_quantum(*alg)) {
         return Err(Refusal::new(
             Why::Unsupported,
             "mode `pq_only` needs a key with a post-quantum algorithm; this one has none",
@@ -38,12 +45,9 @@ pub fn verify(
     let details: Vec<_> = request
         .signatures
         .iter()
-        .map(|signature| check(key, &versions, &bytes, signature))
+        .map(|signature| check(&versions, &bytes, signature))
         .collect();
-    let ok = match request.mode {
-        VerifyMode::And | VerifyMode::PqOnly => details.iter().all(|d| d.ok),
-        VerifyMode::Or => details.iter().any(|d| d.ok),
-    };
+    let ok = judge(request.mode, &algs, &details);
     Ok(VerifyAnswer {
         ok,
         details,
@@ -74,24 +78,48 @@ fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
     }
 }
 
-fn check(key: &Key, versions: &[&Version], bytes: &[u8], signature: &Signature) -> VerifyDetail {
+fn post_quantum(alg: Alg) -> bool {
+    matches!(alg, Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87)
+}
+
+/// Whether the signatures hold under the mode. In mode `and` every algorithm of the key must have a
+/// signature that holds, all under one version, and nothing that does not hold may stand beside.
+fn judge(mode: VerifyMode, algs: &[Alg], details: &[VerifyDetail]) -> bool {
+    let holds = |alg: &Alg| details.iter().any(|d| d.ok && d.alg == *alg);
+    match mode {
+        VerifyMode::And => {
+            let one_version = details
+                .windows(2)
+                .all(|two| two[0].version == two[1].version);
+            details.iter().all(|d| d.ok) && one_version && algs.iter().all(holds)
+        }
+        VerifyMode::Or => details.iter().any(|d| d.ok),
+        VerifyMode::PqOnly => algs.iter().filter(|alg| post_quantum(**alg)).all(holds),
+    }
+}
+
+fn check(versions: &[&Version], bytes: &[u8], signature: &Signature) -> VerifyDetail {
     let detail = |version: Option<u32>, reason: Option<&str>| VerifyDetail {
         alg: signature.alg,
         ok: version.is_some(),
         version,
         reason: reason.map(str::to_owned),
     };
-    if signature.alg != key.kid.alg {
-        return detail(None, Some("alg_mismatch"));
+    let raw = signature.signature.as_slice();
+    let mut reason = "alg_mismatch";
+    for version in versions {
+        for part in version.public.parts() {
+            if part.alg() != signature.alg {
+                continue;
+            }
+            if !part.fits(raw) {
+                return detail(None, Some("wrong_length"));
+            }
+            if part.verify(bytes, raw) {
+                return detail(Some(version.number), None);
+            }
+            reason = "no_match";
+        }
     }
-    let Ok(raw) = <&[u8; SIGNATURE_BYTES]>::try_from(signature.signature.as_slice()) else {
-        return detail(None, Some("wrong_length"));
-    };
-    match versions
-        .iter()
-        .find(|version| version.public.verify(bytes, raw))
-    {
-        Some(version) => detail(Some(version.number), None),
-        None => detail(None, Some("no_match")),
-    }
+    detail(None, Some(reason))
 }

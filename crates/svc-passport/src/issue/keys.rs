@@ -138,7 +138,7 @@ impl KeyKeeper {
                 .versions
                 .into_iter()
                 .filter(|v| v.version >= doc.min_verify_version);
-            jwks.keys.extend(verifying.map(|v| v.jwk));
+            jwks.keys.extend(verifying.filter_map(|v| v.jwk));
         }
         let (verify, jwks_json) = compile(&jwks)?;
         Ok(IssuerKeys {
@@ -155,7 +155,7 @@ fn head(doc: &KeyDoc) -> Option<SigningKey> {
     Some(SigningKey {
         key: doc.key.clone(),
         version: version.version,
-        jwk: version.jwk.clone(),
+        jwk: version.jwk.clone()?,
     })
 }
 
