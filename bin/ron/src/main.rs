@@ -10,6 +10,7 @@ mod policy;
 mod token;
 mod up;
 mod verifiers;
+mod witness;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ enum Command {
     Audit(check::LogArgs),
     /// Verify the ledger offline.
     Ledger(check::LogArgs),
+    Witness(witness::WitnessArgs),
     /// Verify runs and prove payouts offline.
     Rewarder(check::RewarderArgs),
     /// Print a completion script for a shell.
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit(args),
         Command::Ledger(args) => check::ledger(args),
+        Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => check::rewarder(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());
