@@ -35,12 +35,12 @@ pub(crate) enum Fault {
 impl Coding {
     /// The coding of a request's body; `None` for none, an error for an unknown one or several.
     pub(crate) fn of(headers: &Headers) -> Result<Option<Self>, ()> {
-        if headers.count("content-encoding") > 1 {
-            return Err(());
-        }
         let Some(name) = headers.raw("content-encoding") else {
             return Ok(None);
         };
+        if headers.count("content-encoding") > 1 {
+            return Err(());
+        }
         match name.to_ascii_lowercase().as_slice() {
             b"identity" => Ok(None),
             b"gzip" | b"x-gzip" => Ok(Some(Self::Gzip)),
