@@ -14,6 +14,8 @@ need sqlite3 sqlite3
 need chromium chromium
 need promtool prometheus
 need curl curl
+need go golang-go
+[ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
 need slowhttptest slowhttptest
 if ((${#packages[@]})); then
