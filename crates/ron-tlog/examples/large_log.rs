@@ -1,7 +1,7 @@
 //! Figures of a large log on a real disk: appends with group commit, how far the checkpoint is behind, proofs, reopening, the
 //! offline check, memory.
 //!
-//! usage: large_log [entries, default 1000000] [directory, default a temporary one]
+//! usage: large_log [entries, default 1000000] [bytes of an entry, default 400, as the leaves of the KMS] [directory]
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a measuring program may panic
 
@@ -11,8 +11,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Leaves of the KMS are of about this size.
-const ENTRY_BYTES: usize = 400;
 /// Leaves of one durable append.
 const BATCH: u64 = 512;
 
@@ -36,12 +34,12 @@ fn memory(field: &str) -> u64 {
         / 1024
 }
 
-fn fill(log: &mut Log, n: u64) {
+fn fill(log: &mut Log, n: u64, bytes: usize) {
     let begun = Instant::now();
     let mut checkpointer = log.take_checkpointer().unwrap();
     let signer = signer();
     let (mut oldest, mut behind) = (None::<Instant>, Duration::ZERO);
-    let mut batch = vec![vec![b'x'; ENTRY_BYTES]; BATCH as usize];
+    let mut batch = vec![vec![b'x'; bytes]; BATCH as usize];
     while log.size() < n {
         for (at, entry) in batch.iter_mut().enumerate() {
             entry[..8].copy_from_slice(&(log.size() + at as u64).to_le_bytes());
@@ -57,7 +55,7 @@ fn fill(log: &mut Log, n: u64) {
     checkpointer.publish(&[&signer]).unwrap();
     let took = begun.elapsed();
     println!(
-        "appended {} leaves of {ENTRY_BYTES} bytes in batches of {BATCH}: {} leaves/s; a checkpoint every 5,000 leaves, at most {} ms behind",
+        "appended {} leaves of {bytes} bytes in batches of {BATCH}: {} leaves/s; a checkpoint every 5,000 leaves, at most {} ms behind",
         log.size(),
         u128::from(log.size()) * 1_000 / took.as_millis().max(1),
         behind.as_millis()
@@ -89,10 +87,11 @@ fn prove(log: &Log) {
 fn main() {
     let mut args = std::env::args().skip(1);
     let n: u64 = args.next().map_or(1_000_000, |n| n.parse().unwrap());
+    let bytes = args.next().map_or(400, |n| n.parse().unwrap());
     let home = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = home.join(format!("large-log-{}", std::process::id()));
     let mut log = Log::open(Arc::new(OsDisk), &dir, options()).unwrap();
-    fill(&mut log, n);
+    fill(&mut log, n, bytes);
     println!("memory while writing: {} MiB at most", memory("VmHWM"));
     prove(&log);
     drop(log);
