@@ -10,6 +10,7 @@ mod policy;
 mod token;
 mod up;
 mod verifiers;
+mod witness;
 
 use std::process::ExitCode;
 
@@ -30,10 +31,10 @@ enum Command {
     Demo(demo::DemoArgs),
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
-    /// Verify the KMS audit log offline.
-    Audit(check::LogArgs),
+    Audit(check::audit::AuditArgs),
     /// Verify the ledger offline.
     Ledger(check::LogArgs),
+    Witness(witness::WitnessArgs),
     /// Verify runs and prove payouts offline.
     Rewarder(check::RewarderArgs),
     /// Print a completion script for a shell.
@@ -75,8 +76,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
-        Command::Audit(args) => check::audit(args),
+        Command::Audit(args) => check::audit::run(args),
         Command::Ledger(args) => check::ledger(args),
+        Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => check::rewarder(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());

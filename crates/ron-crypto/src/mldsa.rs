@@ -93,6 +93,17 @@ impl MlDsaKey {
         &self.seed
     }
 
+    /// The signature of a message, [`MlDsaSet::signature_len`] bytes.
+    pub fn sign(&self, message: &[u8]) -> Vec<u8> {
+        let mut signature = vec![0; self.set.signature_len()];
+        let length = self
+            .pair
+            .sign(message, &mut signature)
+            .expect("signing fails only without system randomness");
+        signature.truncate(length);
+        signature
+    }
+
     /// The public key, [`MlDsaSet::public_len`] bytes.
     pub fn public(&self) -> Vec<u8> {
         self.pair.public_key().as_ref().to_vec()
@@ -101,13 +112,7 @@ impl MlDsaKey {
 
 impl Signer for MlDsaKey {
     fn sign(&self, message: &[u8]) -> Vec<u8> {
-        let mut signature = vec![0; self.set.signature_len()];
-        let length = self
-            .pair
-            .sign(message, &mut signature)
-            .expect("signing fails only without system randomness");
-        signature.truncate(length);
-        signature
+        Self::sign(self, message)
     }
 }
 

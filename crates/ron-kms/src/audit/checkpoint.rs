@@ -6,12 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
+use ron_crypto::Secret32;
+use ron_crypto::hash::hkdf_sha256;
+use ron_kernel::{
+    Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
+};
 use ron_service::ReadyBoard;
 use ron_tlog::append::{Checkpointer, LogReader};
-use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
+use ron_tlog::note::{NoteSignature, NoteSigner, SignFailed, VerifierKey};
+use ron_tlog::{CheckpointError, Cosigner, CosignerKey};
 
 use super::health::{AuditHealth, Fault};
+use super::proofs::ProofJob;
+use super::witness::Published;
 use crate::keys::SecretKey;
 use crate::metrics::Metrics;
 use crate::store::LogIdentity;
@@ -22,6 +29,9 @@ const LATE_AFTER: Duration = Duration::from_secs(1);
 const FINAL_WAIT: Duration = Duration::from_secs(5);
 /// How long an idle thread sleeps; only shutdown and new leaves wake it earlier.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Sets the second key apart from everything else that may ever be derived from the log key.
+const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
 
 /// Signs checkpoints with the log key that is sealed in the store.
 pub struct LogSigner {
@@ -60,13 +70,58 @@ impl NoteSigner for LogSigner {
     }
 }
 
+/// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
+/// sealed and replaced with it; whoever knows only the public keys cannot get from one to the other.
+pub struct SecondSigner {
+    cosigner: Cosigner,
+    clock: SharedClock,
+}
+
+impl SecondSigner {
+    /// The second signer of this log.
+    pub fn new(identity: &LogIdentity, clock: SharedClock) -> Result<Self, String> {
+        let SecretKey::Ed25519(key) = &*identity.key else {
+            return Err("the log key is not an Ed25519 key".into());
+        };
+        let mut seed = Secret32::zeroed();
+        hkdf_sha256(b"", key.seed().expose(), SECOND_KEY, seed.expose_mut());
+        let cosigner = Cosigner::ml_dsa_44(&identity.origin, &seed).map_err(|e| e.to_string())?;
+        Ok(Self { cosigner, clock })
+    }
+
+    /// What verifies its lines.
+    pub fn verifier(&self) -> &CosignerKey {
+        self.cosigner.verifier()
+    }
+}
+
+impl NoteSigner for SecondSigner {
+    fn name(&self) -> &str {
+        self.cosigner.verifier().name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.cosigner.verifier().key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        let text = std::str::from_utf8(text).map_err(|e| SignFailed(e.to_string()))?;
+        let time_s = (self.clock.unix_ms() / 1000).max(1);
+        let line = self.cosigner.cosign(text, time_s);
+        line.map(|line| line.signature)
+            .ok_or_else(|| SignFailed("the text is no checkpoint".into()))
+    }
+}
+
 /// Why the checkpoint thread is woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// There is a leaf that no checkpoint covers.
     NewLeaf,
     /// There are so many that the interval does not matter.
     Many,
+    /// Cosignatures for the published checkpoint of this text, to be stored with it.
+    Cosigned(Arc<str>, Vec<NoteSignature>),
 }
 
 /// How the appender tells the checkpoint thread of new leaves.
@@ -126,10 +181,24 @@ impl Signal {
         }
     }
 
-    /// At most one message of each kind is under way, so the queue of four cannot be full.
+    /// At most one message of each kind is under way, so the queue cannot be full.
     fn send(&self, wake: Wake) {
         if self.wake.try_send(wake).is_err() {
             tracing::warn!(event = "checkpoint_wake_lost");
+        }
+    }
+
+    /// Called after each checkpoint: what came since it was begun (at `begun_ms`) waits for the next one.
+    fn covered(&self, begun_ms: u64, more: impl Fn() -> bool) {
+        self.uncovered_since_ms.store(0, Ordering::SeqCst);
+        // A leaf that was durable before the line above is seen here; a later one sets the time itself.
+        if more() {
+            let _ = self.uncovered_since_ms.compare_exchange(
+                0,
+                begun_ms,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
         }
     }
 
@@ -160,14 +229,16 @@ pub struct CheckpointThread {
     pub checkpointer: Checkpointer,
     /// The log key.
     pub signer: LogSigner,
+    /// Its second line, where that is switched on.
+    pub second: Option<SecondSigner>,
     /// Shared with the appender.
     pub signal: Arc<Signal>,
     /// Wakes.
     pub wakes: Receiver<Wake>,
     /// Pause after a new leaf.
     pub interval: Duration,
-    /// Second place for the newest checkpoint.
-    pub anchor: Option<PathBuf>,
+    /// Further places for the newest checkpoint.
+    pub anchors: Vec<PathBuf>,
     /// Turned to "no" by a failed write.
     pub health: AuditHealth,
     /// Where lateness is shown.
@@ -176,6 +247,12 @@ pub struct CheckpointThread {
     pub metrics: Metrics,
     /// Fired by the appender after the last leaf.
     pub last_leaf: Shutdown,
+    /// To the thread that asks witnesses, where a policy is configured.
+    pub witness: Option<Sender<Published>>,
+    /// To those who wait for proofs.
+    pub proofs: Sender<ProofJob>,
+    /// Fired after the last checkpoint.
+    pub finished: ShutdownTrigger,
 }
 
 impl CheckpointThread {
@@ -189,6 +266,7 @@ impl CheckpointThread {
             loop {
                 match self.wakes.recv(&ctx.shutdown, due) {
                     Recv::Item(Wake::NewLeaf) => {}
+                    Recv::Item(Wake::Cosigned(text, lines)) => self.cosign(&text, &lines),
                     Recv::Item(Wake::Many) | Recv::Timeout => break self.publish(),
                     Recv::Shutdown | Recv::Closed => break,
                 }
@@ -198,6 +276,7 @@ impl CheckpointThread {
             tracing::warn!(event = "final_checkpoint_without_stop_leaf");
         }
         self.publish();
+        self.finished.fire();
     }
 
     /// True when a leaf needs a checkpoint; otherwise goes idle until one comes.
@@ -207,10 +286,27 @@ impl CheckpointThread {
             self.signal.idle.store(false, Ordering::SeqCst);
             return true;
         }
-        matches!(
-            self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)),
-            Recv::Item(_)
-        )
+        match self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+            Recv::Item(Wake::Cosigned(text, lines)) => {
+                self.cosign(&text, &lines);
+                false
+            }
+            Recv::Item(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Stores cosignatures with the checkpoint they were made for; a newer one may have come meanwhile.
+    fn cosign(&mut self, text: &str, lines: &[NoteSignature]) {
+        match self.checkpointer.add_signatures(text, lines) {
+            Ok(_) | Err(CheckpointError::Superseded | CheckpointError::Poisoned) => {}
+            Err(error) => {
+                self.health.fail(
+                    Fault::Failure,
+                    &format!("cosignatures cannot be stored: {error}"),
+                );
+            }
+        }
     }
 
     /// Signs and stores the head as it is now.
@@ -219,15 +315,26 @@ impl CheckpointThread {
             return;
         }
         self.signal.many_sent.store(false, Ordering::SeqCst);
-        let age = self.signal.age();
-        self.signal.uncovered_since_ms.store(0, Ordering::SeqCst);
-        match self.checkpointer.publish(&[&self.signer]) {
+        let begun_ms = self.signal.clock.unix_ms();
+        match self
+            .checkpointer
+            .publish(&signers(&self.signer, self.second.as_ref()))
+        {
             Ok(note) => {
+                // With the time that publishing took: a disk that hangs is late too.
+                let age = self.signal.age();
+                self.signal
+                    .covered(begun_ms, || self.checkpointer.uncovered() > 0);
                 if age > self.interval + LATE_AFTER {
                     self.metrics.checkpoint_late.inc();
                 }
                 self.ready.present("checkpoint");
                 self.keep_anchor(&note);
+                // Full means awake: the newest checkpoint will be looked at.
+                let _ = self.proofs.try_send(ProofJob::Look);
+                if let Some(witness) = &self.witness {
+                    let _ = witness.try_send(Published);
+                }
             }
             Err(error) => {
                 self.health.fail(
@@ -239,16 +346,31 @@ impl CheckpointThread {
     }
 
     fn keep_anchor(&self, note: &str) {
-        let Some(path) = &self.anchor else { return };
-        match write_whole(path, note) {
-            Ok(()) => self.ready.clear("anchor"),
-            Err(error) => {
-                tracing::warn!(event = "anchor_not_written", %error);
-                self.ready
-                    .degrade("anchor", "the copy of the checkpoint cannot be written");
+        let mut failed = None;
+        for path in &self.anchors {
+            if let Err(error) = write_whole(path, note) {
+                tracing::warn!(event = "anchor_not_written", path = %path.display(), %error);
+                failed = Some(format!(
+                    "the copy of the checkpoint {}: {error}",
+                    path.display()
+                ));
             }
         }
+        match failed {
+            None => self.ready.clear("anchor"),
+            Some(why) => self.ready.degrade("anchor", why),
+        }
     }
+}
+
+/// Everyone who signs a checkpoint.
+pub fn signers<'a>(
+    signer: &'a LogSigner,
+    second: Option<&'a SecondSigner>,
+) -> Vec<&'a dyn NoteSigner> {
+    let mut all: Vec<&dyn NoteSigner> = vec![signer];
+    all.extend(second.map(|s| s as &dyn NoteSigner));
+    all
 }
 
 /// Replaces the file as a whole, durably.

@@ -189,6 +189,7 @@ fn try_sign(
             log: String::new(),
             index: 0,
         },
+        proof: None,
     }))
 }
 
