@@ -2,13 +2,16 @@
 
 use ron_proto::kms::{
     CreateKey, Digest, DigestAlg, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, RotateAnswer,
-    RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest,
+    RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest, Signature, VerifyMode,
+    VerifyRequest,
 };
 use ron_proto::values::Alg;
 
 use super::{Rig, create_request, memory_settings, op_id, principal, signed};
 use crate::audit::leaf::{Leaf, Op};
 use crate::keys::PublicKey;
+use crate::keys::material::SUPPORTED;
+use crate::work::verify::verify;
 
 fn leaf(rig: &Rig, index: u64) -> Leaf {
     let reader = rig.engine.reader.as_ref().expect("a log");
@@ -18,7 +21,7 @@ fn leaf(rig: &Rig, index: u64) -> Leaf {
 #[test]
 fn a_signature_verifies_and_its_leaf_says_so() {
     let rig = Rig::memory();
-    for (n, alg) in [Alg::Ed25519, Alg::EcdsaP256].into_iter().enumerate() {
+    for (n, alg) in SUPPORTED.into_iter().enumerate() {
         let doc = rig.create("app", alg, PayloadPolicy::Any, n as u128);
         assert_eq!((doc.head, doc.versions.len()), (1, 1));
         let born = leaf(&rig, doc.versions[0].receipt.index);
@@ -40,12 +43,51 @@ fn a_signature_verifies_and_its_leaf_says_so() {
             leaf.input_sha256,
             Some(hex::encode(ron_crypto::hash::sha256(b"hello")))
         );
-        let signature = answer.signatures[0].signature.as_slice();
+        let signatures = answer.signatures.iter().map(|s| s.signature.as_slice());
+        let all = signatures.collect::<Vec<_>>().concat();
         assert_eq!(
             leaf.output_sha256,
-            Some(hex::encode(ron_crypto::hash::sha256(signature)))
+            Some(hex::encode(ron_crypto::hash::sha256(&all)))
         );
     }
+    rig.stop();
+}
+
+#[test]
+fn two_signatures_count_as_the_mode_says() {
+    let rig = Rig::memory();
+    let doc = rig.create("app", Alg::Ed25519MlDsa65, PayloadPolicy::Any, 1);
+    let both = signed(&rig.sign(SignRequest::message(doc.key.clone(), *b"x"))).signatures;
+    rig.rotated(&doc.key);
+    let next = signed(&rig.sign(SignRequest::message(doc.key.clone(), *b"x"))).signatures;
+    let mut broken = both.clone();
+    broken[1].signature.0[7] ^= 1;
+    let index = rig.engine.kms.index.load();
+    let check = |signatures: &[Signature], mode: VerifyMode, ok: bool| {
+        let request = VerifyRequest {
+            key: doc.key.clone(),
+            version: None,
+            message: Some(b"x".as_slice().into()),
+            digest: None,
+            signatures: signatures.to_vec(),
+            mode,
+        };
+        let got = verify(&index, &rig.caller, request).expect("judged");
+        assert_eq!(got.ok, ok, "{mode:?} {got:?}");
+    };
+    use VerifyMode::{And, Or, PqOnly};
+    check(&both, And, true);
+    check(&both[..1], And, false);
+    check(&both[1..], And, false);
+    check(&broken, And, false);
+    check(&[both[0].clone(), next[1].clone()], And, false); // of two versions
+    check(&both[..1], Or, true);
+    check(&both[1..], Or, true);
+    check(&broken, Or, true);
+    check(&broken[1..], Or, false);
+    check(&both[..1], PqOnly, false);
+    check(&both[1..], PqOnly, true);
+    check(&broken, PqOnly, false);
     rig.stop();
 }
 
@@ -210,7 +252,7 @@ fn what_cannot_be_made_is_refused() {
     };
     check(
         CreateKey {
-            alg: Alg::MlDsa65,
+            alg: Alg::Aes256Gcm,
             ..good.clone()
         },
         400,
