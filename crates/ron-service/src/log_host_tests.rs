@@ -42,6 +42,7 @@ fn rig() -> Rig {
         reader: log.reader(),
         vkey,
         entries_scope: ron_proto::scope::KMS_READ,
+        cosigned: CosignedView::default(),
     };
     Rig {
         log,
