@@ -81,11 +81,9 @@ pub fn restore(
         at(&coming, std::fs::remove_dir_all(&coming))?;
     }
     copy_log(&source_log(from)?, &coming)?;
-    for name in ["derived"] {
-        let path = data.join(name);
-        if path.exists() {
-            at(&path, std::fs::remove_dir_all(&path))?;
-        }
+    let derived = data.join("derived");
+    if derived.exists() {
+        at(&derived, std::fs::remove_dir_all(&derived))?;
     }
     for name in [
         "projection.sqlite",
