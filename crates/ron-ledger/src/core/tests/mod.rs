@@ -366,7 +366,7 @@ fn check(plan: Plan) {
     let mut now = 20_000 * DAY;
     for (pause, groups) in plan {
         now += pause * pause / 8;
-        let ops: Vec<(Vec<Op>, bool)> = groups
+        let ops: Vec<(Vec<Op>, Bond)> = groups
             .iter()
             .map(|(draws, bond)| {
                 let maker = Maker {
@@ -575,7 +575,7 @@ fn hostile_entries_are_no_ops() {
 fn escrow_is_out_of_reach() {
     let escrow = escrow_account(&"t".parse().unwrap(), &"e".parse().unwrap());
     let mut book = Book::default();
-    let said = book.commit(1, &[(vec![issue("k1", escrow.as_str(), 5)], false)]);
+    let said = book.commit(1, &[(vec![issue("k1", escrow.as_str(), 5)], Bond::Loose)]);
     assert_eq!(
         said[0][0],
         Outcome::Fresh {
@@ -593,7 +593,7 @@ fn supply_cannot_pass_128_bits() {
         1,
         &[(
             vec![issue("k1", "a", u128::MAX), issue("k2", "b", 1)],
-            false,
+            Bond::Loose,
         )],
     );
     assert_eq!(

@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{Entry, RefusalCode, TxId, escrow_account};
+use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
 use serde_json::Value;
 
 const DAY: u64 = 86_400_000;
 
 /// (account, asset).
 type Purse = (String, String);
+/// A purse's sum of one day.
+type Day = ((Purse, u64), u128);
 
 #[derive(Default, Clone, Debug)]
 pub(super) struct Model {
@@ -26,34 +28,42 @@ pub(super) struct Model {
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
 }
 
-pub(super) type Said = Result<(), RefusalCode>;
+pub(super) type Said = Result<(), No>;
 
 fn text(e: &Value, field: &str) -> String {
     e[field].as_str().unwrap_or_default().to_owned()
 }
 
-fn amount(e: &Value, field: &str) -> Option<u128> {
+fn number(e: &Value, field: &str) -> Option<u128> {
     e[field].as_str().map(|t| t.parse().unwrap())
 }
 
-fn ensure(good: bool, code: RefusalCode) -> Said {
+fn amount(e: &Value) -> u128 {
+    number(e, "amount_minor").unwrap_or(0)
+}
+
+fn escrow(e: &Value) -> String {
+    let (tenant, epoch) = (text(e, "tenant"), text(e, "epoch"));
+    escrow_account(&tenant.parse().unwrap(), &epoch.parse().unwrap()).to_string()
+}
+
+fn ensure(good: bool, code: No) -> Said {
     if good { Ok(()) } else { Err(code) }
 }
 
 fn open(account: &str) -> Said {
-    ensure(
-        !account.starts_with("escrow:"),
-        RefusalCode::ReservedAccount,
-    )
+    ensure(!account.starts_with("escrow:"), No::ReservedAccount)
 }
 
 impl Model {
     pub(super) fn has(&self, a: &str, s: &str) -> u128 {
-        self.total.get(&(a.into(), s.into())).copied().unwrap_or(0)
+        let purse = (a.into(), s.into());
+        self.total.get(&purse).copied().unwrap_or(0)
     }
 
     pub(super) fn free(&self, a: &str, s: &str) -> u128 {
-        self.has(a, s) - self.held.get(&(a.into(), s.into())).copied().unwrap_or(0)
+        let purse = (a.into(), s.into());
+        self.has(a, s) - self.held.get(&purse).copied().unwrap_or(0)
     }
 
     fn put(&mut self, a: &str, s: &str, n: u128) {
@@ -65,42 +75,31 @@ impl Model {
     }
 
     /// The day's total with this entry, when the entry names a ceiling.
-    fn day(&self, purse: &Purse, e: &Value, ts: u64) -> Result<Option<u128>, RefusalCode> {
-        let Some(ceiling) = amount(e, "daily_ceiling") else {
+    fn day(&self, purse: &Purse, e: &Value, ts: u64) -> Result<Option<Day>, No> {
+        let Some(ceiling) = number(e, "daily_ceiling") else {
             return Ok(None);
         };
-        let used = self.days.get(&(purse.clone(), ts / DAY)).copied();
-        let sum = used
-            .unwrap_or(0)
-            .checked_add(amount(e, "amount_minor").unwrap());
-        let sum = sum.filter(|n| *n <= ceiling);
-        sum.map(Some).ok_or(RefusalCode::LimitsExceeded)
+        let day = (purse.clone(), ts / DAY);
+        let used = self.days.get(&day).copied().unwrap_or(0);
+        let sum = used.checked_add(amount(e)).filter(|n| *n <= ceiling);
+        Ok(Some((day, sum.ok_or(No::LimitsExceeded)?)))
     }
 
-    fn count_day(&mut self, purse: &Purse, sum: Option<u128>, ts: u64) {
-        if let Some(sum) = sum {
-            self.days.insert((purse.clone(), ts / DAY), sum);
-        }
-    }
-
-    fn is_frozen(&self, a: &str) -> bool {
-        self.frozen.get(a) == Some(&true)
+    fn live(&self, a: &str) -> Said {
+        ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
     }
 
     /// A debit by its owner: reserved, frozen, nonce, day, funds; then the nonce is used.
-    fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), RefusalCode> {
+    fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), No> {
         let purse = (text(e, "from"), text(e, "asset"));
-        let n = amount(e, "amount_minor").unwrap();
+        let n = amount(e);
         open(&purse.0)?;
-        ensure(!self.is_frozen(&purse.0), RefusalCode::AccountFrozen)?;
+        self.live(&purse.0)?;
         let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
-        ensure(e["nonce"] == next, RefusalCode::NonceConflict)?;
+        ensure(e["nonce"] == next, No::NonceConflict)?;
         let day = self.day(&purse, e, ts)?;
-        ensure(
-            self.free(&purse.0, &purse.1) >= n,
-            RefusalCode::InsufficientFunds,
-        )?;
-        self.count_day(&purse, day, ts);
+        ensure(self.free(&purse.0, &purse.1) >= n, No::InsufficientFunds)?;
+        self.days.extend(day);
         self.nonce.insert(purse.0.clone(), next);
         Ok((purse, n))
     }
@@ -108,31 +107,29 @@ impl Model {
     pub(super) fn run(&mut self, entry: &Entry, id: TxId, ts: u64) -> Said {
         let e = &serde_json::to_value(entry).unwrap();
         let (to, s) = (text(e, "to"), text(e, "asset"));
-        let n = amount(e, "amount_minor").unwrap_or(0);
+        let n = amount(e);
         match entry {
             Entry::Issue { .. } => {
                 open(&to)?;
                 let purse = (to.clone(), s.clone());
                 let day = self.day(&purse, e, ts)?;
                 let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
-                self.issued
-                    .insert(s.clone(), issued.ok_or(RefusalCode::AmountOverflow)?);
-                self.count_day(&purse, day, ts);
+                let issued = issued.ok_or(No::AmountOverflow)?;
+                self.issued.insert(s.clone(), issued);
+                self.days.extend(day);
                 self.put(&to, &s, n);
             }
-            Entry::Transfer { .. } => {
+            Entry::Transfer { .. } | Entry::Burn { .. } => {
                 open(&to)?;
                 let (purse, n) = self.debit(e, ts)?;
                 self.take(&purse.0, &s, n);
-                self.put(&to, &s, n);
-            }
-            Entry::Burn { .. } => {
-                let (purse, n) = self.debit(e, ts)?;
-                self.take(&purse.0, &s, n);
-                *self.burned.entry(s).or_default() += n;
+                match to.as_str() {
+                    "" => *self.burned.entry(s).or_default() += n,
+                    to => self.put(to, &s, n),
+                }
             }
             Entry::Hold { expires_at, .. } => {
-                ensure(expires_at.0 > ts, RefusalCode::HoldExpired)?;
+                ensure(expires_at.0 > ts, No::HoldExpired)?;
                 let (purse, n) = self.debit(e, ts)?;
                 *self.held.entry(purse.clone()).or_default() += n;
                 self.holds.insert(id, (purse, n, expires_at.0));
@@ -140,9 +137,9 @@ impl Model {
             Entry::Capture { hold, .. } => {
                 open(&to)?;
                 let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
-                let (purse, rest, end) = found.ok_or(RefusalCode::HoldNotFound)?;
-                ensure(!self.is_frozen(&purse.0), RefusalCode::AccountFrozen)?;
-                let left = rest.checked_sub(n).ok_or(RefusalCode::HoldTooSmall)?;
+                let (purse, rest, end) = found.ok_or(No::HoldNotFound)?;
+                self.live(&purse.0)?;
+                let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
                 *self.held.get_mut(&purse).unwrap() -= n;
                 self.take(&purse.0, &purse.1, n);
                 self.put(&to, &purse.1, n);
@@ -152,86 +149,71 @@ impl Model {
                 }
             }
             Entry::Release { hold, .. } | Entry::Expire { hold } => {
-                let (purse, rest, _) = self.holds.remove(hold).ok_or(RefusalCode::HoldNotFound)?;
+                let (purse, rest, _) = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
                 *self.held.get_mut(&purse).unwrap() -= rest;
             }
             Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
                 open(account.as_str())?;
-                let frozen = matches!(entry, Entry::Freeze { .. });
-                self.frozen.insert(account.to_string(), frozen);
+                self.frozen
+                    .insert(account.to_string(), e["kind"] == "freeze");
             }
-            Entry::Abandon { .. } => return Err(RefusalCode::Abandoned),
-            Entry::EpochOpen { tenant, epoch, .. } => {
-                return self.epoch_open(e, escrow_account(tenant, epoch).as_str());
-            }
-            Entry::Payout { tenant, epoch, .. } => {
-                return self.payout(e, escrow_account(tenant, epoch).as_str());
-            }
+            Entry::Abandon { .. } => return Err(No::Abandoned),
+            Entry::EpochOpen { .. } => return self.epoch_open(e),
+            Entry::Payout { .. } => return self.payout(e),
             Entry::EpochClose { .. } => return self.epoch_close(e),
         }
         Ok(())
     }
 
     /// An epoch opened again with the same words is `Ok` and changes nothing; so are payouts and closings made again.
-    fn epoch_open(&mut self, e: &Value, escrow: &str) -> Said {
-        let (from, s, n) = (
-            text(e, "from"),
-            text(e, "asset"),
-            amount(e, "amount_minor").unwrap(),
-        );
+    fn epoch_open(&mut self, e: &Value) -> Said {
+        let (from, s, n) = (text(e, "from"), text(e, "asset"), amount(e));
         if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
-            return ensure(bound == e, RefusalCode::EpochConflict);
+            return ensure(bound == e, No::EpochConflict);
         }
-        ensure(!self.is_frozen(&from), RefusalCode::AccountFrozen)?;
+        self.live(&from)?;
         // An unknown pool or asset is short even of nothing.
         let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
         let rich = self.free(&from, &s) >= n && self.issued.contains_key(&s) && known;
-        ensure(rich, RefusalCode::InsufficientFunds)?;
+        ensure(rich, No::InsufficientFunds)?;
         if n > 0 {
             self.take(&from, &s, n);
         }
-        self.put(escrow, &s, n);
+        self.put(&escrow(e), &s, n);
         self.epochs
             .insert(text(e, "epoch"), (e.clone(), 0, 0, false));
         Ok(())
     }
 
-    fn payout(&mut self, e: &Value, escrow: &str) -> Said {
-        let (index, n) = (
-            e["index"].as_u64().unwrap(),
-            amount(e, "amount_minor").unwrap(),
-        );
+    fn payout(&mut self, e: &Value) -> Said {
+        let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
         let found = self.epochs.get_mut(&text(e, "epoch"));
-        let (bound, next, paid, closed) = found.ok_or(RefusalCode::EpochUnknown)?;
+        let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
         if index < *next {
             return Ok(());
         }
-        ensure(!*closed, RefusalCode::EpochClosed)?;
-        let recipients = bound["recipients"].as_u64().unwrap();
-        let fits = index < recipients && e["asset"] == bound["asset"];
-        ensure(fits, RefusalCode::EpochConflict)?;
-        ensure(index == *next, RefusalCode::IndexGap)?;
-        let rest = (amount(bound, "amount_minor").unwrap() - *paid).checked_sub(n);
-        let rest = rest.ok_or(RefusalCode::EpochConflict)?;
-        let left = u128::from(recipients - index - 1);
+        ensure(!*closed, No::EpochClosed)?;
+        let all = bound["recipients"].as_u64().unwrap();
         ensure(
-            rest >= left && (left > 0 || rest == 0),
-            RefusalCode::EpochConflict,
+            index < all && e["asset"] == bound["asset"],
+            No::EpochConflict,
         )?;
+        ensure(index == *next, No::IndexGap)?;
+        let rest = (amount(bound) - *paid).checked_sub(n);
+        let rest = rest.ok_or(No::EpochConflict)?;
+        let left = u128::from(all - index - 1);
+        ensure(rest >= left && (left > 0 || rest == 0), No::EpochConflict)?;
         (*next, *paid) = (*next + 1, *paid + n);
-        self.take(escrow, &text(e, "asset"), n);
+        self.take(&escrow(e), &text(e, "asset"), n);
         self.put(&text(e, "to"), &text(e, "asset"), n);
         Ok(())
     }
 
     fn epoch_close(&mut self, e: &Value) -> Said {
         let found = self.epochs.get_mut(&text(e, "epoch"));
-        let (bound, next, _, closed) = found.ok_or(RefusalCode::EpochUnknown)?;
-        ensure(
-            bound["commitment"] == e["commitment"],
-            RefusalCode::EpochConflict,
-        )?;
-        ensure(bound["recipients"] == *next, RefusalCode::EpochIncomplete)?;
+        let (bound, next, _, closed) = found.ok_or(No::EpochUnknown)?;
+        ensure(bound["commitment"] == e["commitment"], No::EpochConflict)?;
+        ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
         Ok(())
     }
