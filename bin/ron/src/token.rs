@@ -31,9 +31,9 @@ const WAIT: Duration = Duration::from_secs(5);
 )]
 pub struct TokenArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Box<Command>>,
     #[command(flatten)]
-    get: GetArgs,
+    get: Box<GetArgs>,
 }
 
 #[derive(Subcommand)]
@@ -164,7 +164,7 @@ struct ProofArgs {
 
 /// Runs `ron token`.
 pub fn run(args: TokenArgs) -> Result<(), String> {
-    match args.command {
+    match args.command.map(|command| *command) {
         None => get(&args.get),
         Some(Command::Get(args)) => get(&args),
         Some(Command::Inspect { token }) => inspect(token.trim()),

@@ -61,6 +61,7 @@ pub struct PolicyKeeper {
 impl PolicyKeeper {
     /// The thread's loop: looks about every `every`.
     pub fn run(&self, ctx: &ThreadCtx, every: Duration) {
+        let mut told = Ok(());
         loop {
             // A fifth more or less, so that many issuers do not ask at once.
             let fifth = u64::try_from(every.as_millis() / 5)
@@ -75,9 +76,11 @@ impl PolicyKeeper {
             if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;
             }
-            if let Err(why) = self.refresh() {
+            let outcome = self.refresh();
+            if let (Err(why), true) = (&outcome, outcome != told) {
                 tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
             }
+            told = outcome;
         }
     }
 

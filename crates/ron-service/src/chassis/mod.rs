@@ -283,6 +283,7 @@ fn limits(config: &Config) -> Limits {
         request_deadline: config.duration("request_deadline"),
         max_conns: config.usize("max_conns"),
         max_in_flight: config.usize("http.max_in_flight"),
+        decompress_ratio: config.usize("limits.decompress_ratio_cap"),
         ..Limits::default()
     }
 }

@@ -32,15 +32,16 @@ static TOPOLOGY: Topology = crate::topology! {
     locks: [],
 };
 
-/// Lets in `Bearer <scope>` with that scope.
+/// Lets in `Bearer <scope>` with that scope, under its name or as `<scope>#<name>`.
 struct ByScope;
 impl Authorizer for ByScope {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        let scope = head
+        let token = head
             .bearer()
             .ok_or_else(|| Problem::unauthorized("no token"))?;
+        let (scope, name) = token.split_once('#').unwrap_or((token, token));
         let principal = Principal {
-            name: scope.to_owned(),
+            name: name.to_owned(),
             scopes: Arc::from([scope.to_owned()]),
             kind: PrincipalKind::Service,
             ..Principal::public()
@@ -446,6 +447,33 @@ fn before_it_has_started_nobody_is_let_in() {
     );
     assert_eq!(post(&client(), &url, "admin:operate").status, 503);
     assert!(!chassis.shared.stop.1.is_set());
+}
+
+#[test]
+fn each_caller_has_a_rate_of_its_own_once_it_is_known() {
+    let running = started(&[("limits.rate_per_second", "1"), ("limits.burst", "3")]);
+    let (client, url) = (client(), format!("{}/hello", running.api_url()));
+    let ask = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", &*bearer)];
+        let call = Call::get(&url, Deadline::within(Duration::from_secs(5)));
+        let reply = client.call(call.headers(&headers)).unwrap();
+        let code = reply.problem().map(|problem| problem.code);
+        (
+            reply.status,
+            code.unwrap_or_default(),
+            reply.retry_after_s(),
+        )
+    };
+    for _ in 0..3 {
+        assert_eq!(ask("kms:read#a").0, 200);
+    }
+    assert_eq!(ask("kms:read#a"), (429, "rate_limited".to_owned(), Some(1)));
+    assert_eq!(ask("kms:read#b").0, 200, "somebody else's is untouched");
+    for _ in 0..5 {
+        assert_eq!(ask("kms:sign#b").0, 403, "who is not let in has no rate");
+    }
+    assert_eq!(ask("kms:read#b").0, 200);
 }
 
 /// A self-signed certificate for localhost and its key, PEM files in a directory.
