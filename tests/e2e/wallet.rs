@@ -182,7 +182,8 @@ fn batches(w: &Wallet) {
         (&json!("batch"), 3)
     );
     assert_eq!(w.balance("a"), three("750", "750", 4));
-    let linked = json!({"linked": true, "items": [item("a", "b", 50, 5), item("b", "c", 9_999, 1)]});
+    let linked =
+        json!({"linked": true, "items": [item("a", "b", 50, 5), item("b", "c", 9_999, 1)]});
     let refused = w.post("b2", "batch", &linked);
     let problem = json(&refused, 409);
     assert_eq!(
@@ -259,9 +260,10 @@ fn history_and_commands(w: &Wallet) {
         (&json!("capture"), &json!("150"))
     );
     let out = |args: &[&str]| ok(&w.fleet.ron(args));
-    let receipt: Value =
-        serde_json::from_str(&out(&["wallet", "issue", "cli", "40", "--asset", "ron", "--json"]))
-            .unwrap();
+    let receipt: Value = serde_json::from_str(&out(&[
+        "wallet", "issue", "cli", "40", "--asset", "ron", "--json",
+    ]))
+    .unwrap();
     assert_eq!(receipt["to"], "cli");
     out(&[
         "wallet", "transfer", "cli", "b", "10", "--asset", "ron", "--key", "cli-1",
@@ -277,7 +279,10 @@ fn history_and_commands(w: &Wallet) {
     out(&["wallet", "release", id]);
     out(&["wallet", "burn", "cli", "25", "--asset", "ron"]);
     let shown = out(&["wallet", "balance", "cli", "--asset", "ron"]);
-    assert!(shown.contains("amount     0") && shown.contains("nonce      3"), "{shown}");
+    assert!(
+        shown.contains("amount     0") && shown.contains("nonce      3"),
+        "{shown}"
+    );
     let told = out(&["wallet", "op", "cli-1"]);
     assert!(told.contains("transfer"), "{told}");
 }
@@ -300,14 +305,21 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
         let (key, body) = (format!("same-{round}"), transfer("a", "b", 1, nonce));
         let replies = at_once(64, |_| w.post(&key, "transfer", &body));
         for reply in &replies {
-            assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body));
+            assert_eq!(
+                reply.status,
+                200,
+                "{}",
+                String::from_utf8_lossy(&reply.body)
+            );
             assert_eq!(reply.body, replies[0].body);
         }
         let replayed = |r: &&Reply| r.header("idempotency-replayed").is_some();
         assert_eq!(replies.iter().filter(replayed).count(), 63, "round {round}");
 
         let body = transfer("a", "b", 1, nonce + 1);
-        let replies = at_once(64, |i| w.post(&format!("own-{round}-{i}"), "transfer", &body));
+        let replies = at_once(64, |i| {
+            w.post(&format!("own-{round}-{i}"), "transfer", &body)
+        });
         let won = replies.iter().filter(|r| r.status == 200).count();
         assert_eq!(won, 1, "round {round}");
         for lost in replies.iter().filter(|r| r.status != 200) {
@@ -333,7 +345,11 @@ fn nonces_sent_at_once_in_order_on_one_connection_all_commit() {
     let count = 14;
     for nonce in 1..=count {
         let body = transfer("a", "b", 1, nonce).to_string();
-        let close = if nonce == count { "Connection: close\r\n" } else { "" };
+        let close = if nonce == count {
+            "Connection: close\r\n"
+        } else {
+            ""
+        };
         text.push_str(&format!(
             "POST /v1/transfer HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nIdempotency-Key: n-{nonce}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{close}\r\n{body}",
             w.token,
