@@ -33,8 +33,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
-    /// Verify the KMS audit log offline.
-    Audit(check::LogArgs),
+    Audit(check::audit::AuditArgs),
     Ledger(ledger::LedgerArgs),
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
@@ -79,7 +78,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
-        Command::Audit(args) => check::audit(args),
+        Command::Audit(args) => check::audit::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),

@@ -179,6 +179,12 @@ pub const CHASSIS_KEYS: &[Key] = &[
     )
     .range("1s", "24h")
     .reloadable(),
+    Key::text(
+        "auth.region",
+        "",
+        "Region of this instance, for passports limited by the caveat region; empty refuses those.",
+    )
+    .reloadable(),
     Key::tables(
         "auth.principals",
         PRINCIPAL_KEYS,

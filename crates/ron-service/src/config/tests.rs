@@ -100,6 +100,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "auth.issuer",
         "auth.jwks_url",
         "auth.refresh_interval",
+        "auth.region",
         "auth.principals",
         "actions.enable_reload",
         "actions.enable_shutdown",
@@ -251,7 +252,7 @@ fn blocks_are_read_and_a_section_becomes_plain_data() {
     );
     assert_eq!(
         config.section("auth"),
-        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000,
+        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "",
             "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "key_prefixes": []}]})
     );
 }
