@@ -65,6 +65,8 @@ pub struct Engine {
     pub reader: Option<LogReader>,
     /// Verifier key line of the audit log.
     pub vkey: String,
+    /// Verifier key line of the second signature of its checkpoints.
+    pub second_vkey: Option<String>,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
 }
@@ -111,6 +113,8 @@ impl Engine {
             witnesses: witnesses.as_mut(),
         };
         let opened = start::open(with, &mut store);
+        let second = opened.as_ref().ok().and_then(|o| o.second.as_ref());
+        let second_vkey = second.map(|s| s.verifier().to_string());
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let (kms, queues) = assemble(settings, &parts, metrics, &store, log);
         let EngineParts { sup, km, ready, .. } = parts;
@@ -165,6 +169,7 @@ impl Engine {
             reader: kms.log.clone(),
             kms,
             vkey,
+            second_vkey,
             cosigned,
         })
     }
@@ -317,6 +322,7 @@ fn spawn_audit(
     let checkpoints = CheckpointThread {
         checkpointer: opened.checkpointer,
         signer: opened.signer,
+        second: opened.second,
         signal: signal.clone(),
         wakes,
         interval: settings.checkpoint_interval,

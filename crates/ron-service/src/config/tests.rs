@@ -72,6 +72,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "bind_addr",
         "health_addr",
         "uds_path",
+        "uds_only",
         "uds_allow_uids",
         "max_conns",
         "read_timeout",
@@ -209,6 +210,11 @@ fn keys_that_contradict_each_other_are_refused() {
     check(
         "uds_allow_uids = [\"0\"]\n",
         "ron.toml:1: uds_allow_uids is set, but uds_path is not",
+    );
+    check("uds_only = true\n", "uds_path must be set too");
+    check(
+        "uds_path = \"/x\"\nuds_only = true\n[tls]\nenabled = true\n",
+        "tls.enabled is true, but uds_only leaves no TCP address",
     );
     check(
         "uds_path = \"/x\"\nuds_allow_uids = [\"root\"]\n",
