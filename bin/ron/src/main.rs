@@ -6,11 +6,13 @@ mod demo;
 mod fleet;
 mod init;
 mod layout;
+mod ledger;
 mod policy;
 mod shell;
 mod token;
 mod up;
 mod verifiers;
+mod wallet;
 mod witness;
 
 use std::process::ExitCode;
@@ -33,8 +35,8 @@ enum Command {
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
-    /// Verify the ledger offline.
-    Ledger(check::LogArgs),
+    Ledger(ledger::LedgerArgs),
+    Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
     /// Verify runs and prove payouts offline.
     Rewarder(check::RewarderArgs),
@@ -65,7 +67,8 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit::run(args),
-        Command::Ledger(args) => check::ledger(args),
+        Command::Ledger(args) => ledger::run(args),
+        Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => check::rewarder(args),
         Command::Completions { shell } => shell::completions(shell, Cli::command()),
