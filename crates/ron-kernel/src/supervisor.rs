@@ -203,6 +203,23 @@ impl Supervisor {
         }
     }
 
+    /// Adds the members `from..to` to a pool that already runs: a reload may ask for more threads.
+    ///
+    /// # Panics
+    /// As [`Supervisor::spawn`].
+    pub fn grow_pool(
+        &self,
+        spec: &'static ThreadSpec,
+        from: usize,
+        to: usize,
+        body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
+    ) {
+        let body = Arc::new(body);
+        for index in from..to {
+            self.start(spec, format!("{}{index}", spec.name), index, body.clone());
+        }
+    }
+
     /// The token that fires when a stage is told to stop.
     pub fn stage_token(&self, stage: Stage) -> Shutdown {
         self.0.stages[stage as usize].1.clone()
