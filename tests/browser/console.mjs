@@ -91,7 +91,7 @@ async function healthy() {
 
 async function everyViewInEveryTheme() {
   for (const theme of THEMES) {
-    await page.evaluate((t) => localStorage.setItem("ron.theme", t), theme);
+    await page.evaluate((t) => { localStorage.setItem("ron.theme", t); location.hash = "#/"; }, theme);
     await page.reload();
     await page.waitForSelector("tr[data-node]");
     for (const [name, hash] of VIEWS) {
@@ -105,7 +105,7 @@ async function everyViewInEveryTheme() {
     ok(`every view in ${theme}: nothing serious`);
   }
   // `system` follows the browser.
-  await page.evaluate(() => localStorage.setItem("ron.theme", "system"));
+  await page.evaluate(() => { localStorage.setItem("ron.theme", "system"); location.hash = "#/"; });
   await page.emulateMedia({ colorScheme: "dark" });
   await page.reload();
   await page.waitForFunction(() => document.documentElement.dataset.theme === "dark");

@@ -97,20 +97,9 @@ impl Separate {
 
     fn ready(&self, name: &str) {
         let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
-        self.until(name, || {
+        until(name, || {
             self.get(&url).is_some_and(|reply| reply.status == 200)
         });
-    }
-
-    fn until(&self, what: &str, wanted: impl Fn() -> bool) {
-        let started = Instant::now();
-        while !wanted() {
-            assert!(
-                started.elapsed() < Duration::from_secs(60),
-                "{what} did not come"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 
     fn token(&self) -> String {
@@ -136,6 +125,18 @@ impl Drop for Separate {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+    }
+}
+
+/// Waits for a condition, for a minute at most.
+fn until(what: &str, wanted: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !wanted() {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{what} did not come"
+        );
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -181,7 +182,7 @@ fn nginx(fleet: &mut Separate) -> u16 {
     let nginx = nginx.expect("nginx is installed by scripts/setup.sh");
     fleet.also(Command::new(nginx).arg("-p").arg(&dir).arg("-c").arg(&path));
     let url = format!("http://127.0.0.1:{port}/ops/console/");
-    fleet.until("nginx", || fleet.get(&url).is_some_and(|r| r.status == 200));
+    until("nginx", || fleet.get(&url).is_some_and(|r| r.status == 200));
     port
 }
 
@@ -279,16 +280,19 @@ fn the_figures_agree_with_a_real_prometheus() {
             ))
             .arg(format!("--web.listen-address=127.0.0.1:{prometheus}")),
     );
-    fleet.until("all targets", || {
+    until("all targets", || {
         ask(&fleet, prometheus, "sum(up)") == Some(6.0)
     });
-    // A steady load on a public route of the wallet for longer than the window.
-    let wallet = format!("http://127.0.0.1:{}/version", fleet.port("svc-wallet"));
+    // A steady load on a public route of the ledger for longer than the window.
+    let url = format!(
+        "http://127.0.0.1:{}/log/v1/checkpoint",
+        fleet.port("ron-ledger")
+    );
     let ends = Instant::now() + Duration::from_secs(34);
     let mut n = 0_u32;
     let began = Instant::now();
     while Instant::now() < ends {
-        assert!(fleet.get(&wallet).is_some_and(|reply| reply.status == 200));
+        assert!(fleet.get(&url).is_some_and(|reply| reply.status == 200));
         n += 1;
         let due = began + Duration::from_millis(20) * n;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -298,18 +302,20 @@ fn the_figures_agree_with_a_real_prometheus() {
 
 fn compare(fleet: &Separate, prometheus: u16) {
     let url = format!(
-        "http://127.0.0.1:{}/api/nodes/svc-wallet/metrics/facets",
+        "http://127.0.0.1:{}/api/nodes/ron-ledger/metrics/facets",
         fleet.port("svc-admin")
     );
     let facets: Value = json(&fleet.get(&url).unwrap(), 200);
     let facets = facets["facets"].as_array().unwrap();
-    let facet = facets.iter().find(|f| f["facet"] == "GET /version");
+    let facet = facets
+        .iter()
+        .find(|f| f["facet"] == "GET /log/v1/checkpoint");
     let facet = facet.expect("the route that was called");
-    let of = "route=\"/version\",service=\"svc-wallet\"";
+    let of = "route=\"/log/v1/checkpoint\",service=\"ron-ledger\"";
     let rate = ask(
         fleet,
         prometheus,
-        &format!("sum(rate(svc_wallet_http_requests_total{{{of}}}[30s]))"),
+        &format!("sum(rate(ron_ledger_http_requests_total{{{of}}}[30s]))"),
     );
     let mut report = Vec::new();
     let mut near = |what: &str, ours: f64, theirs: Option<f64>| {
@@ -329,7 +335,7 @@ fn compare(fleet: &Separate, prometheus: u16) {
         ("0.99", "p99Seconds"),
     ] {
         let query = format!(
-            "histogram_quantile({q}, sum by (le) (rate(svc_wallet_http_request_duration_seconds_bucket{{{of}}}[30s])))"
+            "histogram_quantile({q}, sum by (le) (rate(ron_ledger_http_request_duration_seconds_bucket{{{of}}}[30s])))"
         );
         near(
             ours,

@@ -160,7 +160,7 @@ fn every_api_route_asks_who_is_there() {
             "reload anonymous denied unauthorized",
             "shutdown anonymous denied unauthorized"
         ]
-        .map(|l| l.to_owned())
+        .map(str::to_owned)
         .into_iter()
         .filter(|l| lines.contains(l))
         .collect::<Vec<_>>()

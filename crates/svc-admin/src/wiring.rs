@@ -13,7 +13,7 @@ use ron_proto::Timestamp;
 use ron_proto::admin::{EpochList, LogHeads};
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 
-use crate::actions::Runner;
+use crate::actions::{Job, Runner};
 use crate::api::{Console, router};
 use crate::audit::{Audit, Event as AuditEvent, SeenHead};
 use crate::config::{AuthMode, Settings};
@@ -62,26 +62,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     );
     let fleet = Arc::new(fleet);
     let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
-    let now = Timestamp(chassis.clock.unix_ms());
-    let console = Arc::new(Console {
-        fleet: fleet.clone(),
-        board: Arc::new(empty_board()),
-        heads: Arc::new(Snapshot::new(LogHeads {
-            as_of: now,
-            logs: Vec::new(),
-        })),
-        epochs: Arc::new(Snapshot::new(EpochList {
-            as_of: now,
-            sources: Vec::new(),
-            epochs: Vec::new(),
-        })),
-        audit: audit.clone(),
-        jobs,
-        gate,
-        instance: chassis.instance.clone(),
-        started: now,
-        settings: shared.clone(),
-    });
+    let console = console(&chassis, &shared, &fleet, &audit, jobs, gate);
     metrics::export(&chassis.registry, &console.board);
     let crew = Arc::new(Crew::new(&chassis, &fleet));
     let watcher = Watcher {
@@ -119,6 +100,37 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         "page",
     ]);
     chassis.serve(router(&console))
+}
+
+/// What the handlers share, with nothing published yet.
+fn console(
+    chassis: &Chassis,
+    settings: &Arc<Snapshot<Settings>>,
+    fleet: &Arc<Fleet>,
+    audit: &Arc<Audit>,
+    jobs: Sender<Job>,
+    gate: Arc<Gate>,
+) -> Arc<Console> {
+    let now = Timestamp(chassis.clock.unix_ms());
+    Arc::new(Console {
+        fleet: fleet.clone(),
+        board: Arc::new(empty_board()),
+        heads: Arc::new(Snapshot::new(LogHeads {
+            as_of: now,
+            logs: Vec::new(),
+        })),
+        epochs: Arc::new(Snapshot::new(EpochList {
+            as_of: now,
+            sources: Vec::new(),
+            epochs: Vec::new(),
+        })),
+        audit: audit.clone(),
+        jobs,
+        gate,
+        instance: chassis.instance.clone(),
+        started: now,
+        settings: settings.clone(),
+    })
 }
 
 fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {

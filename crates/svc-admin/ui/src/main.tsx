@@ -54,9 +54,9 @@ function App() {
       <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>{t("skip")}</a>
       <header class="top">
         <a class="brand" href="#/"><svg width="26" height="26" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" class="mark" /><path d="M7 18.5h4.2l2.6-8 4.4 13 2.6-8.5 1.2 3.5h3" class="pulse" /></svg><b>ron</b></a>
-        <nav aria-label={t("title")}>
+        {!refused && <nav aria-label={t("title")}>
           {VIEWS.map(([path, words]) => <a key={path} href={`#/${path}`} aria-current={place === path ? "page" : undefined}>{t(words)}</a>)}
-        </nav>
+        </nav>}
         <span class="grow" />
         {ui?.readOnly && <span class="lock" title={t("readOnlyHint")}><svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true"><path d="M3 5V3.6a3 3 0 0 1 6 0V5h.5c.3 0 .5.2.5.5v5c0 .3-.2.5-.5.5h-7a.5.5 0 0 1-.5-.5v-5c0-.3.2-.5.5-.5H3Zm1.2 0h3.6V3.6a1.8 1.8 0 0 0-3.6 0V5Z" fill="currentColor" /></svg>{t("readOnly")}</span>}
         {ui && !ui.readOnly && ui.actions.length > 0 && <span class="lock armed" title={t("actionsHint", { a: ui.actions.join(", ") })}>{t("actionsEnabled")}</span>}
