@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, Python
-# packages, cargo-deny. Safe to run again; does nothing that is done already.
+# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx,
+# slowhttptest, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +14,10 @@ need sqlite3 sqlite3
 need chromium chromium
 need promtool prometheus
 need curl curl
+need go golang-go
+[ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
+need /usr/sbin/nginx nginx
+need slowhttptest slowhttptest
 if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)
@@ -25,7 +29,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
@@ -34,4 +38,21 @@ fi
 
 if [ ! -d tests/browser/node_modules/playwright-core ]; then
   (cd tests/browser && npm ci --no-audit --no-fund --silent)
+fi
+
+if [ ! -d tests/interop/node_modules/jose ]; then
+  (cd tests/interop && npm ci --no-audit --no-fund --silent)
+fi
+
+# A witness and a verifier of transparency logs that others wrote; they need a newer Python than the rest.
+modern=
+for python in python3.13 python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python; do
+  if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then
+    modern=$python
+    break
+  fi
+done
+if [ -n "$modern" ] && [ ! -x target/witness-venv/bin/aics-witness ]; then
+  "$modern" -m venv target/witness-venv
+  target/witness-venv/bin/pip install -q --disable-pip-version-check -r tests/tlog/requirements.txt
 fi

@@ -10,6 +10,7 @@ mod policy;
 mod token;
 mod up;
 mod verifiers;
+mod witness;
 
 use std::process::ExitCode;
 
@@ -30,10 +31,10 @@ enum Command {
     Demo(demo::DemoArgs),
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
-    /// Verify the KMS audit log offline.
-    Audit(check::LogArgs),
+    Audit(check::audit::AuditArgs),
     /// Verify the ledger offline.
     Ledger(check::LogArgs),
+    Witness(witness::WitnessArgs),
     /// Verify runs and prove payouts offline.
     Rewarder(check::RewarderArgs),
     /// Print a completion script for a shell.
@@ -45,8 +46,25 @@ enum Command {
     Man,
 }
 
+/// `ron ... | head` is no failure: who prints to a closed pipe ends, as other programs do.
+fn end_at_a_closed_pipe() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let printing =
+            |text: &str| text.starts_with("failed printing to std") && text.contains("Broken pipe");
+        if info.payload_as_str().is_some_and(printing) {
+            std::process::exit(128 + 13); // what a shell shows for SIGPIPE
+        }
+        usual(info);
+    }));
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Up(_)) {
+        end_at_a_closed_pipe();
+    }
+    let result = match command {
         Command::Up(args) => match up::run(&args) {
             Ok(code) => return ExitCode::from(code),
             Err(failed) => {
@@ -58,8 +76,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
-        Command::Audit(args) => check::audit(args),
+        Command::Audit(args) => check::audit::run(args),
         Command::Ledger(args) => check::ledger(args),
+        Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => check::rewarder(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());

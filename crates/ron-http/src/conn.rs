@@ -2,67 +2,20 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::ids::ShortId;
+use crate::pace::Pace;
 use crate::parse::HeadScanner;
-use crate::request::{Method, RequestHead, Transport};
+use crate::request::{ClientCert, Method, RequestHead, Transport};
 use crate::response::Body;
-
-/// The byte stream under a connection; encryption would live behind these four calls.
-#[derive(Clone, Debug)]
-pub(crate) struct Stream(Arc<OwnedFd>);
-
-impl Stream {
-    /// A stream over a socket that does not block.
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self(Arc::new(socket))
-    }
-
-    /// The socket, for readiness. Sharing it keeps its number from being reused while it is armed.
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
-        self.0.clone()
-    }
-
-    /// Reads what is there: `Some(0)` at the end of the stream, `None` when nothing is there now.
-    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        loop {
-            match rustix::net::recv(&self.0, &mut *into, RecvFlags::empty()) {
-                Ok((_, count)) => return Ok(Some(count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(other) => return Err(other.into()),
-            }
-        }
-    }
-
-    /// Sends what fits now; `None` when nothing does. `more` says that other bytes follow at once.
-    pub(crate) fn write(&self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
-        let mut flags = SendFlags::NOSIGNAL;
-        flags.set(SendFlags::MORE, more);
-        loop {
-            match rustix::net::send(&self.0, bytes, flags) {
-                Ok(count) => return Ok(Some(count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(other) => return Err(other.into()),
-            }
-        }
-    }
-
-    /// Says that nothing more will be sent; the other end can still be read.
-    pub(crate) fn finish(&self) {
-        // The peer may be gone already; then there is nobody to tell.
-        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
-    }
-}
+use crate::source::Sending;
+use crate::spool::Spool;
+use crate::stream::Stream;
+use crate::unpack::Coding;
 
 /// Bytes read and not parsed yet. Empty ones own no memory; a worker lends its own buffer while it
 /// serves a connection.
@@ -141,40 +94,83 @@ pub(crate) struct Output {
     /// A large body that follows.
     pub body: Option<Body>,
     body_sent: usize,
+    /// A body that is read piece by piece into `bytes`.
+    pub source: Option<Sending>,
+    /// Bytes taken by the stream so far.
+    pub total: u64,
 }
 
+/// How far sending came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// All is sent.
+    All,
+    /// The socket takes no more now.
+    Full,
+    /// It has had its turn; more could go.
+    Turn,
+}
+
+/// Bytes of a source sent in one turn.
+const TURN: u64 = 512 << 10;
+
 impl Output {
-    /// Bytes still to be sent.
+    /// Bytes still to be sent of those that are there already.
     pub(crate) fn len(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |body| body.as_bytes().len());
         self.bytes.len() - self.sent + body - self.body_sent
     }
 
-    /// Sends what fits now; true when all is sent, and then no memory is held.
-    pub(crate) fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
-        while self.sent < self.bytes.len() {
-            match stream.write(&self.bytes[self.sent..], self.body.is_some())? {
-                Some(count) => self.sent += count,
-                None => return Ok(false),
+    /// Sends what fits now; when all is sent no memory is held.
+    pub(crate) fn flush(&mut self, stream: &mut Stream) -> io::Result<Flushed> {
+        let turn = self.total + TURN;
+        loop {
+            let follows = self.body.is_some() || self.source.is_some();
+            while self.sent < self.bytes.len() {
+                match stream.write(&self.bytes[self.sent..], follows)? {
+                    Some(count) => {
+                        self.sent += count;
+                        self.total += count as u64;
+                    }
+                    None => return Ok(Flushed::Full),
+                }
+            }
+            let Some(source) = &mut self.source else {
+                break;
+            };
+            if self.total >= turn {
+                return Ok(Flushed::Turn);
+            }
+            self.sent = 0;
+            if !source.next(&mut self.bytes)? {
+                self.source = None;
             }
         }
         if let Some(body) = &self.body {
             let bytes = body.as_bytes();
             while self.body_sent < bytes.len() {
                 match stream.write(&bytes[self.body_sent..], false)? {
-                    Some(count) => self.body_sent += count,
-                    None => return Ok(false),
+                    Some(count) => {
+                        self.body_sent += count;
+                        self.total += count as u64;
+                    }
+                    None => return Ok(Flushed::Full),
                 }
             }
         }
+        if !stream.flush()? {
+            return Ok(Flushed::Full);
+        }
         *self = Self::default();
-        Ok(true)
+        Ok(Flushed::All)
     }
 }
 
 /// What a parked connection waits for, and so what its time limit means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The end of a TLS handshake.
+    Handshake,
     /// The first byte of a request.
     Idle,
     /// The rest of a head.
@@ -206,6 +202,7 @@ pub(crate) struct Exchange {
     pub id: ShortId,
     pub route: Option<usize>,
     pub method: Method,
+    pub http11: bool,
     pub if_none_match: Option<Box<str>>,
     pub started: Instant,
 }
@@ -221,8 +218,21 @@ pub(crate) struct Reading {
     /// How long the client gives us, if it says so, in milliseconds.
     pub deadline_ms: Option<u64>,
     pub decoder: BodyDecoder,
-    pub body_cap: usize,
+    pub body_cap: u64,
+    /// The body so far; when it goes to disk, what is on its way there.
     pub body: Vec<u8>,
+    /// How the body is packed.
+    pub coding: Option<Coding>,
+    /// Where a body goes that is streamed to disk.
+    pub spool: Option<Spool>,
+}
+
+impl Reading {
+    /// What the body may still grow by.
+    pub(crate) fn room(&self) -> u64 {
+        let spooled = self.spool.as_ref().map_or(0, Spool::len);
+        self.body_cap - spooled - self.body.len() as u64
+    }
 }
 
 /// A connection. It is owned by whoever holds its lease; only the owner touches the socket.
@@ -231,6 +241,8 @@ pub(crate) struct Conn {
     pub stream: Stream,
     pub peer: SocketAddr,
     pub transport: Transport,
+    /// Who the client is, once a TLS handshake has told.
+    pub client_cert: Option<Arc<ClientCert>>,
     pub input: Input,
     pub scan: HeadScanner,
     pub reading: Option<Box<Reading>>,
@@ -242,6 +254,8 @@ pub(crate) struct Conn {
     pub seq: u32,
     /// When the step under way must be over.
     pub due: Option<Instant>,
+    /// The rate a large transfer has to keep up, while there is one.
+    pub pace: Option<Pace>,
     /// How many bytes may still be drained.
     pub linger_left: usize,
     /// False until the socket was first registered for readiness.
@@ -250,21 +264,34 @@ pub(crate) struct Conn {
 
 impl Conn {
     pub(crate) fn new(stream: Stream, peer: SocketAddr, transport: Transport) -> Self {
+        let step = match stream {
+            Stream::Plain(_) => Step::Idle,
+            Stream::Tls(_) => Step::Handshake,
+        };
         Self {
             stream,
             peer,
             transport,
+            client_cert: None,
             input: Input::default(),
             scan: HeadScanner::default(),
             reading: None,
             output: Output::default(),
             exchange: None,
-            step: Step::Idle,
+            step,
             after: After::Keep,
             seq: 0,
             due: None,
+            pace: None,
             linger_left: 0,
             registered: false,
+        }
+    }
+
+    /// Once a TLS handshake is complete, notes who the client is.
+    pub(crate) fn greet(&mut self) {
+        if self.step == Step::Handshake && !self.stream.is_handshaking() {
+            self.client_cert = self.stream.client_cert().map(Arc::new);
         }
     }
 }
@@ -295,7 +322,7 @@ mod tests {
     fn output_is_sent_in_pieces_as_the_peer_reads() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         ours.set_nonblocking(true).expect("a socket option");
-        let stream = Stream::new(ours.into());
+        let mut stream = Stream::new(ours.into());
         let body: Vec<u8> = (0..3_000_000_u32).map(|i| i as u8).collect();
         let mut output = Output {
             bytes: b"head".to_vec(),
@@ -310,7 +337,7 @@ mod tests {
                 all
             });
             let mut partial = 0;
-            while !output.flush(&stream).expect("the peer is there") {
+            while output.flush(&mut stream).expect("the peer is there") != Flushed::All {
                 partial += 1;
                 std::thread::yield_now();
             }

@@ -3,10 +3,12 @@
 //! ```text
 //!              one-shot readiness            bounded queue            fixed workers
 //!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
-//!                 │ accepts, sweeps                                   run the handler (serve.rs)
-//!                 │ deadlines                                            │ Responder
+//!  TCP, TLS,      │ accepts, sweeps                                   run the handler (serve.rs)
+//!  Unix           │ deadlines                                            │ Responder
 //!                 └──────────── slots.rs: who owns a connection <────────┘ answers from any
 //!                                                                          thread (settle.rs)
+//!  bytes in:  stream.rs (TLS or not) ─> parse.rs ─> body.rs (chunks) ─> unpack.rs, or spool.rs (disk)
+//!  bytes out: response.rs ─> conn.rs ─> stream.rs; large ones from source.rs, kept up by pace.rs
 //! ```
 //!
 //! **Invariants**: a connection has one owner at a time, and only the owner touches its socket; no
@@ -20,12 +22,17 @@ mod body;
 mod client;
 mod conn;
 mod date;
+mod dial;
 mod front;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod limits;
 mod listener;
 mod metrics;
 mod openapi;
+mod pace;
 mod parse;
 mod request;
 mod responder;
@@ -35,14 +42,27 @@ mod router;
 mod serve;
 mod settle;
 mod slots;
+mod source;
+mod spool;
+mod stream;
 mod timer;
+mod tls;
+mod uds;
+mod unpack;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
 pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use limits::{FIELDS_MAX, Limits};
-pub use request::{Headers, Method, Request, RequestHead, Transport, form_decode, form_fields};
+pub use listener::Listen;
+pub use request::{
+    ClientCert, Headers, Method, Request, RequestHead, Transport, form_decode, form_fields,
+};
 pub use responder::Responder;
-pub use response::{Body, HeaderText, Response};
+pub use response::{Body, HeaderText, Response, Streamed};
 pub use route::{Handler, Route, sync};
 pub use router::{ApiInfo, Router};
+pub use source::Source;
+pub use spool::{Upload, UploadReader};
+pub use tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, TlsIdentity};
+pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

@@ -203,6 +203,8 @@ pub fn head_of(request: &Request) -> RequestHead {
         transport: request.transport,
         request_id: request.request_id.clone(),
         traceparent: request.traceparent.clone(),
+        // A session rests on its token alone.
+        client_cert: None,
     }
 }
 
@@ -216,14 +218,8 @@ pub fn with_bearer(head: &RequestHead, token: &str) -> RequestHead {
         .collect();
     pairs.push(("authorization", &bearer));
     RequestHead {
-        method: head.method,
-        path: head.path.clone(),
-        route: head.route,
         headers: Headers::from_pairs(&pairs),
-        peer: head.peer,
-        transport: head.transport,
-        request_id: head.request_id.clone(),
-        traceparent: head.traceparent.clone(),
+        ..head.clone()
     }
 }
 
@@ -306,6 +302,7 @@ mod tests {
             transport: Transport::Tcp,
             request_id: "r".into(),
             traceparent: None,
+            client_cert: None,
         }
     }
 

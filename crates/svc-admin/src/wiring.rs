@@ -140,6 +140,7 @@ fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
         max_idle_per_host: 2,
         max_response_bytes: sampling.max_body_bytes,
         connect_timeout: sampling.connect_timeout,
+        ..ClientConfig::default()
     }));
     // A look that hangs must not hold up the drain.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));

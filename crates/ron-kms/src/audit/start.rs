@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ron_kernel::SharedClock;
 use ron_proto::strict;
+use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
@@ -54,17 +55,21 @@ fn failure(why: impl Into<String>) -> Distrust {
     }
 }
 
-/// Where the copy of the checkpoint is kept.
-pub fn anchor_path(settings: &Settings, origin: &str) -> Option<PathBuf> {
+/// Where copies of the checkpoint are kept: beside the log, so that the log alone cannot be put back, and in
+/// `audit.anchor_dir`, so that the whole data directory cannot.
+pub fn anchor_paths(settings: &Settings, origin: &str) -> Vec<PathBuf> {
     let name: String = origin
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
-    settings
-        .anchor_dir
-        .as_ref()
-        .map(|dir| dir.join(format!("{name}.checkpoint")))
+    let beside = settings.data_dir.iter().map(|d| d.join(ANCHOR_BESIDE));
+    let apart = settings.anchor_dir.iter();
+    let apart = apart.map(|dir| dir.join(format!("{name}.checkpoint")));
+    beside.chain(apart).collect()
 }
+
+/// The copy of the checkpoint inside the data directory.
+const ANCHOR_BESIDE: &str = "audit.checkpoint";
 
 /// What opening needs besides the store.
 pub struct OpenWith<'a> {
@@ -78,6 +83,8 @@ pub struct OpenWith<'a> {
     pub clock: SharedClock,
     /// Metrics.
     pub metrics: Metrics,
+    /// Who else remembers this log.
+    pub witnesses: Option<&'a mut Witnesses>,
 }
 
 /// Opens the log, compares it with everything that knows about it, settles a change that a crash
@@ -89,17 +96,20 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         settings,
         clock,
         metrics,
+        witnesses,
     } = with;
     let identity = store.log().clone();
     let signer = LogSigner::new(&identity).map_err(failure)?;
     let mut options = LogOptions::new(&identity.origin).verified_by(signer.verifier().clone());
     options.entry_bytes_max = LEAF_BYTES_MAX;
-    options
-        .known_heads
-        .extend(anchored(settings, &identity.origin, &signer)?);
+    for path in anchor_paths(settings, &identity.origin) {
+        let head = anchored(&path, &identity.origin, &signer)?;
+        options.known_heads.extend(head);
+    }
     let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
     let reader = log.reader();
     compare_births(store, &log)?;
+    compare_witnesses(witnesses, &reader)?;
     let on_disk = settings.data_dir.is_some();
     let state_path = on_disk.then(|| dir.join("counters.json"));
     let counters = recount(&reader, state_path.as_deref())?;
@@ -157,23 +167,16 @@ fn distrust(error: &OpenError) -> Distrust {
     }
 }
 
-/// The head in `audit.anchor_dir`, which the log must extend.
-fn anchored(
-    settings: &Settings,
-    origin: &str,
-    signer: &LogSigner,
-) -> Result<Option<Checkpoint>, Distrust> {
-    let Some(path) = anchor_path(settings, origin) else {
-        return Ok(None);
-    };
-    let text = match std::fs::read_to_string(&path) {
+/// The head in a copy of the checkpoint, which the log must extend.
+fn anchored(path: &Path, origin: &str, signer: &LogSigner) -> Result<Option<Checkpoint>, Distrust> {
+    let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let dir = path.parent().unwrap_or(&path);
+            let dir = path.parent().unwrap_or(path);
             return match std::fs::create_dir_all(dir) {
                 Ok(()) => Ok(None),
                 Err(error) => Err(failure(format!(
-                    "audit.anchor_dir {}: {error}",
+                    "the checkpoint is to be copied to {}: {error}",
                     dir.display()
                 ))),
             };
@@ -200,6 +203,22 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Asks the witnesses whether this is the log that they cosigned. Those that cannot be reached are asked again later by the
+/// thread that has checkpoints cosigned.
+fn compare_witnesses(
+    witnesses: Option<&mut Witnesses>,
+    reader: &LogReader,
+) -> Result<(), Distrust> {
+    let (Some(witnesses), Some(text)) = (witnesses, reader.checkpoint()) else {
+        return Ok(());
+    };
+    let round = witnesses.round(&text, reader);
+    for why in &round.failures {
+        tracing::info!(event = "witness_not_asked", why);
+    }
+    round.betrayal.map_or(Ok(()), |why| Err(tampered(why)))
 }
 
 /// The counters as of the end of the log: from the state kept beside it and the leaves since.

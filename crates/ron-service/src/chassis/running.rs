@@ -66,9 +66,18 @@ impl Running {
     pub fn health_addr(&self) -> SocketAddr {
         self.ops.addr()
     }
-    /// `http://address` of the API.
+    /// The API's URL: `http://address`, `https://address` where TLS is enabled, or `unix:path:` where the Unix
+    /// socket has replaced the address.
     pub fn api_url(&self) -> String {
-        format!("http://{}", self.api_addr())
+        if let (0, Some(path)) = (self.api_addr().port(), self.unix_path()) {
+            return format!("unix:{}:", path.display());
+        }
+        let scheme = self.shared.tls.as_ref().map_or("http", |_| "https");
+        format!("{scheme}://{}", self.api_addr())
+    }
+    /// The Unix socket of the API, as clients have to name it.
+    pub fn unix_path(&self) -> Option<&std::path::Path> {
+        self.api.unix_path()
     }
     /// `http://address` of the health port.
     pub fn health_url(&self) -> String {
@@ -233,6 +242,8 @@ impl Shared {
         if !restart.is_empty() {
             return Err(ReloadError::NeedsRestart(restart));
         }
+        // Also when no key has changed: renewed certificates keep their paths.
+        self.reload_certificates().map_err(ReloadError::Refused)?;
         if diff.is_empty() {
             return Ok(diff);
         }

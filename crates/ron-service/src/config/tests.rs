@@ -72,6 +72,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "bind_addr",
         "health_addr",
         "uds_path",
+        "uds_only",
         "uds_allow_uids",
         "max_conns",
         "read_timeout",
@@ -88,6 +89,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "tls.cert_path",
         "tls.key_path",
         "tls.client_ca_path",
+        "tls.peer_ca_path",
         "log.format",
     ] {
         assert!(!find(name).reload, "{name} needs a restart");
@@ -99,6 +101,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "auth.issuer",
         "auth.jwks_url",
         "auth.refresh_interval",
+        "auth.region",
         "auth.principals",
         "actions.enable_reload",
         "actions.enable_shutdown",
@@ -193,13 +196,29 @@ fn keys_that_contradict_each_other_are_refused() {
         "amnesia = true\ndata_dir = \"/x\"\n",
         "ron.toml:2: data_dir is set, but amnesia = true",
     );
+    check("tls.enabled = true\n", "tls.cert_path must be set too");
+    check("tls.enabled = true\n", "tls.key_path must be set too");
+    check("tls.key_path = \"/k\"\n", "tls.cert_path must be set too");
     check(
-        "tls.enabled = true\n",
-        "ron.toml:1: tls.enabled is not available",
+        "tls.client_ca_path = \"/c\"\n",
+        "ron.toml:1: tls.client_ca_path is set, but tls.enabled is false",
     );
     check(
-        "uds_path = \"/x\"\n",
-        "ron.toml:1: uds_path is not available",
+        "uds_path = \"x.sock\"\n",
+        "ron.toml:1: uds_path must be absolute",
+    );
+    check(
+        "uds_allow_uids = [\"0\"]\n",
+        "ron.toml:1: uds_allow_uids is set, but uds_path is not",
+    );
+    check("uds_only = true\n", "uds_path must be set too");
+    check(
+        "uds_path = \"/x\"\nuds_only = true\n[tls]\nenabled = true\n",
+        "tls.enabled is true, but uds_only leaves no TCP address",
+    );
+    check(
+        "uds_path = \"/x\"\nuds_allow_uids = [\"root\"]\n",
+        "ron.toml:2: uds_allow_uids has \"root\", which is no user id",
     );
     check(
         "auth.issuer = \"http://x\"\n",
@@ -239,7 +258,7 @@ fn blocks_are_read_and_a_section_becomes_plain_data() {
     );
     assert_eq!(
         config.section("auth"),
-        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000,
+        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "",
             "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "key_prefixes": []}]})
     );
 }

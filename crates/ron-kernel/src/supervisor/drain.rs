@@ -1,0 +1,124 @@
+//! The drain: stage after stage is told to stop and joined; who does not come is counted and named.
+
+use std::time::{Duration, Instant};
+
+use super::{Entry, Supervisor};
+use crate::exit;
+use crate::locks::assert_no_locks;
+use crate::time::Deadline;
+use crate::topology::Stage;
+
+/// How a drain went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DrainReport {
+    /// Names of threads that were still running at the deadline.
+    pub stragglers: Vec<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl DrainReport {
+    /// The process's exit code after this drain: [`exit::OK`] or [`exit::STRAGGLERS`].
+    pub fn exit_code(&self) -> u8 {
+        if self.stragglers.is_empty() {
+            exit::OK
+        } else {
+            exit::STRAGGLERS
+        }
+    }
+}
+
+impl Supervisor {
+    /// Drains: begins, then stops stage after stage, joining each before the next, all within
+    /// `within`. Threads that have not ended by then are counted, named and left behind.
+    pub fn drain(&self, within: Duration) -> DrainReport {
+        assert_no_locks("a drain");
+        let start = Instant::now();
+        let deadline = Deadline::at_instant(start + within);
+        self.begin_drain();
+        #[cfg(mutant = "drain")] // tells all stages at once
+        if crate::sync::mutant("drain") {
+            self.0.stages.iter().for_each(|stage| stage.0.fire());
+        }
+        let mut late = Vec::new();
+        for stage in Stage::ALL {
+            let entries = self.close_stage(stage);
+            self.0.stages[stage as usize].0.fire();
+            // A stage that does not stop leaves each stage after it a tenth of the time, so that
+            // writers flush although a worker hangs.
+            let reserved = within / 10 * self.stages_after(stage);
+            let share = Deadline::at_instant(start + within.saturating_sub(reserved));
+            late.extend(join(entries, share));
+        }
+        let stragglers = self.left_behind(join(late, deadline));
+        let result = if stragglers.is_empty() {
+            "clean"
+        } else {
+            "stragglers"
+        };
+        self.0.metrics.drains.with_label_values(&[result]).inc();
+        DrainReport {
+            stragglers,
+            took: start.elapsed(),
+        }
+    }
+
+    /// [`exit::FATAL`] when a critical thread flapped, else what the drain's report says.
+    pub fn exit_code(&self, report: &DrainReport) -> u8 {
+        if self.fatal().is_some() {
+            exit::FATAL
+        } else {
+            report.exit_code()
+        }
+    }
+
+    /// From here on no thread is started in the stage; hands out those that were.
+    fn close_stage(&self, stage: Stage) -> Vec<Entry> {
+        let mut threads = self.0.threads.lock();
+        threads.closed[stage as usize] = true;
+        let all = std::mem::take(&mut threads.entries);
+        let (ours, rest) = all.into_iter().partition(|e| e.spec.stage == stage);
+        threads.entries = rest;
+        ours
+    }
+
+    /// How many stages after this one still have threads.
+    fn stages_after(&self, stage: Stage) -> u32 {
+        let threads = self.0.threads.lock();
+        let has = |later: &Stage| threads.entries.iter().any(|e| e.spec.stage == *later);
+        let later = Stage::ALL.into_iter().filter(|s| *s > stage);
+        later.filter(has).count() as u32
+    }
+
+    /// Counts and names those who did not come.
+    fn left_behind(&self, entries: Vec<Entry>) -> Vec<String> {
+        let mut names = Vec::new();
+        for entry in entries {
+            let aborted = &self.0.metrics.tasks_aborted;
+            aborted.with_label_values(&[entry.spec.name]).inc();
+            tracing::error!(
+                service = self.0.topology.service,
+                event = "thread_left_behind",
+                thread = %entry.name
+            );
+            names.push(entry.name);
+        }
+        names
+    }
+}
+
+/// Joins those who end before the deadline; hands back the others.
+fn join(entries: Vec<Entry>, deadline: Deadline) -> Vec<Entry> {
+    let mut late = Vec::new();
+    for entry in entries {
+        if !entry.ended.wait(deadline) {
+            late.push(entry);
+            continue;
+        }
+        let handle = entry.handle.lock().take();
+        if let Some(handle) = handle {
+            handle.join();
+        }
+    }
+    late
+}
