@@ -39,9 +39,9 @@ fn run(accounts: u64, threads: usize) -> Result<(), Failure> {
     println!(
         "  {} bytes of CSV, {} bytes sealed",
         text.len(),
-        sealed.bytes().len()
+        sealed.source().len()
     );
-    let bytes = sealed.bytes().to_vec();
+    let bytes = sealed.bytes().expect("in memory").to_vec();
     drop((text, sealed));
     let policy = policy()?;
     let tenant = "default".parse()?;
@@ -51,8 +51,8 @@ fn run(accounts: u64, threads: usize) -> Result<(), Failure> {
         compute(&tenant, &epoch, &sealed, &policy, &())
     })?;
     let table = computed.table.ok_or("the run was quarantined")?;
-    timed("Merkle-sum root alone", || tree::root(&table));
-    timed("one proof", || tree::path(&table, table.len() / 2));
+    timed("Merkle-sum root alone", || Tree::of(&table));
+    timed("one proof", || tree.path(&table, table.len() / 2));
     let totals = computed.manifest.totals;
     println!("  recipients {}", totals.recipients);
     println!("  payout     {}", totals.payout_minor);

@@ -187,7 +187,8 @@ fn assemble(
             settings.jobs + 1 + usize::from(emitter.is_some()),
         )),
     };
-    spawn_workers(&stages, settings, &library, &queues, &metrics)?;
+    sweep_spool(root).map_err(StartError::failed)?;
+    spawn_workers(&stages, settings, &library, root, &queues, &metrics)?;
     let writer = ArtifactWriter {
         root: root.join("runs"),
         results: queues.results.1.clone(),
@@ -231,6 +232,14 @@ fn assemble(
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.snapshot_bytes_max,
     })
+}
+
+/// What a crash left half-written is computed again, so it may go.
+fn sweep_spool(root: &std::path::Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(root.join("spool")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn emitter(
@@ -308,11 +317,13 @@ fn spawn_workers(
     stages: &Stages<'_>,
     settings: &Settings,
     library: &Library,
+    root: &std::path::Path,
     queues: &Queues,
     metrics: &Metrics,
 ) -> Result<(), StartError> {
     let worker = Worker {
         library: library.clone(),
+        spool: root.join("spool"),
         pool: calc_pool(stages.sup, settings.compute_workers)?,
         work: queues.work.1.clone(),
         results: queues.results.0.clone(),

@@ -7,7 +7,9 @@ use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
 use super::{Intent, Job, News, Update, reason};
+use crate::inputs::source::Source;
 use crate::manifest::dir;
+use crate::manifest::table::Table;
 use crate::metrics::Metrics;
 
 const IDLE: Duration = Duration::from_secs(5);
@@ -83,6 +85,10 @@ impl ArtifactWriter {
             ));
         }
         (self.disk)(None);
+        // The artifacts have their own link to a table that was spooled.
+        if let Some(Source::File { path, .. }) = computed.table.as_ref().map(Table::source) {
+            let _ = std::fs::remove_file(path); // what stays is swept at the next start
+        }
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {
             self.metrics

@@ -14,7 +14,8 @@ use ron_proto::strict;
 use ron_proto::values::{ContentId, Tenant};
 
 use crate::inputs::policy::{self, PolicyRefused, VerifiedPolicy};
-use crate::inputs::snapshot::Sealed;
+use crate::inputs::snapshot::{Head, Sealed};
+use crate::inputs::source::Source;
 use crate::manifest::dir;
 use ron_service::pinned::KeyRing;
 
@@ -70,30 +71,38 @@ impl Library {
     pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
         let dir = self.snapshots(tenant);
         dir::create_dirs(&dir)?;
-        let name = format!("{}.bin", hex::encode(sealed.cid().0));
-        if dir.join(&name).exists() {
+        let target = dir.join(format!("{}.bin", hex::encode(sealed.cid().0)));
+        if target.exists() {
             return Ok(false);
         }
-        Ok(dir::add_once(&dir, &name, sealed.bytes(), &unique())?)
+        Ok(dir::place_once(sealed.source(), &target, &unique())?)
     }
 
     /// Reads and checks a snapshot.
     pub fn snapshot(&self, tenant: &Tenant, cid: &ContentId) -> Result<Sealed, LibraryError> {
-        let path = self
-            .snapshots(tenant)
-            .join(format!("{}.bin", hex::encode(cid.0)));
-        let bytes = fs::read(&path).map_err(|error| {
-            missing_or(error, || {
-                format!("there is no snapshot {cid}; upload it first")
-            })
-        })?;
         let damaged =
             |why: String| LibraryError::Refused(format!("snapshot {cid} is damaged: {why}"));
-        let sealed = Sealed::parse(bytes).map_err(|error| damaged(error.to_string()))?;
+        let source = self.snapshot_source(tenant, cid)?;
+        let sealed = Sealed::check(source).map_err(|error| damaged(error.to_string()))?;
         if sealed.cid() != *cid {
             return Err(damaged("its content is not that of its name".into()));
         }
         Ok(sealed)
+    }
+
+    /// Reads a snapshot's header only.
+    pub fn snapshot_head(&self, tenant: &Tenant, cid: &ContentId) -> Result<Head, LibraryError> {
+        Head::read(&self.snapshot_source(tenant, cid)?)
+            .map_err(|error| LibraryError::Refused(format!("snapshot {cid} is damaged: {error}")))
+    }
+
+    fn snapshot_source(&self, tenant: &Tenant, cid: &ContentId) -> Result<Source, LibraryError> {
+        let name = format!("{}.bin", hex::encode(cid.0));
+        Source::open(&self.snapshots(tenant).join(name)).map_err(|error| {
+            missing_or(error, || {
+                format!("there is no snapshot {cid}; upload it first")
+            })
+        })
     }
 
     /// Stores a signed policy. The same one again is fine (false); an older version than the

@@ -122,6 +122,7 @@ impl Life {
             memory,
             worker: Worker {
                 library: library(root),
+                spool: root.join("spool"),
                 pool: Arc::new(pool),
                 work: work.clone(),
                 results: results_tx,
