@@ -16,10 +16,10 @@ use super::usage::{Block, chunk, chunks};
 use super::weights::Weigher;
 use super::{Stop, Usage, Watch, narrow};
 
-/// Remainders are counted in 2^BUCKET_BITS buckets a pass.
-const BUCKET_BITS: usize = 12;
+/// Remainders are counted in 2^BUCKET_BITS buckets a pass. Few in unit tests, for many passes.
+const BUCKET_BITS: usize = if cfg!(test) { 3 } else { 12 };
 /// Up to this many candidates are collected and sorted instead of counted further.
-const COLLECT_MAX: u64 = 1 << 18;
+const COLLECT_MAX: u64 = if cfg!(test) { 4 } else { 1 << 18 };
 
 /// True if every product of a weight below `total` and an amount below `pool` fits the width.
 pub(super) fn fits<const B: usize, const L: usize>(total: &Uint<B, L>, pool: u128) -> bool {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use proptest::prelude::*;
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::b64;
 use ron_proto::policy::{PolicySig, digest_message, policy_message};
@@ -378,5 +379,208 @@ fn golden_epochs_come_out_bit_for_bit() {
             want["payouts_cid"],
             "{name}"
         );
+    }
+}
+
+/// Usage of several metrics with ties, zeros, names of several lengths and 128-bit amounts.
+fn usage() -> impl Strategy<Value = Vec<(String, [u128; 3])>> {
+    let amount = || prop_oneof![5 => 0..5_u128, 2 => 0..1_000_000_u128, 1 => 0..=u128::MAX / 64];
+    let amounts = (amount(), amount(), amount()).prop_map(|(a, b, c)| [a, b, c]);
+    prop::collection::btree_map("[a-z]{1,9}", amounts, 0..60)
+        .prop_map(|rows| rows.into_iter().collect())
+}
+
+fn csv_of(rows: &[(String, [u128; 3])]) -> String {
+    let mut text = String::from("account,metric,amount\n");
+    for (account, amounts) in rows {
+        for (metric, amount) in ["m", "n", "o"].iter().zip(amounts) {
+            text.push_str(&format!("{account},{metric},{amount}\n"));
+        }
+    }
+    text
+}
+
+fn any_policy() -> impl Strategy<Value = Value> {
+    let pool = prop_oneof![1..100_u128, 1..1_000_000_000_u128, 1..=u128::MAX];
+    let weight = || prop::sample::select(vec!["0", "1", "1/3", "7/2", "40", "18446744073709551615"]);
+    let cap = prop::option::of(1..=u128::MAX);
+    let rest = (0..200_u128, any::<bool>(), any::<bool>(), any::<bool>());
+    (pool, weight(), weight(), cap.clone(), cap, rest).prop_map(
+        |(pool, x, y, cap, category, (least, floor, apart, prefix))| {
+            let rule = |weight: &str| json!({"weight": weight, "class": "metering"});
+            let mut capped = rule(y);
+            let mut caps = json!({});
+            if let Some(cap) = cap {
+                caps["account_minor"] = (cap % pool + 1).to_string().into();
+            }
+            if let Some(category) = category {
+                capped["category"] = "y".into();
+                caps["category_minor"] = json!({"y": (category % pool).to_string()});
+            }
+            document(&json!({
+                "rule_set": if floor { "floor/1" } else { "hamilton/1" },
+                "pool": {"account": "pool:test", "amount_minor": pool.to_string()},
+                "metrics": {"m": rule("1"), "n": rule(x), "o": capped},
+                "caps": caps, "min_payout_minor": least.to_string(),
+                "eligibility": if prefix { json!({"prefixes": ["a", "b", "m", "x"]}) } else { json!({}) },
+                "residual": {"owner": if apart { "treasury:of-a-long-name" } else { "pool:test" }}
+            }))
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    /// Order, pieces, threads, memory or file: the same bytes everywhere, and the books close.
+    #[test]
+    fn nothing_but_the_inputs_reaches_the_bytes(rows in usage(), policy in any_policy(),
+                                                seed in any::<u64>(), threads in 1..=8_usize) {
+        let policy = signed(&policy);
+        let straight = csv_of(&rows);
+        let mut lines: Vec<&str> = straight.lines().skip(1).collect();
+        let mut state = seed | 1;
+        for at in (1..lines.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            lines.swap(at, (state >> 33) as usize % (at + 1));
+        }
+        let shuffled = format!("account,metric,amount\n{}\n", lines.join("\n"));
+        let seal = |text: &str| import::csv(text.as_bytes(), ImportKind::Totals).expect("good");
+        let (one, two) = (seal(&straight), seal(&shuffled));
+        prop_assert_eq!(one.cid(), two.cid());
+        let first = run(&one, &policy);
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("payouts.bin");
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        let second = pool.install(|| {
+            let target = Target::file(&path).expect("writable");
+            let (tenant, epoch) = ("default".parse().expect("t"), "e:1".parse().expect("e"));
+            compute_to(target, &tenant, &epoch, &two, &policy, &()).expect("a run")
+        });
+        prop_assert_eq!(&first.manifest, &second.manifest);
+        prop_assert_eq!(first.head, second.head);
+        prop_assert_eq!(&first.tree, &second.tree);
+        let Some(table) = first.table else {
+            prop_assert_eq!(first.manifest.status, RunStatus::Quarantined);
+            return Ok(());
+        };
+        let bytes = table.bytes().expect("in memory").into_owned();
+        prop_assert_eq!(&fs::read(&path).expect("written"), &bytes);
+        let again = Table::parse(bytes).expect("what was written can be read");
+        prop_assert_eq!(Tree::of(&again).expect("small"), first.tree.expect("paid"));
+        let totals = first.manifest.totals;
+        prop_assert_eq!(totals.payout_minor.0 + totals.residual_minor.0, totals.pool_minor.0);
+        let payouts = again.payouts().expect("readable");
+        let sum: u128 = payouts.iter().map(|payout| payout.amount_minor.0).sum();
+        prop_assert_eq!(Some(sum), first.manifest.payouts.map(|p| p.total_minor.0));
+        prop_assert_eq!(sum, if again.residual_row() { totals.pool_minor } else { totals.payout_minor }.0);
+    }
+}
+
+#[test]
+fn pools_and_amounts_up_to_the_last_bit() {
+    let max = u128::MAX.to_string();
+    let text = format!("account,metric,amount\na,m,{}\nb,m,{}\n", u128::MAX - 1, 1);
+    let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("2^128-1 in all");
+    for (rule_set, want) in [("hamilton/1", 0), ("floor/1", 0)] {
+        let edit = json!({"rule_set": rule_set, "pool": {"account": "pool:test", "amount_minor": max}});
+        let computed = run(&sealed, &signed(&document(&edit)));
+        let payouts = computed.table.expect("paid").payouts().expect("readable");
+        let paid: Vec<u128> = payouts.iter().map(|payout| payout.amount_minor.0).collect();
+        assert_eq!(paid, [u128::MAX - 1, 1], "exact shares of exact amounts");
+        assert_eq!(computed.manifest.totals.residual_minor.0, want);
+    }
+    let text = format!("account,metric,amount\na,m,{max}\nb,m,1\n");
+    let error = import::csv(text.as_bytes(), ImportKind::Totals).expect_err("2^128");
+    assert_eq!(error.to_string(), "line 3: the sum of this metric passes 2^128-1");
+}
+
+#[test]
+fn a_payout_moved_between_accounts_is_found_by_everyone() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let target = temp.path().join("run");
+    let computed = write_run(&target, 9, &json!({}));
+    let victim = "acc:8".parse().expect("an account");
+    let thief = "acc:7".parse().expect("an account");
+    let honest = prove(&target, &victim).expect("a payee");
+    let good = fs::read(target.join(dir::PAYOUTS)).expect("there");
+    let mut bad = good.clone();
+    let record = 5 + 16;
+    let amount_at = |row: usize| 72 + row * record + 5 + 15;
+    bad[amount_at(8)] -= 1;
+    bad[amount_at(7)] += 1;
+    let hash = blake3::hash(&bad[72..]);
+    bad[40..72].copy_from_slice(hash.as_bytes());
+    fs::write(target.join(dir::PAYOUTS), &bad).expect("writable");
+    Table::parse(bad).expect("the table in itself is well-formed");
+    let error = verify_run_dir(&target, &pins()).expect_err("moved");
+    assert_eq!(error.file, dir::PAYOUTS);
+    for account in [&victim, &thief] {
+        assert!(matches!(prove(&target, account), Err(ProveError::Dir(_))));
+    }
+    fs::remove_file(target.join(dir::TREE)).expect("there");
+    assert!(matches!(prove(&target, &victim), Err(ProveError::Dir(_))), "without the tree too");
+    check_proof(&honest, &computed.manifest).expect("the proof from before still stands");
+    let mut moved = honest;
+    moved.payout.amount_minor.0 -= 1;
+    assert!(check_proof(&moved, &computed.manifest).is_err());
+}
+
+#[test]
+fn hostile_policies_are_refused_with_their_place() {
+    let good = signed(&document(&json!({})));
+    let sig = signature_bytes(&good.signature).expect("json");
+    let text = String::from_utf8(good.canonical).expect("JSON");
+    let ring = pins().policy;
+    for (edit, want) in [
+        (text.replace("\"version\":3", "\"version\":3,\"version\":3"), "column"),
+        (text.replace("\"version\":3", "\"version\":03"), "column"),
+        (text[..text.len() - 1].to_owned(), "column"),
+        (format!("{}{}", "[".repeat(100), "]".repeat(100)), "column"),
+        (format!("{text}{{}}"), "column"),
+        (text.replace("\"version\":3", "\"version\":4"), "does not match"),
+        (text.replace("\"version\":3", "\"version\": 3"), "not canonical"),
+    ] {
+        let error = policy::verify_stored(edit.as_bytes(), Some(&sig), &ring).expect_err(want);
+        assert!(error.to_string().contains(want), "{edit}: {error}");
+    }
+    // Signed, and still no policy: the field is named.
+    for (edit, want) in [
+        (json!({"surprise": 1}), "surprise"),
+        (json!({"rule_set": "hamilton/9"}), "hamilton/9"),
+        (json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}), "amount"),
+        (json!({"metrics": {"m": {"weight": "2/4", "class": "metering"}}}), "lowest terms"),
+        (json!({"metrics": {"m": {"weight": "1.5", "class": "metering"}}}), "ratio"),
+    ] {
+        let document = document(&edit);
+        let message = policy_message(POLICY_KIND, &jcs::canonicalize(&document));
+        let signature = PolicySig {
+            alg: "ed25519".into(),
+            key: POLICY_KEY.into(),
+            value: b64::url(&key(1).sign(&message)),
+        };
+        let error = policy::verify(&document, &signature, &ring).expect_err(want);
+        assert!(error.to_string().contains(want), "{document}: {error}");
+    }
+}
+
+/// One small epoch per rule set, byte for byte: the files are made by
+/// `tests/recompute/rewarder_check.py` and explained in `docs/formats/rewarder.md`.
+#[test]
+fn small_golden_epochs_come_out_byte_for_byte() {
+    for name in ["hamilton-1", "floor-1"] {
+        let dir = repository("crates/svc-rewarder/tests/golden").join(name);
+        let read = |file: &str| fs::read(dir.join(file)).expect("committed");
+        let sealed = import::csv(read("usage.csv").as_slice(), ImportKind::Totals).expect("good");
+        assert_eq!(sealed.bytes().expect("in memory").as_ref(), read(dir::SNAPSHOT), "{name}");
+        let document: Value = serde_json::from_slice(&read(dir::POLICY)).expect("JSON");
+        let policy = signed(&document);
+        assert_eq!(policy.canonical, read(dir::POLICY), "{name}");
+        let tenant = "default".parse().expect("a tenant");
+        let epoch = name.parse().expect("an epoch");
+        let computed = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
+        let table = computed.table.expect("paid");
+        assert_eq!(table.bytes().expect("in memory").as_ref(), read(dir::PAYOUTS), "{name}");
+        assert_eq!(dir::to_json(&computed.manifest).expect("JSON"), read(dir::RUN), "{name}");
     }
 }

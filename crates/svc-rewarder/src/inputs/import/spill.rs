@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ron_proto::rewarder::METRICS_MAX;
 
 /// Runs that are merged at once; more are merged to one first. Bounds open files and buffers.
-const FAN_IN: usize = 64;
+const FAN_IN: usize = if cfg!(test) { 3 } else { 64 };
 /// Bytes read ahead per run.
 const READ_AHEAD: usize = 1 << 16;
 

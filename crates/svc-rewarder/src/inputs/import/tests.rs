@@ -1,5 +1,6 @@
 //! Rows in, sealed bytes out; refusals by line; memory that does not matter.
 
+use proptest::prelude::*;
 use ron_proto::rewarder::METRICS_MAX;
 
 use super::*;
@@ -281,4 +282,115 @@ fn well_hashed_files_still_have_to_keep_the_rules() {
     check(&|bytes| bytes[56 + 87] ^= 1, "sums do not match");
     check(&|bytes| bytes[56 + 71] ^= 1, "counts do not match");
     check(&|bytes| bytes[56] = b'D', "metric 1 in the header");
+}
+
+/// Imports with room for a few rows only, into a file.
+fn spilled(
+    sources: Vec<(Format, &[u8])>,
+    kind: ImportKind,
+    memory: usize,
+) -> Result<Vec<u8>, String> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let target = dir.path().join("snapshot.bin");
+    let options = Options {
+        kind,
+        target: Target::file(&target).expect("writable"),
+        spill: Some(Spill {
+            memory,
+            scratch: dir.path().to_owned(),
+        }),
+    };
+    let sealed = import(sources, options).map_err(|(number, error)| format!("{number}: {error}"));
+    let left = std::fs::read_dir(dir.path()).expect("there").count();
+    assert_eq!(left, 1, "scratch files are gone, whatever happened");
+    let sealed = sealed?;
+    let bytes = sealed.bytes().expect("readable").into_owned();
+    assert_eq!(Sealed::parse(bytes.clone()).expect("good").cid(), sealed.cid());
+    Ok(bytes)
+}
+
+/// A few accounts and metrics, so that rows meet; now and then a row that must be refused.
+fn row() -> impl Strategy<Value = (u8, u8, u128, bool)> {
+    let amount = prop_oneof![8 => 0..1_000_u128, 1 => 0..=u128::MAX / 4];
+    (0..30_u8, 0..5_u8, amount, prop::bool::weighted(0.01))
+}
+
+fn text(rows: &[(u8, u8, u128, bool)], format: Format) -> String {
+    let mut text = String::from(if format == Format::Csv { HEAD } else { "" });
+    for (account, metric, amount, bad) in rows {
+        // Names of several lengths.
+        let account = format!("acc:{}", "x".repeat(usize::from(*account) % 7) + &account.to_string());
+        let account = if *bad { "not an account" } else { &account };
+        text += &match format {
+            Format::Csv => format!("{account},m{metric},{amount}\n"),
+            Format::Ndjson => format!(
+                "{{\"account\":\"{account}\",\"metric\":\"m{metric}\",\"amount\":\"{amount}\"}}\n"
+            ),
+        };
+    }
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Memory changes neither the bytes nor the error.
+    #[test]
+    fn spilling_changes_nothing(rows in prop::collection::vec(row(), 0..120),
+                                events in any::<bool>(), memory in 0..3_000_usize,
+                                cut in 0..120_usize, second in any::<bool>()) {
+        let kind = if events { ImportKind::Events } else { ImportKind::Totals };
+        let (one, two) = rows.split_at(cut.min(rows.len()));
+        let format = if second { Format::Ndjson } else { Format::Csv };
+        let (one, two) = (text(one, Format::Csv), text(two, format));
+        let sources = || vec![(Format::Csv, one.as_bytes()), (format, two.as_bytes())];
+        let whole = import(sources(), Options::in_memory(kind))
+            .map(|sealed| sealed.bytes().expect("in memory").into_owned())
+            .map_err(|(number, error)| format!("{number}: {error}"));
+        prop_assert_eq!(spilled(sources(), kind, memory), whole);
+    }
+
+    /// Neither does the order of the rows, nor whether they come as events or as totals.
+    #[test]
+    fn the_order_of_rows_changes_nothing(rows in prop::collection::vec(row(), 0..80),
+                                         seed in any::<u64>(), memory in 0..3_000_usize) {
+        let mut sums = std::collections::BTreeMap::new();
+        for (account, metric, amount, _) in &rows {
+            *sums.entry((*account, *metric)).or_insert(0_u128) += *amount % 1_000_000;
+        }
+        let events: Vec<_> =
+            rows.iter().map(|(a, m, amount, _)| (*a, *m, *amount % 1_000_000, false)).collect();
+        let mut shuffled = events.clone();
+        let mut state = seed | 1;
+        for at in (1..shuffled.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            shuffled.swap(at, (state >> 33) as usize % (at + 1));
+        }
+        let totals: Vec<_> = sums.into_iter().map(|((a, m), amount)| (a, m, amount, false)).collect();
+        let cid = |rows: &[_], format, kind, memory| {
+            let text = text(rows, format);
+            spilled(vec![(format, text.as_bytes())], kind, memory).expect("good rows")
+        };
+        let want = cid(&totals, Format::Csv, ImportKind::Totals, usize::MAX);
+        prop_assert_eq!(&cid(&events, Format::Ndjson, ImportKind::Events, memory), &want);
+        prop_assert_eq!(&cid(&shuffled, Format::Csv, ImportKind::Events, memory), &want);
+        prop_assert_eq!(&cid(&totals, Format::Ndjson, ImportKind::Totals, memory), &want);
+    }
+
+    /// Whatever bytes come, the answer is an answer.
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400),
+                                at in 0..400_usize) {
+        let _ = csv(bytes.as_slice(), ImportKind::Events);
+        let _ = ndjson(bytes.as_slice(), ImportKind::Events);
+        let _ = Sealed::parse(bytes.clone());
+        let good = csv(format!("{HEAD}a,m,1\nb,m,2\n").as_bytes(), ImportKind::Totals);
+        let mut mixed = good.expect("good").bytes().expect("in memory").to_vec();
+        let at = at % mixed.len();
+        let more = bytes.len().min(mixed.len() - at);
+        mixed[at..at + more].copy_from_slice(&bytes[..more]);
+        if let Ok(sealed) = Sealed::parse(mixed.clone()) {
+            prop_assert_eq!(sealed.bytes().expect("in memory").as_ref(), mixed.as_slice());
+        }
+    }
 }
