@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, Python
-# packages, cargo-deny. Safe to run again; does nothing that is done already.
+# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx,
+# slowhttptest, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +14,8 @@ need sqlite3 sqlite3
 need chromium chromium
 need promtool prometheus
 need curl curl
+need /usr/sbin/nginx nginx
+need slowhttptest slowhttptest
 if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)

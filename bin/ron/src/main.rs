@@ -45,8 +45,25 @@ enum Command {
     Man,
 }
 
+/// `ron ... | head` is no failure: who prints to a closed pipe ends, as other programs do.
+fn end_at_a_closed_pipe() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let printing =
+            |text: &str| text.starts_with("failed printing to std") && text.contains("Broken pipe");
+        if info.payload_as_str().is_some_and(printing) {
+            std::process::exit(128 + 13); // what a shell shows for SIGPIPE
+        }
+        usual(info);
+    }));
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if !matches!(command, Command::Up(_)) {
+        end_at_a_closed_pipe();
+    }
+    let result = match command {
         Command::Up(args) => match up::run(&args) {
             Ok(code) => return ExitCode::from(code),
             Err(failed) => {

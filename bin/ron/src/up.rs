@@ -1,5 +1,7 @@
 //! `ron up`: the whole system in one process, on embedded defaults.
 
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -70,22 +72,24 @@ pub fn run(args: &UpArgs) -> Result<u8, Failed> {
     }
 }
 
+/// Says where everything is. Nobody has to listen.
 fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
-    let state = if made { "made" } else { "using" };
-    println!("{state} {}", layout.root.display());
-    for e in &fleet.endpoints.services {
-        println!("  {:<13} {}   health {}", e.service, e.api, e.health);
-    }
-    let console = fleet
-        .endpoints
-        .of(SERVICES[5])
-        .map_or("", |e| e.api.as_str());
-    println!("console: {console}/");
-    println!(
-        "a token: ron token --data-dir {} --audience svc-wallet",
+    let mut text = format!(
+        "{} {}\n",
+        if made { "made" } else { "using" },
         layout.root.display()
     );
-    println!("ready");
+    for e in &fleet.endpoints.services {
+        let _ = writeln!(text, "  {:<13} {}   health {}", e.service, e.api, e.health);
+    }
+    let console = fleet.endpoints.of(SERVICES[5]);
+    let _ = write!(
+        text,
+        "console: {}/\na token: ron token --data-dir {} --audience svc-wallet\nready\n",
+        console.map_or("", |e| e.api.as_str()),
+        layout.root.display()
+    );
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
 /// Until a signal, a request to stop, or a fatal failure; the reason of the latter.

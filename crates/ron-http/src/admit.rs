@@ -116,6 +116,7 @@ impl Shared {
             headers,
             peer: lease.peer,
             transport: lease.transport,
+            client_cert: lease.client_cert.clone(),
             request_id,
             traceparent,
         };

@@ -15,9 +15,11 @@ use ron_proto::ProblemBody;
 use serde::de::DeserializeOwned;
 use ureq::http::{self, HeaderName, HeaderValue, Uri};
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::unversioned::transport::NextTimeout;
 
+use crate::dial::{Dial, internal_url, unix_path};
 use crate::request::Method;
+use crate::tls::ClientTls;
 
 /// The row of the lock table that a client adds to its service's topology.
 pub const CLIENT_LOCK: LockSpec = LockSpec {
@@ -45,6 +47,8 @@ pub struct ClientConfig {
     pub max_response_bytes: u64,
     /// Longest time to connect; the call's deadline may be earlier.
     pub connect_timeout: Duration,
+    /// What https needs; without it, https URLs are refused.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for ClientConfig {
@@ -54,6 +58,7 @@ impl Default for ClientConfig {
             max_idle_per_host: 16,
             max_response_bytes: 4 << 20,
             connect_timeout: Duration::from_secs(2),
+            tls: None,
         }
     }
 }
@@ -63,7 +68,8 @@ impl Default for ClientConfig {
 pub struct Call<'a> {
     /// The method.
     pub method: Method,
-    /// The absolute URL.
+    /// The absolute URL: `http`, `https`, or a Unix socket as `unix:/run/x.sock:/path` or
+    /// `http+unix://%2Frun%2Fx.sock/path`.
     pub url: &'a str,
     /// Headers; the values are never logged.
     pub headers: &'a [(&'a str, &'a str)],
@@ -235,8 +241,8 @@ impl HttpClient {
             .max_idle_age(Duration::from_secs(30)) // below the servers' idle timeout
             .no_delay(true)
             .build();
-        let agent =
-            ureq::Agent::with_parts(settings, DefaultConnector::default(), Literal::default());
+        let dial = Dial::new(config.tls.clone());
+        let agent = ureq::Agent::with_parts(settings, dial, Literal::default());
         let (stop, stopped) = Shutdown::pair();
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self {
@@ -254,27 +260,34 @@ impl HttpClient {
     /// nothing was sent.
     pub fn call(&self, call: Call<'_>) -> Result<Reply, CallError> {
         assert_no_locks("an HTTP call");
-        let uri: Uri = call
-            .url
-            .parse()
-            .map_err(|_| CallError::new(Failure::NotSent, "the URL is not valid"))?;
+        let uri = internal_url(call.url)
+            .ok_or_else(|| CallError::new(Failure::NotSent, "the URL is not valid"))?;
         let breaker = self.breaker(&uri);
         let seed = self
             .seed
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP, RETRY_BASE, seed);
+        // The try that may have been carried out; a later one that was not sent does not undo it.
+        let mut open: Option<CallError> = None;
         loop {
-            let outcome = self.guarded(&call, &uri, breaker.as_deref());
-            let Err(error) = &outcome else { return outcome };
+            let error = match self.guarded(&call, &uri, breaker.as_deref()) {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
             let safe = call.idempotent || error.kind == Failure::NotSent;
             let again = matches!(error.kind, Failure::NotSent | Failure::Unknown);
+            let error = match open.take() {
+                Some(earlier) if error.nothing_done() => earlier,
+                _ => error,
+            };
             if !safe || !again || backoff.steps() + 1 >= TRIES {
-                return outcome;
+                return Err(error);
             }
             let pause = backoff.next_pause();
             if pause >= call.deadline.remaining() || self.stopped.wait(Deadline::within(pause)) {
-                return outcome;
+                return Err(error);
             }
+            open = Some(error).filter(|error| !error.nothing_done());
         }
     }
 
@@ -362,6 +375,10 @@ impl HttpClient {
             value.set_sensitive(name == http::header::AUTHORIZATION);
             request.headers_mut().append(name, value);
         }
+        if unix_path(uri).is_some() {
+            let host = HeaderValue::from_static("localhost");
+            request.headers_mut().insert(http::header::HOST, host);
+        }
         let request = self
             .agent
             .configure_request(request)
@@ -397,8 +414,9 @@ fn call_error(error: &ureq::Error) -> CallError {
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => not_sent("the URL is not valid"),
         ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
         ureq::Error::ConnectionFailed => not_sent("the peer cannot be connected to"),
-        ureq::Error::Tls(_) | ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => {
-            not_sent("https is not available in this build")
+        ureq::Error::Tls(why) => not_sent(why),
+        ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => {
+            not_sent("https needs the file of trusted authorities (tls.peer_ca_path)")
         }
         ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
             not_sent("the peer did not accept the connection in time")
@@ -460,6 +478,11 @@ impl Resolver for Literal {
             .trim_end_matches(']');
         let host = if host.eq_ignore_ascii_case("localhost") {
             "127.0.0.1"
+        } else {
+            host
+        };
+        let host = if unix_path(uri).is_some() {
+            "127.0.0.1" // never connected to
         } else {
             host
         };

@@ -2,67 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
-
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::ids::ShortId;
 use crate::parse::HeadScanner;
-use crate::request::{Method, RequestHead, Transport};
+use crate::request::{ClientCert, Method, RequestHead, Transport};
 use crate::response::Body;
-
-/// The byte stream under a connection; encryption would live behind these four calls.
-#[derive(Clone, Debug)]
-pub(crate) struct Stream(Arc<OwnedFd>);
-
-impl Stream {
-    /// A stream over a socket that does not block.
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self(Arc::new(socket))
-    }
-
-    /// The socket, for readiness. Sharing it keeps its number from being reused while it is armed.
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
-        self.0.clone()
-    }
-
-    /// Reads what is there: `Some(0)` at the end of the stream, `None` when nothing is there now.
-    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        loop {
-            match rustix::net::recv(&self.0, &mut *into, RecvFlags::empty()) {
-                Ok((_, count)) => return Ok(Some(count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(other) => return Err(other.into()),
-            }
-        }
-    }
-
-    /// Sends what fits now; `None` when nothing does. `more` says that other bytes follow at once.
-    pub(crate) fn write(&self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
-        let mut flags = SendFlags::NOSIGNAL;
-        flags.set(SendFlags::MORE, more);
-        loop {
-            match rustix::net::send(&self.0, bytes, flags) {
-                Ok(count) => return Ok(Some(count)),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                Err(other) => return Err(other.into()),
-            }
-        }
-    }
-
-    /// Says that nothing more will be sent; the other end can still be read.
-    pub(crate) fn finish(&self) {
-        // The peer may be gone already; then there is nobody to tell.
-        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
-    }
-}
+use crate::stream::Stream;
 
 /// Bytes read and not parsed yet. Empty ones own no memory; a worker lends its own buffer while it
 /// serves a connection.
@@ -151,7 +100,7 @@ impl Output {
     }
 
     /// Sends what fits now; true when all is sent, and then no memory is held.
-    pub(crate) fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self, stream: &mut Stream) -> io::Result<bool> {
         while self.sent < self.bytes.len() {
             match stream.write(&self.bytes[self.sent..], self.body.is_some())? {
                 Some(count) => self.sent += count,
@@ -168,13 +117,15 @@ impl Output {
             }
         }
         *self = Self::default();
-        Ok(true)
+        stream.flush()
     }
 }
 
 /// What a parked connection waits for, and so what its time limit means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The end of a TLS handshake.
+    Handshake,
     /// The first byte of a request.
     Idle,
     /// The rest of a head.
@@ -231,6 +182,8 @@ pub(crate) struct Conn {
     pub stream: Stream,
     pub peer: SocketAddr,
     pub transport: Transport,
+    /// Who the client is, once a TLS handshake has told.
+    pub client_cert: Option<Arc<ClientCert>>,
     pub input: Input,
     pub scan: HeadScanner,
     pub reading: Option<Box<Reading>>,
@@ -250,21 +203,33 @@ pub(crate) struct Conn {
 
 impl Conn {
     pub(crate) fn new(stream: Stream, peer: SocketAddr, transport: Transport) -> Self {
+        let step = match stream {
+            Stream::Plain(_) => Step::Idle,
+            Stream::Tls(_) => Step::Handshake,
+        };
         Self {
             stream,
             peer,
             transport,
+            client_cert: None,
             input: Input::default(),
             scan: HeadScanner::default(),
             reading: None,
             output: Output::default(),
             exchange: None,
-            step: Step::Idle,
+            step,
             after: After::Keep,
             seq: 0,
             due: None,
             linger_left: 0,
             registered: false,
+        }
+    }
+
+    /// Once a TLS handshake is complete, notes who the client is.
+    pub(crate) fn greet(&mut self) {
+        if self.step == Step::Handshake && !self.stream.is_handshaking() {
+            self.client_cert = self.stream.client_cert().map(Arc::new);
         }
     }
 }
@@ -295,7 +260,7 @@ mod tests {
     fn output_is_sent_in_pieces_as_the_peer_reads() {
         let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         ours.set_nonblocking(true).expect("a socket option");
-        let stream = Stream::new(ours.into());
+        let mut stream = Stream::new(ours.into());
         let body: Vec<u8> = (0..3_000_000_u32).map(|i| i as u8).collect();
         let mut output = Output {
             bytes: b"head".to_vec(),
@@ -310,7 +275,7 @@ mod tests {
                 all
             });
             let mut partial = 0;
-            while !output.flush(&stream).expect("the peer is there") {
+            while !output.flush(&mut stream).expect("the peer is there") {
                 partial += 1;
                 std::thread::yield_now();
             }

@@ -1,7 +1,8 @@
 //! The poll thread of a front, and how a front is started and stopped.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,15 +15,16 @@ use ron_proto::Problem;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::auth::{Authorizer, Principal};
-use crate::conn::{After, Conn, Step, Stream};
+use crate::conn::{After, Conn, Step};
 use crate::ids::Ids;
 use crate::limits::Limits;
-use crate::listener::{Accepted, Listener};
+use crate::listener::{Accepted, Listen, Listener, SOCKETS_MAX};
 use crate::metrics::HttpMetrics;
 use crate::request::Transport;
 use crate::router::Router;
 use crate::settle::Shared;
 use crate::slots::{FREE_ROW, SLOT_ROW, Slots, Was};
+use crate::stream::Stream;
 use crate::timer::{Timer, Waker};
 
 /// The rows of a service's topology that a front runs as.
@@ -39,7 +41,7 @@ pub struct FrontSpec {
 const LISTENER_ROW: LockSpec = LockSpec {
     name: "http_listener",
     rank: 899,
-    guards: "the listening socket, until intake stops",
+    guards: "the listening sockets, until intake stops",
 };
 static LISTENER_LOCK: LockSpec = LISTENER_ROW;
 
@@ -56,11 +58,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long open requests may still take when the front is told to end.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// Epoll tokens that are no connection.
-const LISTENER: u64 = u64::MAX;
-const WAKE: u64 = u64::MAX - 1;
+/// Epoll tokens that are no connection: this one, and the listeners' above it.
+const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 
-/// One listener with its threads; made by [`Front::start`].
+/// Listeners with their threads; made by [`Front::start`].
 #[derive(Debug)]
 pub struct Front;
 
@@ -69,10 +70,11 @@ pub struct Front;
 pub struct FrontHandle {
     shared: Arc<Shared>,
     addr: SocketAddr,
+    unix: Option<PathBuf>,
 }
 
 impl Front {
-    /// Starts a front on a bound listener: one poll thread and `workers` workers, spawned by the
+    /// Starts a front on bound listeners: one poll thread and `workers` workers, spawned by the
     /// supervisor. It ends when the stage of its poll thread is drained.
     ///
     /// # Panics
@@ -80,7 +82,7 @@ impl Front {
     #[allow(clippy::too_many_arguments)] // a start-up call with the parts a front is made of
     pub fn start(
         spec: &FrontSpec,
-        listener: TcpListener,
+        listen: impl Into<Listen>,
         router: Router,
         authorizer: Arc<dyn Authorizer>,
         limits: Limits,
@@ -90,8 +92,10 @@ impl Front {
         km: &KernelMetrics,
         clock: SharedClock,
     ) -> io::Result<FrontHandle> {
-        let listener = Arc::new(Listener::new(listener)?);
-        let addr = listener.addr()?;
+        let listeners = Arc::new(listen.into().open()?);
+        let addr = listeners.iter().find_map(Listener::addr);
+        let addr = addr.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let unix = listeners.iter().find_map(|l| l.path().map(PathBuf::from));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = Waker(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(
@@ -123,7 +127,7 @@ impl Front {
             epoll,
             queue: sender,
             ids: Ids::new(),
-            listener: RankedMutex::new(&LISTENER_LOCK, Some(listener)),
+            listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             polling: AtomicBool::new(false),
@@ -142,17 +146,22 @@ impl Front {
         sup.spawn_pool(spec.workers, workers.max(1), move |ctx| {
             crate::serve::work(&work, &receiver, &done, ctx);
         });
-        Ok(FrontHandle { shared, addr })
+        Ok(FrontHandle { shared, addr, unix })
     }
 }
 
 impl FrontHandle {
-    /// The address it listens on.
+    /// The TCP address it listens on; `0.0.0.0:0` when it has Unix sockets only.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Closes the listener; from here on new requests get 503 `draining`, except on routes that
+    /// The Unix socket it listens on, as clients have to name it.
+    pub fn unix_path(&self) -> Option<&std::path::Path> {
+        self.unix.as_deref()
+    }
+
+    /// Closes the listeners; from here on new requests get 503 `draining`, except on routes that
     /// go on while draining, and every answer closes its connection.
     pub fn stop_intake(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
@@ -179,7 +188,7 @@ impl std::fmt::Debug for FrontHandle {
 /// The state of the poll thread.
 struct Poll<'a> {
     shared: &'a Arc<Shared>,
-    listener: Option<Arc<Listener>>,
+    listeners: Option<Arc<Vec<Listener>>>,
     /// When accepting goes on after descriptors ran out.
     resume: Option<Instant>,
     /// When what is still open is given up; set when the front is told to end.
@@ -188,14 +197,14 @@ struct Poll<'a> {
 
 impl<'a> Poll<'a> {
     fn new(shared: &'a Arc<Shared>) -> Self {
-        let listener = shared.listener.lock().clone();
+        let listeners = shared.listeners.lock().clone();
         let mut poll = Self {
             shared,
-            listener,
+            listeners,
             resume: None,
             give_up: None,
         };
-        poll.watch_listener(true);
+        poll.watch_listeners(true);
         poll
     }
 
@@ -215,8 +224,8 @@ impl<'a> Poll<'a> {
             self.shared.slots.timer.woke();
             for event in events.drain(..) {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
                     WAKE => self.shared.slots.timer.waker.clear(),
+                    listener if listener > WAKE => self.accept((listener - WAKE - 1) as usize),
                     token => self.ready(token),
                 }
             }
@@ -228,7 +237,7 @@ impl<'a> Poll<'a> {
                     .sweep(now, |lease, was, answer| shared.expired(lease, was, answer));
             }
             if self.resume.is_some_and(|at| at <= now) {
-                self.watch_listener(true);
+                self.watch_listeners(true);
             }
             if ctx.shutdown.is_set() {
                 self.shared.draining.store(true, Ordering::SeqCst);
@@ -251,38 +260,46 @@ impl<'a> Poll<'a> {
         }
     }
 
-    /// Registers the listener, or takes its readiness away for a while.
-    fn watch_listener(&mut self, on: bool) {
-        let Some(listener) = &self.listener else {
+    /// Registers the listeners, or takes their readiness away for a while.
+    fn watch_listeners(&mut self, on: bool) {
+        let Some(listeners) = &self.listeners else {
             return;
         };
-        let data = epoll::EventData::new_u64(LISTENER);
         let flags = if on {
             epoll::EventFlags::IN
         } else {
             epoll::EventFlags::empty()
         };
         let epoll = &self.shared.epoll;
-        let known = epoll::modify(epoll, &**listener, data, flags);
-        let watched = known.or_else(|_| epoll::add(epoll, &**listener, data, flags));
-        self.resume = match (watched, on) {
-            (Ok(()), true) => None,
+        let mut all = true;
+        for (token, listener) in (WAKE + 1..).zip(&**listeners) {
+            let data = epoll::EventData::new_u64(token);
+            let known = epoll::modify(epoll, listener, data, flags);
+            let watched = known.or_else(|_| epoll::add(epoll, listener, data, flags));
+            all &= watched.is_ok();
+        }
+        self.resume = match (all, on) {
+            (true, true) => None,
             _ => Some(self.shared.clock.now() + ACCEPT_PAUSE),
         };
     }
 
-    fn accept(&mut self) {
-        let Some(listener) = self.listener.clone() else {
+    fn accept(&mut self, which: usize) {
+        let Some(listeners) = self.listeners.clone() else {
+            return;
+        };
+        let Some(listener) = listeners.get(which) else {
             return;
         };
         for _ in 0..ACCEPT_TURN {
             match listener.accept() {
                 Accepted::Conn(stream, peer, transport) => self.admit(stream, peer, transport),
                 Accepted::Gone => {}
+                Accepted::Stranger => self.shared.metrics.reject("unix_user"),
                 Accepted::Nobody => return,
                 Accepted::Exhausted => {
                     self.shared.metrics.reject("accept_resources");
-                    return self.watch_listener(false);
+                    return self.watch_listeners(false);
                 }
             }
         }
@@ -295,26 +312,36 @@ impl<'a> Poll<'a> {
             shared.metrics.reject("max_conns");
             return; // not even room to say so
         };
-        if full {
+        if full && transport == Transport::Tls {
+            shared.metrics.reject("max_conns"); // a handshake costs more than the news is worth
+        } else if full {
             shared.metrics.reject("max_conns");
             lease.after = After::Linger;
             let problem = Problem::unavailable("too many connections", 1);
             shared.finish(lease, problem.into());
         } else {
-            let due = shared.clock.now() + shared.limits.idle_timeout;
+            let limits = &shared.limits;
+            let limit = match lease.step {
+                Step::Handshake => limits.read_timeout,
+                _ => limits.idle_timeout,
+            };
+            let due = shared.clock.now() + limit;
+            lease.due = (lease.step == Step::Handshake).then_some(due);
             shared.arm(lease, due);
         }
     }
 
-    /// Closes the listener and lets long polls go; the second time does nothing.
+    /// Closes the listeners and lets long polls go; the second time does nothing.
     fn stop_accepting(&mut self) {
-        let Some(listener) = self.listener.take() else {
+        let Some(listeners) = self.listeners.take() else {
             return;
         };
         let shared = self.shared;
-        let _ = epoll::delete(&shared.epoll, &*listener); // closing it does the same
-        drop(shared.listener.lock().take());
-        drop(listener);
+        for listener in &*listeners {
+            let _ = epoll::delete(&shared.epoll, listener); // closing it does the same
+        }
+        let kept = shared.listeners.lock().take();
+        drop((kept, listeners)); // outside the lock: a Unix socket's file goes too
         self.resume = None;
         shared.slots.seize_all(
             |_, was, long_poll| was == Was::Waiting && long_poll,

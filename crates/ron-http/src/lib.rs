@@ -20,6 +20,7 @@ mod body;
 mod client;
 mod conn;
 mod date;
+mod dial;
 mod front;
 mod ids;
 mod limits;
@@ -35,14 +36,22 @@ mod router;
 mod serve;
 mod settle;
 mod slots;
+mod stream;
 mod timer;
+mod tls;
+mod uds;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
 pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use limits::{FIELDS_MAX, Limits};
-pub use request::{Headers, Method, Request, RequestHead, Transport, form_decode, form_fields};
+pub use listener::Listen;
+pub use request::{
+    ClientCert, Headers, Method, Request, RequestHead, Transport, form_decode, form_fields,
+};
 pub use responder::Responder;
 pub use response::{Body, HeaderText, Response};
 pub use route::{Handler, Route, sync};
 pub use router::{ApiInfo, Router};
+pub use tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, TlsIdentity};
+pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

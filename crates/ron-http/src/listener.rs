@@ -1,20 +1,68 @@
-//! The listening socket. A Unix socket would be a second kind here, with its peer's user id.
+//! Where connections come from: TCP, with TLS or without, and Unix sockets.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::conn::Stream;
 use crate::request::Transport;
+use crate::stream::Stream;
+use crate::tls::ServerTls;
+use crate::uds::UnixEndpoint;
+
+/// Most sockets of one front.
+pub(crate) const SOCKETS_MAX: usize = 8;
+
+/// The sockets a front listens on, at most eight.
+#[derive(Debug, Default)]
+pub struct Listen {
+    sockets: Vec<Kind>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener, Option<Arc<ServerTls>>),
+    Unix(UnixEndpoint),
+}
+
+impl Listen {
+    /// A TCP socket; with `tls`, connections must begin with a handshake.
+    pub fn tcp(mut self, socket: TcpListener, tls: Option<Arc<ServerTls>>) -> Self {
+        self.sockets.push(Kind::Tcp(socket, tls));
+        self
+    }
+
+    /// A Unix socket.
+    pub fn unix(mut self, socket: UnixEndpoint) -> Self {
+        self.sockets.push(Kind::Unix(socket));
+        self
+    }
+
+    /// Makes listeners that do not block.
+    pub(crate) fn open(self) -> io::Result<Vec<Listener>> {
+        if self.sockets.is_empty() || self.sockets.len() > SOCKETS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a front listens on one to eight sockets",
+            ));
+        }
+        self.sockets.into_iter().map(Listener::new).collect()
+    }
+}
+
+impl From<TcpListener> for Listen {
+    fn from(socket: TcpListener) -> Self {
+        Self::default().tcp(socket, None)
+    }
+}
 
 /// A listening socket that does not block.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    socket: TcpListener,
-}
+pub(crate) struct Listener(Kind);
 
 /// What accepting brought.
 #[derive(Debug)]
@@ -25,45 +73,87 @@ pub(crate) enum Accepted {
     Nobody,
     /// A connection that was gone before it was taken.
     Gone,
+    /// A Unix peer whose user id is not in the list.
+    Stranger,
     /// No descriptors or memory: to be tried again later, the connection stays in the backlog.
     Exhausted,
 }
 
 impl Listener {
-    pub(crate) fn new(socket: TcpListener) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket })
+    fn new(kind: Kind) -> io::Result<Self> {
+        match &kind {
+            Kind::Tcp(socket, _) => socket.set_nonblocking(true)?,
+            Kind::Unix(_) => {} // made so
+        }
+        Ok(Self(kind))
     }
 
-    pub(crate) fn addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+    /// The address of a TCP socket.
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        match &self.0 {
+            Kind::Tcp(socket, _) => socket.local_addr().ok(),
+            Kind::Unix(_) => None,
+        }
+    }
+
+    /// The path of a Unix socket.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.0 {
+            Kind::Tcp(..) => None,
+            Kind::Unix(socket) => Some(socket.path()),
+        }
     }
 
     /// Takes one connection off the backlog.
     pub(crate) fn accept(&self) -> Accepted {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        match rustix::net::acceptfrom_with(&self.socket, flags) {
-            Ok((socket, Some(peer))) => match SocketAddr::try_from(peer) {
-                Ok(peer) => Self::accepted(socket, peer),
-                Err(_) => Accepted::Gone,
+        match rustix::net::acceptfrom_with(self, flags) {
+            Ok((socket, peer)) => match &self.0 {
+                Kind::Tcp(_, tls) => {
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    peer.map_or(Accepted::Gone, |peer| {
+                        tcp_accepted(socket, peer, tls.as_deref())
+                    })
+                }
+                Kind::Unix(endpoint) => unix_accepted(socket, endpoint),
             },
-            Ok((_, None)) => Accepted::Gone,
             Err(Errno::AGAIN) => Accepted::Nobody,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Accepted::Exhausted,
             Err(_) => Accepted::Gone,
         }
     }
+}
 
-    fn accepted(socket: OwnedFd, peer: SocketAddr) -> Accepted {
-        // Without it small answers wait for the peer's delayed acknowledgement; a socket that
-        // refuses the option still works.
-        let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
-        Accepted::Conn(Stream::new(socket), peer, Transport::Tcp)
+fn tcp_accepted(socket: OwnedFd, peer: SocketAddr, tls: Option<&ServerTls>) -> Accepted {
+    // Without it small answers wait for the peer's delayed acknowledgement; a socket that
+    // refuses the option still works.
+    let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+    let Some(tls) = tls else {
+        return Accepted::Conn(Stream::new(socket), peer, Transport::Tcp);
+    };
+    match tls.session() {
+        Some(session) => Accepted::Conn(Stream::tls(socket, session), peer, Transport::Tls),
+        None => Accepted::Gone,
     }
+}
+
+fn unix_accepted(socket: OwnedFd, endpoint: &UnixEndpoint) -> Accepted {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
+        return Accepted::Stranger;
+    };
+    let uid = peer.uid.as_raw();
+    if !endpoint.allows(uid) {
+        return Accepted::Stranger;
+    }
+    let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    Accepted::Conn(Stream::new(socket), nowhere, Transport::Unix { uid })
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.0 {
+            Kind::Tcp(socket, _) => socket.as_fd(),
+            Kind::Unix(socket) => socket.as_fd(),
+        }
     }
 }

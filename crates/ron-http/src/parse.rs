@@ -4,6 +4,7 @@
 //! whatever could be read in two ways is refused and the connection is closed.
 
 use std::mem::MaybeUninit;
+use std::net::Ipv6Addr;
 use std::ops::Range;
 
 use memchr::memchr3;
@@ -345,8 +346,10 @@ fn target(path: &str, method: Method, start: usize) -> Result<Range<usize>, Refu
         Some(prefix) if prefix.starts_with(b"http://") => 7,
         _ => return Err(Refusal::BadTarget),
     };
-    match path[scheme..].find('/') {
-        Some(slash) if slash > 0 => Ok(start + scheme + slash..end),
+    match path[scheme..].split_once('/') {
+        Some((authority, _)) if check_host(authority.as_bytes()).is_ok() => {
+            Ok(start + scheme + authority.len()..end)
+        }
         _ => Err(Refusal::BadTarget),
     }
 }
@@ -434,12 +437,43 @@ fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
     digits.parse().map_err(|_| Refusal::BadLength)
 }
 
+/// A name or address, possibly with a port: what two readers could resolve differently is refused.
 fn check_host(host: &[u8]) -> Result<(), Refusal> {
-    let good = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_:[]%~".contains(byte);
-    if host.is_empty() || host.len() > 255 || !host.iter().all(good) {
+    let text = std::str::from_utf8(host).map_err(|_| Refusal::BadHost)?;
+    let (name_is_good, port) = if let Some(literal) = text.strip_prefix('[') {
+        let (address, port) = literal.split_once(']').ok_or(Refusal::BadHost)?;
+        (address.parse::<Ipv6Addr>().is_ok(), port)
+    } else {
+        let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+        (is_host_name(name.as_bytes()), port)
+    };
+    let port_is_good = match port.strip_prefix(':') {
+        Some(digits) => digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 5,
+        None => port.is_empty(),
+    };
+    if !name_is_good || !port_is_good || host.len() > 255 {
         return Err(Refusal::BadHost);
     }
     Ok(())
+}
+
+/// Letters, digits, `.`, `-`, `_`, `~` and percent-encoded bytes.
+fn is_host_name(mut name: &[u8]) -> bool {
+    let mut is_good = !name.is_empty();
+    while is_good && let Some((first, rest)) = name.split_first() {
+        name = rest;
+        is_good = match first {
+            b'%' => match rest.split_at_checked(2) {
+                Some((digits, rest)) => {
+                    name = rest;
+                    digits.iter().all(u8::is_ascii_hexdigit)
+                }
+                None => false,
+            },
+            byte => byte.is_ascii_alphanumeric() || b".-_~".contains(byte),
+        };
+    }
+    is_good
 }
 
 #[cfg(test)]

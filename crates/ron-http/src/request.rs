@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::Deadline;
@@ -133,6 +134,16 @@ impl fmt::Debug for Headers {
     }
 }
 
+/// A certificate whose private key the client has proved to own, issued by an authority the
+/// listener trusts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCert {
+    /// SHA-256 of the certificate, 64 lower-case hex digits.
+    pub sha256: String,
+    /// The DNS names it was issued for, in its own order.
+    pub dns_names: Vec<String>,
+}
+
 /// How the bytes of a request came here; service tokens are refused over plain TCP from afar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -162,6 +173,8 @@ pub struct RequestHead {
     pub peer: SocketAddr,
     /// How it is connected.
     pub transport: Transport,
+    /// Who the client is, where a TLS listener asks for certificates.
+    pub client_cert: Option<Arc<ClientCert>>,
     /// The request's id, for logs.
     pub request_id: String,
     /// The W3C trace context, passed through.
@@ -465,6 +478,7 @@ mod tests {
             headers: Headers::from_pairs(pairs),
             peer: ([127, 0, 0, 1], 1).into(),
             transport: Transport::Tcp,
+            client_cert: None,
             request_id: "r".into(),
             traceparent: None,
         };

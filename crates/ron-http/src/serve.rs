@@ -66,7 +66,7 @@ impl<'a> Worker<'a> {
             }
             Step::Linger => self.drain(lease),
             Step::Ready => self.advance(lease),
-            Step::Idle | Step::Head | Step::Body => {
+            Step::Handshake | Step::Idle | Step::Head | Step::Body => {
                 self.lend(&mut lease);
                 let conn = &mut *lease;
                 let read = conn.stream.read(conn.input.room());
@@ -75,9 +75,17 @@ impl<'a> Worker<'a> {
                         self.shared.metrics.reject("closed_early");
                         self.reclaim(&mut lease);
                     }
+                    Err(_) if conn.step == Step::Handshake => {
+                        self.shared.metrics.reject("tls_handshake");
+                        self.reclaim(&mut lease);
+                    }
                     Ok(Some(0)) | Err(_) => self.reclaim(&mut lease),
-                    Ok(None) => self.starve(lease),
+                    Ok(None) => {
+                        conn.greet();
+                        self.starve(lease);
+                    }
                     Ok(Some(count)) => {
+                        conn.greet();
                         conn.input.filled(count);
                         self.advance(lease);
                     }
@@ -144,7 +152,9 @@ impl<'a> Worker<'a> {
     fn starve(&mut self, mut lease: Lease<'_>) {
         let limits = &self.shared.limits;
         let now = self.shared.clock.now();
-        let (step, limit) = if lease.reading.is_some() {
+        let (step, limit) = if lease.stream.is_handshaking() {
+            (Step::Handshake, limits.read_timeout)
+        } else if lease.reading.is_some() {
             (Step::Body, limits.body_timeout)
         } else if lease.input.is_empty() {
             (Step::Idle, limits.idle_timeout)
@@ -152,11 +162,18 @@ impl<'a> Worker<'a> {
             (Step::Head, limits.read_timeout)
         };
         // A body got its limit with its head; the rest of a head keeps the limit of its first byte.
-        let running = step == Step::Body || (step == Step::Head && lease.step == Step::Head);
+        let running = match step {
+            Step::Body => true,
+            Step::Head | Step::Handshake => lease.step == step,
+            _ => false,
+        };
         let due = lease.due.filter(|_| running).unwrap_or(now + limit);
         lease.step = step;
         lease.due = Some(due);
         self.reclaim(&mut lease);
+        if lease.stream.has_more() {
+            return self.shared.requeue(lease); // decrypted already: no readiness will come for it
+        }
         self.shared.arm(lease, due);
     }
 

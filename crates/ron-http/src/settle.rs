@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub queue: Sender<u64>,
     pub ids: Ids,
     /// Taken away by the poll thread when intake stops.
-    pub listener: RankedMutex<Option<Arc<Listener>>>,
+    pub listeners: RankedMutex<Option<Arc<Vec<Listener>>>>,
     /// No new requests from here on, except on routes that say so.
     pub draining: AtomicBool,
     /// Requests that handlers owe an answer, also those whose client has 504 already.
@@ -115,7 +115,7 @@ impl Shared {
     pub(crate) fn settle<'a>(&'a self, mut lease: Lease<'a>) -> Option<Lease<'a>> {
         let sent = {
             let conn = &mut *lease;
-            conn.output.flush(&conn.stream)
+            conn.output.flush(&mut conn.stream)
         };
         match sent {
             Err(_) => return None, // the peer is gone; the lease closes the connection
@@ -128,12 +128,12 @@ impl Shared {
             Ok(true) => lease.due = None,
         }
         match lease.after {
-            After::Close if lease.input.is_empty() => None,
+            After::Close if lease.input.is_empty() && !lease.stream.has_more() => None,
             After::Close | After::Linger => {
                 self.linger(lease);
                 None
             }
-            After::Keep if !lease.input.is_empty() => Some(lease),
+            After::Keep if !lease.input.is_empty() || lease.stream.has_more() => Some(lease),
             After::Keep => {
                 lease.input = Input::default();
                 lease.step = Step::Idle;
@@ -161,10 +161,13 @@ impl Shared {
     pub(crate) fn arm(&self, mut lease: Lease<'_>, due: Instant) {
         let socket = lease.stream.socket();
         let known = std::mem::replace(&mut lease.registered, true);
-        let direction = match lease.step {
+        let mut direction = match lease.step {
             Step::Write => epoll::EventFlags::OUT,
             _ => epoll::EventFlags::IN,
         };
+        if lease.stream.wants_write() {
+            direction |= epoll::EventFlags::OUT; // the rest of a handshake
+        }
         let flags = direction | epoll::EventFlags::ONESHOT;
         let token = lease.token;
         let data = epoll::EventData::new_u64(token);
@@ -185,6 +188,11 @@ impl Shared {
     /// Hands a connection with unparsed bytes to the workers.
     pub(crate) fn enqueue(&self, mut lease: Lease<'_>) {
         lease.step = Step::Ready;
+        self.requeue(lease);
+    }
+
+    /// Hands a connection to the workers for the step it is in.
+    pub(crate) fn requeue(&self, lease: Lease<'_>) {
         let token = lease.token;
         lease.park_queued(self.clock.now() + self.limits.request_deadline);
         self.push(token);
@@ -220,6 +228,7 @@ impl Shared {
         }
         match lease.step {
             Step::Idle if was == Was::Armed => {}
+            Step::Handshake => self.metrics.reject("tls_timeout"),
             Step::Linger => {}
             Step::Write => self.metrics.reject("write_timeout"),
             Step::Head | Step::Body if was == Was::Armed => {

@@ -219,3 +219,22 @@ fn shutdown_ends_running_calls_and_refuses_new_ones() {
     let error = client.call(Call::get(&url, soon())).expect_err("shut down");
     assert_eq!(error.kind, Failure::NotSent);
 }
+
+#[test]
+fn a_try_that_may_have_been_carried_out_is_not_forgotten() {
+    // The peer takes one request and is gone; the tries after it find nobody.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let addr = listener.local_addr().expect("bound");
+    let once = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a call");
+        drop(listener);
+        let _ = stream.read(&mut [0; 1024]);
+    });
+    let url = format!("http://{addr}/");
+    let call = Call::post_json(&url, b"{}".to_vec(), soon()).idempotent(true);
+    let error = client().call(call).expect_err("no answer");
+    once.join().expect("the peer ends");
+    assert_eq!(error.kind, Failure::Unknown, "{error}");
+    let error = client().call(Call::get(&url, soon())).expect_err("nobody");
+    assert_eq!(error.kind, Failure::NotSent, "no try was taken: {error}");
+}

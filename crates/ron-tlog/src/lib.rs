@@ -8,6 +8,9 @@
 //!  checkpoint  origin, size, root as a signed note             Checkpointer: signs and stores the tree head
 //!  tile   tile names, entry bundles                            verify_dir: offline check of a directory
 //!  proof  c2sp.org/tlog-proof@v1                               Disk: OsDisk, and SimDisk that loses and tears writes
+//!  cosignature  timestamped signatures of witnesses            WitnessStore: the last checkpoint a witness cosigned, per log
+//!  policy  which witnesses must have cosigned
+//!  witness the rules of add-checkpoint
 //! ```
 //!
 //! **Invariant:** the pure modules import no file, thread, network or clock.
@@ -21,16 +24,21 @@
 
 pub mod append;
 pub mod checkpoint;
+pub mod cosignature;
 pub mod note;
+pub mod policy;
 pub mod proof;
 pub mod tile;
 pub mod tree;
+pub mod witness;
 
 pub use append::{
     AppendError, CheckpointError, Checkpointer, Disk, DiskFile, Log, LogOptions, LogReader,
     OpenError, OsDisk, ProofError, ReadError, Recovery, SimDisk, Verified, VerifyError, verify_dir,
 };
 pub use checkpoint::Checkpoint;
+pub use cosignature::{Cosigner, CosignerKey};
 pub use note::{Ed25519NoteSigner, Note, NoteSigner, SignFailed, VerifierKey};
+pub use policy::Policy;
 pub use proof::TlogProof;
 pub use tree::Hash;

@@ -5,8 +5,8 @@
 //! <blank line>
 //! — <key name> <base64(key id, 4 bytes big-endian || signature)>
 //! ```
-//! Implemented: Ed25519 signatures of type 0x01. Lines of unknown keys are kept and ignored, as the format demands, so
-//! cosignatures of witnesses travel with a note unharmed.
+//! Implemented here: Ed25519 signatures of type 0x01; the timestamped ones of witnesses are in `cosignature`. Lines of unknown
+//! keys are kept and ignored, as the format demands, so cosignatures travel with a note unharmed.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -70,12 +70,51 @@ pub fn valid_name(name: &str) -> bool {
 
 /// Key id of an Ed25519 key (type 0x01) under a name.
 pub fn ed25519_key_id(name: &str, public: &[u8; 32]) -> u32 {
-    let mut bytes = Vec::with_capacity(name.len() + 34);
+    key_id(name, ED25519, public)
+}
+
+/// Key id of a key of any type under a name.
+pub(crate) fn key_id(name: &str, kind: u8, public: &[u8]) -> u32 {
+    let mut bytes = Vec::with_capacity(name.len() + 2 + public.len());
     bytes.extend_from_slice(name.as_bytes());
-    bytes.extend_from_slice(&[b'\n', ED25519]);
+    bytes.extend_from_slice(&[b'\n', kind]);
     bytes.extend_from_slice(public);
     let hash = sha256(&bytes);
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
+}
+
+/// A verifier key line taken apart and its key id checked: name, type and public key.
+pub(crate) fn parse_vkey(line: &str) -> Result<(&str, u8, Vec<u8>), NoteError> {
+    let mut parts = line.trim().splitn(3, '+');
+    let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(NoteError::Key("it is not `name+id+key`"));
+    };
+    if !valid_name(name) {
+        return Err(NoteError::Key("the name is empty or has a space or a plus"));
+    }
+    let bytes = STANDARD
+        .decode(key)
+        .map_err(|_| NoteError::Key("the key is not base64"))?;
+    let (kind, public) = bytes
+        .split_first()
+        .ok_or(NoteError::Key("the key is empty"))?;
+    if format!("{:08x}", key_id(name, *kind, public)) != id {
+        return Err(NoteError::Key(
+            "the key id does not belong to this name and key",
+        ));
+    }
+    Ok((name, *kind, public.to_vec()))
+}
+
+/// Prints a verifier key line.
+pub(crate) fn print_vkey(name: &str, kind: u8, public: &[u8]) -> String {
+    let mut key = vec![kind];
+    key.extend_from_slice(public);
+    format!(
+        "{name}+{:08x}+{}",
+        key_id(name, kind, public),
+        STANDARD.encode(key)
+    )
 }
 
 impl Note {
@@ -229,29 +268,14 @@ impl VerifierKey {
 
     /// Parses a verifier key line; surrounding white space is ignored.
     pub fn parse(line: &str) -> Result<Self, NoteError> {
-        let mut parts = line.trim().splitn(3, '+');
-        let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
-            return Err(NoteError::Key("it is not `name+id+key`"));
-        };
-        let bytes = STANDARD
-            .decode(key)
-            .map_err(|_| NoteError::Key("the key is not base64"))?;
-        let (kind, public) = bytes
-            .split_first()
-            .ok_or(NoteError::Key("the key is empty"))?;
-        if *kind != ED25519 {
+        let (name, kind, public) = parse_vkey(line)?;
+        if kind != ED25519 {
             return Err(NoteError::Key("its type is not Ed25519 (0x01)"));
         }
         let public: [u8; 32] = public
             .try_into()
             .map_err(|_| NoteError::Key("an Ed25519 key has 32 bytes"))?;
-        let verifier = Self::ed25519(name, &public)?;
-        if format!("{:08x}", verifier.key_id) != id {
-            return Err(NoteError::Key(
-                "the key id does not belong to this name and key",
-            ));
-        }
-        Ok(verifier)
+        Self::ed25519(name, &public)
     }
 
     /// The key's name; for a log, its origin.
@@ -277,15 +301,7 @@ impl VerifierKey {
 
 impl fmt::Display for VerifierKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut key = vec![ED25519];
-        key.extend_from_slice(&self.public);
-        write!(
-            f,
-            "{}+{:08x}+{}",
-            self.name,
-            self.key_id,
-            STANDARD.encode(key)
-        )
+        f.write_str(&print_vkey(&self.name, ED25519, &self.public))
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_http::{
-    ApiInfo, Authorizer, FRONT_LOCKS, Front, FrontHandle, FrontSpec, Limits, Need, Principal,
-    PrincipalKind, RequestHead, Router,
+    ApiInfo, Authorizer, FRONT_LOCKS, Front, FrontHandle, FrontSpec, Limits, Listen, Need,
+    Principal, PrincipalKind, RequestHead, Router,
 };
 use ron_kernel::{
     Count, KernelMetrics, Overflow, QueueSpec, Registry, Stage, Supervisor, SystemClock,
@@ -89,7 +89,22 @@ pub fn serve(router: Router, limits: Limits, workers: usize) -> Served {
     serve_on(listener, router, limits, workers)
 }
 
-pub fn serve_on(listener: TcpListener, router: Router, limits: Limits, workers: usize) -> Served {
+pub fn serve_on(
+    listen: impl Into<Listen>,
+    router: Router,
+    limits: Limits,
+    workers: usize,
+) -> Served {
+    serve_as(listen, router, limits, workers, Arc::new(OneToken))
+}
+
+pub fn serve_as(
+    listen: impl Into<Listen>,
+    router: Router,
+    limits: Limits,
+    workers: usize,
+    authorizer: Arc<dyn Authorizer>,
+) -> Served {
     let registry = Registry::new("t");
     let km = KernelMetrics::new(&registry);
     let clock = SystemClock::shared();
@@ -100,16 +115,7 @@ pub fn serve_on(listener: TcpListener, router: Router, limits: Limits, workers: 
         queue: &QUEUE,
     };
     let front = Front::start(
-        &spec,
-        listener,
-        router,
-        Arc::new(OneToken),
-        limits,
-        workers,
-        &sup,
-        &registry,
-        &km,
-        clock,
+        &spec, listen, router, authorizer, limits, workers, &sup, &registry, &km, clock,
     );
     Served {
         front: front.expect("the front starts"),

@@ -25,6 +25,7 @@ mod sim;
 mod state;
 mod verify;
 mod window;
+mod witness_store;
 
 pub use checkpointer::Checkpointer;
 pub use disk::{Disk, DiskFile, DiskLock, OsDisk};
@@ -34,3 +35,4 @@ pub use open::Recovery;
 pub use reader::{LogReader, TreeHead};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use verify::{Verified, verify_dir, verify_on};
+pub use witness_store::{CosignError, Cosigned, WitnessStore, origin_hash};

@@ -158,31 +158,58 @@ impl LogReader {
     pub fn proof(&self, index: u64) -> Result<String, ProofError> {
         // The checkpoint first: the tree only grows, so it covers whatever checkpoint was read before it.
         let published = self.0.published.load();
-        let tree = self.0.tree.load();
-        if index >= tree.size {
-            return Err(ProofError::NotFound {
-                index,
-                size: tree.size,
-            });
+        match published.as_ref() {
+            Some(p) => self.proof_of(index, &p.checkpoint, &p.text),
+            None => Err(self.uncovered(index, 0)),
         }
-        let covered = published.as_ref().as_ref().map_or(0, |p| p.checkpoint.size);
-        let Some(published) = published.as_ref().as_ref().filter(|_| index < covered) else {
-            return Err(ProofError::NotYetCovered { index, covered });
-        };
+    }
+
+    /// The same in an earlier signed checkpoint `note` of this log (one that witnesses have cosigned); it is checked against the
+    /// tree, its signatures are not looked at.
+    pub fn proof_under(&self, index: u64, note: &str) -> Result<String, ProofError> {
+        let checkpoint = Checkpoint::read_unverified(note, Some(self.origin()));
+        let checkpoint = checkpoint.map_err(|fault| ReadError::Damaged {
+            index,
+            why: fault.to_string(),
+        })?;
+        self.proof_of(index, &checkpoint, note)
+    }
+
+    fn uncovered(&self, index: u64, covered: u64) -> ProofError {
+        let size = self.size_durable();
+        if index < size {
+            ProofError::NotYetCovered { index, covered }
+        } else {
+            ProofError::NotFound { index, size }
+        }
+    }
+
+    fn proof_of(
+        &self,
+        index: u64,
+        checkpoint: &Checkpoint,
+        note: &str,
+    ) -> Result<String, ProofError> {
+        let tree = self.0.tree.load();
+        let covered = checkpoint.size;
+        if index >= covered || covered > tree.size {
+            return Err(self.uncovered(index, covered));
+        }
         let view = View::new(&self.0, &tree);
         let hashes = tree::inclusion_proof(&view, index, covered)?;
         let leaf = view.node(0, index)?;
         // What leaves here was checked against what was signed.
-        tree::verify_inclusion(&leaf, index, covered, &hashes, &published.checkpoint.root)
-            .map_err(|fault| ReadError::Damaged {
+        tree::verify_inclusion(&leaf, index, covered, &hashes, &checkpoint.root).map_err(
+            |fault| ReadError::Damaged {
                 index,
-                why: format!("its proof does not lead to the published checkpoint: {fault}"),
-            })?;
+                why: format!("its proof does not lead to the signed root: {fault}"),
+            },
+        )?;
         let proof = TlogProof {
             extra: None,
             index,
             hashes,
-            checkpoint: published.text.to_string(),
+            checkpoint: note.to_owned(),
         };
         Ok(proof.to_string())
     }

@@ -1,0 +1,233 @@
+//! The byte stream under a connection: a socket that does not block, or TLS over one.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustls::ServerConnection;
+
+use crate::request::ClientCert;
+
+/// The byte stream under a connection. Nothing here ever blocks.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    /// Bytes as they are.
+    Plain(Arc<OwnedFd>),
+    /// TLS.
+    Tls(Box<TlsStream>),
+}
+
+impl Stream {
+    /// A stream over a socket that does not block.
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self::Plain(Arc::new(socket))
+    }
+
+    /// TLS over a socket that does not block; the handshake is part of the first reads.
+    pub(crate) fn tls(socket: OwnedFd, session: ServerConnection) -> Self {
+        Self::Tls(Box::new(TlsStream {
+            socket: Arc::new(socket),
+            session,
+            more: false,
+        }))
+    }
+
+    /// The socket, for readiness. Sharing it keeps its number from being reused while it is armed.
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        match self {
+            Self::Plain(socket) => socket.clone(),
+            Self::Tls(tls) => tls.socket.clone(),
+        }
+    }
+
+    /// Reads what is there: `Some(0)` at the end of the stream, `None` when nothing is there now.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        match self {
+            Self::Plain(socket) => recv(socket, into),
+            Self::Tls(tls) => tls.read(into),
+        }
+    }
+
+    /// Takes what fits now; `None` when nothing does. `more` says that other bytes follow at once.
+    pub(crate) fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
+        match self {
+            Self::Plain(socket) => send(socket, bytes, more),
+            Self::Tls(tls) => tls.write(bytes),
+        }
+    }
+
+    /// Sends what [`Stream::write`] took and still holds; true when nothing is left.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Plain(_) => Ok(true),
+            Self::Tls(tls) => tls.push(),
+        }
+    }
+
+    /// Says that nothing more will be sent; the other end can still be read.
+    pub(crate) fn finish(&mut self) {
+        if let Self::Tls(tls) = self {
+            tls.session.send_close_notify();
+            let _ = tls.push(); // best effort: the shutdown below says it too
+        }
+        // The peer may be gone already; then there is nobody to tell.
+        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
+    }
+
+    /// True while a TLS handshake is not complete.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.session.is_handshaking())
+    }
+
+    /// True when bytes were received that another read would give without waiting.
+    pub(crate) fn has_more(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.more)
+    }
+
+    /// True when bytes of the stream's own wait for room in the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.session.wants_write())
+    }
+
+    /// The certificate the client has proved to own.
+    pub(crate) fn client_cert(&self) -> Option<ClientCert> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(tls) => {
+                let chain = tls.session.peer_certificates()?;
+                Some(crate::tls::client_cert(chain.first()?))
+            }
+        }
+    }
+}
+
+/// A server's TLS session over a socket.
+#[derive(Debug)]
+pub(crate) struct TlsStream {
+    socket: Arc<OwnedFd>,
+    session: ServerConnection,
+    /// The last read ended for want of room, not of bytes.
+    more: bool,
+}
+
+/// Socket reads of one call; a peer that sends empty records cannot hold a worker longer.
+const READS_MAX: usize = 64;
+/// Most bytes encrypted before they are offered to the socket.
+const WRITE_MAX: usize = 32 << 10;
+
+impl TlsStream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        self.push()?;
+        let mut got = 0;
+        self.more = false;
+        for _ in 0..READS_MAX {
+            let ended = self.take(into, &mut got)?;
+            if ended || got == into.len() {
+                self.more = !ended;
+                return Ok(Some(got));
+            }
+            match self.session.read_tls(&mut Wire(&self.socket)) {
+                Ok(0) => return Ok(Some(got)),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok((got > 0).then_some(got));
+                }
+                Err(error) => return Err(error),
+            }
+            if let Err(error) = self.session.process_new_packets() {
+                let _ = self.push(); // the alert that says why
+                return Err(io::Error::new(ErrorKind::InvalidData, error));
+            }
+            self.push()?;
+        }
+        self.more = true;
+        Ok((got > 0).then_some(got))
+    }
+
+    /// Moves decrypted bytes; true at the end of the stream.
+    fn take(&mut self, into: &mut [u8], got: &mut usize) -> io::Result<bool> {
+        while *got < into.len() {
+            match self.session.reader().read(&mut into[*got..]) {
+                Ok(0) => return Ok(true),
+                Ok(count) => *got += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        if !self.push()? {
+            return Ok(None);
+        }
+        let part = &bytes[..bytes.len().min(WRITE_MAX)];
+        let taken = self.session.writer().write(part)?;
+        self.push()?;
+        Ok(Some(taken))
+    }
+
+    /// Sends what the session has to send; false when the socket takes no more now.
+    fn push(&mut self) -> io::Result<bool> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Wire(&self.socket)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for TlsStream {
+    fn drop(&mut self) {
+        self.session.send_close_notify();
+        let _ = self.push(); // what does not fit now is not worth waiting for
+    }
+}
+
+/// The socket as the TLS session wants it.
+struct Wire<'a>(&'a OwnedFd);
+
+impl Read for Wire<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        recv(self.0, into)?.ok_or_else(|| ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Write for Wire<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        send(self.0, bytes, false)?.ok_or_else(|| ErrorKind::WouldBlock.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn recv(socket: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::net::recv(socket, &mut *into, RecvFlags::empty()) {
+            Ok((_, count)) => return Ok(Some(count)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(other) => return Err(other.into()),
+        }
+    }
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
+    let mut flags = SendFlags::NOSIGNAL;
+    flags.set(SendFlags::MORE, more);
+    loop {
+        match rustix::net::send(socket, bytes, flags) {
+            Ok(count) => return Ok(Some(count)),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(other) => return Err(other.into()),
+        }
+    }
+}

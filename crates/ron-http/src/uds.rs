@@ -1,0 +1,329 @@
+//! Unix sockets: where a server's lives, who may connect, and how a client finds it.
+//!
+//! ```text
+//!  configured path ──short enough──> socket, mode 0600, in a directory of mode 0700
+//!        └──────────above 107 bytes─> symlink ──> <runtime directory>/ron-<hash>.sock
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
+};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Longest path of a Unix socket address in bytes; longer ones do not fit the kernel's structure.
+pub const UNIX_PATH_MAX: usize = 107;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why a Unix socket cannot be opened; says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnixError(String);
+
+/// A bound, listening Unix socket. Dropped, it takes its file away.
+#[derive(Debug)]
+pub struct UnixEndpoint {
+    socket: OwnedFd,
+    path: PathBuf,
+    link: Option<PathBuf>,
+    /// Device and inode of the socket's file: only this one is removed.
+    identity: (u64, u64),
+    uids: Vec<u32>,
+}
+
+impl UnixEndpoint {
+    /// Binds the path. Its directory is made with mode 0700 where it is missing, and must not be
+    /// open to others where it is not. A socket file that nobody listens on is replaced. Users in
+    /// `uids` may connect; an empty list means the user of this process only.
+    ///
+    /// A path above 107 bytes becomes a symbolic link to a short one in the runtime directory;
+    /// [`UnixEndpoint::path`] tells which.
+    pub fn bind(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
+        let short = place(path, &runtime_dir())?;
+        let link = (short != path).then(|| path.to_owned());
+        private_dir(&short)?;
+        make_room(&short)?;
+        if let Some(link) = &link {
+            private_dir(link)?;
+            relink(link, &short)?;
+        }
+        let (socket, identity) = listen(&short)
+            .map_err(|error| UnixError(format!("cannot listen on {}: {error}", short.display())))?;
+        let uids = if uids.is_empty() {
+            vec![rustix::process::geteuid().as_raw()]
+        } else {
+            uids.to_vec()
+        };
+        Ok(Self {
+            socket,
+            path: short,
+            link,
+            identity,
+            uids,
+        })
+    }
+
+    /// The path clients connect to.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// May this user connect?
+    pub(crate) fn allows(&self, uid: u32) -> bool {
+        self.uids.contains(&uid)
+    }
+}
+
+impl AsFd for UnixEndpoint {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for UnixEndpoint {
+    fn drop(&mut self) {
+        // Whoever replaced the file in the meantime keeps theirs.
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity);
+        if ours {
+            let _ = std::fs::remove_file(&self.path);
+            if let Some(link) = &self.link
+                && std::fs::read_link(link).is_ok_and(|target| target == self.path)
+            {
+                let _ = std::fs::remove_file(link);
+            }
+        }
+    }
+}
+
+/// The directory for sockets whose configured path is too long.
+fn runtime_dir() -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = PathBuf::from(format!("/run/user/{uid}"));
+    if own.is_dir() {
+        return own.join("ron");
+    }
+    PathBuf::from(format!("/tmp/ron-{uid}"))
+}
+
+/// The path itself when it fits, otherwise one in `runtime` named by the hash of it.
+fn place(path: &Path, runtime: &Path) -> Result<PathBuf, UnixError> {
+    use std::fmt::Write as _;
+    if !path.is_absolute() {
+        return Err(UnixError(format!(
+            "the socket path {} must be absolute",
+            path.display()
+        )));
+    }
+    if path.as_os_str().len() <= UNIX_PATH_MAX {
+        return Ok(path.to_owned());
+    }
+    let hash = ron_crypto::hash::sha256(path.as_os_str().as_bytes());
+    let mut name = "ron-".to_owned();
+    for byte in &hash[..12] {
+        write!(name, "{byte:02x}").expect("writing to a String cannot fail");
+    }
+    Ok(runtime.join(name + ".sock"))
+}
+
+/// Makes the directory of a socket, or checks that it is private.
+fn private_dir(socket: &Path) -> Result<(), UnixError> {
+    let Some(dir) = socket.parent() else {
+        return Err(UnixError("the socket path has no directory".to_owned()));
+    };
+    let name = dir.display();
+    let made = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir);
+    made.map_err(|error| UnixError(format!("cannot make the directory {name}: {error}")))?;
+    let meta = std::fs::metadata(dir).map_err(|error| UnixError(format!("{name}: {error}")))?;
+    let uid = rustix::process::geteuid().as_raw();
+    if meta.uid() != uid {
+        return Err(UnixError(format!(
+            "the directory {name} belongs to user {}, not to {uid}; give the socket a directory \
+             of its own",
+            meta.uid()
+        )));
+    }
+    let mode = meta.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(UnixError(format!(
+            "the directory {name} is open to others (mode {mode:04o}); run: chmod 700 {name}, or \
+             give the socket a directory of its own"
+        )));
+    }
+    Ok(())
+}
+
+/// Removes a socket file that nobody listens on; anything else in the way is an error.
+fn make_room(path: &Path) -> Result<(), UnixError> {
+    let name = path.display();
+    let meta = match std::fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(UnixError(format!("{name}: {error}"))),
+    };
+    if !meta.file_type().is_socket() {
+        return Err(UnixError(format!(
+            "{name} is there and is no socket; remove it or choose another uds_path"
+        )));
+    }
+    match connect(path) {
+        // Full backlogs (would block) have a listener too.
+        Ok(_) => Err(in_use(path)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+                .map_err(|error| UnixError(format!("cannot remove the stale {name}: {error}")))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(_) => Err(in_use(path)),
+    }
+}
+
+fn in_use(path: &Path) -> UnixError {
+    UnixError(format!(
+        "another process listens on {0}; find it with: ss -lxp src {0}",
+        path.display()
+    ))
+}
+
+/// Connects without waiting for room in the backlog.
+fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Points `link` at the short path; replaces a link, but nothing else.
+fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
+    let name = link.display();
+    match std::fs::symlink_metadata(link) {
+        Ok(meta) if !meta.file_type().is_symlink() => {
+            return Err(UnixError(format!(
+                "{name} is there and is no link; remove it or choose another uds_path"
+            )));
+        }
+        Ok(_) => std::fs::remove_file(link)
+            .map_err(|error| UnixError(format!("cannot replace {name}: {error}")))?,
+        Err(_) => {}
+    }
+    std::os::unix::fs::symlink(short, link)
+        .map_err(|error| UnixError(format!("cannot link {name}: {error}")))
+}
+
+fn listen(path: &Path) -> io::Result<(OwnedFd, (u64, u64))> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Before it listens, so that nobody gets in earlier.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let meta = std::fs::symlink_metadata(path)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok((socket, (meta.dev(), meta.ino())))
+}
+
+/// Connects to a server's path, through the link of a long one; waits for room in its backlog for
+/// at most `limit` (would block).
+pub(crate) fn dial(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
+    let target;
+    let path = if path.as_os_str().len() <= UNIX_PATH_MAX {
+        path
+    } else {
+        target = std::fs::read_link(path)?;
+        &target
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let stream = UnixStream::from(socket);
+    stream.set_write_timeout(limit)?;
+    rustix::net::connect(&stream, &SocketAddrUnix::new(path)?)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(dir.path(), private).expect("mode");
+        dir
+    }
+
+    fn fault(path: &Path) -> String {
+        UnixEndpoint::bind(path, &[])
+            .expect_err("refused")
+            .to_string()
+    }
+
+    #[test]
+    fn directory_and_socket_are_private_and_the_file_goes_with_the_listener() {
+        let dir = dir();
+        let path = dir.path().join("made/here/s.sock");
+        let endpoint = UnixEndpoint::bind(&path, &[]).expect("bound");
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").mode() & 0o7777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().expect("a parent")), 0o700);
+        assert!(endpoint.allows(rustix::process::geteuid().as_raw()));
+        assert!(!endpoint.allows(4_000_000_001));
+        drop(endpoint);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_a_stale_socket_is_replaced() {
+        let dir = dir();
+        let path = dir.path().join("s.sock");
+        let endpoint = UnixEndpoint::bind(&path, &[7]).expect("bound");
+        assert!(endpoint.allows(7));
+        assert!(fault(&path).contains("another process listens"));
+        assert!(path.exists(), "the running one keeps its file");
+        // Left behind by a process that was killed.
+        let stale = dir.path().join("stale.sock");
+        drop(std::os::unix::net::UnixListener::bind(&stale).expect("bound"));
+        assert!(stale.exists());
+        drop(UnixEndpoint::bind(&stale, &[]).expect("replaced"));
+        // Replaced by somebody else while we ran: theirs stays.
+        std::fs::remove_file(&path).expect("ours");
+        std::fs::write(&path, "theirs").expect("written");
+        drop(endpoint);
+        assert!(path.exists());
+        assert!(fault(&path).contains("is no socket"));
+    }
+
+    #[test]
+    fn open_directories_and_relative_paths_are_refused() {
+        let dir = dir();
+        let open = dir.path().join("open");
+        std::fs::create_dir(&open).expect("made");
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).expect("mode");
+        assert!(fault(&open.join("s.sock")).contains("chmod 700"));
+        assert!(fault(Path::new("s.sock")).contains("absolute"));
+    }
+
+    #[test]
+    fn a_long_path_is_a_link_to_a_short_one() {
+        let dir = dir();
+        let path = dir.path().join("x".repeat(120)).join("s.sock");
+        let endpoint = UnixEndpoint::bind(&path, &[]).expect("bound");
+        let short = endpoint.path().to_owned();
+        assert!(short.as_os_str().len() <= UNIX_PATH_MAX);
+        assert_eq!(std::fs::read_link(&path).expect("a link"), short);
+        dial(&path, None).expect("it listens");
+        assert!(fault(&path).contains("another process listens"));
+        drop(endpoint);
+        assert!(!short.exists() && std::fs::symlink_metadata(&path).is_err());
+        let again = UnixEndpoint::bind(&path, &[]).expect("bound again");
+        assert_eq!(again.path(), short, "the same every time");
+    }
+}

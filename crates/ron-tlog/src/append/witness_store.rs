@@ -1,0 +1,296 @@
+//! What a witness remembers: for each log the last checkpoint it cosigned, one file each, replaced as a whole and durable before
+//! the cosignature leaves. One owner: deciding and storing is one step because only one thread does it.
+//!
+//! ```text
+//! <dir>/<sha256 of the origin, hex>.checkpoint    the checkpoint with the log's signatures and ours
+//! <dir>/lock                                      held by the process that cosigns
+//! ```
+
+use super::disk::{Disk, DiskLock, read_small, write_atomic};
+use crate::checkpoint::Checkpoint;
+use crate::cosignature::Cosigner;
+use crate::note::{NOTE_BYTES_MAX, Note, NoteSignature, VerifierKey};
+use crate::witness::{AddCheckpoint, Refusal, admit, follows};
+use ron_crypto::hash::sha256;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why a checkpoint was not cosigned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CosignError {
+    /// A rule says so; nothing was stored.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The disk failed: nothing is cosigned until the store is opened again.
+    #[error(
+        "the checkpoint cannot be stored: {0}; nothing is cosigned until the witness is started again"
+    )]
+    Io(std::io::Error),
+    /// It failed before.
+    #[error("an earlier write failed; start the witness again")]
+    Poisoned,
+}
+
+/// A checkpoint that was cosigned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cosigned {
+    /// What was cosigned.
+    pub checkpoint: Checkpoint,
+    /// Our signature line.
+    pub line: NoteSignature,
+    /// The stored note: the log's signatures and ours.
+    pub note: Arc<str>,
+}
+
+/// The state of a witness.
+#[derive(Debug)]
+pub struct WitnessStore {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    cosigner: Cosigner,
+    keys: Vec<VerifierKey>,
+    last: BTreeMap<String, (Checkpoint, Arc<str>)>,
+    poisoned: bool,
+    _lock: Box<dyn DiskLock>,
+}
+
+/// The name under which monitors ask for a log: lower-case hex of the SHA-256 of its origin.
+pub fn origin_hash(origin: &str) -> String {
+    hex::encode(sha256(origin.as_bytes()))
+}
+
+fn file_name(origin: &str) -> String {
+    format!("{}.checkpoint", origin_hash(origin))
+}
+
+impl WitnessStore {
+    /// Opens or makes the state in `dir` for the logs whose keys are `keys` (a key's name is its log's origin). A file that was
+    /// not cosigned by this witness, or is of another log, is refused.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        cosigner: Cosigner,
+        keys: Vec<VerifierKey>,
+    ) -> Result<Self, String> {
+        let io = |e: std::io::Error| format!("{}: {e}", dir.display());
+        disk.create_dir_all(dir).map_err(io)?;
+        let lock = disk.lock(&dir.join("lock")).map_err(io)?;
+        let lock = lock.ok_or_else(|| format!("{} is used by another witness", dir.display()))?;
+        let mut last = BTreeMap::new();
+        for key in &keys {
+            let path = dir.join(file_name(key.name()));
+            let bytes = read_small(&*disk, &path, NOTE_BYTES_MAX as u64).map_err(io)?;
+            let Some(bytes) = bytes else { continue };
+            let text = String::from_utf8(bytes).map_err(|e| e.to_string());
+            let kept = text.and_then(|text| {
+                let note = Note::parse(&text).map_err(|e| e.to_string())?;
+                let checkpoint = Checkpoint::read_unverified(&text, Some(key.name()));
+                let checkpoint = checkpoint.map_err(|e| e.to_string())?;
+                if cosigner.verifier().find(&note).is_none() {
+                    return Err("it was not cosigned by this witness".into());
+                }
+                Ok((checkpoint, text.into()))
+            });
+            let kept = kept.map_err(|why| {
+                format!(
+                    "{}: {why}. Restore the file; without it this witness could sign two histories",
+                    path.display()
+                )
+            })?;
+            last.insert(key.name().to_owned(), kept);
+        }
+        Ok(Self {
+            disk,
+            dir: dir.to_owned(),
+            cosigner,
+            keys,
+            last,
+            poisoned: false,
+            _lock: lock,
+        })
+    }
+
+    /// Who cosigns.
+    pub fn cosigner(&self) -> &Cosigner {
+        &self.cosigner
+    }
+
+    /// The stored note of each log that was cosigned, by [`origin_hash`].
+    pub fn notes(&self) -> BTreeMap<String, Arc<str>> {
+        let one = |(origin, (_, note)): (&String, &(Checkpoint, Arc<str>))| {
+            (origin_hash(origin), Arc::clone(note))
+        };
+        self.last.iter().map(one).collect()
+    }
+
+    /// The last checkpoint cosigned for a log.
+    pub fn last(&self, origin: &str) -> Option<&Checkpoint> {
+        self.last.get(origin).map(|(checkpoint, _)| checkpoint)
+    }
+
+    /// Decides about a request and, when it follows, makes the checkpoint durable and cosigns it at `time_s` (seconds since
+    /// 1970). When this returns `Ok`, a crash cannot make the witness forget it.
+    pub fn add(&mut self, request: &AddCheckpoint, time_s: u64) -> Result<Cosigned, CosignError> {
+        if self.poisoned {
+            return Err(CosignError::Poisoned);
+        }
+        let (checkpoint, mut note) = admit(request, &self.keys)?;
+        let last = self.last.get(&checkpoint.origin);
+        follows(request, &checkpoint, last.map(|(c, _)| c))?;
+        let line = self.cosigner.cosign(&note.text, time_s.max(1));
+        note.signatures.push(line.clone());
+        let text: Arc<str> = note.to_string().into();
+        let name = file_name(&checkpoint.origin);
+        if let Err(e) = write_atomic(&*self.disk, &self.dir, &name, text.as_bytes()) {
+            self.poisoned = true;
+            return Err(CosignError::Io(e));
+        }
+        let kept = (checkpoint.clone(), Arc::clone(&text));
+        self.last.insert(checkpoint.origin.clone(), kept);
+        Ok(Cosigned {
+            checkpoint,
+            line,
+            note: text,
+        })
+    }
+
+    /// True once a write has failed.
+    pub fn poisoned(&self) -> bool {
+        self.poisoned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::append::{CrashMode, FaultKind, SimDisk};
+    use crate::note::Ed25519NoteSigner;
+    use crate::tree::{Frontier, leaf_hash};
+    use ron_crypto::sign::Ed25519Key;
+
+    fn log() -> Ed25519NoteSigner {
+        Ed25519NoteSigner::new("log.example", Ed25519Key::from_seed(&[1; 32])).expect("name")
+    }
+
+    fn open(disk: &SimDisk) -> Result<WitnessStore, String> {
+        let cosigner = Cosigner::new("w.example", Ed25519Key::from_seed(&[2; 32])).expect("name");
+        let keys = vec![log().verifier().clone()];
+        WitnessStore::open(Arc::new(disk.clone()), Path::new("/w"), cosigner, keys)
+    }
+
+    /// A request for the checkpoint of size `new`, as the log itself would make it.
+    fn request(reader: &crate::append::LogReader, old: u64, new: u64) -> AddCheckpoint {
+        let proof = if old == 0 {
+            Vec::new()
+        } else {
+            reader.consistency(old, new).expect("there")
+        };
+        let checkpoint = Checkpoint {
+            origin: "log.example".into(),
+            size: new,
+            root: reader.root_at(new).expect("there"),
+        };
+        AddCheckpoint {
+            old,
+            proof,
+            checkpoint: checkpoint.sign(&[&log()]).expect("signs"),
+        }
+    }
+
+    fn tree(n: u64) -> crate::append::Log {
+        let options = crate::append::LogOptions::new("log.example");
+        let mut log = crate::append::Log::open(Arc::new(SimDisk::new()), Path::new("/l"), options)
+            .expect("opens");
+        let entries: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+        log.append(&entries).expect("appends");
+        log
+    }
+
+    #[test]
+    fn it_remembers_over_restarts_and_refuses_a_changed_memory() {
+        let (disk, log) = (SimDisk::new(), tree(20));
+        let reader = log.reader();
+        let mut witness = open(&disk).expect("opens");
+        assert!(open(&disk).is_err(), "in use");
+        let first = witness.add(&request(&reader, 0, 7), 100).expect("cosigns");
+        assert_eq!(
+            witness
+                .cosigner()
+                .verifier()
+                .verify(&Note::parse(&first.note).expect("a note").text, &first.line),
+            Some(100)
+        );
+        drop(witness);
+        let mut witness = open(&disk).expect("opens");
+        assert_eq!(witness.last("log.example").map(|c| c.size), Some(7));
+        let refused = witness
+            .add(&request(&reader, 0, 9), 101)
+            .expect_err("stale");
+        assert!(
+            matches!(refused, CosignError::Refused(Refusal::OldSize(7))),
+            "{refused}"
+        );
+        witness.add(&request(&reader, 7, 20), 102).expect("cosigns");
+        let mut frontier = Frontier::new();
+        (0..20_u64).for_each(|i| frontier.push(leaf_hash(i.to_string().as_bytes())));
+        assert_eq!(
+            witness.last("log.example").map(|c| c.root),
+            Some(frontier.root())
+        );
+        drop(witness);
+        let name = Path::new("/w").join(file_name("log.example"));
+        let good = String::from_utf8(disk.peek(&name).expect("there")).expect("text");
+        disk.poke(
+            &name,
+            Some(good.replacen("\n20\n", "\n19\n", 1).into_bytes()),
+        );
+        assert!(open(&disk).expect_err("changed").contains("cosigned"));
+    }
+
+    /// The power goes at every operation: what was answered is never forgotten, and no older one comes back.
+    #[test]
+    fn no_crash_makes_it_forget_an_answer() {
+        let log = tree(40);
+        let reader = log.reader();
+        let mut crashes = 0;
+        for kind in [FaultKind::PowerOff, FaultKind::Io, FaultKind::NoSpace] {
+            for mode in [
+                CrashMode::LoseAll,
+                CrashMode::KeepAll,
+                CrashMode::TearLast(9),
+                CrashMode::HoleInLast(0),
+            ] {
+                for after in 1..30 {
+                    let disk = SimDisk::new();
+                    let mut witness = open(&disk).expect("opens");
+                    disk.fail_after(after, kind);
+                    let (mut answered, mut asked) = (0, 0);
+                    for new in [3, 8, 9, 20, 40] {
+                        asked = new;
+                        match witness.add(&request(&reader, answered, new), 50 + new) {
+                            Ok(_) => answered = new,
+                            Err(CosignError::Io(_)) => {
+                                let again = witness.add(&request(&reader, answered, new), 99);
+                                assert!(matches!(again, Err(CosignError::Poisoned)));
+                                break;
+                            }
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                    crashes += u32::from(answered < 40);
+                    drop(witness);
+                    disk.crash(mode);
+                    let witness = open(&disk).expect("opens after a crash");
+                    let kept = witness.last("log.example").map_or(0, |c| c.size);
+                    assert!(
+                        kept == answered || kept == asked,
+                        "{kind:?} {mode:?} {after}: {answered} answered, {kept} kept"
+                    );
+                }
+            }
+        }
+        assert!(crashes > 100, "{crashes}");
+    }
+}
