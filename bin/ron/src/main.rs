@@ -7,6 +7,7 @@ mod fleet;
 mod init;
 mod layout;
 mod policy;
+mod rewarder;
 mod token;
 mod up;
 mod verifiers;
@@ -34,8 +35,7 @@ enum Command {
     Audit(check::LogArgs),
     /// Verify the ledger offline.
     Ledger(check::LogArgs),
-    /// Verify runs and prove payouts offline.
-    Rewarder(check::RewarderArgs),
+    Rewarder(rewarder::RewarderArgs),
     /// Print a completion script for a shell.
     Completions {
         /// bash, zsh, fish, elvish or powershell.
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit(args),
         Command::Ledger(args) => check::ledger(args),
-        Command::Rewarder(args) => check::rewarder(args),
+        Command::Rewarder(args) => rewarder::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());
             Ok(())

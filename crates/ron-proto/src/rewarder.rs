@@ -478,6 +478,8 @@ pub struct EpochRun {
     pub reason: Option<RunReason>,
     /// True if this run never pays.
     pub dry_run: bool,
+    /// True if settlement was asked for, by configuration or by a caller.
+    pub settles: bool,
     /// The usage it pays for.
     pub snapshot: ContentId,
     /// The policy it pays by.

