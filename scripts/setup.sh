@@ -27,7 +27,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
@@ -36,4 +36,8 @@ fi
 
 if [ ! -d tests/browser/node_modules/playwright-core ]; then
   (cd tests/browser && npm ci --no-audit --no-fund --silent)
+fi
+
+if [ ! -d tests/interop/node_modules/jose ]; then
+  (cd tests/interop && npm ci --no-audit --no-fund --silent)
 fi

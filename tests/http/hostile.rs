@@ -5,6 +5,7 @@
 
 mod cases;
 mod nginx;
+mod sound;
 mod wire;
 
 use std::time::Duration;
@@ -45,7 +46,7 @@ const REFUSED: &[&str] = &[
 fn no_hostile_request_is_served_or_desynchronises() {
     let fleet = Fleet::start();
     let addr = addr_of(&fleet.api("svc-passport"));
-    for (name, sound) in [("GET", cases::get("base")), ("POST", cases::post())] {
+    for (name, sound) in [("GET", sound::get("base")), ("POST", sound::post())] {
         let answer = Wire::connect(addr).send(&sound).answer(SILENCE).unwrap();
         assert_eq!(answer.status, 200, "{name}: {}", answer.text());
     }
@@ -64,7 +65,7 @@ fn no_hostile_request_is_served_or_desynchronises() {
 fn direct(addr: std::net::SocketAddr, n: usize, case: &Case) -> Result<(), String> {
     let id = format!("probe-{n}");
     let mut wire = Wire::connect(addr);
-    wire.send(&[&case.bytes[..], &cases::get(&id)].concat());
+    wire.send(&[&case.bytes[..], &sound::get(&id)].concat());
     let (answers, end) = wire.answers(SILENCE, |all| {
         all.iter().any(|a| a.header("x-request-id") == Some(&id))
     });
@@ -106,7 +107,7 @@ fn nothing_is_smuggled_through_a_proxy() {
     for (n, case) in table.iter().enumerate() {
         let id = format!("probe-{n}");
         let mut wire = Wire::connect(nginx.addr);
-        wire.send(&[&case.bytes[..], &cases::get(&id)].concat());
+        wire.send(&[&case.bytes[..], &sound::get(&id)].concat());
         let (answers, _) = wire.answers(Duration::from_millis(1500), |all| {
             all.iter().any(|a| a.header("x-request-id") == Some(&id))
         });
@@ -114,7 +115,7 @@ fn nothing_is_smuggled_through_a_proxy() {
         // A bystander whose request goes over the same connection between the two servers.
         let victim = format!("victim-{n}");
         let answer = Wire::connect(nginx.addr)
-            .send(&cases::get(&victim))
+            .send(&sound::get(&victim))
             .answer(SILENCE);
         match answer {
             Ok(answer)
@@ -170,7 +171,7 @@ fn seen(fleet: &Fleet) -> u64 {
     };
     let requests = text.lines().filter(|line| {
         line.contains("http_requests_total{")
-            && [cases::GET, cases::POST, "unmatched"]
+            && [sound::GET, sound::POST, "unmatched"]
                 .iter()
                 .any(|route| line.contains(&format!("route=\"{route}\"")))
     });

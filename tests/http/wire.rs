@@ -51,14 +51,17 @@ pub struct Wire {
 
 impl Wire {
     pub fn connect(addr: SocketAddr) -> Self {
-        let stream = TcpStream::connect_timeout(&addr, Duration::from_secs(5)).expect("connects");
-        stream.set_nodelay(true).expect("a socket option");
-        let limit = Some(Duration::from_secs(5));
-        stream.set_write_timeout(limit).expect("a socket option");
-        Self {
+        Self::try_connect(addr).expect("connects")
+    }
+
+    pub fn try_connect(addr: SocketAddr) -> std::io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&addr, Duration::from_secs(5))?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+        Ok(Self {
             stream,
             read: Vec::new(),
-        }
+        })
     }
 
     /// Sends what the server takes; a server that closed already is seen when reading.

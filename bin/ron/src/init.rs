@@ -36,7 +36,7 @@ pub const CALLS: [(&str, &str, &str, &str); 5] = [
         "svc-passport",
         "ron-kms",
         "kms:sign,kms:read",
-        "ron/issuer/",
+        "ron/issuer/,ron/note/",
     ),
     ("svc-wallet", "ron-ledger", "ledger:commit,ledger:read", ""),
     (

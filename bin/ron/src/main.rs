@@ -11,6 +11,7 @@ mod rewarder;
 mod token;
 mod up;
 mod verifiers;
+mod witness;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ enum Command {
     Audit(check::LogArgs),
     /// Verify the ledger offline.
     Ledger(check::LogArgs),
+    Witness(witness::WitnessArgs),
     Rewarder(rewarder::RewarderArgs),
     /// Print a completion script for a shell.
     Completions {
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit(args),
         Command::Ledger(args) => check::ledger(args),
+        Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => rewarder::run(args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());

@@ -1,34 +1,39 @@
-//! `ron token`: gets, inspects, verifies and revokes tokens. `get` prints the token and nothing else.
+//! `ron token`: gets, inspects, verifies, narrows and revokes tokens. `get` and `attenuate` print the token and
+//! nothing else.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
-use ron_client::{Credential, PassportClient, TokenAsk};
+use clap::{ArgGroup, Args, Subcommand};
+use ron_auth::narrow::{Narrow, SEPARATOR, attenuate};
+use ron_auth::{Holder, dpop};
+use ron_client::{ClientProof, Credential, PassportClient, TokenAsk};
+use ron_crypto::rand;
+use ron_crypto::sign::Ed25519Key;
 use ron_http::{ClientConfig, HttpClient};
-use ron_kernel::Deadline;
+use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
 use ron_service::config::parse_duration;
 
 use crate::fleet;
-use crate::layout::{ClientFile, Layout, read_json};
+use crate::layout::{ClientFile, Layout, read_json, write_atomic};
 
 /// Longest wait for the issuer.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Get, inspect, verify and revoke tokens (bare: get).
+/// Get, inspect, verify, narrow and revoke tokens (bare: get).
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  TOKEN=$(ron token --audience svc-wallet --scope 'wallet:read wallet:transfer')\n  ron token --audience svc-wallet --ttl 5m --caveat account=acct:alice\n  ron token inspect $TOKEN"
+    after_help = "Examples:\n  TOKEN=$(ron token --audience svc-wallet --scope 'wallet:read wallet:transfer')\n  ron token --audience svc-wallet --ttl 5m --caveat account=acct:alice\n  ron token inspect $TOKEN\n  ron token attenuate $TOKEN --scope wallet:read --ttl 1m\n  ron token revoke --subject operator --reason 'left the team'"
 )]
 pub struct TokenArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<Box<Command>>,
     #[command(flatten)]
-    get: GetArgs,
+    get: Box<GetArgs>,
 }
 
 #[derive(Subcommand)]
@@ -47,8 +52,17 @@ enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Revoke a token by its id, or every token of an older epoch.
+    /// Narrow a token: a bound one offline with its key, another one by exchange at the issuer.
+    Attenuate(AttenuateArgs),
+    /// Revoke a token by its id, every token of a holder or of a key, or every older epoch.
     Revoke(RevokeArgs),
+    /// Make a holder's key and print its thumbprint, for `get --key` and `attenuate --to`.
+    Key {
+        /// Where to write it; must not exist.
+        file: PathBuf,
+    },
+    /// Print a DPoP proof for one request with a bound token.
+    Proof(ProofArgs),
 }
 
 #[derive(Args, Clone)]
@@ -77,34 +91,88 @@ struct GetArgs {
     /// Client whose credentials are in clients/<name>.json.
     #[arg(long, default_value = "operator")]
     client: String,
+    /// Bind the token to the key in this file (see `ron token key`).
+    #[arg(long)]
+    key: Option<PathBuf>,
 }
 
 #[derive(Args)]
+struct AttenuateArgs {
+    /// The token.
+    token: String,
+    #[command(flatten)]
+    place: Place,
+    /// Keep only these scopes, separated by spaces.
+    #[arg(long)]
+    scope: Option<String>,
+    /// End after this time, such as 1m.
+    #[arg(long)]
+    ttl: Option<String>,
+    /// Add a condition, key=value; may be repeated.
+    #[arg(long = "caveat")]
+    caveats: Vec<String>,
+    /// The key that the token is bound to: narrows offline, without the issuer.
+    #[arg(long)]
+    key: Option<PathBuf>,
+    /// Hand the result to the holder of the key with this thumbprint (with --key).
+    #[arg(long, requires = "key")]
+    to: Option<String>,
+    /// Client that exchanges the token (without --key).
+    #[arg(long, default_value = "operator")]
+    client: String,
+}
+
+#[derive(Args)]
+#[command(group(ArgGroup::new("what").required(true).args(["jti", "subject", "kid", "epoch", "token"])))]
 struct RevokeArgs {
     #[command(flatten)]
     place: Place,
     /// Id of the token (claim jti).
-    #[arg(long, conflicts_with_all = ["epoch", "subject"])]
+    #[arg(long)]
     jti: Option<String>,
     /// Every token of this holder issued so far.
-    #[arg(long, conflicts_with = "epoch")]
+    #[arg(long)]
     subject: Option<String>,
+    /// Every token signed by the key with this thumbprint.
+    #[arg(long)]
+    kid: Option<String>,
     /// New epoch: every token of an older one is void.
     #[arg(long)]
     epoch: Option<u64>,
+    /// The token itself.
+    #[arg(long)]
+    token: Option<String>,
     /// Why, for the record.
     #[arg(long)]
     reason: String,
 }
 
+#[derive(Args)]
+struct ProofArgs {
+    /// The token, as it will be sent.
+    token: String,
+    /// The key that it is bound to.
+    #[arg(long)]
+    key: PathBuf,
+    /// Method of the request.
+    #[arg(long, default_value = "GET")]
+    method: String,
+    /// URL of the request.
+    #[arg(long)]
+    url: String,
+}
+
 /// Runs `ron token`.
 pub fn run(args: TokenArgs) -> Result<(), String> {
-    match args.command {
+    match args.command.map(|command| *command) {
         None => get(&args.get),
         Some(Command::Get(args)) => get(&args),
-        Some(Command::Inspect { token }) => inspect(&token),
+        Some(Command::Inspect { token }) => inspect(token.trim()),
         Some(Command::Verify { token, place }) => verify(&token, &place),
+        Some(Command::Attenuate(args)) => narrow(&args),
         Some(Command::Revoke(args)) => revoke(&args),
+        Some(Command::Key { file }) => new_key(&file),
+        Some(Command::Proof(args)) => proof(&args),
     }
 }
 
@@ -125,17 +193,31 @@ pub fn fetch(
     client: &str,
     ask: &TokenAsk<'_>,
 ) -> Result<String, String> {
+    fetch_bound(layout, http, client, ask, None)
+}
+
+/// The same, bound to a holder's key.
+fn fetch_bound(
+    layout: &Layout,
+    http: &Arc<HttpClient>,
+    client: &str,
+    ask: &TokenAsk<'_>,
+    holder: Option<&Holder>,
+) -> Result<String, String> {
     let url = fleet::known_endpoints(layout)?
         .of("svc-passport")?
         .api
         .clone();
     let passport = PassportClient::new(&url, Credential::none(), http.clone());
     let file: ClientFile = read_json(&layout.client(client))?;
+    let proof = holder.map(|h| made_proof(h, "POST", &format!("{url}/oauth2/token"), None));
+    let secret = ClientProof::Secret(&file.client_secret);
     passport
-        .token(
+        .token_with(
             &file.client_id,
-            &file.client_secret,
+            secret,
             ask,
+            proof.as_deref(),
             Deadline::within(WAIT),
         )
         .map(|answer| answer.access_token)
@@ -144,33 +226,53 @@ pub fn fetch(
 
 fn get(args: &GetArgs) -> Result<(), String> {
     let layout = Layout::new(args.place.data_dir.as_deref())?;
-    let ttl = args.ttl.as_deref().map(parse_duration).transpose();
-    let ttl = ttl.map_err(|e| format!("--ttl: {e}"))?;
     let ask = TokenAsk {
         audience: &args.audience,
         scope: args.scope.as_deref(),
-        ttl_s: ttl.map(|t| t.as_secs()),
+        ttl_s: seconds(args.ttl.as_deref())?,
         caveats: &args.caveats,
     };
+    let holder = args.key.as_deref().map(read_key).transpose()?;
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
-    println!("{}", fetch(&layout, &http, &args.client, &ask)?);
+    println!(
+        "{}",
+        fetch_bound(&layout, &http, &args.client, &ask, holder.as_ref())?
+    );
     Ok(())
 }
 
+fn seconds(ttl: Option<&str>) -> Result<Option<u64>, String> {
+    let parsed = ttl.map(parse_duration).transpose();
+    let ttl = parsed.map_err(|e| format!("--ttl: {e}"))?;
+    Ok(ttl.map(|t| t.as_secs()))
+}
+
 fn inspect(token: &str) -> Result<(), String> {
-    let mut parts = token.trim().split('.');
-    let mut part = |name: &str| -> Result<serde_json::Value, String> {
-        let text = parts
-            .next()
-            .ok_or_else(|| format!("the token has no {name}"))?;
-        let raw = b64::from_url(text).map_err(|_| format!("the {name} is not base64url"))?;
-        serde_json::from_slice(&raw).map_err(|e| format!("the {name} is not JSON: {e}"))
+    let mut shown = Vec::new();
+    for (at, jws) in token.split(SEPARATOR).enumerate() {
+        let mut parts = jws.split('.');
+        let mut part = |name: &str| -> Result<serde_json::Value, String> {
+            let text = parts
+                .next()
+                .ok_or_else(|| format!("the token has no {name}"))?;
+            let raw = b64::from_url(text).map_err(|_| format!("the {name} is not base64url"))?;
+            serde_json::from_slice(&raw).map_err(|e| format!("the {name} is not JSON: {e}"))
+        };
+        let what = if at == 0 { "claims" } else { "narrowed" };
+        shown.push(serde_json::json!({ "header": part("header")?, what: part("payload")? }));
+    }
+    // One part is shown as it always was; a narrowed token is a list, the issuer's part first.
+    let value = match <[_; 1]>::try_from(shown) {
+        Ok([only]) => only,
+        Err(many) => many.into(),
     };
-    let shown = serde_json::json!({ "header": part("header")?, "claims": part("payload")? });
-    let text = serde_json::to_string_pretty(&shown).map_err(|e| e.to_string())?;
-    println!("{text}");
+    println!("{}", pretty(&value)?);
     eprintln!("not verified: `ron token verify` asks the issuer");
     Ok(())
+}
+
+fn pretty(value: &impl serde::Serialize) -> Result<String, String> {
+    serde_json::to_string_pretty(value).map_err(|e| e.to_string())
 }
 
 fn verify(token: &str, place: &Place) -> Result<(), String> {
@@ -178,12 +280,64 @@ fn verify(token: &str, place: &Place) -> Result<(), String> {
     let verdict = passport
         .verify(token.trim(), Deadline::within(WAIT))
         .map_err(|e| format!("svc-passport: {e}"))?;
-    let text = serde_json::to_string_pretty(&verdict).map_err(|e| e.to_string())?;
-    println!("{text}");
+    println!("{}", pretty(&verdict)?);
     match verdict.reason {
         None => Ok(()),
         Some(reason) => Err(format!("the token is not valid: {reason}")),
     }
+}
+
+fn narrow(args: &AttenuateArgs) -> Result<(), String> {
+    let token = args.token.trim();
+    let ttl_s = seconds(args.ttl.as_deref())?;
+    let narrowed = match &args.key {
+        Some(key) => narrow_offline(args, &read_key(key)?, token, ttl_s)?,
+        None => narrow_online(args, token, ttl_s)?,
+    };
+    println!("{narrowed}");
+    Ok(())
+}
+
+fn narrow_offline(
+    args: &AttenuateArgs,
+    holder: &Holder,
+    token: &str,
+    ttl_s: Option<u64>,
+) -> Result<String, String> {
+    let now_s = unix_s();
+    let caveats = args.caveats.iter().map(|c| c.parse());
+    let narrow = Narrow {
+        scope: args.scope.clone(),
+        caveats: caveats
+            .collect::<Result<_, _>>()
+            .map_err(|e: ron_proto::CaveatError| format!("--caveat: {e}"))?,
+        exp: ttl_s.map(|ttl| now_s + ttl),
+        jkt: args.to.clone(),
+    };
+    Ok(attenuate(token, holder, &narrow, now_s))
+}
+
+fn narrow_online(args: &AttenuateArgs, token: &str, ttl_s: Option<u64>) -> Result<String, String> {
+    let (layout, passport) = issuer(&args.place, Credential::none())?;
+    let file: ClientFile = read_json(&layout.client(&args.client))?;
+    let ask = TokenAsk {
+        audience: "",
+        scope: args.scope.as_deref(),
+        ttl_s,
+        caveats: &args.caveats,
+    };
+    let secret = ClientProof::Secret(&file.client_secret);
+    passport
+        .exchange(
+            &file.client_id,
+            secret,
+            token,
+            &ask,
+            None,
+            Deadline::within(WAIT),
+        )
+        .map(|answer| answer.access_token)
+        .map_err(|e| format!("svc-passport: {e}"))
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), String> {
@@ -195,12 +349,16 @@ fn revoke(args: &RevokeArgs) -> Result<(), String> {
         ttl_s: Some(60),
         caveats: &[],
     };
-    let token = fetch(&layout, &http, "operator", &ask)?;
-    let (_, passport) = issuer(&args.place, Credential::bearer(&token))?;
+    let credential = fetch(&layout, &http, "operator", &ask)?;
+    let (_, passport) = issuer(&args.place, Credential::bearer(&credential))?;
+    let jti = match &args.token {
+        Some(token) => Some(jti_of(token.trim())?),
+        None => args.jti.clone(),
+    };
     let request = RevokeRequest {
-        jti: args.jti.clone(),
+        jti,
         subject_ref: args.subject.clone(),
-        kid: None,
+        kid: args.kid.clone(),
         epoch: args.epoch,
         reason: args.reason.clone(),
     };
@@ -212,4 +370,57 @@ fn revoke(args: &RevokeArgs) -> Result<(), String> {
         answer.current_epoch, answer.event
     );
     Ok(())
+}
+
+fn jti_of(token: &str) -> Result<String, String> {
+    let refuse = || "the token has no jti that can be read".to_owned();
+    let payload = token.split('.').nth(1).ok_or_else(refuse)?;
+    let raw = b64::from_url(payload).map_err(|_| refuse())?;
+    let claims: serde_json::Value = serde_json::from_slice(&raw).map_err(|_| refuse())?;
+    claims["jti"].as_str().map(str::to_owned).ok_or_else(refuse)
+}
+
+fn new_key(file: &Path) -> Result<(), String> {
+    if file.exists() {
+        return Err(format!("{} is there already", file.display()));
+    }
+    let seed: [u8; 32] = rand::bytes();
+    write_atomic(file, format!("{}\n", b64::url(&seed)).as_bytes(), 0o600)?;
+    println!("{}", Holder::new(Ed25519Key::from_seed(&seed)).thumbprint());
+    Ok(())
+}
+
+fn read_key(file: &Path) -> Result<Holder, String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let name = file.display();
+    let meta = std::fs::metadata(file)
+        .map_err(|e| format!("key {name}: {e}; make one with `ron token key`"))?;
+    if meta.permissions().mode() & 0o077 != 0 {
+        return Err(format!(
+            "key {name} can be read by others; run: chmod 600 {name}"
+        ));
+    }
+    let text = std::fs::read_to_string(file).map_err(|e| format!("key {name}: {e}"))?;
+    let seed = b64::from_url_array::<32>(text.trim())
+        .map_err(|_| format!("key {name} is not what `ron token key` writes"))?;
+    Ok(Holder::new(Ed25519Key::from_seed(&seed)))
+}
+
+fn proof(args: &ProofArgs) -> Result<(), String> {
+    let holder = read_key(&args.key)?;
+    let method = args.method.to_ascii_uppercase();
+    println!(
+        "{}",
+        made_proof(&holder, &method, &args.url, Some(args.token.trim()))
+    );
+    Ok(())
+}
+
+fn made_proof(holder: &Holder, method: &str, url: &str, token: Option<&str>) -> String {
+    let jti = b64::url(&rand::bytes::<16>());
+    dpop::make_proof(holder, method, url, token, None, unix_s(), &jti)
+}
+
+fn unix_s() -> u64 {
+    SystemClock.unix_ms() / 1000
 }

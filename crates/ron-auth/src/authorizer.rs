@@ -2,9 +2,11 @@
 
 use crate::cache::{TokenCache, Verified};
 use crate::caveats::{self, CaveatCtx};
+use crate::dpop::{PROOF_AGE_S, ProofAsk, ProofCache, verify_proof};
 use crate::jwks::JwksSnapshot;
 use crate::jwt::{self, Expect};
-use crate::meter::Meter;
+use crate::meter::{METER_LOCK_SPEC, Meter};
+use crate::narrow;
 use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
 use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
@@ -28,6 +30,7 @@ pub struct RonAuthorizer {
     pub(crate) refresher: Refresher,
     cache: TokenCache,
     meter: Meter,
+    proofs: ProofCache,
     failures: CounterVec,
     cache_hits: Counter,
     verifications: Counter,
@@ -78,6 +81,7 @@ impl RonAuthorizer {
             refresher: Refresher::new(fetch, kicks, metrics, registry),
             cache: TokenCache::new(),
             meter: Meter::new(),
+            proofs: ProofCache::new(&METER_LOCK_SPEC),
             failures: registry.counter_vec(
                 "auth_failures_total",
                 "Refused callers by reason.",
@@ -156,15 +160,50 @@ impl RonAuthorizer {
             Need::Identity => None,
             Need::Scope(scope) => Some(*scope),
         };
-        let token = bearer(head)?;
-        if service_token::looks_like(token) {
+        let (scheme, token) = credential(head)?;
+        if scheme == Scheme::Bearer && service_token::looks_like(token) {
             let principal = self.service(token, head)?;
             return scoped(principal, scope);
         }
         let verified = self.passport(token)?;
+        self.proved(&verified, scheme, token, head)?;
         let principal = scoped(principal_of(&verified), scope)?;
         self.enforce_caveats(&verified, &principal, head)?;
         Ok(principal)
+    }
+
+    /// A bound token needs the DPoP scheme and one fresh proof of its key; a free one must not come with the scheme.
+    fn proved(
+        &self,
+        verified: &Verified,
+        scheme: Scheme,
+        token: &str,
+        head: &RequestHead,
+    ) -> Result<(), AuthReject> {
+        let Some(jkt) = &verified.claims.jkt else {
+            return match scheme {
+                Scheme::Bearer => Ok(()),
+                Scheme::Dpop => Err(AuthReject::Proof),
+            };
+        };
+        if scheme == Scheme::Bearer || head.headers.count("dpop") != 1 {
+            return Err(AuthReject::Binding);
+        }
+        let now_s = self.now_s();
+        let ask = ProofAsk {
+            method: head.method.as_str(),
+            host: head.header("host").unwrap_or_default(),
+            path: &head.path,
+            tls: head.transport == Transport::Tls,
+            token: Some(token),
+            now_s,
+        };
+        let proof = verify_proof(head.header("dpop").unwrap_or_default(), &ask)?;
+        if proof.jkt != *jkt {
+            return Err(AuthReject::Proof);
+        }
+        let until = proof.iat.saturating_add(PROOF_AGE_S);
+        self.proofs.take(&proof.jkt, &proof.jti, until, now_s)
     }
 
     fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
@@ -197,7 +236,7 @@ impl RonAuthorizer {
     fn passport(&self, token: &str) -> Result<Arc<Verified>, AuthReject> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
-        if token.len() > ron_proto::passport::TOKEN_BYTES_MAX {
+        if token.len() > ron_proto::passport::NARROWED_BYTES_MAX {
             return Err(AuthReject::Oversize);
         }
         let keys = self.keys.load();
@@ -251,12 +290,15 @@ impl RonAuthorizer {
             audience: &config.audience,
             now_s,
         };
-        let claims = jwt::verify_jwt(token, keys, &expect).inspect_err(|reject| {
+        let root = narrow::root(token);
+        let claims = jwt::verify_jwt(root, keys, &expect).inspect_err(|reject| {
             // The key may be newer than our copy; the refresh thread limits how often it looks.
-            if *reject == AuthReject::UnknownKid && jwt::unverified_kid(token).is_some() {
+            if *reject == AuthReject::UnknownKid && jwt::unverified_kid(root).is_some() {
                 self.refresher.kick();
             }
         })?;
+        let claims = narrow::apply(token, claims, now_s)?;
+        claims.check_time(now_s)?;
         let key = keys
             .find(&claims.kid)
             .ok_or(AuthReject::UnknownKid)?
@@ -291,6 +333,7 @@ impl RonAuthorizer {
             asset: None,
             amount: None,
             tenant: Some(&principal.tenant),
+            proof: verified.claims.jkt.as_deref(),
         };
         let enforced: Vec<&str> = config.enforced_caveats.iter().map(String::as_str).collect();
         caveats::check_head(&verified.caveats, &ctx, &enforced)?;
@@ -326,18 +369,31 @@ fn sources(issuer: Option<&IssuerConfig>) -> Option<(&str, &str, &str)> {
     })
 }
 
-fn bearer(head: &RequestHead) -> Result<&str, AuthReject> {
-    if !head.headers.contains("authorization") {
-        return Err(AuthReject::Missing);
-    }
-    let token = head.bearer().ok_or(AuthReject::Scheme)?;
-    if token
-        .bytes()
-        .any(|byte| byte.is_ascii_whitespace() || byte == b',')
-    {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Bearer,
+    Dpop,
+}
+
+/// The one credential of `Authorization`.
+fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
+    let header = match head.headers.count("authorization") {
+        0 => return Err(AuthReject::Missing),
+        1 => head.header("authorization").ok_or(AuthReject::Scheme)?,
+        _ => return Err(AuthReject::Scheme),
+    };
+    let (scheme, token) = header.split_once(' ').ok_or(AuthReject::Scheme)?;
+    let scheme = match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => Scheme::Bearer,
+        "dpop" => Scheme::Dpop,
+        _ => return Err(AuthReject::Scheme),
+    };
+    let token = token.trim_matches(' ');
+    let odd = |byte: u8| byte.is_ascii_whitespace() || byte == b',';
+    if token.is_empty() || token.bytes().any(odd) {
         return Err(AuthReject::Scheme);
     }
-    Ok(token)
+    Ok((scheme, token))
 }
 
 fn scoped(principal: Principal, scope: Option<&str>) -> Result<Principal, AuthReject> {

@@ -1,6 +1,7 @@
 //! The whole authorizer against a source of keys and events that the test controls.
 
 use super::*;
+use crate::Holder;
 use crate::refresh::FetchError;
 use crate::service_token;
 use ron_crypto::sign::Ed25519Key;
@@ -160,6 +161,7 @@ fn head(headers: &[(&str, &str)], peer: &str) -> RequestHead {
         headers: Headers::from_pairs(headers),
         peer: peer.parse().unwrap(),
         transport: Transport::Tcp,
+        client_cert: None,
         request_id: "r".into(),
         traceparent: None,
     }
@@ -462,9 +464,10 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
     rig.fake.0.lock().events = vec![jti(7)];
     rig.auth.read_feed_once(0).unwrap().unwrap();
     assert_eq!(rig.auth.revoked.load().after(), 1);
-    assert!(
-        rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499")))
-            .is_ok()
+    assert_eq!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499"))),
+        Err(AuthReject::Revoked),
+        "what was seen revoked stays so"
     );
     // An outage keeps what is known.
     rig.fake.0.lock().events_up = false;
@@ -480,9 +483,9 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         state.events_up = true;
     }
     rig.auth.read_feed_once(0).unwrap().unwrap();
-    assert!(
-        rig.ask(&rig.token(|claims| claims["jti"] = json!("x7")))
-            .is_ok()
+    assert_eq!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))),
+        Err(AuthReject::Revoked)
     );
     assert!(matches!(
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x8"))),
@@ -526,6 +529,88 @@ fn caveats_are_enforced_on_the_head_and_counted_ones_over_time() {
 }
 
 #[test]
+fn a_bound_token_works_with_a_fresh_proof_of_its_key_only() {
+    let rig = Rig::fresh();
+    let holder = Holder::new(Ed25519Key::from_seed(&[21; 32]));
+    let other = Holder::new(Ed25519Key::from_seed(&[22; 32]));
+    let bound = rig.token(|claims| claims["cnf"] = json!({"jkt": holder.thumbprint()}));
+    let url = "http://ledger.example/v1/ledger/head";
+    let proof = |who: &Holder, token: &str, jti: &str| {
+        crate::dpop::make_proof(who, "GET", url, Some(token), None, NOW, jti)
+    };
+    let ask = |scheme: &str, token: &str, proof: Option<&str>| {
+        let credential = format!("{scheme} {token}");
+        let mut headers = vec![
+            ("authorization", credential.as_str()),
+            ("host", "ledger.example"),
+        ];
+        headers.extend(proof.map(|p| ("dpop", p)));
+        rig.auth
+            .decide(
+                &head(&headers, "127.0.0.1:9"),
+                &Need::Scope(scope::LEDGER_READ),
+            )
+            .map(|principal| principal.name)
+    };
+    let first = proof(&holder, &bound, "p1");
+    assert_eq!(ask("DPoP", &bound, Some(&first)), Ok("alice".to_owned()));
+    assert_eq!(
+        ask("DPoP", &bound, Some(&first)),
+        Err(AuthReject::ProofReplay)
+    );
+    assert!(ask("dpop", &bound, Some(&proof(&holder, &bound, "p2"))).is_ok());
+    assert_eq!(ask("Bearer", &bound, None), Err(AuthReject::Binding));
+    let third = proof(&holder, &bound, "p3");
+    assert_eq!(
+        ask("Bearer", &bound, Some(&third)),
+        Err(AuthReject::Binding)
+    );
+    assert_eq!(ask("DPoP", &bound, None), Err(AuthReject::Binding));
+    let stolen = proof(&other, &bound, "p4");
+    assert_eq!(ask("DPoP", &bound, Some(&stolen)), Err(AuthReject::Proof));
+    let free = rig.token(|_| {});
+    let needless = proof(&holder, &free, "p5");
+    assert_eq!(ask("DPoP", &free, Some(&needless)), Err(AuthReject::Proof));
+    // Handed on, narrowed: the next holder's key counts, and the caveat that was added holds.
+    let narrow = |caveat: &str| narrow::Narrow {
+        caveats: vec![caveat.parse().unwrap()],
+        jkt: Some(other.thumbprint()),
+        ..narrow::Narrow::default()
+    };
+    let given = narrow::attenuate(&bound, &holder, &narrow("method=GET"), NOW);
+    let used = proof(&other, &given, "p6");
+    assert!(ask("DPoP", &given, Some(&used)).is_ok());
+    let back = proof(&holder, &given, "p7");
+    assert_eq!(ask("DPoP", &given, Some(&back)), Err(AuthReject::Proof));
+    let narrowed = narrow::attenuate(&bound, &holder, &narrow("method=POST"), NOW);
+    let used = proof(&other, &narrowed, "p8");
+    assert_eq!(ask("DPoP", &narrowed, Some(&used)), Err(AuthReject::Caveat));
+    // The caveat form of the binding asks for the same proof.
+    let kept = format!("proof.bind={}", holder.thumbprint());
+    let details = json!([{"type": "ron", "caveats": [kept]}]);
+    let both = rig.token(|claims| {
+        claims["cnf"] = json!({"jkt": holder.thumbprint()});
+        claims["authorization_details"] = details.clone();
+    });
+    assert!(ask("DPoP", &both, Some(&proof(&holder, &both, "p9"))).is_ok());
+}
+
+#[test]
+fn new_keys_are_read_when_the_feed_announces_them() {
+    let rig = Rig::fresh();
+    let next = Ed25519Key::from_seed(&[4; 32]);
+    let token = rig.token_by("k2", &next, |_| {});
+    rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k1", &rig.key), jwk("k2", &next)]}));
+    assert_eq!(rig.ask(&token), Err(AuthReject::UnknownKid));
+    rig.fake.0.lock().events.push(Revoked::Keys { count: 2 });
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert!(
+        rig.ask(&token).is_ok(),
+        "read without waiting for the interval"
+    );
+}
+
+#[test]
 fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
     let rig = Rig::fresh();
     let token = rig.token(|_| {});
@@ -548,7 +633,7 @@ fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
 static TOPOLOGY: Topology = Topology {
     service: "t",
     threads: &[row("t-auth-keys"), row("t-auth-feed")],
-    queues: &[],
+    queues: &[crate::refresh::REFRESH_QUEUE_SPEC],
     locks: &[],
 };
 

@@ -110,6 +110,7 @@ mod tests {
             epoch: 0,
             caveats: Vec::new(),
             kid: "k".into(),
+            jkt: None,
         };
         Arc::new(Verified {
             claims,

@@ -20,6 +20,8 @@ pub struct CaveatCtx<'a> {
     /// Minor units of this one operation.
     pub amount: Option<Amount>,
     pub tenant: Option<&'a Tenant>,
+    /// Thumbprint of the key that the caller has proved.
+    pub proof: Option<&'a str>,
 }
 
 /// Caveats that only the service can judge, because their facts are in the body or in its own records.
@@ -103,8 +105,8 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
         Caveat::CeilingPerOp(most) => ctx.amount.is_some_and(|amount| amount <= *most),
         Caveat::IpCidr(block) => block.contains(ctx.peer_ip),
         Caveat::Tenant(only) => ctx.tenant == Some(only),
-        // No proof can be presented yet, so a bound token cannot be used.
-        Caveat::ProofBind(_) => return Err(AuthReject::Binding),
+        Caveat::ProofBind(_) if ctx.proof.is_none() => return Err(AuthReject::Binding),
+        Caveat::ProofBind(only) => ctx.proof == Some(only),
         // Counted over time by others, or a mark without a limit.
         Caveat::CeilingDaily(_)
         | Caveat::BudgetBytes(_)
@@ -149,6 +151,7 @@ mod tests {
             asset: Some(&asset),
             amount: Some(Amount(100)),
             tenant: Some(&tenant),
+            proof: None,
         };
         let bare = CaveatCtx {
             account: None,
@@ -196,6 +199,15 @@ mod tests {
             &format!("proof.bind={}", "A".repeat(43)),
             Err(AuthReject::Binding),
         );
+        let key = "A".repeat(43);
+        let proved = CaveatCtx {
+            proof: Some(&key),
+            ..ctx
+        };
+        let bound = parse(&[&format!("proof.bind={key}")]);
+        assert_eq!(check(&bound, &proved), Ok(()));
+        let other = parse(&[&format!("proof.bind=E{}", "A".repeat(42))]);
+        assert_eq!(check(&other, &proved), no);
     }
 
     #[test]
@@ -226,6 +238,7 @@ mod tests {
             asset: None,
             amount: None,
             tenant: None,
+            proof: None,
         };
         for text in [
             "account=a",

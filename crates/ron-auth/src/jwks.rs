@@ -44,6 +44,31 @@ impl VerifyKey {
         }
     }
 
+    /// A public JWK in JSON, as in the header of a proof: a signature key of one of our kinds, nothing private.
+    pub fn from_jwk(jwk: &serde_json::Value) -> Result<Self, JwksError> {
+        let jwk: Jwk = serde_json::from_value(jwk.clone())
+            .map_err(|_| JwksError::Key("it is not a JWK object"))?;
+        if jwk.d.is_some() || jwk.k.is_some() {
+            return Err(JwksError::Private);
+        }
+        jwk.key()?.ok_or(JwksError::Key(
+            "it is not an Ed25519 or P-256 signature key",
+        ))
+    }
+
+    /// RFC 7638 SHA-256 thumbprint.
+    pub fn thumbprint(&self) -> String {
+        match self {
+            Self::Ed25519(x) => ron_crypto::jwk::thumbprint_okp(x),
+            Self::P256(sec1) => {
+                let (mut x, mut y) = ([0; 32], [0; 32]);
+                x.copy_from_slice(&sec1[1..33]);
+                y.copy_from_slice(&sec1[33..]);
+                ron_crypto::jwk::thumbprint_ec(&x, &y)
+            }
+        }
+    }
+
     /// Strict verification of a JWS signature over `message`.
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let Ok(signature) = <&[u8; 64]>::try_from(signature) else {
@@ -87,6 +112,7 @@ struct Document {
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
+    #[serde(default)]
     kid: Option<String>,
     crv: Option<String>,
     alg: Option<String>,

@@ -4,10 +4,11 @@
 //! **Invariants:** the algorithm comes from the key, the header only has to agree; nothing of a token is believed
 //! before its signature is; whatever the profile does not name is refused in the header and ignored in the claims.
 
-use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
+use crate::jwks::{JwksSnapshot, JwsAlg};
+use crate::jws::Jws;
 use crate::reject::AuthReject;
 use ron_proto::passport::{TOKEN_BYTES_MAX, TTL_S_MAX};
-use ron_proto::{Caveat, Tenant, b64, caveat, strict};
+use ron_proto::{Caveat, Tenant, b64, caveat};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -45,6 +46,9 @@ pub struct Claims {
     pub caveats: Vec<Caveat>,
     /// The key that signed it.
     pub kid: String,
+    /// Thumbprint of the key that its user must prove (RFC 9449). Whoever verifies tokens by [`verify_jwt`] alone
+    /// must ask for that proof, see [`crate::dpop`].
+    pub jkt: Option<String>,
 }
 
 impl Claims {
@@ -67,88 +71,26 @@ pub fn verify_jwt(
     keys: &JwksSnapshot,
     expect: &Expect<'_>,
 ) -> Result<Claims, AuthReject> {
-    let parts = Parts::split(token)?;
-    let (kid, alg) = read_header(&parts.header)?;
+    let jws = Jws::split(token, TOKEN_BYTES_MAX)?;
+    let (kid, alg) = read_header(&jws)?;
     let key = keys.find(&kid).ok_or(AuthReject::UnknownKid)?;
-    verify_with(&parts, key, alg)?;
-    let claims = read_claims(&parts.payload, kid, expect)?;
+    jws.verified_by(key, alg)?;
+    let claims = read_claims(&jws, kid, expect)?;
     claims.check_time(expect.now_s)?;
     Ok(claims)
 }
 
 /// The `kid` of a token whose header is well formed, believed or not: to decide whether a refresh could help.
 pub fn unverified_kid(token: &str) -> Option<String> {
-    read_header(&Parts::split(token).ok()?.header)
+    read_header(&Jws::split(token, TOKEN_BYTES_MAX).ok()?)
         .ok()
         .map(|(kid, _)| kid)
 }
 
-fn verify_with(parts: &Parts<'_>, key: &VerifyKey, alg: JwsAlg) -> Result<(), AuthReject> {
-    if key.alg() != alg {
-        return Err(AuthReject::Alg);
-    }
-    if key.verifies(parts.signed, &parts.signature) {
-        Ok(())
-    } else {
-        Err(AuthReject::Signature)
-    }
-}
-
-/// A token taken apart and decoded.
-struct Parts<'a> {
-    /// `header.payload` as sent: what the signature covers.
-    signed: &'a [u8],
-    header: Vec<u8>,
-    payload: Vec<u8>,
-    signature: Vec<u8>,
-}
-
-impl<'a> Parts<'a> {
-    fn split(token: &'a str) -> Result<Self, AuthReject> {
-        if token.len() > TOKEN_BYTES_MAX {
-            return Err(AuthReject::Oversize);
-        }
-        let (signed, signature) = token.rsplit_once('.').ok_or(AuthReject::Malformed)?;
-        let (header, payload) = signed.split_once('.').ok_or(AuthReject::Malformed)?;
-        if header.is_empty() || payload.is_empty() || payload.contains('.') {
-            return Err(AuthReject::Malformed);
-        }
-        let decode = |part: &str| b64::from_url(part).map_err(|_| AuthReject::Malformed);
-        Ok(Self {
-            signed: signed.as_bytes(),
-            header: decode(header)?,
-            payload: decode(payload)?,
-            signature: decode(signature)?,
-        })
-    }
-}
-
-/// Strict JSON object: one value per name at every depth.
-fn object(bytes: &[u8]) -> Result<Map<String, Value>, AuthReject> {
-    strict::check(bytes).map_err(|_| {
-        // Told apart so that a probe with duplicate members shows up as such.
-        if serde_json::from_slice::<Value>(bytes).is_ok() {
-            AuthReject::NotStrict
-        } else {
-            AuthReject::Malformed
-        }
-    })?;
-    match serde_json::from_slice(bytes) {
-        Ok(Value::Object(map)) => Ok(map),
-        _ => Err(AuthReject::Malformed),
-    }
-}
-
 /// Exactly `alg`, `kid` and `typ`; anything else (`crit`, `b64`, `jwk`, `jku`, `x5u`, `zip`, ...) would change how
 /// the token is to be read, so it is refused rather than ignored.
-fn read_header(bytes: &[u8]) -> Result<(String, JwsAlg), AuthReject> {
-    let header = object(bytes)?;
-    if header
-        .keys()
-        .any(|name| !matches!(name.as_str(), "alg" | "kid" | "typ"))
-    {
-        return Err(AuthReject::HeaderMember);
-    }
+fn read_header(jws: &Jws<'_>) -> Result<(String, JwsAlg), AuthReject> {
+    let header = jws.header(&["alg", "kid", "typ"])?;
     let text = |name: &str| header.get(name).and_then(Value::as_str);
     let alg = text("alg").and_then(JwsAlg::parse).ok_or(AuthReject::Alg)?;
     // RFC 9068 allows the media type with or without its tree, in any case.
@@ -178,7 +120,7 @@ struct RawClaims {
     ron_epoch: u64,
     #[serde(default)]
     authorization_details: Vec<Value>,
-    cnf: Option<serde::de::IgnoredAny>,
+    cnf: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -200,19 +142,16 @@ impl Audience {
     }
 }
 
-fn read_claims(payload: &[u8], kid: String, expect: &Expect<'_>) -> Result<Claims, AuthReject> {
+fn read_claims(jws: &Jws<'_>, kid: String, expect: &Expect<'_>) -> Result<Claims, AuthReject> {
     let raw: RawClaims =
-        serde_json::from_value(Value::Object(object(payload)?)).map_err(|_| AuthReject::Claims)?;
+        serde_json::from_value(Value::Object(jws.claims()?)).map_err(|_| AuthReject::Claims)?;
     if raw.iss != expect.issuer {
         return Err(AuthReject::Issuer);
     }
     if !raw.aud.holds(expect.audience) {
         return Err(AuthReject::Audience);
     }
-    // A bound token in the hands of someone who need not prove the binding is worth nothing.
-    if raw.cnf.is_some() {
-        return Err(AuthReject::Binding);
-    }
+    let jkt = raw.cnf.as_ref().map(confirmation).transpose()?;
     let texts = [Some(&raw.sub), Some(&raw.jti), raw.client_id.as_ref()];
     if texts
         .into_iter()
@@ -247,7 +186,17 @@ fn read_claims(payload: &[u8], kid: String, expect: &Expect<'_>) -> Result<Claim
         epoch: raw.ron_epoch,
         caveats,
         kid,
+        jkt,
     })
+}
+
+/// A DPoP key and nothing else: a binding of a kind that is not known could not be checked.
+fn confirmation(cnf: &Value) -> Result<String, AuthReject> {
+    let members = cnf.as_object().map_or(0, Map::len);
+    match cnf.get("jkt").and_then(Value::as_str) {
+        Some(jkt) if members == 1 && b64::from_url_array::<32>(jkt).is_ok() => Ok(jkt.to_owned()),
+        _ => Err(AuthReject::Binding),
+    }
 }
 
 /// Reads `{"type": "ron", "caveats": ["key=value", ...]}` and `{"type": "ron", key: value, ...}`. A member that is

@@ -3,7 +3,8 @@
 //! ```text
 //!  request head ──> bearer ──┬─ ron_<name>_... ──> service_token: SHA-256 against the configuration
 //!                            └─ anything else ───> cache ─miss─> jwt: signature, header, claims (pure)
-//!                                                    └──> revocation view, caveats, scope, meter ──> Principal
+//!                                                    │           narrow: statements of holders (pure)
+//!                                                    └──> revocation view, dpop, caveats, scope, meter ──> Principal
 //!  refresh threads (never in the request path): keys <── jwks_url     revocations <── events_url (long poll)
 //! ```
 //!
@@ -14,9 +15,12 @@
 mod authorizer;
 mod cache;
 pub mod caveats;
+pub mod dpop;
 pub mod jwks;
+pub mod jws;
 pub mod jwt;
 mod meter;
+pub mod narrow;
 mod refresh;
 mod reject;
 pub mod revocation;
@@ -27,6 +31,7 @@ pub use authorizer::RonAuthorizer;
 pub use cache::CACHE_LOCK;
 pub use caveats::CaveatCtx;
 pub use jwks::{JwksError, JwksSnapshot};
+pub use jws::Holder;
 pub use jwt::{Claims, Expect, verify_jwt};
 pub use meter::METER_LOCK;
 pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};

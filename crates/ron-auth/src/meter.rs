@@ -10,9 +10,9 @@ use std::collections::HashMap;
 pub const METER_LOCK: LockSpec = LockSpec {
     name: "auth.meter",
     rank: 903,
-    guards: "use of rate and budget caveats by token id",
+    guards: "use of rate and budget caveats by token id; proofs seen",
 };
-static METER_LOCK_SPEC: LockSpec = METER_LOCK;
+pub(crate) static METER_LOCK_SPEC: LockSpec = METER_LOCK;
 
 /// Most tokens with counted caveats at one time; beyond it such tokens are refused, never let through uncounted.
 const TOKENS_MAX: usize = 65_536;

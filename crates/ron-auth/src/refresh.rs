@@ -316,6 +316,7 @@ impl RonAuthorizer {
         } else {
             (*self.revoked.load()).clone()
         };
+        let old = self.revoked.load();
         let outcome = self.follow_feed(&issuer.events_url, &mut view, wait_s);
         let current = self.config.load();
         if outcome.is_ok()
@@ -324,7 +325,16 @@ impl RonAuthorizer {
                 .as_ref()
                 .is_some_and(|now| now.events_url == issuer.events_url)
         {
+            // A reload in the meantime has put an empty view there: what the old issuer said is gone.
+            if self.revoked.load().after() == old.after() {
+                view.absorb(&old);
+            }
+            let new_keys = view.key_changes() != old.key_changes();
             self.revoked.store(view);
+            if new_keys && old.synced() {
+                // The issuer holds its next signatures back until those who follow the feed have the new key.
+                let _ = self.refresh_keys_once(); // noted by itself; the interval tries again
+            }
         }
         self.refresher
             .note("events", &self.refresher.feed_failed, &outcome);

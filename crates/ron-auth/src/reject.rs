@@ -39,8 +39,16 @@ pub enum AuthReject {
     Epoch,
     #[error("the token has been revoked")]
     Revoked,
-    #[error("the token is bound to a key, and this service cannot check the proof")]
+    #[error("the token is bound: send it as Authorization: DPoP with a DPoP proof of its key")]
     Binding,
+    #[error("the DPoP proof does not fit this request, this token or this minute")]
+    Proof,
+    #[error("the DPoP proof was used before")]
+    ProofReplay,
+    #[error(
+        "the token's narrowing statements are not signed by its holders, or do not only narrow"
+    )]
+    Narrowing,
     #[error("the service token is not known here")]
     ServiceToken,
     #[error("service tokens are accepted on loopback only")]
@@ -62,7 +70,7 @@ pub enum AuthReject {
 }
 
 impl AuthReject {
-    pub const ALL: [AuthReject; 27] = [
+    pub const ALL: [AuthReject; 30] = [
         Self::Missing,
         Self::Scheme,
         Self::Oversize,
@@ -81,6 +89,9 @@ impl AuthReject {
         Self::Epoch,
         Self::Revoked,
         Self::Binding,
+        Self::Proof,
+        Self::ProofReplay,
+        Self::Narrowing,
         Self::ServiceToken,
         Self::NotLoopback,
         Self::NoIssuer,
@@ -113,6 +124,9 @@ impl AuthReject {
             Self::Epoch => "epoch",
             Self::Revoked => "revoked",
             Self::Binding => "binding",
+            Self::Proof => "proof",
+            Self::ProofReplay => "proof_replay",
+            Self::Narrowing => "narrowing",
             Self::ServiceToken => "service_token",
             Self::NotLoopback => "not_loopback",
             Self::NoIssuer => "no_issuer",

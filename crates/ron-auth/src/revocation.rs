@@ -5,6 +5,7 @@ use crate::jwt::{Claims, SKEW_S};
 use crate::reject::AuthReject;
 use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// Most remembered entries; beyond it passports are refused altogether until entries have expired.
 const ENTRIES_MAX: usize = 1_000_000;
@@ -21,6 +22,10 @@ pub struct RevocationView {
     /// Subject -> tokens issued until then (unix seconds) are void.
     subjects: BTreeMap<String, u64>,
     kids: BTreeSet<String>,
+    /// How often the issuer said that its key set changed.
+    key_changes: u64,
+    /// The newest version of the issuer policy that was announced.
+    policy_version: u64,
 }
 
 /// The feed does not continue where this view ends: read it again from the beginning.
@@ -56,6 +61,41 @@ impl RevocationView {
     }
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How often the issuer has said that its key set changed.
+    pub fn key_changes(&self) -> u64 {
+        self.key_changes
+    }
+    /// The newest version of the issuer policy that was announced; 0 before the first.
+    pub fn policy_version(&self) -> u64 {
+        self.policy_version
+    }
+    /// Whether every token of this key is taken back.
+    pub fn kid_revoked(&self, kid: &str) -> bool {
+        self.kids.contains(kid)
+    }
+    /// The revoked token ids that begin with `prefix`.
+    pub fn jtis_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        self.jtis
+            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+            .map(|(jti, _)| jti.as_str())
+            .take_while(move |jti| jti.starts_with(prefix))
+    }
+
+    /// Keeps what another view of the same issuer knows: a revocation that was seen stays, also when the issuer
+    /// comes back with a history that lacks it.
+    pub fn absorb(&mut self, earlier: &Self) {
+        self.epoch = self.epoch.max(earlier.epoch);
+        self.policy_version = self.policy_version.max(earlier.policy_version);
+        self.kids.extend(earlier.kids.iter().cloned());
+        for (jti, until) in &earlier.jtis {
+            self.jtis.entry(jti.clone()).or_insert(*until);
+        }
+        for (subject, until) in &earlier.subjects {
+            let known = self.subjects.entry(subject.clone()).or_default();
+            *known = (*known).max(*until);
+        }
     }
 
     /// Refuses a token that has been taken back.
@@ -108,6 +148,10 @@ impl RevocationView {
                     self.kids.insert(kid.clone());
                 }
                 Revoked::Epoch { epoch } => self.epoch = self.epoch.max(*epoch),
+                Revoked::Keys { .. } => self.key_changes += 1,
+                Revoked::Policy { version } => {
+                    self.policy_version = self.policy_version.max(*version);
+                }
             }
         }
         self.epoch = self.epoch.max(page.current_epoch);
@@ -146,6 +190,7 @@ mod tests {
             epoch: 3,
             caveats: Vec::new(),
             kid: "k1".into(),
+            jkt: None,
         }
     }
 
@@ -265,6 +310,28 @@ mod tests {
             prop_assert!(claims().check_time(now).is_ok());
             prop_assert_eq!(view.check(&claims()), Err(AuthReject::Revoked));
         }
+    }
+
+    #[test]
+    fn what_was_seen_once_stays_when_the_history_is_read_anew() {
+        let mut old = RevocationView::default();
+        let revoked = vec![
+            Revoked::Kid { kid: "k9".into() },
+            Revoked::Epoch { epoch: 3 },
+            Revoked::Jti {
+                jti: "5.1.x".into(),
+                until: 1_900,
+            },
+        ];
+        old.apply(&page(0, revoked, 3), true, 1_000).unwrap();
+        let mut new = RevocationView::default();
+        new.apply(&page(0, vec![Revoked::Keys { count: 2 }], 1), true, 1_000)
+            .unwrap();
+        new.absorb(&old);
+        assert_eq!((new.epoch(), new.len(), new.key_changes()), (3, 2, 1));
+        assert!(new.kid_revoked("k9"));
+        assert_eq!(new.jtis_of("5.").collect::<Vec<_>>(), ["5.1.x"]);
+        assert_eq!(new.jtis_of("6.").count(), 0);
     }
 
     #[test]

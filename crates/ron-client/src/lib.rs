@@ -28,6 +28,6 @@ pub use call::ClientError;
 pub use credential::Credential;
 pub use kms::KmsClient;
 pub use ledger::LedgerClient;
-pub use passport::{PassportClient, TokenAsk};
+pub use passport::{ClientProof, PassportClient, TokenAsk};
 pub use rewarder::RewarderClient;
 pub use wallet::WalletClient;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_http::{HttpClient, Method};
+use ron_http::{HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_proto::passport::{
-    IssueAnswer, IssueRequest, Jwks, RevocationPage, RevokeAnswer, RevokeRequest, ServerMetadata,
-    TokenAnswer, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
+    ACCESS_TOKEN_TYPE, IntrospectAnswer, IssueAnswer, IssueRequest, JWT_BEARER, Jwks,
+    RevocationPage, RevokeAnswer, RevokeRequest, ServerMetadata, TOKEN_EXCHANGE, TokenAnswer,
+    VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
 };
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
@@ -18,10 +19,28 @@ use crate::credential::Credential;
 #[derive(Debug, Clone)]
 pub struct PassportClient(Caller);
 
+/// How a client proves who it is.
+#[derive(Clone, Copy)]
+pub enum ClientProof<'a> {
+    /// With its secret, as HTTP Basic.
+    Secret(&'a str),
+    /// With a fresh assertion signed by its key (RFC 7523).
+    Assertion(&'a str),
+}
+
+impl std::fmt::Debug for ClientProof<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Secret(_) => "ClientProof(secret)",
+            Self::Assertion(_) => "ClientProof(assertion)",
+        })
+    }
+}
+
 /// What a client asks the token endpoint for.
 #[derive(Debug, Clone, Default)]
 pub struct TokenAsk<'a> {
-    /// Service the token is for.
+    /// Service the token is for; empty leaves it to the issuer.
     pub audience: &'a str,
     /// Scopes separated by spaces; absent asks for all that are allowed.
     pub scope: Option<&'a str>,
@@ -55,34 +74,104 @@ impl PassportClient {
         ask: &TokenAsk<'_>,
         deadline: Deadline,
     ) -> Result<TokenAnswer, ClientError> {
-        let mut form = format!(
-            "grant_type=client_credentials&audience={}",
-            encode(ask.audience)
-        );
-        let mut add = |name: &str, value: &str| {
-            form.push('&');
-            form.push_str(name);
-            form.push('=');
-            form.push_str(&encode(value));
+        let proof = ClientProof::Secret(secret);
+        self.token_with(client_id, proof, ask, None, deadline)
+    }
+
+    /// The same with any proof of the client, and a DPoP proof for `POST /oauth2/token` when the
+    /// token is to be bound to a key.
+    pub fn token_with(
+        &self,
+        client_id: &str,
+        proof: ClientProof<'_>,
+        ask: &TokenAsk<'_>,
+        dpop: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<TokenAnswer, ClientError> {
+        let mut form = Form::default();
+        form.add("grant_type", "client_credentials");
+        form.ask(ask);
+        self.form("/oauth2/token", form, (client_id, proof), dpop, deadline)
+            .and_then(|reply| read(&reply))
+    }
+
+    /// Exchanges a token for a narrower one (RFC 8693). A bound token needs a DPoP proof of its
+    /// key.
+    pub fn exchange(
+        &self,
+        client_id: &str,
+        proof: ClientProof<'_>,
+        subject_token: &str,
+        ask: &TokenAsk<'_>,
+        dpop: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<TokenAnswer, ClientError> {
+        let mut form = Form::default();
+        form.add("grant_type", TOKEN_EXCHANGE);
+        form.add("subject_token", subject_token);
+        form.add("subject_token_type", ACCESS_TOKEN_TYPE);
+        form.ask(ask);
+        self.form("/oauth2/token", form, (client_id, proof), dpop, deadline)
+            .and_then(|reply| read(&reply))
+    }
+
+    /// What a token is worth now, asked as a client that may introspect (RFC 7662).
+    pub fn introspect(
+        &self,
+        client_id: &str,
+        proof: ClientProof<'_>,
+        token: &str,
+        deadline: Deadline,
+    ) -> Result<IntrospectAnswer, ClientError> {
+        let mut form = Form::default();
+        form.add("token", token);
+        let client = (client_id, proof);
+        self.form("/oauth2/introspect", form, client, None, deadline)
+            .and_then(|reply| read(&reply))
+    }
+
+    /// Gives a token back, asked as the client it was issued to (RFC 7009).
+    pub fn give_back(
+        &self,
+        client_id: &str,
+        proof: ClientProof<'_>,
+        token: &str,
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let mut form = Form::default();
+        form.add("token", token);
+        self.form("/oauth2/revoke", form, (client_id, proof), None, deadline)
+            .map(|_| ())
+    }
+
+    fn form(
+        &self,
+        path: &str,
+        mut form: Form,
+        (client_id, proof): (&str, ClientProof<'_>),
+        dpop: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Reply, ClientError> {
+        let basic = match proof {
+            ClientProof::Secret(secret) => {
+                let pair = format!("{}:{}", encode(client_id), encode(secret));
+                Some(format!("Basic {}", b64::std(pair.as_bytes())))
+            }
+            ClientProof::Assertion(assertion) => {
+                form.add("client_assertion_type", JWT_BEARER);
+                form.add("client_assertion", assertion);
+                None
+            }
         };
-        if let Some(scope) = ask.scope {
-            add("scope", scope);
-        }
-        if let Some(ttl_s) = ask.ttl_s {
-            add("ttl_s", &ttl_s.to_string());
-        }
-        for caveat in ask.caveats {
-            add("caveat", caveat);
-        }
-        let pair = format!("{}:{}", encode(client_id), encode(secret));
-        let basic = format!("Basic {}", b64::std(pair.as_bytes()));
-        let reply = self.0.send(&Outgoing {
+        let mut headers: Vec<(&str, &str)> = Vec::new();
+        headers.extend(basic.as_deref().map(|basic| ("Authorization", basic)));
+        headers.extend(dpop.map(|proof| ("DPoP", proof)));
+        self.0.send(&Outgoing {
             method: Method::POST,
-            body: Some((form.into_bytes(), "application/x-www-form-urlencoded")),
-            headers: &[("Authorization", &basic)],
-            ..Outgoing::get("/oauth2/token", deadline)
-        })?;
-        read(&reply)
+            body: Some((form.0.into_bytes(), "application/x-www-form-urlencoded")),
+            headers: &headers,
+            ..Outgoing::get(path, deadline)
+        })
     }
 
     /// What a token is worth now.
@@ -123,6 +212,17 @@ impl PassportClient {
         self.0.get(&path, deadline)
     }
 
+    /// A status list token by the number in its URL.
+    pub fn status_list(&self, list: u64, deadline: Deadline) -> Result<String, ClientError> {
+        self.0
+            .get_text(&format!("/v1/passport/status/{list}"), deadline)
+    }
+
+    /// The policy note.
+    pub fn policy_note(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/v1/passport/policy", deadline)
+    }
+
     /// Where the issuer's endpoints are (RFC 8414).
     pub fn metadata(&self, deadline: Deadline) -> Result<ServerMetadata, ClientError> {
         self.0
@@ -132,5 +232,35 @@ impl PassportClient {
     /// The key set.
     pub fn jwks(&self, deadline: Deadline) -> Result<Jwks, ClientError> {
         self.0.get("/.well-known/jwks.json", deadline)
+    }
+}
+
+/// A form being written.
+#[derive(Default)]
+struct Form(String);
+
+impl Form {
+    fn add(&mut self, name: &str, value: &str) {
+        if !self.0.is_empty() {
+            self.0.push('&');
+        }
+        self.0.push_str(name);
+        self.0.push('=');
+        self.0.push_str(&encode(value));
+    }
+
+    fn ask(&mut self, ask: &TokenAsk<'_>) {
+        if !ask.audience.is_empty() {
+            self.add("audience", ask.audience);
+        }
+        if let Some(scope) = ask.scope {
+            self.add("scope", scope);
+        }
+        if let Some(ttl_s) = ask.ttl_s {
+            self.add("ttl_s", &ttl_s.to_string());
+        }
+        for caveat in ask.caveats {
+            self.add("caveat", caveat);
+        }
     }
 }

@@ -10,12 +10,15 @@ use crate::auth::{Need, Principal};
 use crate::body::BodyDecoder;
 use crate::conn::{After, Exchange, Reading};
 use crate::ids::ShortId;
+use crate::pace::Pace;
 use crate::parse::{Framing, Head, Refusal, parse_head};
 use crate::request::{Headers, Method, RequestHead, parse_query};
 use crate::response::Response;
 use crate::router::Found;
 use crate::settle::Shared;
 use crate::slots::Lease;
+use crate::spool::{Place, Spool};
+use crate::unpack::{ACCEPTED, Coding};
 
 /// What becomes of a request with a complete head.
 pub(crate) enum Admitted {
@@ -57,6 +60,7 @@ impl Shared {
             id,
             route: None,
             method: head.method,
+            http11: head.http11,
             if_none_match,
             started: now,
         });
@@ -122,8 +126,10 @@ impl Shared {
         };
         let principal = self.authorize(route, &head_info)?;
         let (decoder, body_cap) = self.check_body(route, head.framing, &head_info)?;
+        let coding = self.check_coding(route, &head_info)?;
         let deadline_ms = deadline_header(&head_info)?;
-        self.set_body_limit(lease, route, head.framing);
+        let spool = self.spool(route)?;
+        self.set_body_limit(lease, route);
         let reserve = match head.framing {
             Framing::Length(length) => length.min(RESERVE_MAX) as usize,
             Framing::Chunked | Framing::Empty => 0,
@@ -138,6 +144,8 @@ impl Shared {
             decoder,
             body_cap,
             body: Vec::with_capacity(reserve),
+            coding,
+            spool,
         }))
     }
 
@@ -180,23 +188,15 @@ impl Shared {
         })
     }
 
-    /// Media type, coding and length of the body, as far as the head tells them.
+    /// Media type and length of the body, as far as the head tells them.
     fn check_body(
         &self,
         route: usize,
         framing: Framing,
         head: &RequestHead,
-    ) -> Result<(BodyDecoder, usize), Box<Response>> {
+    ) -> Result<(BodyDecoder, u64), Box<Response>> {
         let route = &self.router.routes[route];
-        let cap = route.body_cap.unwrap_or(self.limits.max_body_bytes);
-        if let Some(coding) = head.headers.raw("content-encoding")
-            && !coding.eq_ignore_ascii_case(b"identity")
-        {
-            self.metrics.reject("content_encoding");
-            return refuse(Problem::unsupported_media_type(
-                "compressed request bodies are not accepted; send it as it is",
-            ));
-        }
+        let cap = route.cap(self.limits.max_body_bytes);
         if let Err(problem) = route.check_content_type(head.header("content-type")) {
             self.metrics.reject("content_type");
             return refuse(problem);
@@ -210,20 +210,58 @@ impl Shared {
         }
     }
 
-    /// How long the body may take: the fixed limit, or on routes for large transfers what the
-    /// minimum rate allows for its length.
-    fn set_body_limit(&self, lease: &mut Lease<'_>, route: usize, framing: Framing) {
-        let bulk = self.router.routes[route].bulk;
-        let extra = match framing {
-            Framing::Length(length) if bulk => self.limits.transfer_time(length),
-            Framing::Chunked if bulk => {
-                let cap = self.router.routes[route].body_cap;
-                self.limits
-                    .transfer_time(cap.unwrap_or(self.limits.max_body_bytes) as u64)
+    /// The coding of the body, if it is one that is read here.
+    fn check_coding(
+        &self,
+        route: usize,
+        head: &RequestHead,
+    ) -> Result<Option<Coding>, Box<Response>> {
+        let streamed = self.router.routes[route].spool.is_some();
+        match Coding::of(&head.headers) {
+            Ok(coding) if coding.is_none() || !streamed => Ok(coding),
+            _ => {
+                self.metrics.reject("content_encoding");
+                let accepted = if streamed { "identity" } else { ACCEPTED };
+                let problem = Problem::unsupported_media_type(format!(
+                    "the body must have one content coding at most, of: {accepted}"
+                ));
+                let response = Response::from(problem);
+                Err(Box::new(response.header("accept-encoding", accepted)))
             }
-            _ => std::time::Duration::ZERO,
+        }
+    }
+
+    /// The file for a body that is streamed to disk.
+    fn spool(&self, route: usize) -> Result<Option<Spool>, Box<Response>> {
+        let Some(to) = &self.router.routes[route].spool else {
+            return Ok(None);
         };
-        lease.due = Some(self.clock.now() + self.limits.body_timeout + extra);
+        let Some(place) = Place::take(&self.uploads, self.limits.max_uploads) else {
+            self.metrics.reject("uploads");
+            return refuse(Problem::busy(
+                self.limits.rate_window.as_secs().max(1) as u32
+            ));
+        };
+        match Spool::open(&to.dir, place) {
+            Ok(spool) => Ok(Some(spool)),
+            Err(error) => {
+                self.metrics.reject("spool");
+                tracing::error!(event = "upload_not_opened", kind = %error.kind());
+                refuse(crate::spool::problem_of(&error))
+            }
+        }
+    }
+
+    /// How long the body may take: a fixed time, or on routes for large transfers as long as it
+    /// keeps up the minimum rate.
+    fn set_body_limit(&self, lease: &mut Lease<'_>, route: usize) {
+        let route = &self.router.routes[route];
+        let now = self.clock.now();
+        let idle = self.limits.body_timeout;
+        lease.pace = route
+            .bulk
+            .then(|| Pace::new(self.limits.rule(idle, route.min_rate), now));
+        lease.due = Some(lease.pace.as_ref().map_or(now + idle, Pace::due));
     }
 
     /// Requests that handlers owe an answer.

@@ -22,22 +22,18 @@ pub struct Decoded {
 
 impl BodyDecoder {
     /// The decoder for a framing; refuses at once a length above the cap.
-    pub fn new(framing: Framing, cap: usize) -> Result<Self, Refusal> {
+    pub fn new(framing: Framing, cap: u64) -> Result<Self, Refusal> {
         match framing {
             Framing::Empty => Ok(Self::Length(0)),
-            Framing::Length(length) if length > cap as u64 => Err(Refusal::BodyTooLarge),
+            Framing::Length(length) if length > cap => Err(Refusal::BodyTooLarge),
             Framing::Length(length) => Ok(Self::Length(length)),
             Framing::Chunked => Ok(Self::Chunked(ChunkDecoder::default())),
         }
     }
 
-    /// Moves body bytes from `input` to `out`, which never grows beyond `cap`.
-    pub fn feed(
-        &mut self,
-        input: &[u8],
-        out: &mut Vec<u8>,
-        cap: usize,
-    ) -> Result<Decoded, Refusal> {
+    /// Moves body bytes from `input` to `out`, which grows by at most `room`: what the body may
+    /// still grow by under its cap.
+    pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, room: u64) -> Result<Decoded, Refusal> {
         match self {
             Self::Length(missing) => {
                 let used = usize::try_from(*missing)
@@ -50,13 +46,15 @@ impl BodyDecoder {
                     done: *missing == 0,
                 })
             }
-            Self::Chunked(chunks) => chunks.feed(input, out, cap),
+            Self::Chunked(chunks) => chunks.feed(input, out, room),
         }
     }
 }
 
 /// Longest chunk extension that is read over.
 const EXTENSION_MAX: usize = 256;
+/// Most bytes of extensions in one body, and of trailer fields: nobody needs either here.
+const EXTRAS_MAX: usize = 8 << 10;
 /// Most digits of a chunk size: sizes above 2^32 are beyond every cap.
 const SIZE_DIGITS_MAX: u8 = 8;
 
@@ -82,19 +80,27 @@ enum ChunkState {
     },
     DataCr,
     DataLf,
+    /// At the start of a line after the last chunk.
     EndCr,
     EndLf,
+    /// In a trailer field; true once its colon was there.
+    Trailer(bool),
+    TrailerLf,
 }
 
-/// Decodes chunked transfer coding; strict about CRLF, no trailers.
+/// Decodes chunked transfer coding; strict about CRLF. Trailer fields are read over and dropped:
+/// nothing that arrives after authorisation may change what a request means.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkDecoder {
     state: ChunkState,
+    /// Bytes of extensions and trailers so far.
+    extras: usize,
 }
 
 impl ChunkDecoder {
-    fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, cap: usize) -> Result<Decoded, Refusal> {
+    fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, room: u64) -> Result<Decoded, Refusal> {
         let mut used = 0;
+        let before = out.len();
         while let Some(byte) = input.get(used).copied() {
             if let ChunkState::Data { missing } = self.state {
                 let rest = &input[used..];
@@ -118,14 +124,24 @@ impl ChunkDecoder {
                     Err(Refusal::BadChunk)
                 };
             }
-            self.state = step(self.state, byte, cap.saturating_sub(out.len()))?;
+            if matches!(
+                self.state,
+                ChunkState::Extension { .. } | ChunkState::EndCr | ChunkState::Trailer(_)
+            ) {
+                self.extras += 1;
+                if self.extras > EXTRAS_MAX {
+                    return Err(Refusal::Trailers);
+                }
+            }
+            let left = room.saturating_sub((out.len() - before) as u64);
+            self.state = step(self.state, byte, left)?;
         }
         Ok(Decoded { used, done: false })
     }
 }
 
 /// One byte outside chunk data; `room` is what the body may still grow by.
-fn step(state: ChunkState, byte: u8, room: usize) -> Result<ChunkState, Refusal> {
+fn step(state: ChunkState, byte: u8, room: u64) -> Result<ChunkState, Refusal> {
     let bad = Err(Refusal::BadChunk);
     match (state, byte) {
         (ChunkState::Start, _) => match hex(byte) {
@@ -152,14 +168,29 @@ fn step(state: ChunkState, byte: u8, room: usize) -> Result<ChunkState, Refusal>
             })
         }
         (ChunkState::SizeLf { value: 0 }, b'\n') => Ok(ChunkState::EndCr),
-        (ChunkState::SizeLf { value }, b'\n') if value > room as u64 => Err(Refusal::BodyTooLarge),
+        (ChunkState::SizeLf { value }, b'\n') if value > room => Err(Refusal::BodyTooLarge),
         (ChunkState::SizeLf { value }, b'\n') => Ok(ChunkState::Data { missing: value }),
         (ChunkState::DataCr, b'\r') => Ok(ChunkState::DataLf),
         (ChunkState::DataLf, b'\n') => Ok(ChunkState::Start),
         (ChunkState::EndCr, b'\r') => Ok(ChunkState::EndLf),
-        (ChunkState::EndCr, _) => Err(Refusal::Trailers),
+        (ChunkState::EndCr, b':') => Err(Refusal::Trailers),
+        (ChunkState::EndCr | ChunkState::Trailer(false), _) if is_token(byte) => {
+            Ok(ChunkState::Trailer(false))
+        }
+        (ChunkState::Trailer(false), b':') => Ok(ChunkState::Trailer(true)),
+        (ChunkState::Trailer(true), b'\t' | 0x20..=0x7e | 0x80..) => Ok(ChunkState::Trailer(true)),
+        (ChunkState::Trailer(true), b'\r') => Ok(ChunkState::TrailerLf),
+        (ChunkState::TrailerLf, b'\n') => Ok(ChunkState::EndCr),
+        (ChunkState::EndCr | ChunkState::Trailer(_) | ChunkState::TrailerLf, _) => {
+            Err(Refusal::Trailers)
+        }
         _ => bad,
     }
+}
+
+/// A byte of a field name.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn hex(byte: u8) -> Option<u64> {

@@ -8,10 +8,14 @@ use std::time::Instant;
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::ids::ShortId;
+use crate::pace::Pace;
 use crate::parse::HeadScanner;
 use crate::request::{ClientCert, Method, RequestHead, Transport};
 use crate::response::Body;
+use crate::source::Sending;
+use crate::spool::Spool;
 use crate::stream::Stream;
+use crate::unpack::Coding;
 
 /// Bytes read and not parsed yet. Empty ones own no memory; a worker lends its own buffer while it
 /// serves a connection.
@@ -90,34 +94,75 @@ pub(crate) struct Output {
     /// A large body that follows.
     pub body: Option<Body>,
     body_sent: usize,
+    /// A body that is read piece by piece into `bytes`.
+    pub source: Option<Sending>,
+    /// Bytes taken by the stream so far.
+    pub total: u64,
 }
 
+/// How far sending came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// All is sent.
+    All,
+    /// The socket takes no more now.
+    Full,
+    /// It has had its turn; more could go.
+    Turn,
+}
+
+/// Bytes of a source sent in one turn.
+const TURN: u64 = 512 << 10;
+
 impl Output {
-    /// Bytes still to be sent.
+    /// Bytes still to be sent of those that are there already.
     pub(crate) fn len(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |body| body.as_bytes().len());
         self.bytes.len() - self.sent + body - self.body_sent
     }
 
-    /// Sends what fits now; true when all is sent, and then no memory is held.
-    pub(crate) fn flush(&mut self, stream: &mut Stream) -> io::Result<bool> {
-        while self.sent < self.bytes.len() {
-            match stream.write(&self.bytes[self.sent..], self.body.is_some())? {
-                Some(count) => self.sent += count,
-                None => return Ok(false),
+    /// Sends what fits now; when all is sent no memory is held.
+    pub(crate) fn flush(&mut self, stream: &mut Stream) -> io::Result<Flushed> {
+        let turn = self.total + TURN;
+        loop {
+            let follows = self.body.is_some() || self.source.is_some();
+            while self.sent < self.bytes.len() {
+                match stream.write(&self.bytes[self.sent..], follows)? {
+                    Some(count) => {
+                        self.sent += count;
+                        self.total += count as u64;
+                    }
+                    None => return Ok(Flushed::Full),
+                }
+            }
+            let Some(source) = &mut self.source else {
+                break;
+            };
+            if self.total >= turn {
+                return Ok(Flushed::Turn);
+            }
+            self.sent = 0;
+            if !source.next(&mut self.bytes)? {
+                self.source = None;
             }
         }
         if let Some(body) = &self.body {
             let bytes = body.as_bytes();
             while self.body_sent < bytes.len() {
                 match stream.write(&bytes[self.body_sent..], false)? {
-                    Some(count) => self.body_sent += count,
-                    None => return Ok(false),
+                    Some(count) => {
+                        self.body_sent += count;
+                        self.total += count as u64;
+                    }
+                    None => return Ok(Flushed::Full),
                 }
             }
         }
+        if !stream.flush()? {
+            return Ok(Flushed::Full);
+        }
         *self = Self::default();
-        stream.flush()
+        Ok(Flushed::All)
     }
 }
 
@@ -157,6 +202,7 @@ pub(crate) struct Exchange {
     pub id: ShortId,
     pub route: Option<usize>,
     pub method: Method,
+    pub http11: bool,
     pub if_none_match: Option<Box<str>>,
     pub started: Instant,
 }
@@ -172,8 +218,21 @@ pub(crate) struct Reading {
     /// How long the client gives us, if it says so, in milliseconds.
     pub deadline_ms: Option<u64>,
     pub decoder: BodyDecoder,
-    pub body_cap: usize,
+    pub body_cap: u64,
+    /// The body so far; when it goes to disk, what is on its way there.
     pub body: Vec<u8>,
+    /// How the body is packed.
+    pub coding: Option<Coding>,
+    /// Where a body goes that is streamed to disk.
+    pub spool: Option<Spool>,
+}
+
+impl Reading {
+    /// What the body may still grow by.
+    pub(crate) fn room(&self) -> u64 {
+        let spooled = self.spool.as_ref().map_or(0, Spool::len);
+        self.body_cap - spooled - self.body.len() as u64
+    }
 }
 
 /// A connection. It is owned by whoever holds its lease; only the owner touches the socket.
@@ -195,6 +254,8 @@ pub(crate) struct Conn {
     pub seq: u32,
     /// When the step under way must be over.
     pub due: Option<Instant>,
+    /// The rate a large transfer has to keep up, while there is one.
+    pub pace: Option<Pace>,
     /// How many bytes may still be drained.
     pub linger_left: usize,
     /// False until the socket was first registered for readiness.
@@ -221,6 +282,7 @@ impl Conn {
             after: After::Keep,
             seq: 0,
             due: None,
+            pace: None,
             linger_left: 0,
             registered: false,
         }
@@ -275,7 +337,7 @@ mod tests {
                 all
             });
             let mut partial = 0;
-            while !output.flush(&mut stream).expect("the peer is there") {
+            while output.flush(&mut stream).expect("the peer is there") != Flushed::All {
                 partial += 1;
                 std::thread::yield_now();
             }

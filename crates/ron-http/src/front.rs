@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_kernel::rate::DrainMeter;
 use ron_kernel::{
     KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry, SharedClock, Shutdown, Supervisor,
     ThreadCtx, ThreadSpec, queue,
@@ -130,6 +131,8 @@ impl Front {
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            answered: DrainMeter::default(),
+            uploads: Arc::default(),
             polling: AtomicBool::new(false),
             done: done_trigger,
         });

@@ -22,11 +22,15 @@ mod conn;
 mod date;
 mod dial;
 mod front;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod limits;
 mod listener;
 mod metrics;
 mod openapi;
+mod pace;
 mod parse;
 mod request;
 mod responder;
@@ -36,10 +40,13 @@ mod router;
 mod serve;
 mod settle;
 mod slots;
+mod source;
+mod spool;
 mod stream;
 mod timer;
 mod tls;
 mod uds;
+mod unpack;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
 pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
@@ -50,8 +57,10 @@ pub use request::{
     ClientCert, Headers, Method, Request, RequestHead, Transport, form_decode, form_fields,
 };
 pub use responder::Responder;
-pub use response::{Body, HeaderText, Response};
+pub use response::{Body, HeaderText, Response, Streamed};
 pub use route::{Handler, Route, sync};
 pub use router::{ApiInfo, Router};
+pub use source::Source;
+pub use spool::{Upload, UploadReader};
 pub use tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, TlsIdentity};
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::pace::Rule;
+
 /// The most header fields a head may ever have; [`Limits::max_fields`] may only lower it.
 pub const FIELDS_MAX: usize = 128;
 
@@ -20,8 +22,8 @@ pub struct Limits {
     pub read_timeout: Duration,
     /// From the end of the head to the end of the body (408).
     pub body_timeout: Duration,
-    /// From the answer to its last byte in the socket; longer answers get their bytes over
-    /// [`Limits::min_rate_bytes_per_s`] on top.
+    /// From the answer to its last byte in the socket; answers above a mebibyte keep up
+    /// [`Limits::min_rate_bytes_per_s`] instead.
     pub write_timeout: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
@@ -32,7 +34,8 @@ pub struct Limits {
     pub max_wait: Duration,
     /// Connections at once; the next gets 503 and is closed.
     pub max_conns: usize,
-    /// Requests handed to handlers and not answered yet; the next gets 429.
+    /// Requests handed to handlers and not answered yet; the next gets 429. An eighth of it is
+    /// kept for reads (GET and HEAD, except long polls).
     pub max_in_flight: usize,
     /// Pipelined requests of one connection served in a row before others get a turn. The next is
     /// looked at only when the answer before it is sent, so what waits unsent is one answer.
@@ -41,8 +44,16 @@ pub struct Limits {
     pub linger_timeout: Duration,
     /// How many bytes of it are drained at most.
     pub linger_bytes: usize,
-    /// The slowest acceptable transfer where size, not a fixed time, sets the bound.
+    /// The slowest acceptable transfer where size, not a fixed time, sets the bound: answers above
+    /// a mebibyte, bodies of routes for large transfers. It is measured over [`Limits::rate_window`];
+    /// between two bytes at most [`Limits::body_timeout`] or [`Limits::write_timeout`] may pass.
     pub min_rate_bytes_per_s: u64,
+    /// The time over which the minimum rate is measured.
+    pub rate_window: Duration,
+    /// Largest size of an unpacked request body as a multiple of what was sent (413).
+    pub decompress_ratio: usize,
+    /// Request bodies on their way to disk at once; the next gets 429.
+    pub max_uploads: usize,
     /// `Retry-After` of answers given while the service drains, in seconds.
     pub drain_retry_after_s: u32,
 }
@@ -66,6 +77,9 @@ impl Default for Limits {
             linger_timeout: Duration::from_secs(1),
             linger_bytes: 4 << 20,
             min_rate_bytes_per_s: 64 << 10,
+            rate_window: Duration::from_secs(10),
+            decompress_ratio: 10,
+            max_uploads: 16,
             drain_retry_after_s: 5,
         }
     }
@@ -81,12 +95,23 @@ impl Limits {
         }
     }
 
-    /// How long `bytes` may take on top of a fixed timeout: nothing up to a mebibyte, then the
-    /// minimum rate.
-    pub(crate) fn transfer_time(&self, bytes: u64) -> Duration {
-        if bytes <= 1 << 20 {
-            return Duration::ZERO;
+    /// What a large transfer has to keep up; a route may have a rate of its own.
+    pub(crate) fn rule(&self, idle: Duration, rate: Option<u64>) -> Rule {
+        let window_ms = self.rate_window.as_millis() as u64;
+        let rate = rate.unwrap_or(self.min_rate_bytes_per_s);
+        Rule {
+            idle,
+            window: self.rate_window,
+            bytes: (rate.saturating_mul(window_ms) / 1000).max(1),
         }
-        Duration::from_secs(bytes / self.min_rate_bytes_per_s.max(1))
+    }
+
+    /// How many requests may be in flight when another one comes: reads may use all places.
+    pub(crate) fn in_flight_for(&self, read: bool) -> usize {
+        if read {
+            self.max_in_flight
+        } else {
+            self.max_in_flight - self.max_in_flight / 8
+        }
     }
 }

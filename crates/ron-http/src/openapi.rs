@@ -103,6 +103,9 @@ fn statuses(route: &Route) -> Vec<u16> {
         Need::Identity => all.push(401),
         Need::Scope(_) => all.extend([401, 403]),
     }
+    if route.spool.is_some() {
+        all.push(507);
+    }
     all.extend_from_slice(&route.errors);
     all.sort_unstable();
     all.dedup();
@@ -213,6 +216,7 @@ fn success(status: u16) -> &'static str {
         202 => "Accepted; the outcome follows.",
         204 => "Done; no content.",
         304 => "Not modified.",
+        507 => "insufficient_storage",
         505 => "Only HTTP/1.1 and 1.0 are spoken here.",
         _ => "See the detail.",
     }

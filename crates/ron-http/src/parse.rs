@@ -71,7 +71,8 @@ pub enum Refusal {
     BodyTooLarge,
     /// The chunked body breaks its grammar.
     BadChunk,
-    /// The chunked body has trailer fields.
+    /// The trailer fields after a chunked body break their grammar, or they or the chunk extensions
+    /// are too many.
     Trailers,
 }
 
@@ -143,7 +144,9 @@ impl Refusal {
             Self::Expectation => "only Expect: 100-continue is understood",
             Self::BodyTooLarge => "the request body is above the limit of this route",
             Self::BadChunk => "the chunked body breaks its grammar",
-            Self::Trailers => "trailer fields after a chunked body are not accepted",
+            Self::Trailers => {
+                "the trailer fields or chunk extensions of the body are malformed or too long"
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::auth::Principal;
 use crate::parse::Field;
+use crate::spool::Upload;
 
 /// The methods this server implements; all others get 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -212,8 +213,10 @@ pub struct Request {
     pub query: Vec<(String, String)>,
     /// The header fields.
     pub headers: Headers,
-    /// The body, at most the route's cap.
+    /// The body, unpacked, at most the route's cap; empty on routes that stream to disk.
     pub body: Vec<u8>,
+    /// The body on routes that stream to disk.
+    pub upload: Option<Upload>,
     /// Who asks.
     pub principal: Principal,
     /// The request's id, for logs and for calls it causes.

@@ -8,6 +8,7 @@ use ron_proto::Problem;
 use serde::Serialize;
 
 use crate::date::http_date;
+use crate::source::{Sending, Source};
 
 /// The bytes of an answer.
 #[derive(Clone, Debug)]
@@ -22,13 +23,25 @@ pub enum Body {
     Static(&'static [u8]),
     /// A problem; its document is made when the request id is known.
     Problem(Box<Problem>),
+    /// Read while it is sent, as fast as the client takes it.
+    Stream(Streamed),
+}
+
+/// A source of bytes as a body.
+#[derive(Clone)]
+pub struct Streamed(pub(crate) Arc<dyn Source>);
+
+impl std::fmt::Debug for Streamed {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Streamed({:?} bytes)", self.0.len())
+    }
 }
 
 impl Body {
-    /// The bytes that are there already; a problem has none yet.
+    /// The bytes that are there already; a problem has none yet, a stream never has.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
-            Self::Empty | Self::Problem(_) => &[],
+            Self::Empty | Self::Problem(_) | Self::Stream(_) => &[],
             Self::Owned(bytes) => bytes,
             Self::Shared(bytes) => bytes,
             Self::Static(bytes) => bytes,
@@ -107,6 +120,17 @@ impl Response {
             body: body.into(),
         }
         .header("content-type", content_type)
+    }
+
+    /// Bytes of a content type that are read while they are sent, without a total deadline but at
+    /// the minimum rate. A source that fails closes the connection before the end.
+    pub fn stream(
+        status: u16,
+        content_type: impl Into<HeaderText>,
+        source: impl Source + 'static,
+    ) -> Self {
+        let body = Body::Stream(Streamed(Arc::new(source)));
+        Self::bytes(status, content_type, body)
     }
 
     /// Plain text in UTF-8.
@@ -199,6 +223,8 @@ pub(crate) struct Form<'a> {
     pub head_only: bool,
     /// GET or HEAD with `If-None-Match`.
     pub if_none_match: Option<&'a str>,
+    /// The client speaks HTTP/1.1 and so understands chunks.
+    pub http11: bool,
     /// The connection closes after this answer.
     pub close: bool,
     /// Wall-clock time in milliseconds.
@@ -208,8 +234,36 @@ pub(crate) struct Form<'a> {
 /// Bodies up to this many bytes are copied behind their head, so that one write sends both.
 const COPY_MAX: usize = 16 << 10;
 
+/// What follows the bytes of an encoded answer.
+#[derive(Debug)]
+pub(crate) enum Rest {
+    Nothing,
+    Body(Body),
+    Source(Sending),
+}
+
+/// How the end of an answer's body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Bytes(u64),
+    Chunked,
+    /// By closing the connection.
+    Close,
+}
+
+fn length_of(body: &Body, form: &Form<'_>) -> Length {
+    match body {
+        Body::Stream(stream) => match stream.0.len() {
+            Some(length) => Length::Bytes(length),
+            None if form.http11 => Length::Chunked,
+            None => Length::Close,
+        },
+        other => Length::Bytes(other.as_bytes().len() as u64),
+    }
+}
+
 /// Writes the answer to `out`; what is returned of the body still has to follow it.
-pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>) -> Option<Body> {
+pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>) -> Rest {
     response.settle_problem(form.request_id);
     if not_modified(&response, form) {
         response.status = 304;
@@ -220,18 +274,24 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
         });
     }
     let bodiless = matches!(response.status, 204 | 304);
-    let length = response.body.as_bytes().len();
-    let inline = !form.head_only && !bodiless && length <= COPY_MAX;
-    out.reserve(256 + if inline { length } else { 0 });
+    let length = length_of(&response.body, form);
+    let ready = response.body.as_bytes().len();
+    let inline = !form.head_only && !bodiless && ready <= COPY_MAX;
+    out.reserve(256 + if inline { ready } else { 0 });
     out.extend_from_slice(b"HTTP/1.1 ");
     push_number(out, u64::from(response.status));
     out.push(b' ');
     out.extend_from_slice(reason(response.status).as_bytes());
     out.extend_from_slice(b"\r\ndate: ");
     out.extend_from_slice(&http_date(form.unix_ms / 1000));
-    if !bodiless {
-        out.extend_from_slice(b"\r\ncontent-length: ");
-        push_number(out, length as u64);
+    match length {
+        _ if bodiless => {}
+        Length::Bytes(length) => {
+            out.extend_from_slice(b"\r\ncontent-length: ");
+            push_number(out, length);
+        }
+        Length::Chunked => out.extend_from_slice(b"\r\ntransfer-encoding: chunked"),
+        Length::Close => {}
     }
     let mut cached = false;
     for (name, value) in &response.headers {
@@ -250,13 +310,23 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
     out.extend_from_slice(b"\r\nx-content-type-options: nosniff\r\nx-request-id: ");
     out.extend_from_slice(form.request_id.as_bytes());
     out.extend_from_slice(b"\r\n\r\n");
-    if form.head_only || bodiless || length == 0 {
-        None
-    } else if inline {
-        out.extend_from_slice(response.body.as_bytes());
-        None
-    } else {
-        Some(response.body)
+    follow(response.body, length, form.head_only || bodiless, out)
+}
+
+/// Copies a small body behind its head; a large one is handed back.
+fn follow(body: Body, length: Length, bodiless: bool, out: &mut Vec<u8>) -> Rest {
+    let left = match length {
+        Length::Bytes(left) => Some(left),
+        Length::Chunked | Length::Close => None,
+    };
+    match body {
+        _ if bodiless || left == Some(0) => Rest::Nothing,
+        Body::Stream(stream) => Rest::Source(Sending::new(stream.0, left, length == Length::Close)),
+        body if body.as_bytes().len() <= COPY_MAX => {
+            out.extend_from_slice(body.as_bytes());
+            Rest::Nothing
+        }
+        body => Rest::Body(body),
     }
 }
 
@@ -333,12 +403,13 @@ mod tests {
             request_id: "rid",
             head_only,
             if_none_match,
+            http11: true,
             close: false,
             unix_ms: 784_111_777_000,
         };
         let mut out = Vec::new();
         let rest = encode(response, &form, &mut out);
-        if let Some(body) = rest {
+        if let Rest::Body(body) = rest {
             out.extend_from_slice(body.as_bytes());
         }
         String::from_utf8(out).expect("answers in these tests are text")
@@ -364,6 +435,7 @@ mod tests {
             request_id: "r",
             head_only: false,
             if_none_match: None,
+            http11: true,
             close: true,
             unix_ms: 0,
         };
@@ -373,10 +445,10 @@ mod tests {
             &mut out,
         );
         assert!(out.ends_with(b"\r\n\r\n"));
-        assert_eq!(
-            rest.expect("the body follows").as_bytes().len(),
-            COPY_MAX + 1
-        );
+        match rest {
+            Rest::Body(body) => assert_eq!(body.as_bytes().len(), COPY_MAX + 1),
+            other => panic!("the body follows, not {other:?}"),
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Routes: one method on one path, what it needs, reads and answers, and who does it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,13 @@ pub(crate) enum Returns {
     Nothing,
 }
 
+/// Where the bodies of a route are streamed to.
+#[derive(Clone, Debug)]
+pub(crate) struct SpoolTo {
+    pub dir: PathBuf,
+    pub cap: u64,
+}
+
 /// A parameter of the query, for the document.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryParam {
@@ -77,6 +85,8 @@ pub struct Route {
     pub(crate) deadline: Option<Duration>,
     pub(crate) long_poll: bool,
     pub(crate) bulk: bool,
+    pub(crate) min_rate: Option<u64>,
+    pub(crate) spool: Option<SpoolTo>,
     pub(crate) idempotency_key: Option<bool>,
     pub(crate) while_draining: bool,
 }
@@ -112,6 +122,8 @@ impl Route {
             deadline: None,
             long_poll: false,
             bulk: false,
+            min_rate: None,
+            spool: None,
             idempotency_key: None,
             while_draining: false,
         }
@@ -215,10 +227,33 @@ impl Route {
         self
     }
 
-    /// Large transfers: the body may take as long as the minimum rate allows for its length.
+    /// Large transfers: the body has no total deadline but must keep up the minimum rate.
     pub fn bulk(mut self) -> Self {
         self.bulk = true;
         self
+    }
+
+    /// A minimum rate of its own for large transfers, in bytes per second.
+    pub fn min_rate(mut self, bytes_per_s: u64) -> Self {
+        self.min_rate = Some(bytes_per_s);
+        self
+    }
+
+    /// The body goes to a nameless file in `dir` as it arrives, at most `cap` bytes, and the
+    /// handler finds it in [`Request::upload`]. No worker waits for a slow client. When the disk
+    /// is full the client gets 507. Compressed bodies are not read here (415).
+    pub fn streaming(mut self, dir: impl Into<PathBuf>, cap: u64) -> Self {
+        let dir = dir.into();
+        self.spool = Some(SpoolTo { dir, cap });
+        self.bulk()
+    }
+
+    /// Largest body in bytes.
+    pub(crate) fn cap(&self, default: usize) -> u64 {
+        match &self.spool {
+            Some(spool) => spool.cap,
+            None => self.body_cap.unwrap_or(default) as u64,
+        }
     }
 
     /// Documents that `Idempotency-Key` is required.

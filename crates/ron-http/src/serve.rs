@@ -12,11 +12,14 @@ use ron_proto::Problem;
 use crate::admit::Admitted;
 use crate::conn::{After, Input, Reading, Step};
 use crate::parse::Refusal;
-use crate::request::Request;
+use crate::request::{Method, Request};
 use crate::responder::Responder;
 use crate::response::Response;
+use crate::route::Route;
 use crate::settle::Shared;
 use crate::slots::Lease;
+use crate::spool::Spool;
+use crate::unpack::Fault;
 
 /// How long a worker waits before it looks whether its front still lives.
 const LOOK: Duration = Duration::from_secs(10);
@@ -86,6 +89,9 @@ impl<'a> Worker<'a> {
                     }
                     Ok(Some(count)) => {
                         conn.greet();
+                        if let Some(pace) = &mut conn.pace {
+                            pace.add(count as u64, self.shared.clock.now());
+                        }
                         conn.input.filled(count);
                         self.advance(lease);
                     }
@@ -167,7 +173,10 @@ impl<'a> Worker<'a> {
             Step::Head | Step::Handshake => lease.step == step,
             _ => false,
         };
-        let due = lease.due.filter(|_| running).unwrap_or(now + limit);
+        let due = match (step, &lease.pace) {
+            (Step::Body, Some(pace)) => pace.due(),
+            _ => lease.due.filter(|_| running).unwrap_or(now + limit),
+        };
         lease.step = step;
         lease.due = Some(due);
         self.reclaim(&mut lease);
@@ -218,26 +227,70 @@ impl<'a> Worker<'a> {
         let Some(reading) = conn.reading.as_mut() else {
             return Next::Starved;
         };
-        let cap = reading.body_cap;
+        let room = reading.room();
         let fed = reading
             .decoder
-            .feed(conn.input.bytes(), &mut reading.body, cap);
-        match fed {
-            Err(refusal) => self.refuse(lease, refusal),
-            Ok(decoded) => {
-                conn.input.consume(decoded.used);
-                match conn.reading.take() {
-                    Some(reading) if decoded.done => {
-                        conn.due = None;
-                        Next::Call(reading)
-                    }
-                    unfinished => {
-                        conn.reading = unfinished;
-                        Next::Starved
-                    }
-                }
+            .feed(conn.input.bytes(), &mut reading.body, room);
+        let decoded = match fed {
+            Err(refusal) => return self.refuse(lease, refusal),
+            Ok(decoded) => decoded,
+        };
+        if let Some(spool) = &mut reading.spool {
+            if let Err(error) = spool.write(&reading.body) {
+                return self.not_kept(lease, &error);
+            }
+            reading.body.clear();
+        }
+        conn.input.consume(decoded.used);
+        if !decoded.done {
+            return Next::Starved;
+        }
+        (conn.due, conn.pace) = (None, None);
+        match conn.reading.take() {
+            Some(reading) => self.complete(reading),
+            None => Next::Starved,
+        }
+    }
+
+    /// A body that is all here: unpacked, if it is packed.
+    fn complete(&self, mut reading: Box<Reading>) -> Next {
+        let Some(coding) = reading.coding else {
+            return Next::Call(reading);
+        };
+        let ratio = self.shared.limits.decompress_ratio;
+        let most = usize::try_from(reading.body_cap).unwrap_or(usize::MAX);
+        let cap = reading.body.len().saturating_mul(ratio).min(most);
+        match coding.unpack(&reading.body, cap) {
+            Ok(body) => {
+                reading.body = body;
+                Next::Call(reading)
+            }
+            Err(fault) => {
+                let (reason, problem) = match fault {
+                    Fault::TooLarge => (
+                        "unpacked_size",
+                        Problem::too_large(format!(
+                            "the body unpacks to more than {most} bytes or {ratio} times what was sent"
+                        )),
+                    ),
+                    Fault::Damaged => (
+                        "unpacked_damaged",
+                        Problem::bad_request("the body is not valid in its content coding"),
+                    ),
+                };
+                self.shared.metrics.reject(reason);
+                Next::Answer(problem.into())
             }
         }
+    }
+
+    /// The answer to a body that cannot be written to disk.
+    fn not_kept(&self, lease: &mut Lease<'_>, error: &std::io::Error) -> Next {
+        self.shared.metrics.reject("spool");
+        tracing::error!(event = "upload_not_kept", kind = %error.kind());
+        lease.after = After::Linger;
+        lease.reading = None;
+        Next::Answer(crate::spool::problem_of(error).into())
     }
 
     /// The answer to bytes that cannot be trusted any further.
@@ -264,10 +317,12 @@ impl<'a> Worker<'a> {
             Some(Problem::deadline_exceeded(
                 "the deadline had passed on arrival",
             ))
-        } else if shared.in_flight.fetch_add(1, Ordering::AcqRel) >= shared.limits.max_in_flight {
-            shared.in_flight.fetch_sub(1, Ordering::AcqRel);
+        } else if shared.in_flight.fetch_add(1, Ordering::AcqRel)
+            >= shared.limits.in_flight_for(is_read(&reading, route))
+        {
+            let before = shared.in_flight.fetch_sub(1, Ordering::AcqRel);
             shared.metrics.reject("in_flight");
-            Some(Problem::busy(shared.queue.retry_after_s()))
+            Some(Problem::busy(shared.answered.seconds_for(before - 1)))
         } else {
             None
         };
@@ -293,6 +348,11 @@ impl<'a> Worker<'a> {
         }
         shared.slots.handler_returned(ticket)
     }
+}
+
+/// A request that the places kept for reads are for.
+fn is_read(reading: &Reading, route: &Route) -> bool {
+    matches!(reading.head.method, Method::GET | Method::HEAD) && !route.long_poll
 }
 
 /// The problem that tells a client why its bytes were refused.
@@ -338,6 +398,7 @@ fn request_of(reading: Reading, deadline: Deadline) -> Request {
         query: reading.query,
         headers: head.headers,
         body: reading.body,
+        upload: reading.spool.map(Spool::done),
         principal: reading.principal,
         request_id: head.request_id,
         traceparent: head.traceparent,

@@ -5,20 +5,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_kernel::rate::DrainMeter;
 use ron_kernel::{RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
 use rustix::event::epoll;
 
 use crate::auth::{Authorizer, Principal};
-use crate::conn::{After, Exchange, Input, Output, Step};
+use crate::conn::{After, Exchange, Flushed, Input, Output, Step};
 use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::listener::Listener;
 use crate::metrics::HttpMetrics;
+use crate::pace::Pace;
 use crate::responder::{Sink, Ticket};
-use crate::response::{Form, Response, encode};
+use crate::response::{Form, Response, Rest, encode};
 use crate::router::Compiled;
 use crate::slots::{Answered, Lease, Slots, Was};
+
+/// Answers above so many bytes keep up a minimum rate instead of a total deadline.
+const PACED_FROM: usize = 1 << 20;
 
 /// What the threads of one front share.
 pub(crate) struct Shared {
@@ -39,6 +44,10 @@ pub(crate) struct Shared {
     pub draining: AtomicBool,
     /// Requests that handlers owe an answer, also those whose client has 504 already.
     pub in_flight: AtomicUsize,
+    /// How fast handlers answer.
+    pub answered: DrainMeter,
+    /// Bodies on their way to disk.
+    pub uploads: Arc<AtomicUsize>,
     /// True while the poll thread's body runs.
     pub polling: AtomicBool,
     /// Fired when the last connection is gone: the workers may end.
@@ -64,18 +73,30 @@ impl Shared {
         let head_only = exchange
             .as_ref()
             .is_some_and(|e| e.method == crate::request::Method::HEAD);
+        let http11 = exchange.as_ref().is_some_and(|e| e.http11);
         let form = Form {
             request_id: id.as_ref().map_or("", |id| id.as_str()),
             head_only,
             if_none_match: exchange.as_ref().and_then(|e| e.if_none_match.as_deref()),
+            http11,
             close: lease.after != After::Keep,
             unix_ms,
         };
         let mut output = Output::default();
-        output.body = encode(response, &form, &mut output.bytes);
-        let limit = self.limits.write_timeout + self.limits.transfer_time(output.len() as u64);
+        match encode(response, &form, &mut output.bytes) {
+            Rest::Nothing => {}
+            Rest::Body(body) => output.body = Some(body),
+            Rest::Source(source) => output.source = Some(source),
+        }
+        let large = output.source.is_some() || output.len() > PACED_FROM;
+        lease.pace = large.then(|| {
+            let rate = exchange
+                .as_ref()
+                .and_then(|e| self.router.routes[e.route?].min_rate);
+            Pace::new(self.limits.rule(self.limits.write_timeout, rate), now)
+        });
         lease.output = output;
-        lease.due = Some(now + limit);
+        lease.due = Some(now + self.limits.write_timeout);
         if let Some(Exchange {
             route,
             method,
@@ -113,19 +134,27 @@ impl Shared {
     /// Sends what the socket takes. Gives the lease back when all is sent and bytes of the next
     /// request are here already; otherwise the connection is parked or closed.
     pub(crate) fn settle<'a>(&'a self, mut lease: Lease<'a>) -> Option<Lease<'a>> {
+        let before = lease.output.total;
         let sent = {
             let conn = &mut *lease;
             conn.output.flush(&mut conn.stream)
         };
         match sent {
-            Err(_) => return None, // the peer is gone; the lease closes the connection
-            Ok(false) => {
+            Err(_) => {
+                // The peer is gone, or a source failed; the lease closes the connection.
+                if lease.output.source.is_some() {
+                    self.metrics.reject("stream_cut");
+                }
+                return None;
+            }
+            Ok(Flushed::Full | Flushed::Turn) => {
                 lease.step = Step::Write;
-                let due = lease.due.unwrap_or_else(|| self.clock.now());
+                let moved = lease.output.total.saturating_sub(before);
+                let due = self.paced(&mut lease, moved);
                 self.arm(lease, due);
                 return None;
             }
-            Ok(true) => lease.due = None,
+            Ok(Flushed::All) => (lease.due, lease.pace) = (None, None),
         }
         match lease.after {
             After::Close if lease.input.is_empty() && !lease.stream.has_more() => None,
@@ -142,6 +171,16 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// When the transfer under way is given up: its pace says, where it has one.
+    pub(crate) fn paced(&self, lease: &mut Lease<'_>, moved: u64) -> Instant {
+        let now = self.clock.now();
+        if let Some(pace) = &mut lease.pace {
+            pace.add(moved, now);
+            lease.due = Some(pace.due());
+        }
+        lease.due.unwrap_or(now)
     }
 
     /// Sends no more and drains what the client still sends for a while: closing at once would
@@ -233,6 +272,10 @@ impl Shared {
             Step::Write => self.metrics.reject("write_timeout"),
             Step::Head | Step::Body if was == Was::Armed => {
                 let (reason, detail) = match lease.step {
+                    Step::Body if lease.pace.is_some() => (
+                        "body_rate",
+                        "the request body came more slowly than the minimum rate",
+                    ),
                     Step::Head => ("head_timeout", "the request head was not complete in time"),
                     _ => ("body_timeout", "the request body was not complete in time"),
                 };
@@ -254,6 +297,7 @@ impl Shared {
 impl Sink for Shared {
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.answered.count(1);
         self.metrics.in_flight.dec();
         if dropped {
             self.metrics.dropped.inc();

@@ -206,9 +206,14 @@ fn bodies_are_checked() {
     check("Content-Type: text/plain\r\n", "{}", 415);
     check("", "{}", 415);
     check(
-        "Content-Type: application/json\r\nContent-Encoding: gzip\r\n",
+        "Content-Type: application/json\r\nContent-Encoding: br\r\n",
         "{}",
         415,
+    );
+    check(
+        "Content-Type: application/json\r\nContent-Encoding: gzip\r\n",
+        "{}",
+        400,
     );
     check(
         "Content-Type: application/json\r\nContent-Encoding: identity\r\n",

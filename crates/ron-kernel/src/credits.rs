@@ -73,12 +73,15 @@ impl Drop for Credit {
         let mut in_use = self.0.in_use.lock();
         *in_use -= 1;
         drop(in_use);
-        #[cfg(not(mutant = "credits"))] // the mutant forgets to wake a waiter
+        #[cfg(mutant = "credits")] // forgets to wake a waiter
+        if crate::sync::mutant("credits") {
+            return;
+        }
         self.0.freed.notify_one();
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use std::time::Duration;
 

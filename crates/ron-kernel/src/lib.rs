@@ -19,9 +19,12 @@ pub mod backoff;
 pub mod breaker;
 pub mod credits;
 pub mod exit;
+pub mod hang;
 pub mod locks;
+#[cfg(not(any(loom, shuttle)))]
+mod manual_clock;
 pub mod metrics;
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, shuttle)))]
 mod models;
 pub mod queue;
 pub mod rate;
@@ -32,28 +35,35 @@ pub mod signals;
 pub mod snapshot;
 pub mod supervisor;
 mod sync;
+pub mod ticker;
 pub mod time;
 pub mod topology;
 
 pub use backoff::Backoff;
 pub use breaker::Breaker;
 pub use credits::{Credit, Credits};
-#[cfg(not(loom))]
+#[cfg(not(any(loom, shuttle)))]
 pub use crossbeam_channel::select;
+pub use hang::{HangError, HangPool, HangSpec, Pending};
 pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
 pub use metrics::{
-    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS,
-    Registry,
+    BuiltQueue, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
+    LATENCY_BUCKETS, Registry,
 };
-pub use queue::{Receiver, Recv, SendError, Sender, queue};
+pub use queue::{Expires, Receiver, Recv, SendError, Sender, queue};
 pub use rate::TokenBuckets;
 pub use reply::{ReplySender, ReplyWaiter, WaitError, reply};
 pub use ring::{Ring, Subscriber};
 pub use shutdown::{Shutdown, ShutdownTrigger};
 pub use signals::{Signal, SignalEvents, Signals};
 pub use snapshot::Snapshot;
-pub use supervisor::{DrainReport, PlaneState, Supervisor, ThreadCtx, TopologyLive};
-pub use time::{Clock, Deadline, ManualClock, SharedClock, SystemClock};
+pub use supervisor::{
+    DrainReport, PlaneState, Supervisor, ThreadCtx, TopologyLive, Verdict, os_thread_names,
+};
+pub use ticker::{Tick, Ticker};
+#[cfg(not(any(loom, shuttle)))]
+pub use time::ManualClock;
+pub use time::{Clock, Deadline, SharedClock, SystemClock};
 pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
 /// Runs `f` on `n` scoped threads and returns their results in index order; for data-parallel work

@@ -13,6 +13,8 @@ pub use prometheus::{
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 
+use crate::topology::{QueueSpec, Topology};
+
 /// Upper bounds in seconds for latencies from 50 us to 10 s.
 pub const LATENCY_BUCKETS: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -28,6 +30,37 @@ struct Inner {
     prefix: &'static str,
     prometheus: prometheus::Registry,
     made: Mutex<BTreeMap<String, Box<dyn Any + Send>>>,
+    built: Mutex<Built>,
+}
+
+/// What was built so far, and the tables it must be in.
+#[derive(Default)]
+struct Built {
+    tables: Vec<&'static Topology>,
+    queues: Vec<BuiltQueue>,
+}
+
+impl Built {
+    fn check(&self, queue: &QueueSpec) {
+        let same = |row: &&QueueSpec| row.name == queue.name && row.overflow == queue.overflow;
+        let known = |table: &&Topology| table.queues.iter().find(same).is_some();
+        assert!(
+            self.tables.is_empty() || self.tables.iter().any(known),
+            "queue `{}` ({}) is not in the topology of {}: add its row",
+            queue.name,
+            queue.overflow.as_str(),
+            self.tables[0].service
+        );
+    }
+}
+
+/// A queue that was built.
+#[derive(Debug, Clone, Copy)]
+pub struct BuiltQueue {
+    /// Its row.
+    pub spec: &'static QueueSpec,
+    /// Items it holds, as configured.
+    pub capacity: usize,
 }
 
 impl fmt::Debug for Registry {
@@ -48,6 +81,7 @@ impl Registry {
             prefix,
             prometheus,
             made: Mutex::new(BTreeMap::new()),
+            built: Mutex::new(Built::default()),
         }))
     }
 
@@ -305,6 +339,36 @@ impl KernelMetrics {
             &[("queue", queue)],
             depth,
         );
+    }
+
+    /// Notes a queue that is being built.
+    ///
+    /// # Panics
+    /// When the service's table has no such row.
+    pub(crate) fn built_queue(&self, spec: &'static QueueSpec, capacity: usize) {
+        let mut built = self.registry.0.built.lock();
+        built.check(spec);
+        let capacity = capacity.max(1);
+        built.queues.push(BuiltQueue { spec, capacity });
+    }
+
+    /// From now on only queues of this table may be built.
+    ///
+    /// # Panics
+    /// When a queue that is not in it was built before.
+    pub(crate) fn bind(&self, table: &'static Topology) {
+        let mut built = self.registry.0.built.lock();
+        if !built.tables.iter().any(|t| std::ptr::eq(*t, table)) {
+            built.tables.push(table);
+        }
+        for queue in &built.queues {
+            built.check(queue.spec);
+        }
+    }
+
+    /// The queues built so far, in the order they were built.
+    pub fn built_queues(&self) -> Vec<BuiltQueue> {
+        self.registry.0.built.lock().queues.clone()
     }
 
     /// The registry this set lives in.

@@ -4,7 +4,7 @@ use crate::locks::assert_no_locks;
 use crate::metrics::{Counter, KernelMetrics};
 use crate::rate::DrainMeter;
 use crate::shutdown::Shutdown;
-use crate::sync::chan::{self, TrySendError};
+use crate::sync::chan::{self, SendTimeoutError, TrySendError};
 use crate::time::Deadline;
 use crate::topology::{Overflow, QueueSpec};
 use std::sync::Arc;
@@ -13,8 +13,20 @@ use std::sync::Arc;
 struct Shared {
     spec: &'static QueueSpec,
     drained: DrainMeter,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
     rejected: Option<Counter>,
     dropped: Option<Counter>,
+    expired: Option<Counter>,
+}
+
+fn count(counter: Option<&Counter>, n: u64) {
+    if let Some(counter) = counter {
+        counter.inc_by(n);
+    }
 }
 
 /// The sending half; clones share the queue.
@@ -55,19 +67,29 @@ pub enum Recv<T> {
     Closed,
 }
 
+/// Work that carries the moment by which it must be done.
+pub trait Expires {
+    /// That moment.
+    fn deadline(&self) -> Deadline;
+}
+
 /// Makes a queue as its row says, with `capacity` items (at least 1) from the configuration.
+///
+/// # Panics
+/// When the row is not in the service's table.
 pub fn queue<T: Send + 'static>(
     spec: &'static QueueSpec,
     capacity: usize,
     metrics: &KernelMetrics,
 ) -> (Sender<T>, Receiver<T>) {
-    let (tx, rx) = build(
-        spec,
-        capacity,
-        Some(metrics.busy_rejections.with_label_values(&[spec.name])),
-        Some(metrics.queue_dropped.with_label_values(&[spec.name])),
-    );
-    #[cfg(not(loom))]
+    metrics.built_queue(spec, capacity);
+    let counters = Counters {
+        rejected: Some(metrics.busy_rejections.with_label_values(&[spec.name])),
+        dropped: Some(metrics.queue_dropped.with_label_values(&[spec.name])),
+        expired: Some(metrics.io_timeouts.with_label_values(&[spec.name])),
+    };
+    let (tx, rx) = build(spec, capacity, counters);
+    #[cfg(not(any(loom, shuttle)))]
     {
         let depth = rx.rx.clone();
         metrics.queue_depth(spec.name, move || depth.len() as i64);
@@ -77,21 +99,19 @@ pub fn queue<T: Send + 'static>(
 
 /// A queue without metrics, for pure tests and models.
 pub fn bare_queue<T>(spec: &'static QueueSpec, capacity: usize) -> (Sender<T>, Receiver<T>) {
-    build(spec, capacity, None, None)
+    build(spec, capacity, Counters::default())
 }
 
 fn build<T>(
     spec: &'static QueueSpec,
     capacity: usize,
-    rejected: Option<Counter>,
-    dropped: Option<Counter>,
+    counters: Counters,
 ) -> (Sender<T>, Receiver<T>) {
     let (tx, rx) = chan::bounded(capacity.max(1));
     let shared = Arc::new(Shared {
         spec,
         drained: DrainMeter::default(),
-        rejected,
-        dropped,
+        counters,
     });
     let oldest = (spec.overflow == Overflow::DropOldest).then(|| rx.clone());
     (
@@ -127,21 +147,26 @@ impl<T> Sender<T> {
     /// Sends without waiting. Full: the item comes back and is counted as a busy rejection, or, for
     /// a drop-oldest queue, the oldest item gives way and is counted as dropped.
     pub fn try_send(&self, item: T) -> Result<(), SendError<T>> {
+        self.push(item).map(|_dropped| ())
+    }
+
+    /// As [`Sender::try_send`]; says how many items gave way.
+    pub(crate) fn push(&self, item: T) -> Result<u64, SendError<T>> {
         assert_no_locks("a send");
         let mut item = item;
+        let mut dropped = 0;
         loop {
             match self.tx.try_send(item) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(dropped),
                 Err(TrySendError::Disconnected(back)) => return Err(SendError::Closed(back)),
                 Err(TrySendError::Full(back)) => {
                     let Some(oldest) = &self.oldest else {
-                        self.count_rejection();
+                        count(self.shared.counters.rejected.as_ref(), 1);
                         return Err(SendError::Full(back));
                     };
-                    if oldest.try_recv().is_ok()
-                        && let Some(dropped) = &self.shared.dropped
-                    {
-                        dropped.inc();
+                    if oldest.try_recv().is_ok() {
+                        dropped += 1;
+                        count(self.shared.counters.dropped.as_ref(), 1);
                     }
                     item = back;
                 }
@@ -149,22 +174,24 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends, waiting for room until the deadline.
-    #[cfg(not(loom))]
+    /// Sends as the queue's row says: a wait-until-deadline queue waits for room, the others never
+    /// wait ([`Sender::try_send`]). What finds no room in time comes back, counted as a rejection.
     pub fn send(&self, item: T, deadline: Deadline) -> Result<(), SendError<T>> {
-        if self.oldest.is_some() {
+        if self.shared.spec.overflow != Overflow::WaitDeadline {
             return self.try_send(item);
         }
         assert_no_locks("a send");
         match self.tx.send_deadline(item, deadline.at()) {
             Ok(()) => Ok(()),
-            Err(crossbeam_channel::SendTimeoutError::Timeout(back)) => {
-                self.count_rejection();
+            Err(SendTimeoutError::Timeout(back)) => {
+                #[cfg(mutant = "wait")] // says yes to an item that found no room
+                if crate::sync::mutant("wait") {
+                    return Ok(());
+                }
+                count(self.shared.counters.rejected.as_ref(), 1);
                 Err(SendError::Full(back))
             }
-            Err(crossbeam_channel::SendTimeoutError::Disconnected(back)) => {
-                Err(SendError::Closed(back))
-            }
+            Err(SendTimeoutError::Disconnected(back)) => Err(SendError::Closed(back)),
         }
     }
 
@@ -188,18 +215,12 @@ impl<T> Sender<T> {
     pub fn spec(&self) -> &'static QueueSpec {
         self.shared.spec
     }
-
-    fn count_rejection(&self) {
-        if let Some(rejected) = &self.shared.rejected {
-            rejected.inc();
-        }
-    }
 }
 
 impl<T> Receiver<T> {
     /// Waits for an item, shutdown, or the deadline. When both an item and shutdown are ready,
     /// either may come first; a draining loop takes the rest with `try_recv`.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T> {
         assert_no_locks("a receive");
         if let Some(item) = self.try_recv() {
@@ -216,16 +237,47 @@ impl<T> Receiver<T> {
     }
 
     /// As above, on the model checker's primitives.
-    #[cfg(loom)]
-    pub fn recv(&self, shutdown: &Shutdown, _deadline: Deadline) -> Recv<T>
+    #[cfg(any(loom, shuttle))]
+    pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T>
     where
         T: Send + 'static,
     {
-        #[cfg(mutant = "queue")] // the mutant drops an item when it sees shutdown
-        if shutdown.is_set() && self.rx.try_recv().is_ok() {
+        #[cfg(mutant = "queue")] // loses an item when it sees shutdown
+        if crate::sync::mutant("queue") && shutdown.is_set() && self.rx.try_recv().is_ok() {
             return Recv::Shutdown;
         }
-        self.rx.recv_or(shutdown)
+        self.rx.recv_or(shutdown, deadline.at())
+    }
+
+    /// As [`Receiver::recv`], but an item whose own deadline has passed is dropped and counted
+    /// (`io_timeouts_total{op}` under the queue's name) before any work is done on it.
+    pub fn recv_fresh(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T>
+    where
+        T: Expires + Send + 'static,
+    {
+        loop {
+            match self.recv(shutdown, deadline) {
+                Recv::Item(item) if item.deadline().expired() => self.count_expired(),
+                other => return other,
+            }
+        }
+    }
+
+    /// As [`Receiver::try_recv`], without items whose own deadline has passed.
+    pub fn try_recv_fresh(&self) -> Option<T>
+    where
+        T: Expires,
+    {
+        loop {
+            match self.try_recv()? {
+                item if item.deadline().expired() => self.count_expired(),
+                item => return Some(item),
+            }
+        }
+    }
+
+    fn count_expired(&self) {
+        count(self.shared.counters.expired.as_ref(), 1);
     }
 
     /// Takes an item if one waits.
@@ -261,13 +313,13 @@ impl<T> Receiver<T> {
     }
 
     /// For `select!` over several queues.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, shuttle)))]
     pub fn raw(&self) -> &crossbeam_channel::Receiver<T> {
         &self.rx
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use std::time::{Duration, Instant};
 

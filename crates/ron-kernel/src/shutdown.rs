@@ -1,200 +1,126 @@
 //! The shutdown token: fired once, seen by every loop at once, without polling.
 
 use std::fmt;
+use std::sync::Arc;
 
-#[cfg(not(loom))]
-pub use real::*;
+use crate::locks::assert_no_locks;
+use crate::sync::{AtomicBool, Gate, Mutex, Ordering};
+use crate::time::Deadline;
 
-#[cfg(not(loom))]
-mod real {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+/// Nothing is ever sent: the channel is closed instead, which wakes all receivers.
+#[derive(Debug)]
+pub enum Never {}
 
-    use crossbeam_channel::{Receiver, Sender, bounded};
-    use parking_lot::Mutex;
+type Hook = Box<dyn FnOnce() + Send>;
 
-    use super::fmt;
-    use crate::locks::assert_no_locks;
-    use crate::time::Deadline;
+struct Inner {
+    fired: AtomicBool,
+    gate: Gate,
+    hooks: Mutex<Vec<Hook>>,
+}
 
-    /// Nothing is ever sent: the channel is closed instead, which wakes all receivers.
-    #[derive(Debug)]
-    pub enum Never {}
+/// The seeing half; cheap to clone.
+#[derive(Clone)]
+pub struct Shutdown(Arc<Inner>);
 
-    type Hook = Box<dyn FnOnce() + Send>;
+/// The firing half.
+#[derive(Clone)]
+pub struct ShutdownTrigger(Arc<Inner>);
 
-    struct Inner {
-        fired: AtomicBool,
-        keep: Mutex<Option<Sender<Never>>>,
-        hooks: Mutex<Vec<Hook>>,
+impl fmt::Debug for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shutdown({})", self.is_set())
+    }
+}
+
+impl fmt::Debug for ShutdownTrigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShutdownTrigger")
+    }
+}
+
+impl Shutdown {
+    /// A connected pair.
+    pub fn pair() -> (ShutdownTrigger, Self) {
+        let inner = Arc::new(Inner {
+            fired: AtomicBool::new(false),
+            gate: Gate::new(),
+            hooks: Mutex::new(Vec::new()),
+        });
+        (ShutdownTrigger(inner.clone()), Self(inner))
     }
 
-    /// The seeing half; cheap to clone.
-    #[derive(Clone)]
-    pub struct Shutdown {
-        inner: Arc<Inner>,
-        closed: Receiver<Never>,
+    /// True once fired.
+    pub fn is_set(&self) -> bool {
+        self.0.fired.load(Ordering::SeqCst)
     }
 
-    /// The firing half.
-    #[derive(Clone)]
-    pub struct ShutdownTrigger(Arc<Inner>);
-
-    impl fmt::Debug for Shutdown {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "Shutdown({})", self.is_set())
-        }
+    /// Waits until fired or the deadline; true when fired. This is how a loop sleeps.
+    pub fn wait(&self, deadline: Deadline) -> bool {
+        assert_no_locks("a wait for shutdown");
+        self.0.gate.wait(deadline.at());
+        self.is_set()
     }
 
-    impl fmt::Debug for ShutdownTrigger {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("ShutdownTrigger")
-        }
+    /// A pause that is expected to end by its deadline. In a model it ends at any moment, where
+    /// [`Shutdown::wait`] lasts until the token is fired.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(crate) fn pause(&self, deadline: Deadline) -> bool {
+        self.wait(deadline)
     }
 
-    impl Shutdown {
-        /// A connected pair.
-        pub fn pair() -> (ShutdownTrigger, Self) {
-            let (tx, rx) = bounded(0);
-            let inner = Arc::new(Inner {
-                fired: AtomicBool::new(false),
-                keep: Mutex::new(Some(tx)),
-                hooks: Mutex::new(Vec::new()),
-            });
-            (ShutdownTrigger(inner.clone()), Self { inner, closed: rx })
-        }
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn pause(&self, _deadline: Deadline) -> bool {
+        crate::sync::thread::yield_now();
+        self.is_set()
+    }
 
-        /// True once fired.
-        pub fn is_set(&self) -> bool {
-            self.inner.fired.load(Ordering::SeqCst)
-        }
+    /// For `select!`: this receiver becomes ready (closed) when fired.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn raw(&self) -> &crossbeam_channel::Receiver<Never> {
+        self.0.gate.raw()
+    }
 
-        /// Waits until fired or the deadline; true when fired. This is how a loop sleeps.
-        pub fn wait(&self, deadline: Deadline) -> bool {
-            assert_no_locks("a wait for shutdown");
-            let _ = self.closed.recv_deadline(deadline.at());
-            self.is_set()
-        }
-
-        /// For `select!`: this receiver becomes ready (closed) when fired.
-        pub fn raw(&self) -> &Receiver<Never> {
-            &self.closed
-        }
-
-        /// Runs `hook` when fired (at once if it already was): for threads that wait in the
-        /// operating system and need another way to be woken. Must not block.
-        pub fn on_fire(&self, hook: impl FnOnce() + Send + 'static) {
-            let mut hooks = self.inner.hooks.lock();
+    /// Runs `hook` when fired (at once if it already was): for threads that wait in the
+    /// operating system and need another way to be woken. Must not block.
+    pub fn on_fire(&self, hook: impl FnOnce() + Send + 'static) {
+        #[cfg(mutant = "hook")] // looks before it takes the lock: a hook may come too late to run
+        if crate::sync::mutant("hook") {
             if self.is_set() {
-                drop(hooks);
                 hook();
             } else {
-                hooks.push(Box::new(hook));
+                self.0.hooks.lock().push(Box::new(hook));
             }
+            return;
         }
-    }
-
-    impl ShutdownTrigger {
-        /// Fires; the second time does nothing.
-        pub fn fire(&self) {
-            let hooks = {
-                let mut hooks = self.0.hooks.lock();
-                if self.0.fired.swap(true, Ordering::SeqCst) {
-                    return;
-                }
-                std::mem::take(&mut *hooks)
-            };
-            drop(self.0.keep.lock().take());
-            for hook in hooks {
-                hook();
-            }
+        let mut hooks = self.0.hooks.lock();
+        if self.is_set() {
+            drop(hooks);
+            hook();
+        } else {
+            hooks.push(Box::new(hook));
         }
     }
 }
 
-#[cfg(loom)]
-pub use model::*;
-
-#[cfg(loom)]
-mod model {
-    //! The same token for models: hooks wake whoever waits, exactly as in the real one.
-    use loom::sync::atomic::{AtomicBool, Ordering};
-    use loom::sync::{Arc, Mutex};
-
-    use super::fmt;
-
-    type Hook = Box<dyn FnOnce() + Send>;
-
-    struct Inner {
-        fired: AtomicBool,
-        hooks: Mutex<Vec<Hook>>,
-    }
-
-    #[derive(Clone)]
-    pub struct Shutdown(Arc<Inner>);
-    #[derive(Clone)]
-    pub struct ShutdownTrigger(Arc<Inner>);
-
-    impl fmt::Debug for Shutdown {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("Shutdown")
-        }
-    }
-
-    impl fmt::Debug for ShutdownTrigger {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("ShutdownTrigger")
-        }
-    }
-
-    impl Shutdown {
-        pub fn pair() -> (ShutdownTrigger, Self) {
-            let inner = Arc::new(Inner {
-                fired: AtomicBool::new(false),
-                hooks: Mutex::new(Vec::new()),
-            });
-            (ShutdownTrigger(inner.clone()), Self(inner))
-        }
-
-        pub fn is_set(&self) -> bool {
-            self.0.fired.load(Ordering::SeqCst)
-        }
-
-        pub fn wait(&self, _deadline: crate::time::Deadline) -> bool {
-            while !self.is_set() {
-                loom::thread::yield_now();
+impl ShutdownTrigger {
+    /// Fires; the second time does nothing.
+    pub fn fire(&self) {
+        let hooks = {
+            let mut hooks = self.0.hooks.lock();
+            if self.0.fired.swap(true, Ordering::SeqCst) {
+                return;
             }
-            true
-        }
-
-        pub fn on_fire(&self, hook: impl FnOnce() + Send + 'static) {
-            let mut hooks = self.0.hooks.lock().expect("models do not poison");
-            if self.is_set() {
-                drop(hooks);
-                hook();
-            } else {
-                hooks.push(Box::new(hook));
-            }
-        }
-    }
-
-    impl ShutdownTrigger {
-        pub fn fire(&self) {
-            let hooks = {
-                let mut hooks = self.0.hooks.lock().expect("models do not poison");
-                if self.0.fired.swap(true, Ordering::SeqCst) {
-                    return;
-                }
-                std::mem::take(&mut *hooks)
-            };
-            for hook in hooks {
-                hook();
-            }
+            std::mem::take(&mut *hooks)
+        };
+        self.0.gate.open();
+        for hook in hooks {
+            hook();
         }
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,44 +2,100 @@
 
 use std::sync::Arc;
 
+use crate::sync::Swap;
+
 /// Readers get the value as it was when they asked; a store is seen by every later load.
 #[derive(Debug)]
-pub struct Snapshot<T>(arc_swap::ArcSwap<T>);
+pub struct Snapshot<T>(Swap<T>);
 
 impl<T> Snapshot<T> {
     /// Starts with `value`.
     pub fn new(value: T) -> Self {
-        Self(arc_swap::ArcSwap::from_pointee(value))
+        Self::from_arc(Arc::new(value))
     }
 
     /// Starts with a shared value.
     pub fn from_arc(value: Arc<T>) -> Self {
-        Self(arc_swap::ArcSwap::new(value))
+        Self(Swap::new(value))
     }
 
     /// The current value.
     pub fn load(&self) -> Arc<T> {
-        self.0.load_full()
+        self.0.load()
     }
 
     /// Looks at the current value without touching its reference count.
     pub fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.0.load())
+        self.0.with(look)
     }
 
     /// Replaces the value.
     pub fn store(&self, value: T) {
-        self.0.store(Arc::new(value));
+        self.store_arc(Arc::new(value));
     }
 
     /// Replaces the value by a shared one.
     pub fn store_arc(&self, value: Arc<T>) {
         self.0.store(value);
     }
+
+    /// Replaces the value by what `next` makes of it, and returns the new one. No other update is
+    /// lost: when somebody was faster, `next` is asked again with their value, so it must be pure.
+    pub fn update(&self, next: impl Fn(&T) -> T) -> Arc<T> {
+        let changed = self.try_update(|now| Ok::<_, std::convert::Infallible>(next(now)));
+        let Ok(new) = changed;
+        new
+    }
+
+    /// As [`Snapshot::update`], unless `next` refuses: then the value stays and the error comes
+    /// back. This is how a configuration is reloaded: validated whole, then swapped whole.
+    pub fn try_update<E>(&self, next: impl Fn(&T) -> Result<T, E>) -> Result<Arc<T>, E> {
+        loop {
+            let seen = self.0.load();
+            let new = Arc::new(next(&seen)?);
+            #[cfg(mutant = "snapshot")] // overwrites what another writer stored meanwhile
+            if crate::sync::mutant("snapshot") {
+                self.0.store(new.clone());
+                return Ok(new);
+            }
+            if self.0.replace(&seen, new.clone()) {
+                return Ok(new);
+            }
+        }
+    }
 }
 
 impl<T: Default> Default for Snapshot<T> {
     fn default() -> Self {
         Self::new(T::default())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_update_leaves_the_value_and_readers_keep_theirs() {
+        let config = Snapshot::new(vec![1]);
+        let old = config.load();
+        assert_eq!(config.try_update(|_| Err::<Vec<i32>, _>("no")), Err("no"));
+        assert!(Arc::ptr_eq(&old, &config.load()));
+        let new = config.update(|v| [v.as_slice(), &[2]].concat());
+        assert_eq!(
+            (&*old, &*new, &*config.load()),
+            (&vec![1], &vec![1, 2], &vec![1, 2])
+        );
+    }
+
+    #[test]
+    fn no_update_is_lost_among_four_writers() {
+        let count = Snapshot::new(0);
+        crate::scoped(4, |_| {
+            for _ in 0..1_000 {
+                count.update(|n| n + 1);
+            }
+        });
+        assert_eq!(*count.load(), 4_000);
     }
 }

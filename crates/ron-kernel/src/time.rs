@@ -2,9 +2,12 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 pub use std::time::{Duration, Instant};
+
+#[cfg(not(any(loom, shuttle)))]
+pub use crate::manual_clock::ManualClock;
+use crate::shutdown::Shutdown;
 
 /// Where time comes from. Services take it from their parts, so tests can drive it.
 pub trait Clock: Send + Sync + Debug + 'static {
@@ -12,6 +15,10 @@ pub trait Clock: Send + Sync + Debug + 'static {
     fn now(&self) -> Instant;
     /// Wall-clock time in milliseconds since 1970-01-01 UTC.
     fn unix_ms(&self) -> u64;
+    /// Waits until shutdown is fired (true) or this clock has reached `until` (false).
+    fn wait(&self, shutdown: &Shutdown, until: Deadline) -> bool {
+        shutdown.wait(until)
+    }
 }
 
 /// A clock shared by the threads of a service.
@@ -37,45 +44,6 @@ impl Clock for SystemClock {
         SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |d| d.as_millis() as u64)
-    }
-}
-
-/// A clock that moves only when told to. Fault model: never jumps back.
-#[derive(Debug)]
-pub struct ManualClock {
-    base: Instant,
-    base_unix_ms: u64,
-    elapsed_ns: AtomicU64,
-}
-
-impl ManualClock {
-    /// Starts at the given wall-clock time (unix ms).
-    pub fn at(unix_ms: u64) -> Arc<Self> {
-        Arc::new(Self {
-            base: Instant::now(),
-            base_unix_ms: unix_ms,
-            elapsed_ns: AtomicU64::new(0),
-        })
-    }
-
-    /// Moves both the monotonic and the wall clock forward.
-    pub fn advance(&self, by: Duration) {
-        self.elapsed_ns
-            .fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
-    }
-
-    fn elapsed(&self) -> Duration {
-        Duration::from_nanos(self.elapsed_ns.load(Ordering::SeqCst))
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Instant {
-        self.base + self.elapsed()
-    }
-
-    fn unix_ms(&self) -> u64 {
-        self.base_unix_ms + self.elapsed().as_millis() as u64
     }
 }
 
@@ -139,18 +107,6 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn manual_clock_moves_both_times() {
-        let c = ManualClock::at(1_000);
-        let t0 = c.now();
-        let d = Deadline::after(c.as_ref(), Duration::from_secs(2));
-        assert!(!d.expired_by(c.as_ref()));
-        c.advance(Duration::from_secs(2));
-        assert_eq!(c.now() - t0, Duration::from_secs(2));
-        assert_eq!(c.unix_ms(), 3_000);
-        assert!(d.expired_by(c.as_ref()));
-    }
 
     #[test]
     fn deadlines_only_get_earlier() {

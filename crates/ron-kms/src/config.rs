@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use ron_proto::values::Alg;
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
+use ron_tlog::policy::Policy;
 
 use crate::keys::material::SUPPORTED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 17] = [
+static KEYS: [Key; 20] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -42,6 +43,10 @@ static KEYS: [Key; 17] = [
         .range("0", "200"),
     Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
     Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
+    Key::path("witness.policy_file", "", "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked."),
+    Key::duration("witness.deadline", "2s", "Longest time for one witness to answer.").range("10ms", "30s"),
+    Key::duration("witness.late", "10s", "Longer than this without a quorum of cosignatures and readiness says degraded.")
+        .range("100ms", "24h"),
     Key::count("replay.capacity", "16384", "Finished sign operations remembered by op_id, oldest out first.")
         .range("16", "1000000"),
 ];
@@ -123,8 +128,21 @@ pub struct Settings {
     pub scrub_interval: Duration,
     /// Most leaves of one append.
     pub batch_leaves: usize,
+    /// Who cosigns checkpoints.
+    pub witness: Option<WitnessSettings>,
     /// Entries of the replay table.
     pub replay_capacity: usize,
+}
+
+/// Who cosigns checkpoints.
+#[derive(Clone, Debug)]
+pub struct WitnessSettings {
+    /// Contents of the tlog-policy file.
+    pub policy: Vec<u8>,
+    /// Longest time for one witness to answer.
+    pub deadline: Duration,
+    /// Longer than this without a quorum weakens the service.
+    pub late: Duration,
 }
 
 impl Settings {
@@ -157,6 +175,7 @@ impl Settings {
                 ));
             }
         }
+        let witness = witness(config, &mut problems);
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
@@ -193,8 +212,35 @@ impl Settings {
             origin,
             scrub_interval: config.duration("audit.scrub_interval"),
             batch_leaves: config.usize("audit.batch_leaves"),
+            witness,
             replay_capacity: config.usize("replay.capacity"),
         })
+    }
+}
+
+fn witness(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<WitnessSettings> {
+    const KEY: &str = "witness.policy_file";
+    let path = config.path_opt(KEY)?;
+    let policy = std::fs::read(path)
+        .map_err(|e| format!("{}: {e}", path.display()))
+        .and_then(|policy| {
+            let parsed = Policy::parse(&policy);
+            let parsed = parsed.map_err(|e| format!("{}: {e}", path.display()))?;
+            if parsed.witnesses.iter().all(|w| w.url.is_none()) {
+                return Err(format!("{}: no witness has a URL", path.display()));
+            }
+            Ok(policy)
+        });
+    match policy {
+        Ok(policy) => Some(WitnessSettings {
+            policy,
+            deadline: config.duration("witness.deadline"),
+            late: config.duration("witness.late"),
+        }),
+        Err(why) => {
+            problems.push(config.problem(KEY, format!("cannot be used: {why}")));
+            None
+        }
     }
 }
 

@@ -2,14 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_crypto::rand::Random;
+use ron_http::HttpClient;
 use ron_kernel::{
     Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Shutdown,
     Snapshot, Supervisor, ThreadCtx, queue,
 };
+use ron_proto::scope;
 use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
+use ron_service::log_host::cosign::Witnesses;
+use ron_service::log_host::{CosignedView, LogHost};
 use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
 use ron_tlog::note::VerifierKey;
 
@@ -17,15 +22,17 @@ use crate::audit::AuditHealth;
 use crate::audit::appender::{Appender, Entry};
 use crate::audit::checkpoint::{CheckpointThread, Signal};
 use crate::audit::health::Fault;
+use crate::audit::proofs::{ProofJob, ProofThread};
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
+use crate::audit::witness::WitnessThread;
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, CHECKPOINT, CHECKPOINT_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE,
-    STORE_QUEUE, WRITER_SLOT,
+    AUDIT, AUDIT_QUEUE, CHECKPOINT, CHECKPOINT_QUEUE, PROOF_QUEUE, PROOFS, SCRUB, SIGN_QUEUE,
+    SIGNERS, STORE, STORE_QUEUE, WITNESS, WITNESS_QUEUE, WRITER_SLOT,
 };
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::{Kms, SignJob, StoreJob, signer};
@@ -46,6 +53,8 @@ pub struct EngineParts {
     pub ready: ReadyBoard,
     /// Disk of the audit log; the operating system's (or memory, in amnesia) when `None`.
     pub disk: Option<Arc<dyn Disk>>,
+    /// Asks witnesses.
+    pub http: Arc<HttpClient>,
 }
 
 /// The running KMS.
@@ -56,6 +65,8 @@ pub struct Engine {
     pub reader: Option<LogReader>,
     /// Verifier key line of the audit log.
     pub vkey: String,
+    /// The newest checkpoint that witnesses have cosigned.
+    pub cosigned: CosignedView,
 }
 
 /// A single writer's state, lent to its thread. After a panic the thread finds it gone.
@@ -78,9 +89,11 @@ impl Engine {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
         let mut store = KeyStore::open(&settings, parts.random.clone(), now)?;
-        let vkey = VerifierKey::ed25519(&store.log().origin, &store.log().public)
-            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?
-            .to_string();
+        let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
+            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
+        let mut witnesses = witnesses(&settings, &verifier, &parts.http)?;
+        let vkey = verifier.to_string();
+        let cosigned = CosignedView::default();
         let dir = audit_dir(&settings);
         let disk = parts
             .disk
@@ -95,6 +108,7 @@ impl Engine {
             settings: &settings,
             clock: parts.clock.clone(),
             metrics: metrics.clone(),
+            witnesses: witnesses.as_mut(),
         };
         let opened = start::open(with, &mut store);
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
@@ -110,7 +124,25 @@ impl Engine {
                     interval: kms.settings.scrub_interval,
                     health: kms.health.clone(),
                 };
-                spawn_audit(&sup, &km, &kms, opened, queues.audit, &ready);
+                let host = LogHost {
+                    reader: opened.reader.clone(),
+                    vkey: vkey.clone(),
+                    entries_scope: scope::KMS_READ,
+                    cosigned: cosigned.clone(),
+                };
+                spawn_audit(
+                    &sup,
+                    &km,
+                    &kms,
+                    &ready,
+                    Audit {
+                        opened,
+                        entries: queues.audit,
+                        proofs: queues.proofs,
+                        witnesses,
+                        host,
+                    },
+                );
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
             }
             Err(distrust) => kms.health.fail(distrust.fault, &distrust.why),
@@ -133,6 +165,7 @@ impl Engine {
             reader: kms.log.clone(),
             kms,
             vkey,
+            cosigned,
         })
     }
 }
@@ -142,6 +175,30 @@ struct Queues {
     sign: Receiver<SignJob>,
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
+    proofs: Receiver<ProofJob>,
+}
+
+/// What the threads of the log are made from.
+struct Audit {
+    opened: OpenedLog,
+    entries: Receiver<Entry>,
+    proofs: Receiver<ProofJob>,
+    witnesses: Option<Witnesses>,
+    host: LogHost,
+}
+
+/// Who cosigns checkpoints, where that is configured.
+fn witnesses(
+    settings: &Settings,
+    verifier: &VerifierKey,
+    http: &Arc<HttpClient>,
+) -> Result<Option<Witnesses>, StoreError> {
+    let Some(witness) = &settings.witness else {
+        return Ok(None);
+    };
+    Witnesses::new(&witness.policy, verifier, http.clone(), witness.deadline)
+        .map(Some)
+        .map_err(StoreError::Witness)
 }
 
 /// Makes what the threads share, and the queues between them.
@@ -155,6 +212,7 @@ fn assemble(
     let (sign_tx, sign) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
+    let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let kms = Kms {
@@ -170,6 +228,7 @@ fn assemble(
         sign_tx,
         store_tx,
         audit_tx,
+        proof_tx,
         log,
         settings,
     };
@@ -179,6 +238,7 @@ fn assemble(
             sign,
             store: store_rx,
             audit,
+            proofs,
         },
     )
 }
@@ -196,20 +256,64 @@ fn spawn_audit(
     sup: &Supervisor,
     km: &KernelMetrics,
     kms: &Arc<Kms>,
-    opened: OpenedLog,
-    entries: Receiver<Entry>,
     ready: &ReadyBoard,
+    audit: Audit,
 ) {
+    let Audit {
+        opened,
+        entries,
+        proofs,
+        witnesses,
+        host,
+    } = audit;
     let settings = &kms.settings;
     let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, km);
     let signal = Arc::new(Signal::new(
         settings.checkpoint_ops,
         settings.checkpoint_interval,
-        wake,
+        wake.clone(),
         opened.reader,
         kms.clock.clone(),
     ));
     let (finished, last_leaf) = Shutdown::pair();
+    let (last_published, last_checkpoint) = Shutdown::pair();
+    let proving = ProofThread {
+        jobs: proofs,
+        host: host.clone(),
+        witnessed: witnesses
+            .as_ref()
+            .is_some_and(|w| w.policy().needs_witnesses()),
+        waiting: Vec::new(),
+        metrics: kms.metrics.clone(),
+        last_checkpoint: last_checkpoint.clone(),
+    };
+    let witness = witnesses.map(|witnesses| {
+        let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, km);
+        let late = settings.witness.as_ref().map_or(Duration::ZERO, |w| w.late);
+        let thread = WitnessThread {
+            witnesses,
+            reader: host.reader,
+            view: host.cosigned,
+            wakes,
+            store: wake,
+            proofs: kms.proof_tx.clone(),
+            health: kms.health.clone(),
+            ready: ready.clone(),
+            metrics: kms.metrics.clone(),
+            clock: kms.clock.clone(),
+            late,
+            since_ms: None,
+            last_checkpoint,
+        };
+        spawn_writer(
+            sup,
+            &WITNESS,
+            thread,
+            kms.health.clone(),
+            WitnessThread::run,
+        );
+        to
+    });
     let checkpoints = CheckpointThread {
         checkpointer: opened.checkpointer,
         signer: opened.signer,
@@ -221,6 +325,9 @@ fn spawn_audit(
         ready: ready.clone(),
         metrics: kms.metrics.clone(),
         last_leaf,
+        witness,
+        proofs: kms.proof_tx.clone(),
+        finished: last_published,
     };
     let appender = Appender {
         writer: opened.writer,
@@ -233,6 +340,7 @@ fn spawn_audit(
         metrics: kms.metrics.clone(),
         finished,
     };
+    spawn_writer(sup, &PROOFS, proving, kms.health.clone(), ProofThread::run);
     spawn_writer(sup, &AUDIT, appender, kms.health.clone(), Appender::run);
     spawn_writer(
         sup,
@@ -283,19 +391,13 @@ fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
 }
 
 fn wait_for_shutdown(ctx: &ThreadCtx) {
-    while !ctx
-        .shutdown
-        .wait(Deadline::within(std::time::Duration::from_secs(60)))
-    {}
+    while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
 }
 
 /// Takes jobs until shutdown; what is queued then is taken too.
 pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
     loop {
-        match jobs.recv(
-            &ctx.shutdown,
-            Deadline::within(std::time::Duration::from_secs(1)),
-        ) {
+        match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {
             Recv::Item(job) => take(job),
             Recv::Timeout => {}
             Recv::Shutdown | Recv::Closed => break,

@@ -68,6 +68,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
             random: chassis.random.clone(),
             ready: chassis.ready.clone(),
             disk: None,
+            http: chassis.client.clone(),
         },
     )
     .map_err(StartError::failed)?;
@@ -85,6 +86,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
             reader,
             vkey: engine.vkey,
             entries_scope: scope::KMS_READ,
+            cosigned: engine.cosigned,
         };
         router = router.add_all(log_host::routes(Base::Audit, &host));
     }

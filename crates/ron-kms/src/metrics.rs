@@ -52,6 +52,14 @@ pub struct Metrics {
     pub verify_cache_expired: Counter,
     /// Leaves in the log.
     pub log_size: Gauge,
+    /// Signatures made by a backend; each has its leaf.
+    pub signatures_made: Counter,
+    /// Cosignatures asked for, by `result`.
+    pub witness_asked: CounterVec,
+    /// Leaves under a checkpoint that a quorum of witnesses has cosigned.
+    pub cosigned_size: Gauge,
+    /// Answers that waited for their proof, by `result`.
+    pub proof_waits: CounterVec,
     /// Native calls given up on, by `backend`.
     pub quarantined: CounterVec,
 }
@@ -116,6 +124,24 @@ impl Metrics {
                 "Verifications with public keys past their soft age limit.",
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
+            signatures_made: r.counter(
+                "signatures_made_total",
+                "Signatures made by a backend; those beyond the leaves never left.",
+            ),
+            witness_asked: r.counter_vec(
+                "witness_asked_total",
+                "Cosignatures asked for.",
+                &["result"],
+            ),
+            cosigned_size: r.gauge(
+                "cosigned_size",
+                "Leaves under a checkpoint that a quorum of witnesses has cosigned.",
+            ),
+            proof_waits: r.counter_vec(
+                "proof_waits_total",
+                "Answers that waited for their proof.",
+                &["result"],
+            ),
             quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
         };
         metrics

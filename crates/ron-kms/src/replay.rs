@@ -156,6 +156,7 @@ mod tests {
 
     fn answer(index: u64) -> Arc<SignAnswer> {
         Arc::new(SignAnswer {
+            proof: None,
             key: "t/p/ed25519/0190f0a0-0000-7000-8000-000000000000"
                 .parse()
                 .expect("kid"),

@@ -49,6 +49,22 @@ pub const SCRUB: ThreadSpec = ThreadSpec {
     critical: false,
     job: "verify the whole audit log at start and every audit.scrub_interval",
 };
+/// Cosignatures of witnesses.
+pub const WITNESS: ThreadSpec = ThreadSpec {
+    name: "kms-witness",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "have checkpoints cosigned by the witnesses of witness.policy_file",
+};
+/// Answers that wait for their proof.
+pub const PROOFS: ThreadSpec = ThreadSpec {
+    name: "kms-proof",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "answer sign requests that wait for their proof",
+};
 /// Sign requests.
 pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     name: "sign",
@@ -81,11 +97,30 @@ pub const AUDIT_QUEUE: QueueSpec = QueueSpec {
 /// Wakes of the checkpoint thread: at most one of each kind is under way.
 pub const CHECKPOINT_QUEUE: QueueSpec = QueueSpec {
     name: "checkpoint",
-    capacity: 4,
+    capacity: 8,
     overflow: Overflow::RejectNew,
-    from: "kms-audit",
+    from: "kms-audit, kms-witness",
     to: "kms-ckpt",
     when_full: "nothing: a wake is already waiting",
+};
+
+/// Wakes of the thread that asks witnesses.
+pub const WITNESS_QUEUE: QueueSpec = QueueSpec {
+    name: "witness",
+    capacity: 2,
+    overflow: Overflow::RejectNew,
+    from: "kms-ckpt",
+    to: "kms-witness",
+    when_full: "nothing: a wake is already waiting",
+};
+/// Answers that wait for their proof.
+pub const PROOF_QUEUE: QueueSpec = QueueSpec {
+    name: "proof",
+    capacity: 1024,
+    overflow: Overflow::RejectNew,
+    from: "kms-audit, kms-signer, kms-ckpt, kms-witness",
+    to: "kms-proof",
+    when_full: "the answer leaves without its proof",
 };
 
 /// Guards [`crate::replay::Replay`].
@@ -105,8 +140,8 @@ pub const WRITER_SLOT: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
-    threads: [SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT],
-    queues: [SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE],
+    threads: [SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS],
+    queues: [SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE],
     locks: [REPLAY_LOCK, WRITER_SLOT],
 };
 

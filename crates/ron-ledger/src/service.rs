@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_auth::RonAuthorizer;
 use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
-use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, LogHost, routes};
+use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, CosignedView, LogHost, routes};
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
 
@@ -57,6 +57,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         reader,
         vkey: signer.verifier().to_string(),
         entries_scope: scope::LEDGER_READ,
+        cosigned: CosignedView::default(),
     };
     let with = WriterParts {
         sup: chassis.sup.clone(),

@@ -430,6 +430,9 @@ pub struct SignAnswer {
     pub signatures: Vec<Signature>,
     /// Leaf of the audit log that records this signature; durable before this answer was sent.
     pub receipt: LogReceipt,
+    /// Proof (`c2sp.org/tlog-proof@v1`) that the leaf is in the log, when the caller waited for it (`Prefer: wait=N`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<String>,
 }
 
 /// `POST /sign_batch`: up to [`BATCH_ITEMS_MAX`] items, one leaf each, one durable append.

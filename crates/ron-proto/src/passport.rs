@@ -45,13 +45,80 @@ pub struct IssueRequest {
     pub scope: Option<String>,
     /// Narrowing conditions, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub caveats: Vec<String>,
-    /// JWS algorithms the caller's verifiers accept; absent means the audience's default.
+    pub caveats: Vec<CaveatInput>,
+    /// JWS algorithms the caller's verifiers accept, best first; absent means the audience's
+    /// default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accept_algs: Vec<String>,
     /// Reserved; must be absent or null.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<serde_json::Value>,
+}
+
+/// A caveat as a caller writes it: `"key=value"`, or `{"key": ..., "value": ...}`. Kept as text;
+/// whether the key is known and the value fits is for the issuer to say, with its own error codes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaveatInput(pub String);
+
+impl From<&str> for CaveatInput {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl Serialize for CaveatInput {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for CaveatInput {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Typed {
+            key: String,
+            value: String,
+        }
+        struct Form;
+        impl<'de> serde::de::Visitor<'de> for Form {
+            type Value = CaveatInput;
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("a caveat as key=value or {key, value}")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CaveatInput, E> {
+                Ok(CaveatInput(text.to_owned()))
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                map: A,
+            ) -> Result<CaveatInput, A::Error> {
+                let typed = Typed::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+                Ok(CaveatInput(format!("{}={}", typed.key, typed.value)))
+            }
+        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+impl JsonSchema for CaveatInput {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "CaveatInput".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A limit: key=value, or an object of key and value",
+            "anyOf": [
+                { "type": "string", "maxLength": CAVEAT_BYTES_MAX },
+                {
+                    "type": "object",
+                    "properties": { "key": { "type": "string" }, "value": { "type": "string" } },
+                    "required": ["key", "value"],
+                    "additionalProperties": false
+                }
+            ]
+        })
+    }
 }
 
 /// Answer of issue.
@@ -137,20 +204,95 @@ pub struct TokenClaims {
     pub scope: String,
     /// Epoch of the issuer when it was issued.
     pub ron_epoch: u64,
-    /// Typed caveats.
+    /// Typed caveats: one object of type `ron` (RFC 9396), see [`crate::caveat::to_detail`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub authorization_details: Vec<RonDetails>,
+    pub authorization_details: Vec<serde_json::Value>,
+    /// The key whose holder alone may use the token (RFC 7800).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cnf: Option<Confirmation>,
+    /// Who acts for the holder (RFC 8693).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub act: Option<Actor>,
+    /// Where its revocation bit is (Token Status List).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<TokenStatus>,
 }
 
-/// The caveats inside a token (RFC 9396 shape).
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+/// Claim `cnf`: a DPoP key (RFC 9449).
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RonDetails {
-    /// Always `ron`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// `key=value`, ANDed.
-    pub caveats: Vec<String>,
+pub struct Confirmation {
+    /// RFC 7638 SHA-256 thumbprint of the key.
+    pub jkt: String,
+}
+
+/// Claim `act`: the present actor, and those before it inside.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Actor {
+    /// `client_id` of the actor.
+    pub sub: String,
+    /// The actor before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub act: Option<Box<Actor>>,
+}
+
+/// Claim `status`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenStatus {
+    /// The only mechanism in use.
+    pub status_list: StatusRef,
+}
+
+/// One bit of a status list.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatusRef {
+    /// Position in the list.
+    pub idx: u32,
+    /// URL of the list.
+    pub uri: String,
+}
+
+/// Claims of a status list token (`statuslist+jwt`).
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+pub struct StatusListClaims {
+    /// Issuer URL.
+    pub iss: String,
+    /// URL of the list, equal to `uri` in tokens.
+    pub sub: String,
+    /// Made at (unix seconds).
+    pub iat: u64,
+    /// Not to be used after (unix seconds).
+    pub exp: u64,
+    /// Seconds after which a fresh one should be fetched.
+    pub ttl: u64,
+    /// The bits.
+    pub status_list: StatusBits,
+}
+
+/// The compressed bits.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+pub struct StatusBits {
+    /// Bits of one status, always 1: 0 valid, 1 revoked.
+    pub bits: u8,
+    /// base64url of the ZLIB form of the bits, the lowest bit of each byte first.
+    pub lst: String,
+}
+
+/// Answer of `POST /oauth2/introspect` (RFC 7662). Of an inactive token nothing but `active` is
+/// said.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+pub struct IntrospectAnswer {
+    /// True when its audience would accept it now (with a proof, when `cnf` is there).
+    pub active: bool,
+    /// `Bearer` or `DPoP`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_type: Option<String>,
+    /// Its claims.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<TokenClaims>,
 }
 
 /// `POST /v1/passport/revoke`: exactly one of `jti`, `subject_ref`, `kid`, `epoch`.
@@ -195,7 +337,7 @@ pub struct RevocationEvent {
     pub revoked: Revoked,
 }
 
-/// What a revocation event revokes.
+/// What an event of the feed says: a revocation, or that keys or policy have changed.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Revoked {
@@ -222,6 +364,16 @@ pub enum Revoked {
     Epoch {
         /// The current epoch.
         epoch: u64,
+    },
+    /// Revokes nothing: the published key set has changed; read it again.
+    Keys {
+        /// Number of keys in it.
+        count: u64,
+    },
+    /// Revokes nothing: another version of the issuer policy is in force.
+    Policy {
+        /// Its version.
+        version: u64,
     },
 }
 
@@ -254,10 +406,31 @@ pub struct ServerMetadata {
     pub token_endpoint: String,
     /// JWKS URL.
     pub jwks_uri: String,
+    /// Introspection URL (RFC 7662).
+    #[serde(default)]
+    pub introspection_endpoint: String,
+    /// Revocation URL (RFC 7009).
+    #[serde(default)]
+    pub revocation_endpoint: String,
     /// Grants offered.
     pub grant_types_supported: Vec<String>,
     /// Client authentication methods offered.
     pub token_endpoint_auth_methods_supported: Vec<String>,
+    /// Algorithms of client assertions.
+    #[serde(default)]
+    pub token_endpoint_auth_signing_alg_values_supported: Vec<String>,
+    /// Client authentication methods of the introspection endpoint.
+    #[serde(default)]
+    pub introspection_endpoint_auth_methods_supported: Vec<String>,
+    /// Client authentication methods of the revocation endpoint.
+    #[serde(default)]
+    pub revocation_endpoint_auth_methods_supported: Vec<String>,
+    /// Algorithms of DPoP proofs (RFC 9449).
+    #[serde(default)]
+    pub dpop_signing_alg_values_supported: Vec<String>,
+    /// Types of `authorization_details` understood (RFC 9396).
+    #[serde(default)]
+    pub authorization_details_types_supported: Vec<String>,
     /// Always empty: there is no authorization endpoint.
     pub response_types_supported: Vec<String>,
     /// Scopes there are.
@@ -269,13 +442,25 @@ pub struct ServerMetadata {
 pub struct TokenAnswer {
     /// The token.
     pub access_token: String,
-    /// Always `Bearer`.
+    /// `Bearer`, or `DPoP` when it is bound to a key.
     pub token_type: String,
     /// Seconds until it expires.
     pub expires_in: u64,
     /// The scopes granted.
     pub scope: String,
+    /// After an exchange (RFC 8693): always an access token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued_token_type: Option<String>,
 }
+
+/// `subject_token_type` and `issued_token_type` of access tokens (RFC 8693).
+pub const ACCESS_TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:access_token";
+/// `grant_type` of a token exchange (RFC 8693).
+pub const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+/// `client_assertion_type` of a signed client assertion (RFC 7523).
+pub const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+/// Longest token with its narrowing statements, in bytes.
+pub const NARROWED_BYTES_MAX: usize = 8 * 1024;
 
 /// Refusal of `POST /oauth2/token` (RFC 6749 section 5.2).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -313,6 +498,15 @@ pub struct ClientRule {
     pub audiences: Vec<AudienceRule>,
     /// Longest lifetime in seconds, at most one hour.
     pub max_ttl_s: u64,
+    /// May exchange tokens that were issued to other clients (delegation, RFC 8693); its own it
+    /// always may.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exchange: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// Scopes of one audience.
@@ -326,6 +520,9 @@ pub struct AudienceRule {
     /// `EdDSA` (default) or `ES256`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
+    /// Further algorithms that a caller may ask for with `accept_algs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub algs: Vec<String>,
     /// Caveats that every such token carries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,

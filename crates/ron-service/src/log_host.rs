@@ -1,5 +1,8 @@
 //! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its checkpoints in time.
 
+pub mod cosign;
+pub mod witness;
+
 use crate::ready::ReadyBoard;
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::{Counter, Deadline, LockSpec, RankedMutex, Registry, SharedClock, ThreadCtx};
@@ -10,6 +13,8 @@ use ron_tlog::tile::{TILE_WIDTH, TilePath};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+
+pub use cosign::CosignedView;
 
 /// The lock row of [`CheckpointRoom`].
 pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
@@ -36,6 +41,18 @@ pub struct LogHost {
     pub vkey: String,
     /// Scope that entry bundles need; everything else is public.
     pub entries_scope: &'static str,
+    /// The newest checkpoint that the witnesses of a policy have cosigned; proofs lead to it where it covers them.
+    pub cosigned: CosignedView,
+}
+
+impl LogHost {
+    /// The proof that an entry is in the log: under the cosigned checkpoint where that covers it, else under the published one.
+    pub fn proof(&self, index: u64) -> Result<String, ProofError> {
+        match self.cosigned.note().filter(|note| index < note.size) {
+            Some(note) => self.reader.proof_under(index, &note.text),
+            None => self.reader.proof(index),
+        }
+    }
 }
 
 macro_rules! paths {
@@ -112,7 +129,7 @@ fn serve_proof(host: &LogHost, request: &Request) -> Result<Response, Problem> {
         .ok()
         .filter(|_| plain && (text == "0" || !text.starts_with('0')))
         .ok_or_else(|| Problem::bad_request("the index is a whole number without leading zeros"))?;
-    match host.reader.proof(index) {
+    match host.proof(index) {
         Ok(proof) => Ok(Response::text(200, proof).cache("no-cache")),
         Err(error @ ProofError::NotFound { .. }) => Err(Problem::not_found(error.to_string())),
         Err(error @ ProofError::NotYetCovered { .. }) => Err(Problem::new(

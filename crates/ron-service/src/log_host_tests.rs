@@ -42,6 +42,7 @@ fn rig() -> Rig {
         reader: log.reader(),
         vkey,
         entries_scope: ron_proto::scope::KMS_READ,
+        cosigned: CosignedView::default(),
     };
     Rig {
         log,
@@ -63,6 +64,7 @@ fn request(params: &[(&'static str, &str)]) -> Request {
         query: Vec::new(),
         headers: Headers::default(),
         body: Vec::new(),
+        upload: None,
         principal: Principal::public(),
         request_id: "r".into(),
         traceparent: None,

@@ -164,7 +164,7 @@ pub const AUTH_LOCKS: [LockSpec; 2] = [
     LockSpec {
         name: "auth.meter",
         rank: 903,
-        guards: "use of rate and budget caveats by token id",
+        guards: "use of rate and budget caveats by token id; proofs seen",
     },
 ];
 

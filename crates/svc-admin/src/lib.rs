@@ -62,6 +62,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         max_idle_per_host: 2,
         max_response_bytes: settings.sampling.max_body_bytes,
         connect_timeout: settings.sampling.connect_timeout,
+        ..ClientConfig::default()
     }));
     // A look that hangs must not hold up the drain.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));

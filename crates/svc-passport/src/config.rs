@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use ron_crypto::password;
 use ron_proto::Kid;
+use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::TTL_S_MAX;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 use ron_service::pinned::{KeyRing, key_ring};
 
-use crate::clients::Client;
+use crate::clients::{Client, client_keys};
+use crate::policy::Limits;
+use crate::sync::Source;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7450", "127.0.0.1:7455");
 
@@ -21,13 +24,17 @@ const CLIENT_KEYS: &[Key] = &[
     Key::text(
         "secret_hash",
         "",
-        "Argon2id hash of the client's secret, in PHC form.",
+        "Argon2id hash of the client's secret, in PHC form; empty for clients with keys.",
     )
-    .required()
     .secret(),
+    Key::text(
+        "jwks",
+        "",
+        "Public keys of a client that signs assertions (private_key_jwt): a JWK set in JSON, or one JWK.",
+    ),
 ];
 
-static KEYS: [Key; 14] = [
+static KEYS: [Key; 22] = [
     Key::text(
         "issuer",
         "http://127.0.0.1:7450",
@@ -55,6 +62,11 @@ static KEYS: [Key; 14] = [
         "",
         "KMS key that signs tokens with ES256, for audiences that ask for it.",
     ),
+    Key::text(
+        "kms.note_key",
+        "",
+        "KMS key that signs the policy note; payload policy note. Empty: no note is served.",
+    ),
     Key::duration("kms.timeout", "3s", "Longest time for one call to the KMS.").range("10ms", "1m"),
     Key::duration(
         "kms.refresh_interval",
@@ -62,12 +74,28 @@ static KEYS: [Key; 14] = [
         "How often the keys are read from the KMS.",
     )
     .range("100ms", "1h"),
+    Key::duration(
+        "rotation.hold",
+        "750ms",
+        "How long a new key is published before it signs; requests wait that long.",
+    )
+    .range("0s", "5s"),
     Key::path(
         "policy.dir",
         "",
         "Directory with issuer.json and issuer.json.sig.",
+    ),
+    Key::text(
+        "policy.url",
+        "",
+        "Base URL of issuer.json and issuer.json.sig; when set, it is read instead of policy.dir.",
+    ),
+    Key::duration(
+        "policy.poll_interval",
+        "30s",
+        "How often the policy is looked at again, a fifth more or less.",
     )
-    .required(),
+    .range("100ms", "24h"),
     Key::list(
         "policy.public_keys",
         "",
@@ -81,6 +109,29 @@ static KEYS: [Key; 14] = [
     )
     .range("1s", "1h")
     .reloadable(),
+    Key::size(
+        "caveats.max_budget_bytes",
+        "1MiB",
+        "Largest budget.bytes that may be asked for.",
+    )
+    .range("1", "1TiB"),
+    Key::count(
+        "caveats.max_budget_reqs",
+        "100",
+        "Largest budget.reqs that may be asked for.",
+    )
+    .range("1", "1000000000"),
+    Key::count(
+        "caveats.max_rate_rps",
+        "5",
+        "Largest rate.rps that may be asked for.",
+    )
+    .range("1", "1000000"),
+    Key::bool(
+        "dpop.require_nonce",
+        false,
+        "Ask for a fresh nonce in the DPoP proofs of token requests.",
+    ),
     Key::count(
         "issue.workers",
         "0",
@@ -120,12 +171,20 @@ pub struct Settings {
     pub kms_timeout: Duration,
     /// Pause between looks at the keys.
     pub kms_refresh: Duration,
-    /// Where the signed policy lies.
-    pub policy_dir: PathBuf,
+    /// Key of the policy note.
+    pub note_key: Option<Kid>,
+    /// How long a new key waits before it signs.
+    pub hold: Duration,
+    /// Where the signed policy comes from.
+    pub policy: Source,
+    /// Pause between looks at it.
+    pub policy_poll: Duration,
     /// The pinned policy key.
     pub policy_keys: KeyRing,
-    /// Default lifetime, seconds.
-    pub ttl_s_default: u64,
+    /// Default lifetime, largest caveats, algorithms.
+    pub limits: Limits,
+    /// Ask for nonces in DPoP proofs.
+    pub require_nonce: bool,
     /// Issuer threads.
     pub workers: usize,
     /// Capacity of the issue queue.
@@ -150,23 +209,26 @@ impl Settings {
             }
         }
         let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
-        let mut clients: Vec<Client> = Vec::new();
-        for block in config.tables("clients") {
-            let client = Client {
-                id: block.str("id").to_owned(),
-                secret_hash: block.str("secret_hash").to_owned(),
-            };
-            if !password::is_hash(&client.secret_hash) {
-                problems.push(format!(
-                    "clients: secret_hash of {} is not an Argon2id hash",
-                    client.id
-                ));
+        let clients = clients(config, &mut problems);
+        let note_key = match config.str_opt("kms.note_key").map(str::parse).transpose() {
+            Ok(key) => key,
+            Err(e) => {
+                problems.push(format!("kms.note_key: {e}"));
+                None
             }
-            if clients.iter().any(|c| c.id == client.id) {
-                problems.push(format!("clients: {} is there twice", client.id));
+        };
+        let dir = config.path_opt("policy.dir").map(PathBuf::from);
+        let url = config.str_opt("policy.url");
+        let policy = match (dir, url) {
+            (_, Some(url)) => Source::Url(url.trim_end_matches('/').to_owned()),
+            (Some(dir), None) => Source::Dir(dir),
+            (None, None) => {
+                problems.push(
+                    "the issuer policy has no source: set policy.dir or policy.url".to_owned(),
+                );
+                Source::Dir(PathBuf::new())
             }
-            clients.push(client);
-        }
+        };
         let data_dir = config.path_opt("data_dir").map(PathBuf::from);
         if data_dir.is_none() && !config.bool("amnesia") {
             problems
@@ -189,16 +251,69 @@ impl Settings {
             keys,
             kms_timeout: config.duration("kms.timeout"),
             kms_refresh: config.duration("kms.refresh_interval"),
-            policy_dir: config
-                .path_opt("policy.dir")
-                .map(PathBuf::from)
-                .unwrap_or_default(),
+            note_key,
+            hold: config.duration("rotation.hold"),
+            policy,
+            policy_poll: config.duration("policy.poll_interval"),
             policy_keys,
-            ttl_s_default: config.duration("ttl.default").as_secs().clamp(1, TTL_S_MAX),
+            limits: limits(config),
+            require_nonce: config.bool("dpop.require_nonce"),
             workers,
             issue_queue: config.usize("queues.issue"),
             clients,
             data_dir,
         })
     }
+}
+
+fn limits(config: &Config) -> Limits {
+    let mut algs = vec!["EdDSA"];
+    if config.str_opt("kms.key_es256").is_some() {
+        algs.push("ES256");
+    }
+    Limits {
+        ttl_s_default: config.duration("ttl.default").as_secs().clamp(1, TTL_S_MAX),
+        maxima: CaveatMaxima {
+            budget_bytes: config.size("caveats.max_budget_bytes"),
+            budget_reqs: config.u64("caveats.max_budget_reqs"),
+            rate_rps: config.u64("caveats.max_rate_rps"),
+        },
+        algs,
+    }
+}
+
+fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
+    let mut clients: Vec<Client> = Vec::new();
+    for block in config.tables("clients") {
+        let id = block.str("id").to_owned();
+        let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let mut client = Client {
+            secret_hash: filled(block.str("secret_hash")),
+            keys: Vec::new(),
+            id,
+        };
+        let id = &client.id;
+        if let Some(jwks) = filled(block.str("jwks")) {
+            match client_keys(&jwks) {
+                Ok(keys) => client.keys = keys,
+                Err(why) => problems.push(format!("clients: jwks of {id}: {why}")),
+            }
+        } else if client.secret_hash.is_none() {
+            problems.push(format!("clients: {id} needs a secret_hash or jwks"));
+        }
+        if client
+            .secret_hash
+            .as_deref()
+            .is_some_and(|hash| !password::is_hash(hash))
+        {
+            problems.push(format!(
+                "clients: secret_hash of {id} is not an Argon2id hash"
+            ));
+        }
+        if clients.iter().any(|c| c.id == *id) {
+            problems.push(format!("clients: {id} is there twice"));
+        }
+        clients.push(client);
+    }
+    clients
 }

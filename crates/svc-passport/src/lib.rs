@@ -4,20 +4,27 @@
 //!  /issue, /oauth2/token ── policy ──> issue queue ──> pass-issue-* ── one sign_batch ──> ron-kms
 //!        │                                                  └── token ──> answer
 //!  /revoke, /events ──> revoke queue ──> pass-revoker ── SQLite, then view ──> answer, feed readers
+//!  /status, /policy ──> publish queue ──> pass-publish ── signs what has changed ──> ron-kms
 //!  pass-keys ── reads the keys every few seconds ──> snapshot: heads, JWKS
+//!  pass-policy ── reads the signed policy from files or URL ──> snapshot
 //! ```
 //!
 //! **Invariants**: this service holds no private key; `exp` is exactly `iat + ttl`; a token's `kid`
-//! is always the key that signed it (the KMS call pins the version); a revocation is durable before
-//! it is answered; without the KMS issuing stops, verifying and revoking go on.
+//! is always the key that signed it (the KMS call pins the version), and was published before; a
+//! revocation is durable before it is answered; epochs and policy versions only grow, also over a
+//! restart; without the KMS issuing stops, verifying and revoking go on.
 
 pub mod api;
 pub mod clients;
 pub mod config;
+pub mod dpop;
+pub mod exchange;
 pub mod issue;
 pub mod metrics;
 pub mod policy;
+pub mod publish;
 pub mod revoke;
+pub mod sync;
 pub mod token;
 pub mod topology;
 
@@ -26,24 +33,43 @@ use std::sync::Arc;
 use ron_auth::RonAuthorizer;
 use ron_auth::revocation::RevocationView;
 use ron_client::{Credential, KmsClient};
-use ron_kernel::{KernelMetrics, Receiver, Sender, Snapshot, queue};
-use ron_proto::passport::{IssuerPolicy, Jwks};
-use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, signed_policy};
+use ron_kernel::{Receiver, Sender, Snapshot, queue};
+use ron_proto::passport::Jwks;
+use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
 use crate::api::Api;
 use crate::clients::Clients;
 use crate::config::Settings;
+use crate::dpop::Proofs;
 use crate::issue::Issuer;
-use crate::issue::keys::KeyKeeper;
+use crate::issue::keys::{KeeperParts, KeyKeeper};
 use crate::metrics::Metrics;
+use crate::policy::Limits;
+use crate::publish::lists::Lists;
+use crate::publish::{KnownLists, PublishEvent, Publisher, PublisherParts};
 use crate::revoke::{RevocationStore, RevokeEvent, Revoker};
-use crate::topology::{ISSUE_QUEUE, ISSUER, KEYS, REVOKE_QUEUE, REVOKER, TOPOLOGY};
+use crate::sync::{InForce, PolicyKeeper, Source};
+use crate::topology::{
+    ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
+};
+
+/// What the threads share.
+struct Core {
+    settings: Settings,
+    /// Base of published URLs.
+    public_url: String,
+    metrics: Metrics,
+    kms: Arc<KmsClient>,
+    view: Arc<Snapshot<RevocationView>>,
+    known: Arc<Snapshot<KnownLists>>,
+    policy: Arc<Snapshot<Option<InForce>>>,
+    revoke: Sender<RevokeEvent>,
+}
 
 /// Starts the service. Returns once its ports answer; the KMS need not be up.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings =
         Settings::from_config(&config).map_err(|why| StartError::config_text(why.join("\n")))?;
-    let policy = load_policy(&settings, 0).map_err(StartError::config_text)?;
     let data = DataDir::open(&config)?;
     let store = match &data {
         Some(dir) => RevocationStore::open(&dir.join("passport.db")),
@@ -62,68 +88,69 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     auth.on_state(chassis.ready.hook("passports"));
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
-    chassis.capabilities(&["issue", "oauth2_client_credentials", "revoke", "verify"]);
+    chassis.capabilities(&[
+        "dpop",
+        "introspect",
+        "issue",
+        "oauth2_client_credentials",
+        "revoke",
+        "status_list",
+        "token_exchange",
+        "verify",
+    ]);
 
-    let metrics = Metrics::new(&chassis.registry);
-    let kms = Arc::new(kms(&settings, &chassis)?);
-    let view = Arc::new(Snapshot::new(replay(&store)?));
-    metrics.epoch.set(view.load().epoch() as i64);
-    let stored = store.kept_jwks().map_err(StartError::failed)?;
-    let (revoke_tx, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
-    let (issue_tx, issue_rx) = queue(&ISSUE_QUEUE, settings.issue_queue, &chassis.km);
-    let keys = Arc::new(keeper(
-        &settings,
-        &chassis,
-        &metrics,
-        (&kms, stored, revoke_tx.clone()),
-    ));
-    let policy = Arc::new(Snapshot::new(policy));
-    let clients = Arc::new(Snapshot::new(Clients::new(settings.clients.clone())));
-
-    spawn_revoker(&chassis, &metrics, store, &view, revoke_rx);
-    spawn_issuers(
-        &chassis,
-        &settings,
-        &metrics,
-        (&kms, &keys, &view),
-        issue_rx,
-    );
-    let (every, keeper) = (settings.kms_refresh, keys.clone());
-    chassis.sup.spawn(&KEYS, move |ctx| keeper.run(ctx, every));
-    on_reload(&chassis, &auth, &policy, &clients);
-
+    let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
+    let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.issue_queue, &chassis.km);
+    let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
     let local = parts.api.local_addr().map_err(StartError::failed)?;
-    let api = Arc::new(Api {
+    let core = Core {
         public_url: settings
             .public_url
+            .clone()
             .unwrap_or_else(|| format!("http://{local}")),
-        issuer_url: settings.issuer,
-        policy,
-        ttl_s_default: settings.ttl_s_default,
+        metrics: Metrics::new(&chassis.registry),
+        kms: Arc::new(kms(&settings, &chassis)?),
+        view: Arc::new(Snapshot::new(replay(&store)?)),
+        known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
+        policy: Arc::new(Snapshot::new(None)),
+        revoke,
+        settings,
+    };
+    core.metrics.epoch.set(core.view.load().epoch() as i64);
+    let stored = store.kept_jwks().map_err(StartError::failed)?;
+    let keys = Arc::new(core.keeper(&chassis, stored));
+    let policies = core.policies(&chassis)?;
+    core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
+    if let Err(why) = policies.refresh()
+        && matches!(core.settings.policy, Source::Dir(_))
+    {
+        return Err(StartError::config_text(why));
+    }
+    let clients = Arc::new(Snapshot::new(Clients::new(core.settings.clients.clone())));
+    let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
+    on_reload(&chassis, &auth, &policies, (&clients, &limits));
+    let every = core.settings.policy_poll;
+    chassis
+        .sup
+        .spawn(&POLICY, move |ctx| policies.run(ctx, every));
+    let api = Arc::new(Api {
+        public_url: core.public_url,
+        issuer_url: core.settings.issuer,
+        policy: core.policy,
+        limits,
         clients,
+        proofs: Proofs::new(core.settings.require_nonce),
+        auth,
         keys,
-        view,
-        issue: issue_tx,
-        revoke: revoke_tx,
+        view: core.view,
+        issue,
+        revoke: core.revoke,
+        publish,
         clock: chassis.clock.clone(),
-        metrics,
+        metrics: core.metrics,
     });
     chassis.on_drained(move || drop(data));
     chassis.serve(api::router(&api))
-}
-
-/// The signed policy; one older than `at_least` is refused.
-fn load_policy(settings: &Settings, at_least: u64) -> Result<IssuerPolicy, String> {
-    let signed =
-        signed_policy::load::<IssuerPolicy>(&settings.policy_dir, "issuer", &settings.policy_keys)
-            .map_err(|e| e.to_string())?;
-    if signed.policy.version < at_least {
-        return Err(format!(
-            "policy issuer.json has version {}, older than {at_least} which is in force",
-            signed.policy.version
-        ));
-    }
-    Ok(signed.policy)
 }
 
 fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> {
@@ -155,95 +182,130 @@ fn replay(store: &RevocationStore) -> Result<RevocationView, StartError> {
     }
 }
 
-fn keeper(
-    settings: &Settings,
-    chassis: &Chassis,
-    metrics: &Metrics,
-    (kms, stored, revoke): (&Arc<KmsClient>, Jwks, Sender<RevokeEvent>),
-) -> KeyKeeper {
-    let ready = chassis.ready.clone();
-    ready.missing(
-        "kms",
-        "the signing keys were not read from the KMS yet: issuing is impossible",
-    );
-    let report = move |looked: Result<Option<&Jwks>, String>| match looked {
-        Ok(changed) => {
-            ready.present("kms");
-            if let Some(jwks) = changed {
-                // Kept by the one writer of the store; if its queue is full the next look tries again.
-                let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks.clone()));
-            }
+type Queues = (
+    Receiver<RevokeEvent>,
+    Receiver<issue::IssueJob>,
+    Receiver<PublishEvent>,
+);
+
+impl Core {
+    fn keeper(&self, chassis: &Chassis, stored: Jwks) -> KeyKeeper {
+        let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
+        ready.missing(
+            "issue",
+            "the signing keys were not read from the KMS yet: issuing is impossible",
+        );
+        if stored.keys.is_empty() {
+            ready.missing("verify", "no key set is known yet");
         }
-        Err(why) => ready.missing("kms", format!("issuing is impossible: {why}")),
-    };
-    KeyKeeper::new(
-        kms.clone(),
-        settings.keys.clone(),
-        settings.kms_timeout,
-        stored,
-        (metrics.clone(), chassis.km.clone()),
-        report,
-    )
-}
+        let report = move |looked: Result<Option<&Jwks>, String>| match looked {
+            Ok(changed) => {
+                ready.present("issue");
+                ready.present("verify");
+                if let Some(jwks) = changed {
+                    // Kept by the one writer of the store; if its queue is full the next look tries again.
+                    let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks.clone()));
+                }
+            }
+            Err(why) => ready.missing("issue", format!("issuing is impossible: {why}")),
+        };
+        let parts = KeeperParts {
+            kms: self.kms.clone(),
+            keys: self.settings.keys.clone(),
+            timeout: self.settings.kms_timeout,
+            hold: self.settings.hold,
+            view: self.view.clone(),
+            clock: chassis.clock.clone(),
+            metrics: self.metrics.clone(),
+            km: chassis.km.clone(),
+        };
+        KeyKeeper::new(parts, stored, report)
+    }
 
-fn spawn_revoker(
-    chassis: &Chassis,
-    metrics: &Metrics,
-    store: RevocationStore,
-    view: &Arc<Snapshot<RevocationView>>,
-    events: Receiver<RevokeEvent>,
-) {
-    let revoker = Revoker::new(
-        store,
-        view.clone(),
-        chassis.clock.clone(),
-        metrics.clone(),
-        chassis.ready.clone(),
-    );
-    chassis
-        .sup
-        .spawn(&REVOKER, move |ctx| revoker.run(ctx, &events));
-}
+    /// The keeper of policies; a policy in files must be good and not older than any that was in force.
+    fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
+        let keeper = PolicyKeeper {
+            source: self.settings.policy.clone(),
+            keys: self.settings.policy_keys.clone(),
+            http: chassis.client.clone(),
+            policy: self.policy.clone(),
+            view: self.view.clone(),
+            revoke: self.revoke.clone(),
+            ready: chassis.ready.clone(),
+            km: chassis.km.clone(),
+        };
+        if matches!(keeper.source, Source::Dir(_)) {
+            let read = keeper.read().and_then(|new| keeper.is_newer(&new));
+            read.map_err(StartError::config_text)?;
+        }
+        Ok(Arc::new(keeper))
+    }
 
-fn spawn_issuers(
-    chassis: &Chassis,
-    settings: &Settings,
-    metrics: &Metrics,
-    (kms, keys, view): (
-        &Arc<KmsClient>,
-        &Arc<KeyKeeper>,
-        &Arc<Snapshot<RevocationView>>,
-    ),
-    jobs: Receiver<issue::IssueJob>,
-) {
-    let km: KernelMetrics = chassis.km.clone();
-    let issuer = Issuer {
-        issuer_url: settings.issuer.clone(),
-        kms: kms.clone(),
-        kms_timeout: settings.kms_timeout,
-        keys: keys.clone(),
-        view: view.clone(),
-        clock: chassis.clock.clone(),
-        metrics: metrics.clone(),
-        km,
-    };
-    chassis
-        .sup
-        .spawn_pool(&ISSUER, settings.workers, move |ctx| issuer.run(ctx, &jobs));
+    fn spawn(
+        &self,
+        chassis: &Chassis,
+        store: RevocationStore,
+        keys: &Arc<KeyKeeper>,
+        (revocations, jobs, documents): Queues,
+    ) {
+        let revoker = Revoker::new(
+            store,
+            self.view.clone(),
+            self.known.clone(),
+            (chassis.clock.clone(), self.metrics.clone()),
+            chassis.ready.clone(),
+        );
+        let sup = &chassis.sup;
+        sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
+        let issuer = self.issuer(chassis, keys);
+        sup.spawn_pool(&ISSUER, self.settings.workers, move |ctx| {
+            issuer.run(ctx, &jobs);
+        });
+        let publisher = Publisher::new(PublisherParts {
+            kms: (self.kms.clone(), self.settings.kms_timeout),
+            keys: keys.clone(),
+            note_key: self.settings.note_key.clone(),
+            urls: (self.settings.issuer.clone(), self.public_url.clone()),
+            view: self.view.clone(),
+            policy: self.policy.clone(),
+            known: self.known.clone(),
+            watch: (chassis.clock.clone(), self.metrics.clone()),
+        });
+        sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));
+        let (every, keeper) = (self.settings.kms_refresh, keys.clone());
+        sup.spawn(&KEYS, move |ctx| keeper.run(ctx, every));
+    }
+
+    fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>) -> Issuer {
+        Issuer {
+            issuer_url: self.settings.issuer.clone(),
+            public_url: self.public_url.clone(),
+            lists: Lists::default(),
+            revoke: self.revoke.clone(),
+            kms: self.kms.clone(),
+            kms_timeout: self.settings.kms_timeout,
+            keys: keys.clone(),
+            view: self.view.clone(),
+            clock: chassis.clock.clone(),
+            metrics: self.metrics.clone(),
+            km: chassis.km.clone(),
+        }
+    }
 }
 
 fn on_reload(
     chassis: &Chassis,
     auth: &Arc<RonAuthorizer>,
-    policy: &Arc<Snapshot<IssuerPolicy>>,
-    clients: &Arc<Snapshot<Clients>>,
+    policies: &Arc<PolicyKeeper>,
+    (clients, limits): (&Arc<Snapshot<Clients>>, &Arc<Snapshot<Limits>>),
 ) {
-    let (auth, policy, clients) = (auth.clone(), policy.clone(), clients.clone());
+    let (auth, policies) = (auth.clone(), policies.clone());
+    let (clients, limits) = (clients.clone(), limits.clone());
     chassis.on_reload(move |config| {
         let settings = Settings::from_config(config).map_err(|why| why.join("; "))?;
-        let new = load_policy(&settings, policy.load().version)?;
+        policies.refresh()?;
         auth.reload(&config.section("auth"))?;
-        policy.store(new);
+        limits.store(settings.limits);
         clients.store(Clients::new(settings.clients));
         Ok(())
     });

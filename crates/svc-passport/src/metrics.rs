@@ -1,6 +1,6 @@
 //! The one table of this service's own metrics (prefix `svc_passport_`).
 
-use ron_kernel::{CounterVec, Gauge, HistogramVec, LATENCY_BUCKETS, Registry};
+use ron_kernel::{CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
 
 /// Handles on the metrics.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub struct Metrics {
     pub kms_seconds: HistogramVec,
     /// The epoch now.
     pub epoch: Gauge,
+    /// From a durable event to the answer of each feed reader that waited for it.
+    pub propagation: Histogram,
 }
 
 impl Metrics {
@@ -45,6 +47,11 @@ impl Metrics {
                 "kms_call_duration_seconds",
                 "Time of calls to the KMS.",
                 &["op"],
+                times,
+            ),
+            propagation: r.histogram(
+                "revocation_propagation_seconds",
+                "Time from a durable event to a waiting feed reader.",
                 times,
             ),
             epoch: r.gauge("epoch_current", "The current epoch."),

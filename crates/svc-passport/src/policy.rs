@@ -1,8 +1,9 @@
 //! The decision who may have which token: pure, from the signed issuer policy alone.
 
+use ron_auth::Claims;
 use ron_proto::caveat::{Caveat, CaveatMaxima};
 use ron_proto::passport::{
-    AudienceRule, CAVEATS_MAX, ClientRule, IssuerPolicy, SUBJECT_BYTES_MAX, TTL_S_MAX,
+    Actor, AudienceRule, CAVEATS_MAX, ClientRule, IssuerPolicy, SUBJECT_BYTES_MAX, TTL_S_MAX,
 };
 use ron_proto::{Problem, Tenant, scope};
 
@@ -21,8 +22,21 @@ pub struct Ask<'a> {
     pub ttl_s: Option<u64>,
     /// Caveats as typed.
     pub caveats: &'a [String],
-    /// JWS algorithms the caller accepts; empty accepts the audience's.
+    /// JWS algorithms the caller accepts, best first; empty accepts the audience's.
     pub accept_algs: &'a [String],
+    /// Thumbprint of the key that the caller has proved with DPoP: the token is bound to it.
+    pub jkt: Option<&'a str>,
+}
+
+/// What the configuration adds to the policy.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Lifetime where none is asked for, in seconds.
+    pub ttl_s_default: u64,
+    /// Largest counted caveats.
+    pub maxima: CaveatMaxima,
+    /// Algorithms for which a signing key is configured.
+    pub algs: Vec<&'static str>,
 }
 
 /// What was granted: everything of a token but its id, times, epoch and key.
@@ -44,29 +58,51 @@ pub struct Grant {
     pub caveats: Vec<Caveat>,
     /// JWS algorithm.
     pub alg: &'static str,
+    /// Thumbprint of the key that it is bound to.
+    pub jkt: Option<String>,
+    /// Who acts for the holder.
+    pub act: Option<Actor>,
+    /// The token that it was exchanged for: judged once more when the new one is signed.
+    pub origin: Option<Box<Claims>>,
 }
 
 /// Decides. The default lifetime applies where none is asked for, lowered to the rule's maximum; an
 /// explicit one above the maximum is refused, never clamped.
-pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, ttl_s_default: u64) -> Result<Grant, Problem> {
-    let rule = policy
-        .clients
-        .iter()
-        .find(|c| c.client_id == ask.client_id)
-        .ok_or_else(|| Problem::forbidden("the issuer policy has no rule for this client"))?;
+pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<Grant, Problem> {
+    let rule = rule_of(policy, ask.client_id)?;
     let subject = subject(rule, ask)?;
     let audience = audience(rule, ask)?;
-    let ttl_s = ttl(rule, ask, ttl_s_default)?;
+    let ttl_s = ttl(rule, ask.ttl_s, limits.ttl_s_default, TTL_S_MAX)?;
+    let mut caveats = caveats(&audience.caveats, ask.caveats, &limits.maxima)?;
+    let jkt = binding(&mut caveats, ask.jkt)?;
     Ok(Grant {
         subject,
         client_id: rule.client_id.clone(),
         tenant: rule.tenant.clone(),
-        audience: audience.audience.clone(),
         scope: scopes(audience, ask)?,
         ttl_s,
-        caveats: caveats(audience, ask)?,
-        alg: algorithm(audience, ask)?,
+        caveats,
+        alg: algorithm(audience, ask.accept_algs, &limits.algs)?,
+        audience: audience.audience.clone(),
+        jkt,
+        act: None,
+        origin: None,
     })
+}
+
+/// The rule of a client.
+pub(crate) fn rule_of<'a>(
+    policy: &'a IssuerPolicy,
+    client: &str,
+) -> Result<&'a ClientRule, Problem> {
+    policy
+        .clients
+        .iter()
+        .find(|c| c.client_id == client)
+        .ok_or_else(|| {
+            Problem::forbidden("the issuer policy has no rule for this client")
+                .with_oauth("unauthorized_client")
+        })
 }
 
 fn subject(rule: &ClientRule, ask: &Ask<'_>) -> Result<String, Problem> {
@@ -121,9 +157,15 @@ fn scopes(rule: &AudienceRule, ask: &Ask<'_>) -> Result<String, Problem> {
     Ok(asked.join(" "))
 }
 
-fn ttl(rule: &ClientRule, ask: &Ask<'_>, default: u64) -> Result<u64, Problem> {
-    let max = rule.max_ttl_s.min(TTL_S_MAX);
-    match ask.ttl_s {
+/// The lifetime: what is asked for if it is allowed, else the default lowered to what is allowed.
+pub(crate) fn ttl(
+    rule: &ClientRule,
+    asked: Option<u64>,
+    default: u64,
+    at_most: u64,
+) -> Result<u64, Problem> {
+    let max = rule.max_ttl_s.min(TTL_S_MAX).min(at_most);
+    match asked {
         None => Ok(default.min(max)),
         Some(0) => Err(Problem::bad_request("ttl_s must be at least 1")),
         Some(ttl) if ttl <= max => Ok(ttl),
@@ -131,64 +173,91 @@ fn ttl(rule: &ClientRule, ask: &Ask<'_>, default: u64) -> Result<u64, Problem> {
             400,
             "ttl_too_long",
             "Lifetime too long",
-            format!("ttl_s may be at most {max} for this client; ask for less"),
+            format!("ttl_s may be at most {max} here; ask for less"),
         )),
     }
 }
 
-fn caveats(rule: &AudienceRule, ask: &Ask<'_>) -> Result<Vec<Caveat>, Problem> {
-    let mut all = Vec::new();
-    for text in rule.caveats.iter().chain(ask.caveats) {
-        let caveat: Caveat = text.parse().map_err(|e| refused_caveat(&e))?;
+/// The given caveats and those asked for, each once; only what is asked for is held to the maxima.
+pub(crate) fn caveats(
+    given: &[String],
+    asked: &[String],
+    maxima: &CaveatMaxima,
+) -> Result<Vec<Caveat>, Problem> {
+    let parse = |texts: &[String]| -> Result<Vec<Caveat>, Problem> {
+        let parsed = texts.iter().map(|text| text.parse());
+        parsed
+            .collect::<Result<_, _>>()
+            .map_err(|e| refused_caveat(&e))
+    };
+    let (mut all, asked) = (parse(given)?, parse(asked)?);
+    maxima.check(&asked).map_err(|e| refused_caveat(&e))?;
+    for caveat in asked {
         if !all.contains(&caveat) {
             all.push(caveat);
         }
-    }
-    if ask
-        .caveats
-        .iter()
-        .filter_map(|t| t.parse::<Caveat>().ok())
-        .any(|c| c.issuer_only())
-    {
-        return Err(Problem::bad_request(
-            "pq.fallback is set by the issuer only",
-        ));
     }
     if all.len() > CAVEATS_MAX {
         return Err(Problem::bad_request(format!(
             "more than {CAVEATS_MAX} caveats"
         )));
     }
-    CaveatMaxima::default()
-        .check(&all)
-        .map_err(|e| refused_caveat(&e))?;
     Ok(all)
+}
+
+/// Takes `proof.bind` out of the caveats: it becomes the claim `cnf`. All bindings must name one key.
+pub(crate) fn binding(
+    caveats: &mut Vec<Caveat>,
+    proved: Option<&str>,
+) -> Result<Option<String>, Problem> {
+    let mut jkt = proved.map(str::to_owned);
+    let mut clash = false;
+    caveats.retain(|caveat| {
+        let Caveat::ProofBind(key) = caveat else {
+            return true;
+        };
+        clash |= jkt.as_ref().is_some_and(|known| known != key);
+        jkt = Some(key.clone());
+        false
+    });
+    if clash {
+        return Err(Problem::bad_request(
+            "a token is bound to one key: proof.bind and the DPoP proof name different ones",
+        ));
+    }
+    Ok(jkt)
 }
 
 fn refused_caveat(e: &ron_proto::CaveatError) -> Problem {
     Problem::new(400, e.code, "Caveat refused", e.detail.clone())
 }
 
-fn algorithm(rule: &AudienceRule, ask: &Ask<'_>) -> Result<&'static str, Problem> {
-    let alg = match rule.alg.as_deref() {
-        None | Some("EdDSA") => "EdDSA",
-        Some("ES256") => "ES256",
-        Some(_) => {
-            return Err(Problem::internal(
-                "the issuer policy names an algorithm that is not offered",
-            ));
-        }
-    };
-    if ask.accept_algs.is_empty() || ask.accept_algs.iter().any(|a| a == alg) {
-        Ok(alg)
-    } else {
-        Err(Problem::new(
+/// The first algorithm that the caller accepts, the audience allows and a key is there for.
+pub(crate) fn algorithm(
+    rule: &AudienceRule,
+    accepted: &[String],
+    offered: &[&'static str],
+) -> Result<&'static str, Problem> {
+    let default = rule.alg.as_deref().unwrap_or("EdDSA");
+    let known = |name: &str| offered.iter().copied().find(|alg| *alg == name);
+    if accepted.is_empty() {
+        return known(default).ok_or_else(|| {
+            Problem::unavailable(
+                format!("no {default} signing key is configured for this audience"),
+                30,
+            )
+        });
+    }
+    let allowed = |name: &&String| *name == default || rule.algs.contains(name);
+    let chosen = accepted.iter().filter(allowed).find_map(|name| known(name));
+    chosen.ok_or_else(|| {
+        Problem::new(
             400,
             "no_acceptable_alg",
             "No acceptable algorithm",
-            format!("tokens for this audience are signed with {alg}"),
-        ))
-    }
+            format!("tokens for this audience are signed with {default}"),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -207,16 +276,19 @@ mod tests {
                         audience: "svc-wallet".to_owned(),
                         scopes: vec!["wallet:read".to_owned(), "wallet:transfer".to_owned()],
                         alg: None,
+                        algs: vec!["ES256".to_owned()],
                         caveats: vec!["asset=rpl".to_owned()],
                     },
                     AudienceRule {
                         audience: "ron-kms".to_owned(),
                         scopes: vec!["kms:read".to_owned()],
                         alg: Some("ES256".to_owned()),
+                        algs: Vec::new(),
                         caveats: Vec::new(),
                     },
                 ],
                 max_ttl_s: 600,
+                exchange: false,
             }],
         }
     }
@@ -230,12 +302,21 @@ mod tests {
             ttl_s: None,
             caveats: &[],
             accept_algs: &[],
+            jkt: None,
+        }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            ttl_s_default: 900,
+            maxima: CaveatMaxima::default(),
+            algs: vec!["EdDSA", "ES256"],
         }
     }
 
     #[test]
     fn a_plain_ask_gets_what_the_rule_allows() {
-        let grant = decide(&policy(), &ask(), 900).unwrap();
+        let grant = decide(&policy(), &ask(), &limits()).unwrap();
         assert_eq!(grant.scope, "wallet:read wallet:transfer");
         assert_eq!(
             (grant.subject.as_str(), grant.ttl_s, grant.alg),
@@ -247,7 +328,7 @@ mod tests {
     #[test]
     fn everything_beyond_the_rule_is_refused() {
         let check = |ask: Ask<'_>, status: u16, code: &str| {
-            let got = decide(&policy(), &ask, 900).unwrap_err();
+            let got = decide(&policy(), &ask, &limits()).unwrap_err();
             assert_eq!(
                 (got.status, got.code),
                 (status, code),
@@ -345,11 +426,77 @@ mod tests {
         );
         check(
             Ask {
-                accept_algs: &["ES256".to_owned()],
+                accept_algs: &["PS256".to_owned(), "none".to_owned()],
                 ..ask()
             },
             400,
             "no_acceptable_alg",
+        );
+        check(
+            Ask {
+                caveats: &["pq.fallback=true".to_owned()],
+                ..ask()
+            },
+            400,
+            "bad_caveat",
+        );
+        check(
+            Ask {
+                caveats: &[format!("proof.bind={}", "A".repeat(43))],
+                jkt: Some("another"),
+                ..ask()
+            },
+            400,
+            "bad_request",
+        );
+    }
+
+    #[test]
+    fn algorithms_are_negotiated_among_what_is_allowed_and_there() {
+        let check = |accept: &[&str], offered: &[&'static str], want: Option<&str>| {
+            let accept: Vec<String> = accept.iter().map(|a| (*a).to_owned()).collect();
+            let asked = Ask {
+                accept_algs: &accept,
+                ..ask()
+            };
+            let limits = Limits {
+                algs: offered.to_vec(),
+                ..limits()
+            };
+            let got = decide(&policy(), &asked, &limits).ok().map(|g| g.alg);
+            assert_eq!(got, want, "{accept:?} of {offered:?}");
+        };
+        let both = ["EdDSA", "ES256"];
+        check(&[], &both, Some("EdDSA"));
+        check(&["ES256", "EdDSA"], &both, Some("ES256"));
+        check(&["RS256", "EdDSA"], &both, Some("EdDSA"));
+        check(&["ES256", "EdDSA"], &["EdDSA"], Some("EdDSA"));
+        check(&["ES256"], &["EdDSA"], None);
+        check(&["none"], &both, None);
+    }
+
+    #[test]
+    fn proof_bind_becomes_the_binding() {
+        let key = "A".repeat(43);
+        let caveats = [format!("proof.bind={key}")];
+        let grant = decide(
+            &policy(),
+            &Ask {
+                caveats: &caveats,
+                ..ask()
+            },
+            &limits(),
+        )
+        .unwrap();
+        assert_eq!(grant.jkt.as_deref(), Some(key.as_str()));
+        assert_eq!(grant.caveats, ["asset=rpl".parse().unwrap()]);
+        let asked = Ask {
+            jkt: Some(&key),
+            ..ask()
+        };
+        assert_eq!(
+            decide(&policy(), &asked, &limits()).unwrap().jkt,
+            Some(key.clone())
         );
     }
 
@@ -363,7 +510,7 @@ mod tests {
             caveats: &caveats,
             ..ask()
         };
-        let grant = decide(&policy(), &asked, 900).unwrap();
+        let grant = decide(&policy(), &asked, &limits()).unwrap();
         assert_eq!(
             (grant.subject.as_str(), grant.scope.as_str(), grant.ttl_s),
             ("user:7", "wallet:read", 60)

@@ -1,11 +1,33 @@
 //! Tokens: RFC 9068 claims from a grant, the JWS signing input, the finished compact form.
 
 use ron_proto::kms::Jwk;
-use ron_proto::passport::{RonDetails, TOKEN_BYTES_MAX, TokenClaims};
-use ron_proto::{Problem, b64};
+use ron_proto::passport::{Confirmation, StatusRef, TOKEN_BYTES_MAX, TokenClaims, TokenStatus};
+use ron_proto::{Problem, b64, caveat};
 use serde::Serialize;
 
 use crate::policy::Grant;
+
+/// What one snapshot says of the moment in which tokens are signed.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'a> {
+    /// The key.
+    pub key: &'a SigningKey,
+    /// `iss`.
+    pub issuer: &'a str,
+    /// The epoch.
+    pub epoch: u64,
+    /// Unix seconds.
+    pub iat: u64,
+}
+
+/// Id and status bit of one token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identity {
+    /// `jti`.
+    pub jti: String,
+    /// Where its status bit is, once lists are published.
+    pub status: Option<StatusRef>,
+}
 
 /// The head version of a signing key, as one snapshot gave it.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,36 +57,29 @@ struct Header<'a> {
 }
 
 /// Writes the claims. `exp` is exactly `iat + ttl`.
-pub fn unsigned(
-    grant: &Grant,
-    key: &SigningKey,
-    issuer: &str,
-    epoch: u64,
-    iat: u64,
-    jti: String,
-) -> Result<Unsigned, Problem> {
-    let details = RonDetails {
-        kind: "ron".to_owned(),
-        caveats: grant.caveats.iter().map(ToString::to_string).collect(),
-    };
+pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned, Problem> {
+    let (key, iat) = (at.key, at.iat);
     let exp = iat + grant.ttl_s;
     let claims = TokenClaims {
-        iss: issuer.to_owned(),
+        iss: at.issuer.to_owned(),
         sub: grant.subject.clone(),
         aud: grant.audience.clone(),
         iat,
         nbf: iat,
         exp,
-        jti,
+        jti: id.jti,
         client_id: grant.client_id.clone(),
         tenant: grant.tenant.clone(),
         scope: grant.scope.clone(),
-        ron_epoch: epoch,
+        ron_epoch: at.epoch,
         authorization_details: if grant.caveats.is_empty() {
             Vec::new()
         } else {
-            vec![details]
+            vec![caveat::to_detail(&grant.caveats)]
         },
+        cnf: grant.jkt.clone().map(|jkt| Confirmation { jkt }),
+        act: grant.act.clone(),
+        status: id.status.map(|status_list| TokenStatus { status_list }),
     };
     let header = Header {
         alg: &key.jwk.alg,
@@ -142,6 +157,25 @@ mod tests {
             ttl_s,
             caveats: vec!["asset=rpl".parse().unwrap()],
             alg: "EdDSA",
+            jkt: None,
+            act: None,
+            origin: None,
+        }
+    }
+
+    fn moment(key: &SigningKey, epoch: u64, iat: u64) -> Moment<'_> {
+        Moment {
+            key,
+            issuer: "http://issuer",
+            epoch,
+            iat,
+        }
+    }
+
+    fn id() -> Identity {
+        Identity {
+            jti: "j-1".to_owned(),
+            status: None,
         }
     }
 
@@ -149,7 +183,7 @@ mod tests {
         #[test]
         fn what_is_issued_verifies_and_lives_exactly_its_ttl(ttl in 1_u64..=3600, iat in 1_000_000_u64..4_000_000_000) {
             let (secret, key) = key();
-            let token = unsigned(&grant(ttl), &key, "http://issuer", 3, iat, "j-1".to_owned()).unwrap();
+            let token = unsigned(&grant(ttl), &moment(&key, 3, iat), id()).unwrap();
             prop_assert_eq!(token.exp, iat + ttl);
             let jwks = serde_json::to_vec(&Jwks { keys: vec![key.jwk.clone()] }).unwrap();
             let keys = JwksSnapshot::parse(&jwks).unwrap();
@@ -168,7 +202,7 @@ mod tests {
         big.caveats = (0..32)
             .map(|i| format!("route=/{}{i}", "x".repeat(200)).parse().unwrap())
             .collect();
-        let got = unsigned(&big, &key, "http://issuer", 1, 1, "j".to_owned()).unwrap_err();
+        let got = unsigned(&big, &moment(&key, 1, 1), id()).unwrap_err();
         assert_eq!(got.status, 400);
     }
 }

@@ -27,6 +27,23 @@ pub static KEYS: ThreadSpec = ThreadSpec {
     job: "reads the signing keys from the KMS and publishes the key set",
 };
 
+/// Signs what is published.
+pub static PUBLISHER: ThreadSpec = ThreadSpec {
+    name: "pass-publish",
+    count: Count::One,
+    stage: Stage::Work,
+    critical: false,
+    job: "signs status lists and the policy note when they are asked for and have changed",
+};
+/// Follows the issuer policy.
+pub static POLICY: ThreadSpec = ThreadSpec {
+    name: "pass-policy",
+    count: Count::One,
+    stage: Stage::Intake,
+    critical: false,
+    job: "reads the signed issuer policy from its files or URL and puts newer ones in force",
+};
+
 /// Grants waiting for a signature.
 pub static ISSUE_QUEUE: QueueSpec = QueueSpec {
     name: "issue",
@@ -41,8 +58,18 @@ pub static REVOKE_QUEUE: QueueSpec = QueueSpec {
     name: "revoke",
     capacity: 256,
     overflow: Overflow::RejectNew,
-    from: "API workers, pass-keys",
+    from: "API workers, pass-keys, pass-issue-*, pass-policy",
     to: "pass-revoker",
+    when_full: "429 busy",
+};
+
+/// Readers of signed documents.
+pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
+    name: "publish",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "API workers",
+    to: "pass-publish",
     when_full: "429 busy",
 };
 
@@ -51,6 +78,34 @@ pub static CLIENT_CACHE: LockSpec = LockSpec {
     name: "client_cache",
     rank: 10,
     guards: "keyed hashes of client secrets that were verified lately",
+};
+
+/// Assertions that were used.
+pub static ASSERTIONS: LockSpec = LockSpec {
+    name: "client_assertions",
+    rank: 12,
+    guards: "ids of client assertions that were used, until they expire",
+};
+
+/// Proofs that were used.
+pub static PROOFS: LockSpec = LockSpec {
+    name: "dpop_proofs",
+    rank: 14,
+    guards: "ids of DPoP proofs that were used at the token endpoint, for a minute",
+};
+
+/// The list that is being filled.
+pub static LISTS: LockSpec = LockSpec {
+    name: "status_list",
+    rank: 16,
+    guards: "number and next position of the status list that is being filled",
+};
+
+/// Signed documents; only the publishing thread takes it.
+pub static PUBLISHED: LockSpec = LockSpec {
+    name: "published",
+    rank: 18,
+    guards: "signed status lists and the policy note; only the publishing thread takes it",
 };
 
 /// The store, so that the writer can be restarted in place after a panic; never contended.
@@ -64,7 +119,7 @@ pub static STORE: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",
-    threads: [ISSUER, REVOKER, KEYS],
-    queues: [ISSUE_QUEUE, REVOKE_QUEUE],
-    locks: [CLIENT_CACHE, STORE],
+    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
+    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
+    locks: [CLIENT_CACHE, ASSERTIONS, PROOFS, LISTS, PUBLISHED, STORE],
 };

@@ -28,6 +28,7 @@ fn issuer() -> IssuerPolicy {
             .map(|s| (*s).to_owned())
             .collect(),
         alg: None,
+        algs: Vec::new(),
         caveats: Vec::new(),
     };
     IssuerPolicy {
@@ -45,6 +46,7 @@ fn issuer() -> IssuerPolicy {
                 audience("svc-admin", "admin:"),
             ],
             max_ttl_s: TTL_S_MAX,
+            exchange: false,
         }],
     }
 }

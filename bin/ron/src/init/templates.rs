@@ -36,11 +36,12 @@ pub fn service(
         "svc-passport" => {
             let _ = write!(
                 text,
-                "issuer = \"{}\"\n\n[kms]\nurl = \"{kms}\"\ntoken_file = {}\nkey = \"{}\"\n\n{policy}\n\
+                "issuer = \"{}\"\n\n[kms]\nurl = \"{kms}\"\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
                  [[clients]]\nid = \"operator\"\nsecret_hash = \"{secret_hash}\"\n\n",
                 bootstrap.issuer,
                 token("ron-kms"),
                 bootstrap.issuer_key,
+                bootstrap.note_key,
             );
         }
         "svc-wallet" => {

@@ -68,13 +68,14 @@ fn advance(
         *scan = HeadScanner::default();
         let head = parse_head(&buffer[..length], &CAPS)?;
         buffer.drain(..length);
-        let decoder = BodyDecoder::new(head.framing, BODY_CAP)?;
+        let decoder = BodyDecoder::new(head.framing, BODY_CAP as u64)?;
         *reading = Some((head, decoder, Vec::new()));
     }
     let Some((head, mut decoder, mut body)) = reading.take() else {
         return Ok(None);
     };
-    let decoded = decoder.feed(buffer, &mut body, BODY_CAP)?;
+    let room = (BODY_CAP - body.len()) as u64;
+    let decoded = decoder.feed(buffer, &mut body, room)?;
     buffer.drain(..decoded.used);
     if decoded.done {
         return Ok(Some(Message { head, body }));
@@ -224,8 +225,22 @@ pub(crate) const CASES: &[(&str, &str)] = &[
         "POST / HTTP/1.1\r\nCffffffffffffffff\r\n",
         "refused body_size",
     ),
+    ("POST / HTTP/1.1\r\nC3\r\nabc\r\n0\r\nX: y\r\n\r\n", "1 ok"),
     (
-        "POST / HTTP/1.1\r\nC3\r\nabc\r\n0\r\nX: y\r\n\r\n",
+        "POST / HTTP/1.1\r\nC0\r\nX:\r\ncontent-length: 9\r\n\r\n",
+        "1 ok",
+    ),
+    ("POST / HTTP/1.1\r\nC0\r\nX: y\r\n", "waits"),
+    ("POST / HTTP/1.1\r\nC0\r\nX\r\n\r\n", "refused trailers"),
+    ("POST / HTTP/1.1\r\nC0\r\n: y\r\n\r\n", "refused trailers"),
+    ("POST / HTTP/1.1\r\nC0\r\n X: y\r\n\r\n", "refused trailers"),
+    ("POST / HTTP/1.1\r\nC0\r\nX: y\n\r\n", "refused trailers"),
+    (
+        "POST / HTTP/1.1\r\nC0\r\nX: y\r\n z\r\n\r\n",
+        "refused trailers",
+    ),
+    (
+        "POST / HTTP/1.1\r\nC0\r\nX: \u{0}\r\n\r\n",
         "refused trailers",
     ),
     // Lines.

@@ -5,11 +5,15 @@ pub mod sign;
 pub mod verify;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_http::{ApiInfo, Request, Responder, Router};
 use ron_kernel::Deadline;
 
 use crate::work::{Asked, Kms};
+
+/// Time between the end of a wait for a proof and the end of the request.
+const PROOF_MARGIN: Duration = Duration::from_millis(250);
 
 /// All routes of the service but those of the audit log and of the chassis.
 pub fn router(kms: &Arc<Kms>) -> Router {
@@ -26,7 +30,12 @@ pub fn router(kms: &Arc<Kms>) -> Router {
 
 /// Turns a request into someone who waits, at most until the sign deadline.
 fn asked(kms: &Kms, request: Request, responder: Responder) -> Asked {
+    // Some time is left for the answer to leave before the front gives up.
+    let last = Deadline::within(request.deadline.remaining().saturating_sub(PROOF_MARGIN));
     Asked {
+        proof_until: request
+            .prefer_wait()
+            .map(|wait| Deadline::within(wait).earlier(last)),
         caller: request.principal,
         responder,
         deadline: request

@@ -26,7 +26,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
                 sign(&one, request, responder);
             },
         )
-        .summary("Sign a message or a digest; the answer leaves once its audit leaf is durable")
+        .summary("Sign a message or a digest; the answer leaves once its audit leaf is durable. With Prefer: wait=N it waits up to N seconds (and no longer than request_deadline) for a checkpoint and carries the proof")
         .body::<SignRequest>()
         .returns::<SignAnswer>(200)
         .errors(ERRORS),

@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
+use ron_kernel::{
+    Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
+};
 use ron_service::ReadyBoard;
+use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader};
-use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
+use ron_tlog::note::{NoteSignature, NoteSigner, SignFailed, VerifierKey};
 
 use super::health::{AuditHealth, Fault};
+use super::proofs::ProofJob;
+use super::witness::Published;
 use crate::keys::SecretKey;
 use crate::metrics::Metrics;
 use crate::store::LogIdentity;
@@ -61,12 +66,14 @@ impl NoteSigner for LogSigner {
 }
 
 /// Why the checkpoint thread is woken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// There is a leaf that no checkpoint covers.
     NewLeaf,
     /// There are so many that the interval does not matter.
     Many,
+    /// Cosignatures for the published checkpoint of this text, to be stored with it.
+    Cosigned(Arc<str>, Vec<NoteSignature>),
 }
 
 /// How the appender tells the checkpoint thread of new leaves.
@@ -126,7 +133,7 @@ impl Signal {
         }
     }
 
-    /// At most one message of each kind is under way, so the queue of four cannot be full.
+    /// At most one message of each kind is under way, so the queue cannot be full.
     fn send(&self, wake: Wake) {
         if self.wake.try_send(wake).is_err() {
             tracing::warn!(event = "checkpoint_wake_lost");
@@ -176,6 +183,12 @@ pub struct CheckpointThread {
     pub metrics: Metrics,
     /// Fired by the appender after the last leaf.
     pub last_leaf: Shutdown,
+    /// To the thread that asks witnesses, where a policy is configured.
+    pub witness: Option<Sender<Published>>,
+    /// To those who wait for proofs.
+    pub proofs: Sender<ProofJob>,
+    /// Fired after the last checkpoint.
+    pub finished: ShutdownTrigger,
 }
 
 impl CheckpointThread {
@@ -189,6 +202,7 @@ impl CheckpointThread {
             loop {
                 match self.wakes.recv(&ctx.shutdown, due) {
                     Recv::Item(Wake::NewLeaf) => {}
+                    Recv::Item(Wake::Cosigned(text, lines)) => self.cosign(&text, &lines),
                     Recv::Item(Wake::Many) | Recv::Timeout => break self.publish(),
                     Recv::Shutdown | Recv::Closed => break,
                 }
@@ -198,6 +212,7 @@ impl CheckpointThread {
             tracing::warn!(event = "final_checkpoint_without_stop_leaf");
         }
         self.publish();
+        self.finished.fire();
     }
 
     /// True when a leaf needs a checkpoint; otherwise goes idle until one comes.
@@ -207,10 +222,27 @@ impl CheckpointThread {
             self.signal.idle.store(false, Ordering::SeqCst);
             return true;
         }
-        matches!(
-            self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)),
-            Recv::Item(_)
-        )
+        match self.wakes.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+            Recv::Item(Wake::Cosigned(text, lines)) => {
+                self.cosign(&text, &lines);
+                false
+            }
+            Recv::Item(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Stores cosignatures with the checkpoint they were made for; a newer one may have come meanwhile.
+    fn cosign(&mut self, text: &str, lines: &[NoteSignature]) {
+        match self.checkpointer.add_signatures(text, lines) {
+            Ok(_) | Err(CheckpointError::Superseded | CheckpointError::Poisoned) => {}
+            Err(error) => {
+                self.health.fail(
+                    Fault::Failure,
+                    &format!("cosignatures cannot be stored: {error}"),
+                );
+            }
+        }
     }
 
     /// Signs and stores the head as it is now.
@@ -228,6 +260,11 @@ impl CheckpointThread {
                 }
                 self.ready.present("checkpoint");
                 self.keep_anchor(&note);
+                // Full means awake: the newest checkpoint will be looked at.
+                let _ = self.proofs.try_send(ProofJob::Look);
+                if let Some(witness) = &self.witness {
+                    let _ = witness.try_send(Published);
+                }
             }
             Err(error) => {
                 self.health.fail(

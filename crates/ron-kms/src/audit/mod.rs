@@ -4,6 +4,8 @@
 //! job -> credit (room for its leaf) -> work -> Entry -> kms-audit: leaves, one append + fdatasync
 //!                                                          -> answers of the whole batch
 //!                                              kms-ckpt:  signed checkpoint, copy in anchor_dir
+//!                                              kms-witness: cosignatures of others, kept with it
+//!                                              kms-proof: answers that wait for their proof
 //!                                              kms-scrub: verifies everything, again and again
 //! ```
 //!
@@ -14,9 +16,11 @@ pub mod appender;
 pub mod checkpoint;
 pub mod health;
 pub mod leaf;
+pub mod proofs;
 pub mod scrub;
 pub mod start;
 pub mod verify;
+pub mod witness;
 pub mod writer;
 
 pub use health::AuditHealth;

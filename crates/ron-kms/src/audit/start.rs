@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ron_kernel::SharedClock;
 use ron_proto::strict;
+use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
@@ -78,6 +79,8 @@ pub struct OpenWith<'a> {
     pub clock: SharedClock,
     /// Metrics.
     pub metrics: Metrics,
+    /// Who else remembers this log.
+    pub witnesses: Option<&'a mut Witnesses>,
 }
 
 /// Opens the log, compares it with everything that knows about it, settles a change that a crash
@@ -89,6 +92,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         settings,
         clock,
         metrics,
+        witnesses,
     } = with;
     let identity = store.log().clone();
     let signer = LogSigner::new(&identity).map_err(failure)?;
@@ -100,6 +104,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
     let reader = log.reader();
     compare_births(store, &log)?;
+    compare_witnesses(witnesses, &reader)?;
     let on_disk = settings.data_dir.is_some();
     let state_path = on_disk.then(|| dir.join("counters.json"));
     let counters = recount(&reader, state_path.as_deref())?;
@@ -200,6 +205,22 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Asks the witnesses whether this is the log that they cosigned. Those that cannot be reached are asked again later by the
+/// thread that has checkpoints cosigned.
+fn compare_witnesses(
+    witnesses: Option<&mut Witnesses>,
+    reader: &LogReader,
+) -> Result<(), Distrust> {
+    let (Some(witnesses), Some(text)) = (witnesses, reader.checkpoint()) else {
+        return Ok(());
+    };
+    let round = witnesses.round(&text, reader);
+    for why in &round.failures {
+        tracing::info!(event = "witness_not_asked", why);
+    }
+    round.betrayal.map_or(Ok(()), |why| Err(tampered(why)))
 }
 
 /// The counters as of the end of the log: from the state kept beside it and the leaves since.

@@ -98,6 +98,9 @@ pub enum StoreError {
         /// From the store.
         stored: String,
     },
+    /// The witness policy does not fit this log.
+    #[error("witness.policy_file: {0}")]
+    Witness(String),
     /// The database failed.
     #[error("key store: {0}")]
     Db(String),

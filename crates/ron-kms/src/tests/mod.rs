@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::{Random, SeededRandom};
-use ron_http::{Body, Principal, PrincipalKind, Responder, Response};
+use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
 };
@@ -135,6 +135,7 @@ impl Rig {
             random,
             ready: ready.clone(),
             disk: disk.clone().map(|d| Arc::new(d) as _),
+            http: Arc::new(HttpClient::new(ClientConfig::default())),
         };
         let engine = match Engine::start(settings, parts) {
             Ok(engine) => engine,
@@ -170,6 +171,7 @@ impl Rig {
                 responder,
                 deadline,
                 since,
+                proof_until: None,
             },
             waiter,
         )

@@ -11,6 +11,7 @@ use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
 use crate::audit::leaf::OK;
+use crate::audit::proofs::ProofAsk;
 use crate::error::Refusal;
 use crate::metrics::Metrics;
 use crate::replay::Ticket;
@@ -61,6 +62,8 @@ pub enum Done {
         answer: Box<SignAnswer>,
         /// To remember the answer by its operation id.
         ticket: Option<Ticket>,
+        /// Where it waits for its proof, when the caller wishes so.
+        proof: Option<ProofAsk>,
         /// For the metrics.
         timing: Timing,
     },
@@ -98,6 +101,7 @@ impl Done {
                 responder,
                 mut answer,
                 ticket,
+                proof,
                 timing,
             } => {
                 answer.receipt = LogReceipt {
@@ -105,12 +109,14 @@ impl Done {
                     index,
                 };
                 timing.count("sign", answer.key.alg.as_str(), OK);
-                let response = Response::json(200, &*answer);
                 // Before the answer leaves: a repetition may follow it at once.
                 if let Some(ticket) = ticket {
-                    ticket.settle(&Arc::new(*answer));
+                    ticket.settle(&Arc::new((*answer).clone()));
                 }
-                responder.send(response);
+                match proof {
+                    Some(proof) => proof.send(answer, responder),
+                    None => responder.send(Response::json(200, &*answer)),
+                }
             }
             Self::Batch {
                 responder,

@@ -162,7 +162,7 @@ impl Lifecycle {
     fn checkpoint(&mut self, asked: Asked, task: &SignTask, credits: Vec<Credit>) {
         let ticket = match self.kms.first_time(&asked, task) {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return asked.responder.send(Response::json(200, &*answer)),
+            Ok(Err(answer)) => return self.kms.repeat(asked, &answer),
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
         if asked.deadline.expired() {

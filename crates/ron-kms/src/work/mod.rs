@@ -22,6 +22,7 @@ use ron_tlog::append::LogReader;
 use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
+use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
@@ -62,6 +63,8 @@ pub struct Kms {
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
     pub audit_tx: Sender<Entry>,
+    /// To those who wait for proofs.
+    pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
 }
@@ -76,6 +79,8 @@ pub struct Asked {
     pub deadline: Deadline,
     /// When the request was parsed.
     pub since: Instant,
+    /// Until when the caller waits for the proof of the leaf (`Prefer: wait=N`).
+    pub proof_until: Option<Deadline>,
 }
 
 /// Work for a signer.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use ron_http::Response;
 use ron_kernel::{Receiver, ThreadCtx};
+use ron_proto::kms::SignAnswer;
 
 use super::answer::{Done, Item, Timing, failed, signed};
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
 use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
 use crate::audit::appender::Entry;
+use crate::audit::proofs::ProofAsk;
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
@@ -54,7 +56,7 @@ impl Kms {
     fn sign_one(&self, asked: Asked, task: Box<SignTask>) {
         let ticket = match self.first_time(&asked, &task) {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return asked.responder.send(Response::json(200, &*answer)),
+            Ok(Err(answer)) => return self.repeat(asked, &answer),
             Err(refusal) => return self.refuse_unlogged(asked, &refusal),
         };
         let credits = match self.admit(&asked, 1) {
@@ -82,14 +84,19 @@ impl Kms {
         credits: Vec<ron_kernel::Credit>,
     ) {
         let timing = self.timing(&asked);
+        let proof = self.proof_ask(&asked);
         let responder = asked.responder;
         let done = match outcome.result {
-            Ok(answer) => Done::Sign {
-                responder,
-                answer: Box::new(answer),
-                ticket,
-                timing,
-            },
+            Ok(answer) => {
+                self.metrics.signatures_made.inc();
+                Done::Sign {
+                    responder,
+                    answer: Box::new(answer),
+                    ticket,
+                    proof,
+                    timing,
+                }
+            }
             Err(refusal) => {
                 let label = ("sign", task.key.alg.as_str());
                 Done::Refused {
@@ -105,6 +112,21 @@ impl Kms {
             done,
             credits,
         });
+    }
+
+    /// Answers a repetition with what was answered before.
+    pub(super) fn repeat(&self, asked: Asked, answer: &SignAnswer) {
+        match self.proof_ask(&asked) {
+            Some(proof) => proof.send(Box::new(answer.clone()), asked.responder),
+            None => asked.responder.send(Response::json(200, answer)),
+        }
+    }
+
+    /// Where the answer waits for its proof, when the caller wishes so.
+    fn proof_ask(&self, asked: &Asked) -> Option<ProofAsk> {
+        let until = asked.proof_until?;
+        let to = self.proof_tx.clone();
+        Some(ProofAsk { to, until })
     }
 
     fn sign_batch(&self, asked: Asked, tasks: Vec<Result<SignTask, Refusal>>) {
@@ -157,7 +179,10 @@ impl Kms {
             return known(&Refusal::new(Why::Internal, "a batch item was forwarded"));
         };
         let item = match outcome.result {
-            Ok(answer) => Item::Signed(answer, ticket),
+            Ok(answer) => {
+                self.metrics.signatures_made.inc();
+                Item::Signed(answer, ticket)
+            }
             Err(refusal) => Item::Refused(refusal, task.key.alg.as_str()),
         };
         (item, Some(outcome.draft))
@@ -169,7 +194,7 @@ impl Kms {
         &self,
         asked: &Asked,
         task: &SignTask,
-    ) -> Result<Result<Option<Ticket>, Arc<ron_proto::kms::SignAnswer>>, Refusal> {
+    ) -> Result<Result<Option<Ticket>, Arc<SignAnswer>>, Refusal> {
         let Some((op_id, body)) = task.op else {
             return Ok(Ok(None));
         };

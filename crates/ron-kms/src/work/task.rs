@@ -192,6 +192,7 @@ fn try_sign(
             log: String::new(),
             index: 0,
         },
+        proof: None,
     }))
 }
 

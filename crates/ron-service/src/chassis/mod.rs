@@ -6,6 +6,7 @@
 mod ops;
 mod parts;
 mod running;
+mod transport;
 
 pub use ops::VersionDoc;
 pub use parts::{Parts, metrics_prefix};
@@ -18,7 +19,7 @@ use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
     Authorizer, ClientConfig, Front, FrontHandle, FrontSpec, HttpClient, Limits, Need, Principal,
-    RequestHead, Router,
+    RequestHead, Router, ServerTls,
 };
 use ron_kernel::{
     Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub started: Instant,
     pub capabilities: OnceLock<Vec<String>>,
     pub stop: (ShutdownTrigger, Shutdown),
+    pub tls: Option<Arc<ServerTls>>,
     pub reloads: CounterVec,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
@@ -134,6 +136,7 @@ impl Chassis {
             started: parts.clock.now(),
             capabilities: OnceLock::new(),
             stop: Shutdown::pair(),
+            tls: transport::server_tls(config)?,
             reloads: registry.counter_vec(
                 "config_reloads_total",
                 "Reloads of the configuration.",
@@ -162,6 +165,7 @@ impl Chassis {
         let client = HttpClient::new(ClientConfig {
             user_agent: format!("{}/{}", topology.service, env!("CARGO_PKG_VERSION")),
             max_idle_per_host: 32,
+            tls: transport::client_tls(config)?,
             ..ClientConfig::default()
         });
         Ok(Self {
@@ -205,6 +209,7 @@ impl Chassis {
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
         let _ = self.shared.authorizer.set(self.authorizer.clone());
         let config = self.config.load();
+        let listen = transport::listen(&config, self.api, self.shared.tls.clone())?;
         let spec = FrontSpec {
             poll: row_ending(self.topology, "-http-poll").map_err(StartError::Failed)?,
             workers: row_ending(self.topology, "-http-").map_err(StartError::Failed)?,
@@ -212,7 +217,7 @@ impl Chassis {
         };
         let api = Front::start(
             &spec,
-            self.api,
+            listen,
             router.add(ops::version_route(self.topology.service)),
             Arc::new(Gate(self.shared.clone())),
             limits(&config),
@@ -229,6 +234,7 @@ impl Chassis {
             service = self.topology.service,
             event = "started",
             api = %api.addr(),
+            uds = api.unix_path().map(|path| path.display().to_string()),
             health = %self.ops.addr(),
             version = env!("CARGO_PKG_VERSION"),
         );
@@ -277,6 +283,7 @@ fn limits(config: &Config) -> Limits {
         request_deadline: config.duration("request_deadline"),
         max_conns: config.usize("max_conns"),
         max_in_flight: config.usize("http.max_in_flight"),
+        decompress_ratio: config.usize("limits.decompress_ratio_cap"),
         ..Limits::default()
     }
 }

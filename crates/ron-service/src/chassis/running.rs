@@ -66,9 +66,14 @@ impl Running {
     pub fn health_addr(&self) -> SocketAddr {
         self.ops.addr()
     }
-    /// `http://address` of the API.
+    /// `http://address` of the API, or `https://address` where TLS is enabled.
     pub fn api_url(&self) -> String {
-        format!("http://{}", self.api_addr())
+        let scheme = self.shared.tls.as_ref().map_or("http", |_| "https");
+        format!("{scheme}://{}", self.api_addr())
+    }
+    /// The Unix socket of the API, as clients have to name it.
+    pub fn unix_path(&self) -> Option<&std::path::Path> {
+        self.api.unix_path()
     }
     /// `http://address` of the health port.
     pub fn health_url(&self) -> String {
@@ -233,6 +238,8 @@ impl Shared {
         if !restart.is_empty() {
             return Err(ReloadError::NeedsRestart(restart));
         }
+        // Also when no key has changed: renewed certificates keep their paths.
+        self.reload_certificates().map_err(ReloadError::Refused)?;
         if diff.is_empty() {
             return Ok(diff);
         }

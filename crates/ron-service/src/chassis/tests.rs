@@ -32,15 +32,16 @@ static TOPOLOGY: Topology = crate::topology! {
     locks: [],
 };
 
-/// Lets in `Bearer <scope>` with that scope.
+/// Lets in `Bearer <scope>` with that scope, under its name or as `<scope>#<name>`.
 struct ByScope;
 impl Authorizer for ByScope {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        let scope = head
+        let token = head
             .bearer()
             .ok_or_else(|| Problem::unauthorized("no token"))?;
+        let (scope, name) = token.split_once('#').unwrap_or((token, token));
         let principal = Principal {
-            name: scope.to_owned(),
+            name: name.to_owned(),
             scopes: Arc::from([scope.to_owned()]),
             kind: PrincipalKind::Service,
             ..Principal::public()
@@ -446,4 +447,116 @@ fn before_it_has_started_nobody_is_let_in() {
     );
     assert_eq!(post(&client(), &url, "admin:operate").status, 503);
     assert!(!chassis.shared.stop.1.is_set());
+}
+
+#[test]
+fn each_caller_has_a_rate_of_its_own_once_it_is_known() {
+    let running = started(&[("limits.rate_per_second", "1"), ("limits.burst", "3")]);
+    let (client, url) = (client(), format!("{}/hello", running.api_url()));
+    let ask = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", &*bearer)];
+        let call = Call::get(&url, Deadline::within(Duration::from_secs(5)));
+        let reply = client.call(call.headers(&headers)).unwrap();
+        let code = reply.problem().map(|problem| problem.code);
+        (
+            reply.status,
+            code.unwrap_or_default(),
+            reply.retry_after_s(),
+        )
+    };
+    for _ in 0..3 {
+        assert_eq!(ask("kms:read#a").0, 200);
+    }
+    assert_eq!(ask("kms:read#a"), (429, "rate_limited".to_owned(), Some(1)));
+    assert_eq!(ask("kms:read#b").0, 200, "somebody else's is untouched");
+    for _ in 0..5 {
+        assert_eq!(ask("kms:sign#b").0, 403, "who is not let in has no rate");
+    }
+    assert_eq!(ask("kms:read#b").0, 200);
+}
+
+/// A self-signed certificate for localhost and its key, PEM files in a directory.
+fn certificate(dir: &Path) -> [String; 2] {
+    use std::os::unix::fs::PermissionsExt as _;
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let pems = [made.cert.pem(), made.signing_key.serialize_pem()];
+    let paths = ["cert.pem", "key.pem"].map(|name| dir.join(name));
+    for (path, pem) in paths.iter().zip(pems) {
+        std::fs::write(path, pem).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    paths.map(|path| path.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
+    let dir = tempfile::tempdir().unwrap();
+    let [cert, key] = certificate(dir.path());
+    let socket = dir.path().join("run/api.sock");
+    let socket = socket.to_str().unwrap().to_owned();
+    let pairs = [
+        ("tls.enabled", "true"),
+        ("tls.cert_path", &cert),
+        ("tls.key_path", &key),
+        ("uds_path", &socket),
+    ];
+    let mut running = started(&pairs);
+    assert!(running.api_url().starts_with("https://"));
+    assert_eq!(running.unix_path().unwrap().to_str(), Some(&*socket));
+    let version = |client: &HttpClient, url: String| get(client, &url).status;
+    let over_unix = format!("unix:{socket}:/version");
+    assert_eq!(version(&client(), over_unix.clone()), 200);
+    let trusting = |cert: &str| {
+        HttpClient::new(ClientConfig {
+            tls: Some(ron_http::ClientTls::load(Path::new(cert), None).unwrap()),
+            ..ClientConfig::default()
+        })
+    };
+    let url = format!("https://localhost:{}/version", running.api_addr().port());
+    assert_eq!(version(&trusting(&cert), url.clone()), 200);
+
+    // Renewed under the same paths: SIGHUP takes them on although no key has changed.
+    certificate(dir.path());
+    let call = Call::get(&url, Deadline::within(Duration::from_secs(5)));
+    assert!(trusting(&cert).call(call.clone()).is_err(), "still the old");
+    let config = (*running.config()).clone();
+    assert!(running.reload(config.clone()).unwrap().is_empty());
+    assert_eq!(version(&trusting(&cert), url.clone()), 200);
+    std::fs::remove_file(&key).unwrap();
+    let refused = running.reload(config).unwrap_err().to_string();
+    assert!(refused.contains("key.pem"), "{refused}");
+    assert_eq!(version(&trusting(&cert), url), 200);
+
+    let report = running.drain(Duration::from_secs(5));
+    assert_eq!(report.stragglers, Vec::<String>::new());
+    assert!(!Path::new(&socket).exists());
+}
+
+#[test]
+fn transports_that_cannot_be_had_end_the_start_with_a_hint() {
+    let dir = tempfile::tempdir().unwrap();
+    let [cert, key] = certificate(dir.path());
+    let fails = |pairs: &[(&str, &str)], words: &str| {
+        let error = start(&config(pairs), &Arc::default(), None).unwrap_err();
+        assert_eq!(error.exit_code(), exit::CONFIG);
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    fails(&[("uds_path", "/dev/null/x.sock")], "/dev/null");
+    fails(&[("tls.peer_ca_path", "/nowhere.pem")], "/nowhere.pem");
+    fails(&[("tls.peer_ca_path", &key)], "key.pem");
+    let tls = |cert: &str, key: &str, words: &str| {
+        let pairs = [
+            ("tls.enabled", "true"),
+            ("tls.cert_path", cert),
+            ("tls.key_path", key),
+        ];
+        fails(&pairs, words);
+    };
+    tls("/nowhere.pem", &key, "/nowhere.pem");
+    std::process::Command::new("chmod")
+        .args(["644", &key])
+        .status()
+        .unwrap();
+    tls(&cert, &key, "chmod 600");
 }

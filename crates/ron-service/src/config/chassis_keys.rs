@@ -40,11 +40,15 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "127.0.0.1:0",
         "Address of health, metrics, status and actions.",
     ),
-    Key::path("uds_path", "", "Unix socket for the API."),
+    Key::path(
+        "uds_path",
+        "",
+        "Unix socket for the API beside bind_addr, absolute; its directory must have mode 0700.",
+    ),
     Key::list(
         "uds_allow_uids",
         "",
-        "User ids that may connect to the Unix socket.",
+        "User ids that may connect to the Unix socket; empty means only the service's own.",
     ),
     Key::count(
         "max_conns",
@@ -138,6 +142,11 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "",
         "If set, clients need a certificate from one of these, PEM.",
     ),
+    Key::path(
+        "tls.peer_ca_path",
+        "",
+        "If set, https peers are called and must show a certificate from one of these, PEM.",
+    ),
     Key::choice(
         "log.format",
         &["json", "compact"],
@@ -218,19 +227,7 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
             "is set, but amnesia = true writes nothing to disk; drop one of the two",
         ));
     }
-    // Refused rather than ignored: a listener that silently speaks plain HTTP would be worse than none.
-    if config.bool("tls.enabled") {
-        problems.push(config.problem(
-            "tls.enabled",
-            "is not available in this build; terminate TLS in front of the loopback address",
-        ));
-    }
-    if config.is_set("uds_path") {
-        problems.push(config.problem(
-            "uds_path",
-            "is not available in this build; use a loopback bind_addr",
-        ));
-    }
+    transport_checks(config, &mut problems);
     if config.str_opt("auth.jwks_url").is_some() != config.str_opt("auth.issuer").is_some() {
         let key = if config.str_opt("auth.jwks_url").is_some() {
             "auth.issuer"
@@ -267,4 +264,35 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
         }
     }
     problems
+}
+
+/// TLS and Unix sockets: what belongs together is there together, and nothing is set in vain.
+fn transport_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
+    let identity = ["tls.cert_path", "tls.key_path"];
+    let enabled = config.bool("tls.enabled");
+    let wanted = enabled || identity.iter().any(|key| config.is_set(key));
+    for key in identity.iter().filter(|key| wanted && !config.is_set(key)) {
+        let why = "must be set too: a certificate and its key belong together, and TLS needs both";
+        problems.push(config.problem(key, why));
+    }
+    if !enabled && config.is_set("tls.client_ca_path") {
+        let why = "is set, but tls.enabled is false, so no client is asked for a certificate";
+        problems.push(config.problem("tls.client_ca_path", why));
+    }
+    if config
+        .path_opt("uds_path")
+        .is_some_and(|path| !path.is_absolute())
+    {
+        problems.push(config.problem("uds_path", "must be absolute"));
+    }
+    if !config.is_set("uds_path") && !config.list("uds_allow_uids").is_empty() {
+        let why = "is set, but uds_path is not, so there is no socket to connect to";
+        problems.push(config.problem("uds_allow_uids", why));
+    }
+    for uid in config.list("uds_allow_uids") {
+        if uid.parse::<u32>().is_err() {
+            let why = format!("has {uid:?}, which is no user id; list numbers, as in [\"1000\"]");
+            problems.push(config.problem("uds_allow_uids", why));
+        }
+    }
 }

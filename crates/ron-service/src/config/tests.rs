@@ -88,6 +88,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "tls.cert_path",
         "tls.key_path",
         "tls.client_ca_path",
+        "tls.peer_ca_path",
         "log.format",
     ] {
         assert!(!find(name).reload, "{name} needs a restart");
@@ -193,13 +194,24 @@ fn keys_that_contradict_each_other_are_refused() {
         "amnesia = true\ndata_dir = \"/x\"\n",
         "ron.toml:2: data_dir is set, but amnesia = true",
     );
+    check("tls.enabled = true\n", "tls.cert_path must be set too");
+    check("tls.enabled = true\n", "tls.key_path must be set too");
+    check("tls.key_path = \"/k\"\n", "tls.cert_path must be set too");
     check(
-        "tls.enabled = true\n",
-        "ron.toml:1: tls.enabled is not available",
+        "tls.client_ca_path = \"/c\"\n",
+        "ron.toml:1: tls.client_ca_path is set, but tls.enabled is false",
     );
     check(
-        "uds_path = \"/x\"\n",
-        "ron.toml:1: uds_path is not available",
+        "uds_path = \"x.sock\"\n",
+        "ron.toml:1: uds_path must be absolute",
+    );
+    check(
+        "uds_allow_uids = [\"0\"]\n",
+        "ron.toml:1: uds_allow_uids is set, but uds_path is not",
+    );
+    check(
+        "uds_path = \"/x\"\nuds_allow_uids = [\"root\"]\n",
+        "ron.toml:2: uds_allow_uids has \"root\", which is no user id",
     );
     check(
         "auth.issuer = \"http://x\"\n",

@@ -41,13 +41,15 @@ fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
     if body.proof.is_some() {
         return Err(Problem::bad_request("proof is reserved: leave it out"));
     }
+    let caveats: Vec<String> = body.caveats.into_iter().map(|caveat| caveat.0).collect();
     api.decide(&Ask {
         client_id: &req.principal.name,
         subject: Some(&body.subject_ref),
         audience: Some(&body.audience),
         scope: body.scope.as_deref(),
         ttl_s: body.ttl_s,
-        caveats: &body.caveats,
+        caveats: &caveats,
         accept_algs: &body.accept_algs,
+        jkt: None,
     })
 }

@@ -2,25 +2,34 @@
 
 mod feed;
 mod issue;
+mod judge;
 mod oauth;
+mod published;
 mod revoke;
 mod verify;
 mod well_known;
 
 use std::sync::Arc;
 
+use ron_auth::RonAuthorizer;
 use ron_auth::revocation::RevocationView;
 use ron_http::{ApiInfo, Router};
-use ron_kernel::{Sender, SharedClock, Snapshot};
+use ron_kernel::{SendError, Sender, SharedClock, Snapshot};
 use ron_proto::Problem;
 use ron_proto::passport::IssuerPolicy;
 
 use crate::clients::Clients;
+use crate::dpop::Proofs;
 use crate::issue::IssueJob;
 use crate::issue::keys::KeyKeeper;
 use crate::metrics::Metrics;
-use crate::policy::{self, Ask, Grant};
-use crate::revoke::RevokeEvent;
+use crate::policy::{self, Ask, Grant, Limits};
+use crate::publish::PublishEvent;
+use crate::revoke::{Answer, RevokeEvent};
+use crate::sync::InForce;
+
+/// The `aud` of tokens for this service.
+pub const SERVICE: &str = "svc-passport";
 
 /// What the handlers share.
 pub struct Api {
@@ -29,11 +38,15 @@ pub struct Api {
     /// Base of published URLs.
     pub public_url: String,
     /// The policy in force.
-    pub policy: Arc<Snapshot<IssuerPolicy>>,
-    /// Lifetime where none is asked for, in seconds.
-    pub ttl_s_default: u64,
+    pub policy: Arc<Snapshot<Option<InForce>>>,
+    /// What the configuration adds to it.
+    pub limits: Arc<Snapshot<Limits>>,
     /// OAuth clients.
     pub clients: Arc<Snapshot<Clients>>,
+    /// DPoP proofs of token requests.
+    pub proofs: Proofs,
+    /// Bearers of passports and service tokens at the OAuth endpoints.
+    pub auth: Arc<RonAuthorizer>,
     /// Signing keys.
     pub keys: Arc<KeyKeeper>,
     /// Revocations.
@@ -42,6 +55,8 @@ pub struct Api {
     pub issue: Sender<IssueJob>,
     /// To the revoker.
     pub revoke: Sender<RevokeEvent>,
+    /// To the publisher.
+    pub publish: Sender<PublishEvent>,
     /// Clock.
     pub clock: SharedClock,
     /// Metrics.
@@ -59,32 +74,83 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(verify::routes(api))
     .add(revoke::route(api))
     .add(feed::route(api))
-    .add(oauth::route(api))
+    .add_all(published::routes(api))
+    .add_all(oauth::routes(api))
     .add_all(well_known::routes(api))
 }
 
 impl Api {
+    fn now_s(&self) -> u64 {
+        self.clock.unix_ms() / 1000
+    }
+
+    /// What client assertions may name as their audience.
+    fn audiences(&self) -> [String; 3] {
+        [
+            self.issuer_url.clone(),
+            format!("{}/oauth2/token", self.public_url),
+            format!("{}/oauth2/token", self.issuer_url),
+        ]
+    }
+
     fn decide(&self, ask: &Ask<'_>) -> Result<Grant, Problem> {
-        let decided = self
-            .policy
-            .with(|p| policy::decide(p, ask, self.ttl_s_default));
-        if let Err(problem) = &decided {
+        let limits = self.limits.load();
+        self.counted(self.with_policy(|p| policy::decide(p, ask, &limits)))
+    }
+
+    /// Asks the policy in force; without one nothing is issued.
+    fn with_policy<T>(
+        &self,
+        ask: impl FnOnce(&IssuerPolicy) -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let policy = self.policy.load();
+        match &*policy {
+            Some(in_force) => ask(&in_force.policy),
+            None => Err(Problem::unavailable(
+                "no signed issuer policy was read yet",
+                2,
+            )),
+        }
+    }
+
+    /// Counts refusals.
+    fn counted<T>(&self, outcome: Result<T, Problem>) -> Result<T, Problem> {
+        if let Err(problem) = &outcome {
             self.metrics
                 .rejects
                 .with_label_values(&[problem.code])
                 .inc();
         }
-        decided
+        outcome
     }
 
     /// Gives the job to the issuers, or answers 429.
     fn enqueue(&self, job: IssueJob) {
-        if let Err(ron_kernel::SendError::Full(job) | ron_kernel::SendError::Closed(job)) =
-            self.issue.try_send(job)
+        if let Err(SendError::Full(job) | SendError::Closed(job)) = self.issue.try_send(job) {
+            self.metrics.rejects.with_label_values(&["busy"]).inc();
+            let busy = Problem::busy(self.issue.retry_after_s());
+            job.responder.send(match job.form {
+                crate::issue::Form::Passport => busy,
+                _ => busy.with_oauth("temporarily_unavailable"),
+            });
+        }
+    }
+
+    /// Gives the revocation to the revoker, or answers 429.
+    fn send_revocation(&self, event: RevokeEvent) {
+        if let Err(SendError::Full(event) | SendError::Closed(event)) = self.revoke.try_send(event)
         {
             self.metrics.rejects.with_label_values(&["busy"]).inc();
-            job.responder
-                .send(Problem::busy(self.issue.retry_after_s()));
+            if let RevokeEvent::Revoke {
+                responder, form, ..
+            } = event
+            {
+                let busy = Problem::busy(self.revoke.retry_after_s());
+                responder.send(match form {
+                    Answer::Passport => busy,
+                    Answer::Oauth => busy.with_oauth("temporarily_unavailable"),
+                });
+            }
         }
     }
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use ron_auth::jwt::SKEW_S;
 use ron_http::{Method, Need, Request, Responder, Route};
-use ron_kernel::SendError;
 use ron_proto::passport::{
     REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SUBJECT_BYTES_MAX, TTL_S_MAX,
 };
 use ron_proto::{Problem, scope};
 
 use super::Api;
-use crate::revoke::RevokeEvent;
+use crate::revoke::{Answer, RevokeEvent};
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -40,14 +39,10 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
         revoked,
         reason: body.reason,
         actor: req.principal.name.clone(),
+        form: Answer::Passport,
         responder,
     };
-    if let Err(SendError::Full(event) | SendError::Closed(event)) = api.revoke.try_send(event) {
-        api.metrics.rejects.with_label_values(&["busy"]).inc();
-        if let RevokeEvent::Revoke { responder, .. } = event {
-            responder.send(Problem::busy(api.revoke.retry_after_s()));
-        }
-    }
+    api.send_revocation(event);
 }
 
 fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use ron_auth::jwt::{Expect, verify_jwt};
 use ron_http::{Need, Response, Route};
+use ron_proto::Problem;
 use ron_proto::passport::{
-    TokenClaims, VERIFY_BATCH_MAX, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
+    VERIFY_BATCH_MAX, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
 };
-use ron_proto::{Problem, b64};
 
-use super::Api;
+use super::{Api, judge};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     let one = api.clone();
@@ -17,7 +16,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     [
         Route::post("/v1/passport/verify", Need::Public, move |req| {
             let body: VerifyToken = req.json()?;
-            Ok(Response::json(200, &judge(&one, &body.token)).cache("no-store"))
+            Ok(Response::json(200, &verdict(&one, &body.token)).cache("no-store"))
         })
         .summary("Judge one token; a bad token is an answer, not an error.")
         .body::<VerifyToken>()
@@ -31,7 +30,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
                     "tokens must hold 1..{VERIFY_BATCH_MAX} items"
                 )));
             }
-            let results = body.tokens.iter().map(|t| judge(&many, t)).collect();
+            let results = body.tokens.iter().map(|t| verdict(&many, t)).collect();
             Ok(Response::json(200, &VerifyBatchAnswer { results }).cache("no-store"))
         })
         .summary("Judge up to 512 tokens, each on its own.")
@@ -42,51 +41,25 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-fn judge(api: &Api, token: &str) -> VerifyVerdict {
+fn verdict(api: &Api, token: &str) -> VerifyVerdict {
     let timer = api.clock.now();
-    let verdict = verdict(api, token);
+    let judged = judge::judge(api, token);
     let took = api.clock.now().saturating_duration_since(timer);
-    let result = if verdict.ok { "ok" } else { "refused" };
+    let result = if judged.is_ok() { "ok" } else { "refused" };
     api.metrics
         .verify_seconds
         .with_label_values(&[result])
         .observe(took.as_secs_f64());
-    verdict
-}
-
-fn verdict(api: &Api, token: &str) -> VerifyVerdict {
-    let refused = |reason: &str, parsed| VerifyVerdict {
-        ok: false,
-        reason: Some(reason.to_owned()),
-        parsed,
-    };
-    // Read without trust to learn the audience; everything in it is checked right after.
-    let Some(claims) = claims(token) else {
-        return refused("malformed", None);
-    };
-    let keys = api.keys.published();
-    let expect = Expect {
-        issuer: &api.issuer_url,
-        audience: &claims.aud,
-        now_s: api.clock.unix_ms() / 1000,
-    };
-    match verify_jwt(token, &keys.verify, &expect) {
-        Err(reject) => refused(reject.reason(), None),
-        Ok(checked) => match api.view.with(|view| view.check(&checked)) {
-            Err(reject) => refused(reject.reason(), Some(claims)),
-            Ok(()) => VerifyVerdict {
-                ok: true,
-                reason: None,
-                parsed: Some(claims),
-            },
+    match judged {
+        Ok(good) => VerifyVerdict {
+            ok: true,
+            reason: None,
+            parsed: Some(good.shown),
+        },
+        Err(refused) => VerifyVerdict {
+            ok: false,
+            reason: Some(refused.reject.reason().to_owned()),
+            parsed: refused.shown,
         },
     }
-}
-
-fn claims(token: &str) -> Option<TokenClaims> {
-    if token.len() > ron_proto::passport::TOKEN_BYTES_MAX {
-        return None;
-    }
-    let payload = b64::from_url(token.split('.').nth(1)?).ok()?;
-    serde_json::from_slice(&payload).ok()
 }

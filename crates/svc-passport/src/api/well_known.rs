@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use ron_http::{Body, Need, Response, Route};
-use ron_proto::passport::{Jwks, ServerMetadata};
+use ron_proto::passport::{Jwks, ServerMetadata, TOKEN_EXCHANGE};
 use ron_proto::{ContentId, Problem, scope};
 
 use super::Api;
 
+const EMPTY_SET: &str = r#"{"keys":[]}"#;
 const MAX_AGE: &str = "public, max-age=60";
 
-pub fn routes(api: &Arc<Api>) -> [Route; 2] {
+pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let keys = api.clone();
     let meta = api.clone();
     [
@@ -30,6 +31,17 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
         })
         .summary("The public keys that tokens may be signed with.")
         .returns::<Jwks>(200)
+        .errors(&[503])
+        .while_draining(),
+        Route::get("/.well-known/jwks-pq.json", Need::Public, |_| {
+            // Keys of kty AKP would stand here and only here: several clients refuse a whole set for one such key.
+            let body = Body::from(EMPTY_SET);
+            Ok(Response::bytes(200, "application/jwk-set+json", body)
+                .etag(&ContentId::of(EMPTY_SET.as_bytes()).to_string())
+                .cache(MAX_AGE))
+        })
+        .summary("Post-quantum public keys: none, because the KMS offers no such algorithm.")
+        .returns::<Jwks>(200)
         .while_draining(),
         Route::get(
             "/.well-known/oauth-authorization-server",
@@ -48,16 +60,26 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
 }
 
 fn metadata(issuer: &str, base: &str) -> ServerMetadata {
-    let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect();
+    let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+    let clients = texts(&[
+        "client_secret_basic",
+        "client_secret_post",
+        "private_key_jwt",
+    ]);
+    let algs = texts(&["EdDSA", "ES256"]);
     ServerMetadata {
         issuer: issuer.to_owned(),
         token_endpoint: format!("{base}/oauth2/token"),
         jwks_uri: format!("{base}/.well-known/jwks.json"),
-        grant_types_supported: texts(&["client_credentials"]),
-        token_endpoint_auth_methods_supported: texts(&[
-            "client_secret_basic",
-            "client_secret_post",
-        ]),
+        introspection_endpoint: format!("{base}/oauth2/introspect"),
+        revocation_endpoint: format!("{base}/oauth2/revoke"),
+        grant_types_supported: texts(&["client_credentials", TOKEN_EXCHANGE]),
+        token_endpoint_auth_methods_supported: clients.clone(),
+        token_endpoint_auth_signing_alg_values_supported: algs.clone(),
+        introspection_endpoint_auth_methods_supported: clients.clone(),
+        revocation_endpoint_auth_methods_supported: clients,
+        dpop_signing_alg_values_supported: algs,
+        authorization_details_types_supported: texts(&["ron"]),
         response_types_supported: Vec::new(),
         scopes_supported: texts(scope::ALL),
     }

@@ -1,11 +1,12 @@
 //! The signing keys as the KMS shows them, kept fresh by one thread, published as one snapshot.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ron_auth::RevocationView;
 use ron_auth::jwks::JwksSnapshot;
 use ron_client::KmsClient;
-use ron_kernel::{Deadline, KernelMetrics, Snapshot, ThreadCtx};
+use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Kid;
 use ron_proto::kms::KeyDoc;
 use ron_proto::passport::Jwks;
@@ -17,7 +18,9 @@ use crate::token::SigningKey;
 #[derive(Debug, Default)]
 pub struct IssuerKeys {
     /// Head versions, by JWS algorithm; empty while only a stored key set is known.
-    pub heads: Vec<SigningKey>,
+    pub heads: Vec<Head>,
+    /// Every published key with its times, oldest first.
+    pub validity: Vec<Validity>,
     /// The key set that verifiers fetch.
     pub jwks: Jwks,
     /// The same as the bytes that are served.
@@ -26,13 +29,59 @@ pub struct IssuerKeys {
     pub verify: JwksSnapshot,
 }
 
+/// A head version.
+#[derive(Debug, Clone)]
+pub struct Head {
+    /// The key.
+    pub key: SigningKey,
+    /// Signs from then on: published first, used later. `None` for the key that was there at the start.
+    pub from: Option<Instant>,
+}
+
+/// When a key signs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Validity {
+    /// Its thumbprint.
+    pub kid: String,
+    /// JWS algorithm.
+    pub alg: String,
+    /// Made at (unix seconds).
+    pub created_s: u64,
+    /// Followed by another version at (unix seconds).
+    pub superseded_s: Option<u64>,
+}
+
 type Report = Box<dyn Fn(Result<Option<&Jwks>, String>) + Send + Sync>;
+
+/// What a keeper works with.
+pub struct KeeperParts {
+    /// The KMS.
+    pub kms: Arc<KmsClient>,
+    /// Keys to read, EdDSA first.
+    pub keys: Vec<Kid>,
+    /// Longest call.
+    pub timeout: Duration,
+    /// How long a new head waits before it signs.
+    pub hold: Duration,
+    /// Revoked keys are not published.
+    pub view: Arc<Snapshot<RevocationView>>,
+    /// Clock.
+    pub clock: SharedClock,
+    /// Own metrics.
+    pub metrics: Metrics,
+    /// Common metrics.
+    pub km: KernelMetrics,
+}
 
 /// Reads and publishes the signing keys.
 pub struct KeyKeeper {
     kms: Arc<KmsClient>,
     keys: Vec<Kid>,
     timeout: Duration,
+    /// How long a new head waits before it signs.
+    hold: Duration,
+    view: Arc<Snapshot<RevocationView>>,
+    clock: SharedClock,
     published: Snapshot<IssuerKeys>,
     metrics: Metrics,
     km: KernelMetrics,
@@ -51,27 +100,31 @@ impl std::fmt::Debug for KeyKeeper {
 impl KeyKeeper {
     /// Starts from the key set that was stored last, so that verification works before the KMS does.
     pub fn new(
-        kms: Arc<KmsClient>,
-        keys: Vec<Kid>,
-        timeout: Duration,
+        parts: KeeperParts,
         stored: Jwks,
-        (metrics, km): (Metrics, KernelMetrics),
         report: impl Fn(Result<Option<&Jwks>, String>) + Send + Sync + 'static,
     ) -> Self {
-        let (verify, jwks_json) = compile(&stored).unwrap_or_default();
-        let start = IssuerKeys {
-            heads: Vec::new(),
-            jwks: stored,
-            jwks_json,
-            verify,
+        let start = if stored.keys.is_empty() {
+            IssuerKeys::default()
+        } else {
+            let (verify, jwks_json) = compile(&stored).unwrap_or_default();
+            IssuerKeys {
+                jwks: stored,
+                jwks_json,
+                verify,
+                ..IssuerKeys::default()
+            }
         };
         Self {
-            kms,
-            keys,
-            timeout,
+            kms: parts.kms,
+            keys: parts.keys,
+            timeout: parts.timeout,
+            hold: parts.hold,
+            view: parts.view,
+            clock: parts.clock,
             published: Snapshot::new(start),
-            metrics,
-            km,
+            metrics: parts.metrics,
+            km: parts.km,
             report: Box::new(report),
         }
     }
@@ -115,9 +168,15 @@ impl KeyKeeper {
     }
 
     /// The head of the key for a JWS algorithm.
-    pub fn head(&self, alg: &str) -> Option<SigningKey> {
+    pub fn head(&self, alg: &str) -> Option<Head> {
         self.published
-            .with(|k| k.heads.iter().find(|h| h.jwk.alg == alg).cloned())
+            .with(|k| k.heads.iter().find(|h| h.key.jwk.alg == alg).cloned())
+    }
+
+    /// The head of the first key: what is not for one audience is signed with it.
+    pub fn any_head(&self) -> Option<SigningKey> {
+        self.published
+            .with(|k| k.heads.first().map(|h| h.key.clone()))
     }
 
     /// What was published last.
@@ -126,28 +185,54 @@ impl KeyKeeper {
     }
 
     fn look(&self) -> Result<IssuerKeys, String> {
-        let mut heads = Vec::new();
-        let mut jwks = Jwks { keys: Vec::new() };
+        let old = self.published.load();
+        let mut new = IssuerKeys::default();
         for kid in &self.keys {
             let doc = self
                 .kms
                 .key(kid, Deadline::within(self.timeout))
                 .map_err(|e| format!("the KMS cannot be read: {e}"))?;
-            heads.push(head(&doc).ok_or("the KMS shows a key without its head version")?);
+            let key = head(&doc).ok_or("the KMS shows a key without its head version")?;
+            new.heads.push(Head {
+                from: self.from(&old, &key),
+                key,
+            });
+            new.validity.extend(validity(&doc));
             let verifying = doc
                 .versions
                 .into_iter()
                 .filter(|v| v.version >= doc.min_verify_version);
-            jwks.keys.extend(verifying.map(|v| v.jwk));
+            new.jwks.keys.extend(verifying.map(|v| v.jwk));
         }
-        let (verify, jwks_json) = compile(&jwks)?;
-        Ok(IssuerKeys {
-            heads,
-            jwks,
-            jwks_json,
-            verify,
-        })
+        let view = self.view.load();
+        new.jwks.keys.retain(|jwk| !view.kid_revoked(&jwk.kid));
+        (new.verify, new.jwks_json) = compile(&new.jwks)?;
+        Ok(new)
     }
+
+    /// A head that takes another's place is published now and signs later, so that verifiers have it by then.
+    fn from(&self, old: &IssuerKeys, key: &SigningKey) -> Option<Instant> {
+        let before = old.heads.iter().find(|h| h.key.key == key.key)?;
+        if before.key.version == key.version {
+            before.from
+        } else {
+            Some(self.clock.now() + self.hold)
+        }
+    }
+}
+
+fn validity(doc: &KeyDoc) -> Vec<Validity> {
+    let versions = doc
+        .versions
+        .iter()
+        .filter(|v| v.version >= doc.min_verify_version);
+    let of = |v: &ron_proto::kms::KeyVersionDoc| Validity {
+        kid: v.jwk.kid.clone(),
+        alg: v.jwk.alg.clone(),
+        created_s: v.created.0 / 1000,
+        superseded_s: doc.version(v.version + 1).map(|next| next.created.0 / 1000),
+    };
+    versions.map(of).collect()
 }
 
 fn head(doc: &KeyDoc) -> Option<SigningKey> {
@@ -161,6 +246,10 @@ fn head(doc: &KeyDoc) -> Option<SigningKey> {
 
 fn compile(jwks: &Jwks) -> Result<(JwksSnapshot, Arc<[u8]>), String> {
     let json = serde_json::to_vec(jwks).map_err(|e| e.to_string())?;
-    let verify = JwksSnapshot::parse(&json).map_err(|e| e.to_string())?;
+    let verify = if jwks.keys.is_empty() {
+        JwksSnapshot::default() // every key is revoked: nothing verifies
+    } else {
+        JwksSnapshot::parse(&json).map_err(|e| e.to_string())?
+    };
     Ok((verify, Arc::from(json)))
 }

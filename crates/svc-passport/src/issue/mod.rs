@@ -11,15 +11,19 @@ use std::time::Duration;
 use ron_auth::revocation::RevocationView;
 use ron_client::{ClientError, KmsClient};
 use ron_http::{Responder, Response};
-use ron_kernel::{Deadline, KernelMetrics, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
+use ron_kernel::{
+    Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Snapshot, ThreadCtx, reply,
+};
 use ron_proto::Problem;
-use ron_proto::kms::{Bytes, SignBatch, SignItem, SignResult};
-use ron_proto::passport::{IssueAnswer, TokenAnswer};
-use uuid::Uuid;
+use ron_proto::kms::{Bytes, SignAnswer, SignBatch, SignItem, SignResult};
+use ron_proto::passport::{ACCESS_TOKEN_TYPE, IssueAnswer, StatusRef, TokenAnswer};
 
 use crate::metrics::Metrics;
 use crate::policy::Grant;
-use crate::token::{self, SigningKey, Unsigned};
+use crate::publish::list_uri;
+use crate::publish::lists::{Lists, jti};
+use crate::revoke::RevokeEvent;
+use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
 use keys::KeyKeeper;
 
@@ -31,8 +35,10 @@ pub const BATCH_MAX: usize = 256;
 pub enum Form {
     /// `POST /v1/passport/issue`.
     Passport,
-    /// `POST /oauth2/token`.
+    /// `POST /oauth2/token`, client_credentials.
     Oauth,
+    /// `POST /oauth2/token`, token exchange.
+    Exchange,
 }
 
 /// A granted token that waits for its signature.
@@ -53,6 +59,12 @@ pub struct IssueJob {
 pub struct Issuer {
     /// `iss`.
     pub issuer_url: String,
+    /// Base of published URLs.
+    pub public_url: String,
+    /// The status list that is being filled.
+    pub lists: Lists,
+    /// Opens new ones.
+    pub revoke: Sender<RevokeEvent>,
     /// The KMS.
     pub kms: Arc<KmsClient>,
     /// Longest time for one call.
@@ -85,12 +97,12 @@ impl Issuer {
             }
             let room = BATCH_MAX - batch.len();
             jobs.drain_into(&mut batch, room);
-            self.tick(std::mem::take(&mut batch));
+            self.tick(ctx, std::mem::take(&mut batch));
         }
     }
 
     /// One batch: by algorithm, each with one snapshot, tried again once if the key was rotated.
-    fn tick(&self, jobs: Vec<IssueJob>) {
+    fn tick(&self, ctx: &ThreadCtx, jobs: Vec<IssueJob>) {
         let (live, late): (Vec<_>, Vec<_>) = jobs
             .into_iter()
             .partition(|j| !j.responder.deadline().expired());
@@ -107,30 +119,47 @@ impl Issuer {
             if jobs.is_empty() {
                 continue;
             }
-            let rotated = self.sign(alg, jobs, true);
+            let rotated = self.sign(ctx, alg, jobs, true);
             if !rotated.is_empty() {
                 self.keys.refresh();
-                self.sign(alg, rotated, false);
+                self.sign(ctx, alg, rotated, false);
             }
         }
     }
 
     /// Signs and answers; hands back the jobs whose pinned version was no longer the head.
-    fn sign(&self, alg: &'static str, jobs: Vec<IssueJob>, may_retry: bool) -> Vec<IssueJob> {
-        let Some(key) = self.keys.head(alg) else {
-            let why =
-                format!("no {alg} signing key is known yet: is the KMS up and the key configured?");
+    fn sign(
+        &self,
+        ctx: &ThreadCtx,
+        alg: &'static str,
+        jobs: Vec<IssueJob>,
+        may_retry: bool,
+    ) -> Vec<IssueJob> {
+        let refuse_all = |jobs: Vec<IssueJob>, problem: &Problem| {
             for job in jobs {
-                self.refuse(job, Problem::unavailable(why.clone(), 2));
+                self.refuse(job, problem.clone());
             }
-            return Vec::new();
+            Vec::new()
         };
-        let epoch = self.view.load().epoch();
-        let iat = self.clock.unix_ms() / 1000;
+        let key = match self.signing_key(ctx, alg) {
+            Ok(key) => key,
+            Err(problem) => return refuse_all(jobs, &problem),
+        };
+        let view = self.view.load();
+        let now_s = self.clock.unix_ms() / 1000;
+        let first = match self.places(&key, view.epoch(), jobs.len(), now_s) {
+            Ok(first) => first,
+            Err(problem) => return refuse_all(jobs, &problem),
+        };
+        let moment = Moment {
+            key: &key,
+            issuer: &self.issuer_url,
+            epoch: view.epoch(),
+            iat: now_s,
+        };
         let mut ready: Vec<(IssueJob, Unsigned)> = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let jti = Uuid::now_v7().to_string();
-            match token::unsigned(&job.grant, &key, &self.issuer_url, epoch, iat, jti) {
+        for (job, place) in jobs.into_iter().zip(0u32..) {
+            match self.unsigned(&job, &moment, &view, (first.0, first.1 + place)) {
                 Ok(unsigned) => ready.push((job, unsigned)),
                 Err(problem) => self.refuse(job, problem),
             }
@@ -139,14 +168,88 @@ impl Issuer {
             return Vec::new();
         }
         match self.call(&key, &ready) {
-            Ok(results) => self.answer(&key, epoch, ready, results, may_retry),
-            Err(problem) => {
-                for (job, _) in ready {
-                    self.refuse(job, problem.clone());
-                }
-                Vec::new()
+            Ok(results) => self.answer(&key, view.epoch(), ready, results, may_retry),
+            Err(problem) => refuse_all(ready.into_iter().map(|(job, _)| job).collect(), &problem),
+        }
+    }
+
+    /// The head for an algorithm, once it may sign.
+    fn signing_key(&self, ctx: &ThreadCtx, alg: &str) -> Result<SigningKey, Problem> {
+        let head = self.keys.head(alg).ok_or_else(|| {
+            Problem::unavailable(
+                format!("no {alg} signing key is known yet: is the KMS up and the key configured?"),
+                2,
+            )
+        })?;
+        if self.view.with(|view| view.kid_revoked(&head.key.jwk.kid)) {
+            return Err(Problem::unavailable(
+                "the signing key is revoked: rotate it in the KMS",
+                10,
+            ));
+        }
+        if let Some(from) = head.from {
+            let wait = from.saturating_duration_since(self.clock.now());
+            if !wait.is_zero() {
+                ctx.shutdown.wait(Deadline::within(wait));
             }
         }
+        Ok(head.key)
+    }
+
+    /// Places in a status list for a batch; a new list is durable before its first token leaves.
+    fn places(
+        &self,
+        key: &SigningKey,
+        epoch: u64,
+        count: usize,
+        now_s: u64,
+    ) -> Result<(u64, u32), Problem> {
+        let (kid, count) = (&key.jwk.kid, count as u32);
+        loop {
+            if let Some(places) = self.lists.take(kid, epoch, count, now_s) {
+                return Ok(places);
+            }
+            let (answer, opened) = reply();
+            let event = RevokeEvent::OpenList {
+                kid: kid.clone(),
+                epoch,
+                answer,
+            };
+            if self.revoke.try_send(event).is_err() {
+                return Err(Problem::busy(self.revoke.retry_after_s()));
+            }
+            let row = opened
+                .wait(Deadline::within(self.kms_timeout))
+                .map_err(|_| Problem::unavailable("no status list could be opened", 2))??;
+            if row.opened_s > now_s + 60 {
+                return Err(Problem::unavailable("the clock jumped; try again", 1));
+            }
+            self.lists.fill(row);
+        }
+    }
+
+    fn unsigned(
+        &self,
+        job: &IssueJob,
+        moment: &Moment<'_>,
+        view: &RevocationView,
+        (list, idx): (u64, u32),
+    ) -> Result<Unsigned, Problem> {
+        // What was revoked between the exchange's decision and now must not live on in a new token.
+        if let Some(origin) = &job.grant.origin
+            && let Err(reject) = view.check(origin)
+        {
+            return Err(Problem::bad_request(format!("subject_token: {reject}"))
+                .with_oauth("invalid_grant"));
+        }
+        let id = Identity {
+            jti: jti(list, idx, &ron_crypto::rand::bytes()),
+            status: Some(StatusRef {
+                idx,
+                uri: list_uri(&self.public_url, list),
+            }),
+        };
+        token::unsigned(&job.grant, moment, id)
     }
 
     fn call(
@@ -209,33 +312,10 @@ impl Issuer {
                         .inc();
                     self.observe(&job, "ok");
                     let response = match job.form {
-                        Form::Passport => Response::json(
-                            200,
-                            &IssueAnswer {
-                                token,
-                                kid: key.jwk.kid.clone(),
-                                alg: key.jwk.alg.clone(),
-                                exp: unsigned.exp,
-                                caveats: job
-                                    .grant
-                                    .caveats
-                                    .iter()
-                                    .map(ToString::to_string)
-                                    .collect(),
-                                epoch,
-                                receipt: answer.receipt,
-                            },
-                        ),
-                        Form::Oauth => Response::json(
-                            200,
-                            &TokenAnswer {
-                                access_token: token,
-                                token_type: "Bearer".to_owned(),
-                                expires_in: job.grant.ttl_s,
-                                scope: job.grant.scope.clone(),
-                            },
-                        )
-                        .header("Pragma", "no-cache"),
+                        Form::Passport => {
+                            passport_answer(&job.grant, token, unsigned.exp, (key, epoch), answer)
+                        }
+                        Form::Oauth | Form::Exchange => oauth_answer(&job.grant, token, job.form),
                     };
                     job.responder.send(response.cache("no-store"));
                 }
@@ -269,7 +349,9 @@ impl Issuer {
     fn refuse(&self, job: IssueJob, problem: Problem) {
         self.observe(&job, "refused");
         let problem = match job.form {
-            Form::Oauth if problem.oauth.is_none() => problem.with_oauth("temporarily_unavailable"),
+            Form::Oauth | Form::Exchange if problem.oauth.is_none() => {
+                problem.with_oauth("temporarily_unavailable")
+            }
             _ => problem,
         };
         job.responder.send(problem);
@@ -282,4 +364,39 @@ impl Issuer {
             .with_label_values(&[result])
             .observe(took.as_secs_f64());
     }
+}
+
+fn passport_answer(
+    grant: &Grant,
+    token: String,
+    exp: u64,
+    (key, epoch): (&SigningKey, u64),
+    signed: SignAnswer,
+) -> Response {
+    let answer = IssueAnswer {
+        token,
+        kid: key.jwk.kid.clone(),
+        alg: key.jwk.alg.clone(),
+        exp,
+        caveats: grant.caveats.iter().map(ToString::to_string).collect(),
+        epoch,
+        receipt: signed.receipt,
+    };
+    Response::json(200, &answer)
+}
+
+fn oauth_answer(grant: &Grant, token: String, form: Form) -> Response {
+    let kind = if grant.jkt.is_some() {
+        "DPoP"
+    } else {
+        "Bearer"
+    };
+    let answer = TokenAnswer {
+        access_token: token,
+        token_type: kind.to_owned(),
+        expires_in: grant.ttl_s,
+        scope: grant.scope.clone(),
+        issued_token_type: (form == Form::Exchange).then(|| ACCESS_TOKEN_TYPE.to_owned()),
+    };
+    Response::json(200, &answer).header("Pragma", "no-cache")
 }

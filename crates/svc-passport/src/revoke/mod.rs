@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ron_auth::revocation::RevocationView;
 use ron_http::{Responder, Response};
-use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
+use ron_kernel::{
+    Deadline, RankedMutex, Receiver, Recv, ReplySender, SharedClock, Snapshot, ThreadCtx,
+};
 use ron_proto::Problem;
 use ron_proto::passport::{Jwks, RevocationPage, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
@@ -15,12 +17,26 @@ use ron_service::ReadyBoard;
 pub use store::{EPOCH_FIRST, RevocationStore, StoreFailed};
 
 use crate::metrics::Metrics;
+use crate::publish::lists::ListRow;
+use crate::publish::{KnownLists, still_kept};
 use crate::topology::STORE;
 
 /// Feed readers waiting at once; more are answered at once with an empty page.
 const WAITING_MAX: usize = 1024;
 /// Events of one page.
 pub const PAGE_MAX: usize = 1_000;
+
+/// In which form a revocation is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// `POST /v1/passport/revoke`.
+    Passport,
+    /// `POST /oauth2/revoke`.
+    Oauth,
+}
+
+/// Who is written down for events that nobody asked for.
+const OURSELVES: &str = "svc-passport";
 
 /// What the writer thread is asked.
 #[derive(Debug)]
@@ -33,11 +49,29 @@ pub enum RevokeEvent {
         reason: String,
         /// Who asked.
         actor: String,
+        /// Form of the answer.
+        form: Answer,
         /// Where the answer goes.
         responder: Responder,
     },
-    /// Keep the published key set.
+    /// Keep the published key set, and tell the feed when it changed.
     KeepKeys(Jwks),
+    /// Another version of the issuer policy: durable before it is in force.
+    Policy {
+        /// Its version.
+        version: u64,
+        /// Told when it is durable.
+        answer: ReplySender<Result<(), String>>,
+    },
+    /// Open a status list.
+    OpenList {
+        /// The key that signs its tokens.
+        kid: String,
+        /// Their epoch.
+        epoch: u64,
+        /// Told the list once it is durable.
+        answer: ReplySender<Result<ListRow, Problem>>,
+    },
     /// A feed reader.
     Read {
         /// It has seen everything up to here.
@@ -59,6 +93,7 @@ struct Waiting {
 pub struct Revoker {
     store: RankedMutex<RevocationStore>,
     view: Arc<Snapshot<RevocationView>>,
+    lists: Arc<Snapshot<KnownLists>>,
     clock: SharedClock,
     metrics: Metrics,
     ready: ReadyBoard,
@@ -69,13 +104,14 @@ impl Revoker {
     pub fn new(
         store: RevocationStore,
         view: Arc<Snapshot<RevocationView>>,
-        clock: SharedClock,
-        metrics: Metrics,
+        lists: Arc<Snapshot<KnownLists>>,
+        (clock, metrics): (SharedClock, Metrics),
         ready: ReadyBoard,
     ) -> Self {
         Self {
             store: RankedMutex::new(&STORE, store),
             view,
+            lists,
             clock,
             metrics,
             ready,
@@ -116,19 +152,37 @@ impl Revoker {
                 revoked,
                 reason,
                 actor,
+                form,
                 responder,
             } => {
                 let answer = self.revoke(&revoked, &reason, &actor);
                 let changed = answer.is_ok();
-                responder.send(answer.map(|a| Response::json(200, &a)));
-                if changed {
-                    for w in waiting.drain(..) {
-                        self.answer_page(w.after, w.responder);
+                responder.send(match (answer, form) {
+                    (Ok(answer), Answer::Passport) => Response::json(200, &answer),
+                    (Ok(_), Answer::Oauth) => Response::empty(200).cache("no-store"),
+                    (Err(problem), Answer::Passport) => problem.into(),
+                    (Err(problem), Answer::Oauth) => {
+                        problem.with_oauth("temporarily_unavailable").into()
                     }
+                });
+                if changed {
+                    self.wake(waiting);
                 }
             }
-            RevokeEvent::KeepKeys(jwks) => {
-                let _ = self.stored(|store| store.keep_jwks(&jwks)); // logged; kept again at the next change
+            RevokeEvent::KeepKeys(jwks) => self.keep_keys(&jwks, waiting),
+            RevokeEvent::Policy { version, answer } => {
+                let recorded = if version > self.view.load().policy_version() {
+                    let what = Revoked::Policy { version };
+                    self.record(&what, "policy adopted", OURSELVES)
+                        .map(|_| self.wake(waiting))
+                        .map_err(|p| p.detail)
+                } else {
+                    Ok(())
+                };
+                let _ = answer.send(recorded); // who asked looks again by itself
+            }
+            RevokeEvent::OpenList { kid, epoch, answer } => {
+                let _ = answer.send(self.open_list(&kid, epoch)); // an unused list costs one row
             }
             RevokeEvent::Read {
                 after,
@@ -167,9 +221,23 @@ impl Revoker {
             )
             .with_details(serde_json::json!({ "current_epoch": view.epoch() })));
         }
+        let (epoch, event) = self.record(revoked, reason, actor)?;
+        self.metrics
+            .revocations
+            .with_label_values(&[kind(revoked)])
+            .inc();
+        Ok(RevokeAnswer {
+            current_epoch: epoch,
+            event,
+        })
+    }
+
+    /// Makes an event durable and then visible; the epoch after it and its number.
+    fn record(&self, what: &Revoked, reason: &str, actor: &str) -> Result<(u64, u64), Problem> {
+        let view = self.view.load();
         let now_ms = self.clock.unix_ms();
-        let event = self.stored(|store| store.append(revoked, now_ms, reason, actor))?;
-        let epoch = match revoked {
+        let event = self.stored(|store| store.append(what, now_ms, reason, actor))?;
+        let epoch = match what {
             Revoked::Epoch { epoch } => *epoch,
             _ => view.epoch(),
         };
@@ -184,14 +252,40 @@ impl Revoker {
         })?;
         self.view.store(next);
         self.metrics.epoch.set(epoch as i64);
-        self.metrics
-            .revocations
-            .with_label_values(&[kind(revoked)])
-            .inc();
-        Ok(RevokeAnswer {
-            current_epoch: epoch,
-            event: event.seq,
-        })
+        Ok((epoch, event.seq))
+    }
+
+    fn keep_keys(&self, jwks: &Jwks, waiting: &mut Vec<Waiting>) {
+        let known = self.stored(RevocationStore::kept_jwks);
+        if known.is_ok_and(|known| known == *jwks) {
+            return;
+        }
+        let kept = self.stored(|store| store.keep_jwks(jwks));
+        let count = jwks.keys.len() as u64;
+        let told = self.record(&Revoked::Keys { count }, "key set changed", OURSELVES);
+        if kept.is_ok() && told.is_ok() {
+            self.wake(waiting);
+        } // else it is logged, and kept again at the next change
+    }
+
+    fn open_list(&self, kid: &str, epoch: u64) -> Result<ListRow, Problem> {
+        let now_s = self.clock.unix_ms() / 1000;
+        let row = self.stored(|store| store.open_list(kid, epoch, now_s))?;
+        let mut lists = KnownLists::clone(&self.lists.load());
+        lists.retain(|_, row| still_kept(row, now_s));
+        lists.insert(row.id, row.clone());
+        self.lists.store(lists);
+        Ok(row)
+    }
+
+    /// Answers those who wait for something new.
+    fn wake(&self, waiting: &mut Vec<Waiting>) {
+        let began = self.clock.now();
+        for w in waiting.drain(..) {
+            self.answer_page(w.after, w.responder);
+            let took = self.clock.now().saturating_duration_since(began);
+            self.metrics.propagation.observe(took.as_secs_f64());
+        }
     }
 
     /// Runs one statement of the store; a poisoned store shows in readiness.
@@ -226,5 +320,7 @@ pub fn kind(revoked: &Revoked) -> &'static str {
         Revoked::Subject { .. } => "subject",
         Revoked::Kid { .. } => "kid",
         Revoked::Epoch { .. } => "epoch",
+        Revoked::Keys { .. } => "keys",
+        Revoked::Policy { .. } => "policy",
     }
 }

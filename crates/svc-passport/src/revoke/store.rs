@@ -6,11 +6,15 @@ use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Problem, Timestamp};
 use ron_service::store::{Migration, Store, StoreError};
 
+use crate::publish::KnownLists;
+use crate::publish::lists::{LIST_KEPT_S, ListRow};
+
 /// The schema.
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "revocations and key set",
-    sql: "
+static MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "revocations and key set",
+        sql: "
         CREATE TABLE revocation (
             seq     INTEGER PRIMARY KEY CHECK (seq > 0),
             ts_ms   INTEGER NOT NULL,
@@ -23,7 +27,20 @@ static MIGRATIONS: [Migration; 1] = [Migration {
             value   TEXT NOT NULL
         ) STRICT, WITHOUT ROWID;
     ",
-}];
+    },
+    Migration {
+        version: 2,
+        name: "status lists",
+        sql: "
+        CREATE TABLE status_list (
+            id       INTEGER PRIMARY KEY CHECK (id > 0),
+            kid      TEXT NOT NULL,
+            epoch    INTEGER NOT NULL,
+            opened_s INTEGER NOT NULL
+        ) STRICT;
+    ",
+    },
+];
 
 /// Epoch of a new issuer.
 pub const EPOCH_FIRST: u64 = 1;
@@ -131,6 +148,51 @@ impl RevocationStore {
         })
     }
 
+    /// Opens a status list under a number that was never used, and forgets those that no token points to.
+    pub fn open_list(&self, kid: &str, epoch: u64, now_s: u64) -> Result<ListRow, StoreFailed> {
+        self.0.write(|tx| {
+            let last: i64 =
+                tx.query_row("SELECT coalesce(max(id), 0) FROM status_list", [], |r| {
+                    r.get(0)
+                })?;
+            // In amnesia the table begins empty, but tokens of the life before may still be around.
+            let id = (last + 1).max(now_s as i64);
+            let old = now_s.saturating_sub(LIST_KEPT_S) as i64;
+            tx.execute("DELETE FROM status_list WHERE opened_s < ?1", [old])?;
+            tx.execute(
+                "INSERT INTO status_list (id, kid, epoch, opened_s) VALUES (?1, ?2, ?3, ?4)",
+                rusqlite::params![id, kid, epoch as i64, now_s as i64],
+            )?;
+            Ok(ListRow {
+                id: id.cast_unsigned(),
+                kid: kid.to_owned(),
+                epoch,
+                opened_s: now_s,
+            })
+        })
+    }
+
+    /// The status lists there are.
+    pub fn lists(&self) -> Result<KnownLists, StoreFailed> {
+        self.0.read(|conn| {
+            let mut query = conn.prepare("SELECT id, kid, epoch, opened_s FROM status_list")?;
+            let rows = query.query_map([], |r| {
+                Ok(ListRow {
+                    id: r.get::<_, i64>(0)?.cast_unsigned(),
+                    kid: r.get(1)?,
+                    epoch: r.get::<_, i64>(2)?.cast_unsigned(),
+                    opened_s: r.get::<_, i64>(3)?.cast_unsigned(),
+                })
+            })?;
+            let mut lists = KnownLists::new();
+            for row in rows {
+                let row = row?;
+                lists.insert(row.id, row);
+            }
+            Ok(lists)
+        })
+    }
+
     /// The key set that was published last, empty in a new store.
     pub fn kept_jwks(&self) -> Result<Jwks, StoreFailed> {
         self.0.read(|conn| {
@@ -191,6 +253,20 @@ mod tests {
         let end = store.page(4, 10, 5).unwrap();
         assert_eq!((end.events.len(), end.next), (0, 4));
         assert_eq!(store.page(u64::MAX, 10, 5).unwrap().events.len(), 0);
+    }
+
+    #[test]
+    fn lists_are_numbered_once_and_forgotten_in_time() {
+        let store = RevocationStore::memory().unwrap();
+        let first = store.open_list("k", 1, 1_000).unwrap();
+        let second = store.open_list("k", 2, 1_000).unwrap();
+        assert_eq!((first.id, second.id), (1_000, 1_001));
+        assert_eq!(store.lists().unwrap().len(), 2);
+        let third = store.open_list("l", 2, 1_000 + LIST_KEPT_S + 1).unwrap();
+        assert_eq!(
+            store.lists().unwrap().into_values().collect::<Vec<_>>(),
+            [third]
+        );
     }
 
     #[test]

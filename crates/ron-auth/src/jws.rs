@@ -1,0 +1,134 @@
+//! Compact JWS taken apart: what tokens, DPoP proofs, narrowing statements and client assertions have in common. Pure.
+//!
+//! **Invariant:** nothing of a JWS is believed before [`Jws::verified_by`] said yes.
+
+use crate::jwks::{JwsAlg, VerifyKey};
+use crate::reject::AuthReject;
+use ron_crypto::sign::Ed25519Key;
+use ron_proto::{b64, strict};
+use serde_json::{Map, Value};
+
+/// A compact JWS, decoded: the signing input, the three parts.
+#[derive(Debug)]
+pub struct Jws<'a> {
+    /// `header.payload` as sent: what the signature covers.
+    signed: &'a [u8],
+    pub(crate) header: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl<'a> Jws<'a> {
+    /// Splits and decodes; refuses anything but three non-empty base64url parts of at most `bytes_max` bytes.
+    pub fn split(text: &'a str, bytes_max: usize) -> Result<Self, AuthReject> {
+        if text.len() > bytes_max {
+            return Err(AuthReject::Oversize);
+        }
+        let (signed, signature) = text.rsplit_once('.').ok_or(AuthReject::Malformed)?;
+        let (header, payload) = signed.split_once('.').ok_or(AuthReject::Malformed)?;
+        if header.is_empty() || payload.is_empty() || payload.contains('.') {
+            return Err(AuthReject::Malformed);
+        }
+        let decode = |part: &str| b64::from_url(part).map_err(|_| AuthReject::Malformed);
+        Ok(Self {
+            signed: signed.as_bytes(),
+            header: decode(header)?,
+            payload: decode(payload)?,
+            signature: decode(signature)?,
+        })
+    }
+
+    /// The header's members: a strict JSON object of these names and no others (`crit`, `b64`, `jku`, `x5u`, `zip`
+    /// and the rest would change how it is to be read).
+    pub fn header(&self, names: &[&str]) -> Result<Map<String, Value>, AuthReject> {
+        let header = object(&self.header)?;
+        if header.keys().any(|name| !names.contains(&name.as_str())) {
+            return Err(AuthReject::HeaderMember);
+        }
+        Ok(header)
+    }
+
+    /// The claims: a strict JSON object.
+    pub fn claims(&self) -> Result<Map<String, Value>, AuthReject> {
+        object(&self.payload)
+    }
+
+    /// Whether `key` made the signature, and `alg` (the header's) is what such a key does.
+    pub fn verified_by(&self, key: &VerifyKey, alg: JwsAlg) -> Result<(), AuthReject> {
+        if key.alg() != alg {
+            return Err(AuthReject::Alg);
+        }
+        if key.verifies(self.signed, &self.signature) {
+            Ok(())
+        } else {
+            Err(AuthReject::Signature)
+        }
+    }
+}
+
+/// A holder's key that signs a JWS with the public half in its header.
+pub struct Holder(Ed25519Key);
+
+impl std::fmt::Debug for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Holder(..)")
+    }
+}
+
+impl Holder {
+    pub const fn new(key: Ed25519Key) -> Self {
+        Self(key)
+    }
+
+    /// RFC 7638 thumbprint of the public key: what `cnf.jkt` and `proof.bind` hold.
+    pub fn thumbprint(&self) -> String {
+        ron_crypto::jwk::thumbprint_okp(&self.0.public())
+    }
+
+    pub(crate) fn sign(&self, typ: &str, claims: &Value) -> String {
+        let jwk = serde_json::json!({
+            "kty": "OKP", "crv": "Ed25519", "x": b64::url(&self.0.public()),
+        });
+        let header = serde_json::json!({ "alg": "EdDSA", "typ": typ, "jwk": jwk });
+        let part = |value: &Value| b64::url(value.to_string().as_bytes());
+        let signed = format!("{}.{}", part(&header), part(claims));
+        let signature = self.0.sign(signed.as_bytes());
+        format!("{signed}.{}", b64::url(&signature))
+    }
+}
+
+/// A JWS whose header carries the signer's public key: checks `typ`, algorithm and signature, and gives the claims
+/// with the key's thumbprint. That the thumbprint is the right one is for the caller to say.
+pub(crate) fn self_signed(
+    text: &str,
+    typ: &str,
+    bytes_max: usize,
+) -> Result<(String, Map<String, Value>), AuthReject> {
+    let jws = Jws::split(text, bytes_max)?;
+    let header = jws.header(&["alg", "typ", "jwk"])?;
+    if header.get("typ").and_then(Value::as_str) != Some(typ) {
+        return Err(AuthReject::Typ);
+    }
+    let alg = header.get("alg").and_then(Value::as_str);
+    let alg = alg.and_then(JwsAlg::parse).ok_or(AuthReject::Alg)?;
+    let jwk = header.get("jwk").ok_or(AuthReject::HeaderMember)?;
+    let key = VerifyKey::from_jwk(jwk).map_err(|_| AuthReject::HeaderMember)?;
+    jws.verified_by(&key, alg)?;
+    Ok((key.thumbprint(), jws.claims()?))
+}
+
+/// Strict JSON object: one value per name at every depth.
+pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, AuthReject> {
+    strict::check(bytes).map_err(|_| {
+        // Told apart so that a probe with duplicate members shows up as such.
+        if serde_json::from_slice::<Value>(bytes).is_ok() {
+            AuthReject::NotStrict
+        } else {
+            AuthReject::Malformed
+        }
+    })?;
+    match serde_json::from_slice(bytes) {
+        Ok(Value::Object(map)) => Ok(map),
+        _ => Err(AuthReject::Malformed),
+    }
+}

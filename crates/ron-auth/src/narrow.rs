@@ -1,0 +1,151 @@
+//! Offline attenuation: the holder of a bound token signs a statement that narrows it, and hands token and statement
+//! to somebody with less rights, without asking the issuer. Pure.
+//!
+//! A presented token is `token~statement~statement...`. Each statement is a JWS by the key that what stands before it
+//! is bound to, with `parent` (the hash of what stands before it), `iat` and any of `scope` (a part of the scopes),
+//! `caveats` (more of them), `exp` (earlier) and `jkt` (the next holder). A member that is not known refuses the
+//! whole. Whoever presents the result proves the last key with DPoP.
+//!
+//! **Invariant:** the rights of a chain are a part of the rights of each of its beginnings.
+
+use crate::dpop::token_hash;
+use crate::jws::{Holder, self_signed};
+use crate::jwt::{Claims, SKEW_S};
+use crate::reject::AuthReject;
+use ron_proto::{Caveat, caveat};
+use serde_json::{Value, json};
+
+/// Parts a token from its statements.
+pub const SEPARATOR: char = '~';
+/// Header `typ` of a statement.
+pub const STATEMENT_TYP: &str = "ron-narrow+jwt";
+/// Most statements on one token.
+pub const STATEMENTS_MAX: usize = 8;
+
+/// What a statement takes away; the default takes nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Narrow {
+    /// Keep only these scopes.
+    pub scope: Option<String>,
+    /// Add these caveats.
+    pub caveats: Vec<Caveat>,
+    /// End then (unix seconds).
+    pub exp: Option<u64>,
+    /// Bind to this key instead: only its holder can use or narrow the result.
+    pub jkt: Option<String>,
+}
+
+/// Narrows a presented token. The result is refused by verifiers unless `holder` is the one that it is bound to.
+pub fn attenuate(presented: &str, holder: &Holder, narrow: &Narrow, iat: u64) -> String {
+    let mut claims = json!({ "parent": token_hash(presented), "iat": iat });
+    if let Some(scope) = &narrow.scope {
+        claims["scope"] = scope.as_str().into();
+    }
+    if !narrow.caveats.is_empty() {
+        let texts: Vec<String> = narrow.caveats.iter().map(ToString::to_string).collect();
+        claims["caveats"] = texts.into();
+    }
+    if let Some(exp) = narrow.exp {
+        claims["exp"] = exp.into();
+    }
+    if let Some(jkt) = &narrow.jkt {
+        claims["jkt"] = jkt.as_str().into();
+    }
+    format!(
+        "{presented}{SEPARATOR}{}",
+        holder.sign(STATEMENT_TYP, &claims)
+    )
+}
+
+/// The issuer's token at the beginning of a presented one.
+pub fn root(presented: &str) -> &str {
+    presented.split(SEPARATOR).next().unwrap_or_default()
+}
+
+/// Applies the statements of `presented` to the claims of its root.
+pub fn apply(presented: &str, mut claims: Claims, now_s: u64) -> Result<Claims, AuthReject> {
+    let mut end = root(presented).len();
+    let mut count = 0;
+    while end < presented.len() {
+        let rest = &presented[end + SEPARATOR.len_utf8()..];
+        let statement = rest.split(SEPARATOR).next().unwrap_or_default();
+        count += 1;
+        if count > STATEMENTS_MAX {
+            return Err(AuthReject::Narrowing);
+        }
+        one(&presented[..end], statement, &mut claims, now_s)?;
+        end += SEPARATOR.len_utf8() + statement.len();
+    }
+    Ok(claims)
+}
+
+fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result<(), AuthReject> {
+    let refuse = AuthReject::Narrowing;
+    let (signer, said) =
+        self_signed(statement, STATEMENT_TYP, statement.len()).map_err(|_| refuse)?;
+    if claims.jkt.as_deref() != Some(signer.as_str()) {
+        return Err(refuse);
+    }
+    let parent = token_hash(before);
+    let mut bound = false;
+    let mut dated = false;
+    for (name, value) in &said {
+        match (name.as_str(), value) {
+            ("parent", Value::String(hash)) if *hash == parent => bound = true,
+            ("iat", value) => {
+                let iat = value.as_u64().ok_or(refuse)?;
+                if iat > now_s.saturating_add(SKEW_S) {
+                    return Err(AuthReject::NotYet);
+                }
+                dated = true;
+            }
+            ("exp", value) => {
+                let exp = value.as_u64().ok_or(refuse)?;
+                if exp > claims.exp {
+                    return Err(refuse);
+                }
+                claims.exp = exp;
+            }
+            ("scope", Value::String(scope)) => claims.scopes = fewer(&claims.scopes, scope)?,
+            ("caveats", Value::Array(list)) => more(&mut claims.caveats, list)?,
+            ("jkt", Value::String(jkt)) if ron_proto::b64::from_url_array::<32>(jkt).is_ok() => {
+                claims.jkt = Some(jkt.clone());
+            }
+            _ => return Err(refuse),
+        }
+    }
+    if bound && dated { Ok(()) } else { Err(refuse) }
+}
+
+/// The asked scopes, each of which must be held.
+fn fewer(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
+    let asked: Vec<String> = scope
+        .split(' ')
+        .filter(|s| !s.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if asked.iter().all(|s| held.contains(s)) {
+        Ok(asked)
+    } else {
+        Err(AuthReject::Narrowing)
+    }
+}
+
+fn more(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReject> {
+    for item in list {
+        let text = item.as_str().ok_or(AuthReject::Narrowing)?;
+        let caveat: Caveat = text.parse().map_err(|_| AuthReject::CaveatUnsupported)?;
+        if caveat.issuer_only() {
+            return Err(AuthReject::Narrowing);
+        }
+        caveats.push(caveat);
+    }
+    if caveats.len() > caveat::MAX_CAVEATS {
+        return Err(AuthReject::CaveatUnsupported);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "narrow_tests.rs"]
+mod tests;

@@ -1,0 +1,213 @@
+//! Request bodies that go to disk as they arrive: an unlinked temporary file, so that nothing is
+//! left behind however the request ends.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ron_proto::Problem;
+use rustix::fs::{Mode, OFlags};
+
+/// A body on its way to disk.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    file: File,
+    len: u64,
+    /// One of the front's uploads at once; given back when the body is complete or given up.
+    _place: Place,
+}
+
+/// A place among the uploads that may run at once.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// Takes a place, if fewer than `max` are taken.
+    pub(crate) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let one_more = |now: usize| (now < max).then_some(now + 1);
+        taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
+            .ok()?;
+        Some(Self(taken.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Spool {
+    /// Opens a file without a name in `dir`.
+    pub(crate) fn open(dir: &Path, place: Place) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        let file = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => named(dir)?,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self {
+            file,
+            len: 0,
+            _place: place,
+        })
+    }
+
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The body is complete.
+    pub(crate) fn done(self) -> Upload {
+        Upload {
+            file: Arc::new(self.file),
+            len: self.len,
+        }
+    }
+}
+
+/// For file systems without nameless files: one with a name for a moment.
+fn named(dir: &Path) -> io::Result<File> {
+    let name = format!(".upload-{}", uuid::Uuid::new_v4());
+    let path = dir.join(name);
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
+    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+    std::fs::remove_file(&path)?;
+    Ok(File::from(file))
+}
+
+/// What a client is told when its body cannot be kept.
+pub(crate) fn problem_of(error: &io::Error) -> Problem {
+    let full = matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    );
+    if full {
+        let detail = "there is no room on disk for this body; nothing was kept";
+        return Problem::new(507, "insufficient_storage", "No room on disk", detail)
+            .retryable(true);
+    }
+    Problem::unavailable("the body cannot be written to disk; nothing was kept", 5)
+}
+
+/// A complete request body in a file without a name. It is gone when the last clone is.
+#[derive(Clone, Debug)]
+pub struct Upload {
+    file: Arc<File>,
+    len: u64,
+}
+
+impl Upload {
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True for an empty body.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Reads it from the start; readers do not disturb each other.
+    pub fn reader(&self) -> UploadReader {
+        UploadReader {
+            upload: self.clone(),
+            at: 0,
+        }
+    }
+}
+
+/// Reads an [`Upload`] from its start to its end.
+#[derive(Debug)]
+pub struct UploadReader {
+    upload: Upload,
+    at: u64,
+}
+
+impl Read for UploadReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.upload.len - self.at).unwrap_or(usize::MAX);
+        let room = into.len().min(left);
+        let count = self.upload.file.read_at(&mut into[..room], self.at)?;
+        if count == 0 && room > 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        Place::take(&Arc::default(), 1).expect("the first")
+    }
+
+    #[test]
+    fn a_body_is_read_back_by_several_and_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for open in [Spool::open, |dir: &Path, place| {
+            Ok(Spool {
+                file: named(dir)?,
+                len: 0,
+                _place: place,
+            })
+        }] {
+            let mut spool = open(dir.path(), place()).expect("room");
+            spool.write(b"abc").expect("room");
+            spool.write(b"defg").expect("room");
+            assert_eq!(spool.len(), 7);
+            let upload = spool.done();
+            for _ in 0..2 {
+                let mut text = String::new();
+                upload.reader().read_to_string(&mut text).expect("readable");
+                assert_eq!(text, "abcdefg");
+            }
+            assert_eq!((upload.len(), upload.is_empty()), (7, false));
+            let left = std::fs::read_dir(dir.path()).expect("there").count();
+            assert_eq!(left, 0);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart_from_other_faults() {
+        let file = File::options().write(true).open("/dev/full");
+        let mut spool = Spool {
+            file: file.expect("the full device"),
+            len: 0,
+            _place: place(),
+        };
+        let error = spool.write(b"x").expect_err("no room");
+        assert_eq!(problem_of(&error).status, 507);
+        assert_eq!(spool.len(), 0);
+        let nowhere = Spool::open(Path::new("/nowhere"), place()).expect_err("no directory");
+        assert_eq!(problem_of(&nowhere).status, 503);
+    }
+
+    #[test]
+    fn places_are_given_back() {
+        let taken = Arc::default();
+        let first = Place::take(&taken, 2).expect("one");
+        let _second = Place::take(&taken, 2).expect("two");
+        assert!(Place::take(&taken, 2).is_none());
+        drop(first);
+        assert!(Place::take(&taken, 2).is_some());
+    }
+}

@@ -1,0 +1,122 @@
+//! Models of the real protocol code: every one is run by loom (all interleavings of a few threads)
+//! and by shuttle (sampled interleavings of more). `scripts/loom.sh` runs them, and for each one the
+//! mutant named beside it: a version that is wrong on purpose (`cfg(mutant = "...")`) and must be
+//! caught, so that a model that proves nothing is noticed.
+//!
+//! | model | mutants |
+//! |---|---|
+//! | `queue` | `queue`, `wait`, `hook` |
+//! | `ring` | `ring` |
+//! | `slot` | `reply`, `credits` |
+//! | `swap` | `snapshot` |
+//! | `threads` | `restart`, `drain`, `late` |
+//! | `hanging` | `hang` |
+#![cfg(test)]
+
+mod hanging;
+mod queue;
+mod ring;
+mod slot;
+mod swap;
+mod threads;
+
+use std::time::Duration;
+
+#[cfg(loom)]
+use loom::thread;
+#[cfg(shuttle)]
+use shuttle::thread;
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::Deadline;
+use crate::topology::{Overflow, QueueSpec};
+
+static REJECT: QueueSpec = spec("reject", Overflow::RejectNew);
+static OLDEST: QueueSpec = spec("oldest", Overflow::DropOldest);
+static WAIT: QueueSpec = spec("wait", Overflow::WaitDeadline);
+
+const fn spec(name: &'static str, overflow: Overflow) -> QueueSpec {
+    QueueSpec {
+        name,
+        capacity: 1,
+        overflow,
+        from: "model",
+        to: "model",
+        when_full: "",
+    }
+}
+
+/// A size for loom and one for shuttle.
+const fn size(loom: usize, shuttle: usize) -> usize {
+    if cfg!(loom) { loom } else { shuttle }
+}
+
+/// A deadline that never passes in a model.
+fn far() -> Deadline {
+    Deadline::within(Duration::from_secs(36_000))
+}
+
+/// A deadline that has passed.
+fn past() -> Deadline {
+    Deadline::within(Duration::ZERO)
+}
+
+/// A counter that threads of the model see.
+#[derive(Clone)]
+struct Count(std::sync::Arc<AtomicU64>);
+
+impl Count {
+    fn new() -> Self {
+        Self(std::sync::Arc::new(AtomicU64::new(0)))
+    }
+
+    fn add(&self, n: u64) -> u64 {
+        self.0.fetch_add(n, Ordering::SeqCst)
+    }
+
+    fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A counter that is only looked at after everything was joined. It is outside the model, so that
+/// counting adds no interleavings.
+#[derive(Clone, Default)]
+struct Tally(std::sync::Arc<std::sync::atomic::AtomicU64>);
+
+impl Tally {
+    fn add(&self, n: u64) {
+        self.0.fetch_add(n, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+/// Explores a model: loom exhaustively up to `LOOM_MAX_PREEMPTIONS` (default 2) preemptions.
+#[cfg(loom)]
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(2);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 1000) schedules, half of them
+/// random, half with few but well-placed switches (PCT). A failing schedule is printed.
+#[cfg(shuttle)]
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let asked = std::env::var("SHUTTLE_ITERATIONS");
+    let iterations = asked.map_or(1_000, |n| {
+        n.parse().expect("SHUTTLE_ITERATIONS is a number")
+    });
+    let model = std::sync::Arc::new(model);
+    let again = model.clone();
+    shuttle::check_random(move || model(), iterations / 2);
+    shuttle::check_pct(move || again(), iterations / 2, 3);
+}

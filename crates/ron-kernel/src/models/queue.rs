@@ -1,0 +1,183 @@
+//! The queue and the shutdown token.
+
+use super::{REJECT, Tally, WAIT, explore, far, past, size, thread};
+use crate::queue::{Recv, SendError, bare_queue};
+use crate::shutdown::Shutdown;
+
+const PRODUCERS: usize = size(2, 6);
+const CONSUMERS: usize = size(2, 4);
+const EACH: u64 = size(1, 4) as u64;
+
+/// A job that says when it is dropped undone.
+struct Job {
+    done: bool,
+    lost: Tally,
+}
+
+impl Job {
+    fn finish(mut self, done: &Tally) {
+        self.done = true;
+        done.add(1);
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.done {
+            self.lost.add(1);
+        }
+    }
+}
+
+struct Counts {
+    done: Tally,
+    lost: Tally,
+    accepted: Tally,
+    refused: Tally,
+}
+
+/// Producers and consumers around one queue; shutdown is fired after the producers are done
+/// (`intake_first`, the drain's order) or while they still send.
+fn run(intake_first: bool) -> Counts {
+    let c = Counts {
+        done: Tally::default(),
+        lost: Tally::default(),
+        accepted: Tally::default(),
+        refused: Tally::default(),
+    };
+    let (tx, rx) = bare_queue::<Job>(&REJECT, 1);
+    let (trigger, token) = Shutdown::pair();
+    let consume = || {
+        let (rx, token, done) = (rx.clone(), token.clone(), c.done.clone());
+        thread::spawn(move || {
+            while let Recv::Item(job) = rx.recv(&token, far()) {
+                job.finish(&done);
+            }
+            // Drain law: what was accepted before shutdown is finished.
+            while let Some(job) = rx.try_recv() {
+                job.finish(&done);
+            }
+        })
+    };
+    let consumers: Vec<_> = (0..CONSUMERS).map(|_| consume()).collect();
+    drop(rx);
+    let produce = |_| {
+        let (tx, lost) = (tx.clone(), c.lost.clone());
+        let (accepted, refused) = (c.accepted.clone(), c.refused.clone());
+        thread::spawn(move || {
+            for _ in 0..EACH {
+                let lost = lost.clone();
+                let job = Job { done: false, lost };
+                match tx.try_send(job) {
+                    Ok(()) => accepted.add(1),
+                    Err(SendError::Full(mut job) | SendError::Closed(mut job)) => {
+                        job.done = true; // handed back, so not lost
+                        refused.add(1);
+                    }
+                }
+            }
+        })
+    };
+    let producers: Vec<_> = (0..PRODUCERS).map(produce).collect();
+    drop(tx);
+    if !intake_first {
+        trigger.fire();
+    }
+    for p in producers {
+        p.join().unwrap();
+    }
+    trigger.fire();
+    for consumer in consumers {
+        consumer.join().unwrap();
+    }
+    c
+}
+
+/// Every accepted job is done exactly once; every refused one came back; every consumer sees
+/// shutdown (else the model is stuck). Mutant `queue`.
+#[test]
+fn after_intake_has_stopped_every_accepted_job_is_done_once() {
+    explore(|| {
+        let c = run(true);
+        assert_eq!(c.accepted.get() + c.refused.get(), PRODUCERS as u64 * EACH);
+        assert_eq!((c.done.get(), c.lost.get()), (c.accepted.get(), 0));
+    });
+}
+
+/// Shutdown in the middle of sending: a job that nobody can take any more is dropped with the
+/// queue, which its waiter sees; none disappears and none is done twice. Mutant `hook`: a consumer
+/// that is not woken.
+#[test]
+fn under_racing_shutdown_every_job_is_done_dropped_or_handed_back() {
+    explore(|| {
+        let c = run(false);
+        assert_eq!(c.accepted.get() + c.refused.get(), PRODUCERS as u64 * EACH);
+        assert_eq!(c.done.get() + c.lost.get(), c.accepted.get());
+    });
+}
+
+/// A wait-until-deadline queue: whoever has time gets room, whoever has none gets the item back.
+/// Mutant `wait`.
+#[test]
+fn waiting_senders_get_room_or_their_item_back() {
+    explore(|| {
+        let (tx, rx) = bare_queue::<u64>(&WAIT, 1);
+        let accepted = Tally::default();
+        let send = |i: u64| {
+            let (tx, accepted) = (tx.clone(), accepted.clone());
+            thread::spawn(move || {
+                let patient = i.is_multiple_of(2);
+                let deadline = if patient { far() } else { past() };
+                match tx.send(i, deadline) {
+                    Ok(()) => accepted.add(1),
+                    Err(SendError::Full(back)) => assert!(back == i && !patient),
+                    Err(SendError::Closed(_)) => panic!("the receiver is there"),
+                }
+            })
+        };
+        let senders: Vec<_> = (0..size(3, 8) as u64).map(send).collect();
+        drop(tx);
+        let (_trigger, token) = Shutdown::pair();
+        let mut taken = Vec::new();
+        while let Recv::Item(i) = rx.recv(&token, far()) {
+            taken.push(i);
+        }
+        for s in senders {
+            s.join().unwrap();
+        }
+        assert_eq!(taken.len() as u64, accepted.get());
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken.len() as u64, accepted.get(), "none came twice");
+    });
+}
+
+/// A hook that is registered while the token is fired runs exactly once; a waiter wakes.
+/// Mutant `hook`.
+#[test]
+fn hooks_run_once_and_waiters_wake() {
+    explore(|| {
+        let (trigger, token) = Shutdown::pair();
+        let calls = Tally::default();
+        let threads: Vec<_> = (0..size(1, 4))
+            .map(|_| {
+                let (token, calls) = (token.clone(), calls.clone());
+                thread::spawn(move || {
+                    token.on_fire(move || {
+                        calls.add(1);
+                    });
+                    assert!(token.wait(far()));
+                })
+            })
+            .collect();
+        let other = trigger.clone();
+        let second = thread::spawn(move || other.fire());
+        trigger.fire();
+        let n = threads.len() as u64;
+        for t in threads {
+            t.join().unwrap();
+        }
+        second.join().unwrap();
+        assert_eq!(calls.get(), n);
+    });
+}

@@ -1,0 +1,137 @@
+//! One thread's life: body, panic, pause, body again, within its row's budget.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{BUDGET, BUDGET_WINDOW, Body, Exit, Group, Supervisor, ThreadCtx};
+use crate::backoff::Backoff;
+use crate::sync::{AtomicBool, Ordering, caught};
+use crate::time::Deadline;
+
+/// With its jitter the first pause ends within 40 ms.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+
+pub(super) struct Run {
+    pub supervisor: Supervisor,
+    pub group: Arc<Group>,
+    pub ctx: ThreadCtx,
+    pub id: u64,
+    pub running: Arc<AtomicBool>,
+}
+
+impl Run {
+    pub fn to_the_end(&self, body: &Body) {
+        let mut backoff = self.backoff();
+        loop {
+            let started = Instant::now();
+            let outcome = caught(|| body(&self.ctx));
+            if matches!(outcome, Ok(Exit::Released)) {
+                self.forget();
+                break;
+            }
+            self.group.live.fetch_sub(1, Ordering::SeqCst);
+            if started.elapsed() > BUDGET_WINDOW {
+                backoff.reset();
+            }
+            if !self.goes_on(outcome.map(|_| ()), &mut backoff) {
+                break;
+            }
+            self.group.live.fetch_add(1, Ordering::SeqCst);
+        }
+        self.running.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether the body is run again; returns after the pause that comes first.
+    fn goes_on(&self, outcome: Result<(), Box<dyn Any + Send>>, backoff: &mut Backoff) -> bool {
+        #[cfg(mutant = "restart")] // restarts whatever the token says
+        if crate::sync::mutant("restart") {
+            return self.may_restart("mutant");
+        }
+        // While draining, a body that returns has finished: its senders went away before it.
+        let finished = outcome.is_ok() && self.supervisor.draining();
+        if finished || self.ctx.shutdown.is_set() {
+            return false;
+        }
+        let why = match outcome {
+            Ok(()) => "returned before shutdown".to_owned(),
+            Err(panic) => format!("panicked: {}", panic_text(panic.as_ref())),
+        };
+        self.may_restart(&why)
+            && !self
+                .ctx
+                .shutdown
+                .pause(Deadline::within(backoff.next_pause()))
+    }
+
+    /// Enters the crash in the row's book. Past the budget the thread is lost; the row, once all
+    /// its threads are, makes the service not ready, and the process end if it is critical.
+    fn may_restart(&self, why: &str) -> bool {
+        let within_budget = self.within_budget();
+        let said = if within_budget {
+            why.to_owned()
+        } else {
+            format!("{why}; restart budget of {BUDGET} a minute used up")
+        };
+        *self.group.reason.lock() = Some(said.clone());
+        let inner = &self.supervisor.0;
+        tracing::error!(
+            service = inner.topology.service,
+            event = "thread_crashed",
+            thread = %self.ctx.name,
+            restart = within_budget,
+            why = %said
+        );
+        if within_budget {
+            self.group.restarts.fetch_add(1, Ordering::SeqCst);
+            let restarts = &inner.metrics.restarts;
+            restarts.with_label_values(&[self.group.spec.name]).inc();
+        } else {
+            self.group.lost.fetch_add(1, Ordering::SeqCst);
+            if self.group.spec.critical {
+                let why = format!("thread `{}` {said}", self.ctx.name);
+                self.supervisor.set_fatal(&why);
+            }
+        }
+        within_budget
+    }
+
+    fn within_budget(&self) -> bool {
+        let now = Instant::now();
+        let mut recent = self.group.recent.lock();
+        let old = |t: &Instant| now.duration_since(*t) > BUDGET_WINDOW;
+        while recent.front().is_some_and(old) {
+            recent.pop_front();
+        }
+        if recent.len() < BUDGET {
+            recent.push_back(now);
+            return true;
+        }
+        false
+    }
+
+    /// A released thread leaves the list by itself, so that the list stays as long as the table.
+    fn forget(&self) {
+        let gone = {
+            let mut threads = self.supervisor.0.threads.lock();
+            let at = threads.entries.iter().position(|e| e.id == self.id);
+            at.map(|at| threads.entries.swap_remove(at))
+        };
+        drop(gone);
+    }
+
+    fn backoff(&self) -> Backoff {
+        let name = self.ctx.name.bytes();
+        let seed = name.fold(7, |a: u64, b| a.rotate_left(7) ^ u64::from(b));
+        Backoff::new(FIRST_PAUSE, LAST_PAUSE, FIRST_PAUSE, seed)
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is not text")
+}

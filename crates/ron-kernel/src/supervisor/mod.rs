@@ -1,0 +1,337 @@
+//! Owns every thread of a service: names it, restarts it in place after a panic, drains by stage.
+//!
+//! `life.rs` is one thread's life (body, panic, pause, body again), `drain.rs` stops the stages one
+//! after the other, `view.rs` is what status pages see.
+
+mod drain;
+mod life;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+mod view;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+pub use self::drain::DrainReport;
+pub use self::view::{
+    LiveLock, LiveQueue, LiveThread, PlaneState, TopologyLive, Verdict, os_thread_names,
+};
+use crate::metrics::KernelMetrics;
+use crate::reply::{ReplyWaiter, reply};
+use crate::shutdown::{Shutdown, ShutdownTrigger};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, thread};
+use crate::time::SharedClock;
+use crate::topology::{Count, Stage, ThreadSpec, Topology};
+
+/// Restarts of one row within [`BUDGET_WINDOW`]; the next crash ends its thread for good.
+pub const BUDGET: usize = 10;
+/// See [`BUDGET`].
+pub const BUDGET_WINDOW: Duration = Duration::from_secs(60);
+
+/// What a thread's body knows about itself.
+#[derive(Debug, Clone)]
+pub struct ThreadCtx {
+    /// Fired when this thread's stage is drained.
+    pub shutdown: Shutdown,
+    /// Index within its pool, 0 for a single thread.
+    pub index: usize,
+    /// Its full name.
+    pub name: String,
+}
+
+/// A handle on the supervisor; clones share it.
+#[derive(Clone, Debug)]
+pub struct Supervisor(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    topology: &'static Topology,
+    metrics: KernelMetrics,
+    clock: SharedClock,
+    stages: Vec<(ShutdownTrigger, Shutdown)>,
+    drain: (ShutdownTrigger, Shutdown),
+    threads: Mutex<Threads>,
+    groups: Mutex<BTreeMap<&'static str, Arc<Group>>>,
+    fatal: OnceLock<String>,
+    fatal_token: (ShutdownTrigger, Shutdown),
+}
+
+/// All threads that were started and not yet joined.
+#[derive(Debug, Default)]
+struct Threads {
+    entries: Vec<Entry>,
+    /// Stages whose threads are being joined: nothing is started in them any more.
+    closed: [bool; Stage::ALL.len()],
+    last_id: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    name: String,
+    spec: &'static ThreadSpec,
+    /// Its other half is dropped when the thread has ended.
+    ended: ReplyWaiter<()>,
+    /// Empty until the operating system has started it.
+    handle: Arc<Mutex<Option<thread::Handle>>>,
+    running: Arc<AtomicBool>,
+}
+
+/// All threads of one row: they share a restart budget.
+#[derive(Debug)]
+struct Group {
+    spec: &'static ThreadSpec,
+    total: AtomicU32,
+    live: AtomicU32,
+    restarts: AtomicU32,
+    recent: Mutex<VecDeque<Instant>>,
+    reason: Mutex<Option<String>>,
+    /// Threads that are gone for good: their row used up its budget.
+    lost: AtomicU32,
+}
+
+/// How a body came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// It returned; before shutdown that is a crash.
+    Returned,
+    /// It was taken out of its row before ([`Supervisor::set_aside`]) and ends for good.
+    Released,
+}
+
+pub(crate) type Body = Arc<dyn Fn(&ThreadCtx) -> Exit + Send + Sync>;
+
+/// What is about to be started.
+pub(crate) struct Start {
+    pub spec: &'static ThreadSpec,
+    pub name: String,
+    pub index: usize,
+    /// It takes the place of a thread that was set aside, so the row grows by nothing.
+    pub refill: bool,
+}
+
+impl Supervisor {
+    /// A supervisor for the threads of `topology`. From now on the registry of `metrics` builds
+    /// queues of its table only.
+    ///
+    /// # Panics
+    /// When a queue that is not in the table was built before.
+    pub fn new(topology: &'static Topology, metrics: KernelMetrics, clock: SharedClock) -> Self {
+        metrics.bind(topology);
+        Self(Arc::new(Inner {
+            topology,
+            metrics,
+            clock,
+            stages: Stage::ALL.iter().map(|_| Shutdown::pair()).collect(),
+            drain: Shutdown::pair(),
+            threads: Mutex::new(Threads::default()),
+            groups: Mutex::new(BTreeMap::new()),
+            fatal: OnceLock::new(),
+            fatal_token: Shutdown::pair(),
+        }))
+    }
+
+    /// Starts the one thread of a row. The body runs until its shutdown token fires; a panic or an
+    /// early return is counted and the body is run again on the same thread. Nothing is started
+    /// once the row's stage is drained.
+    ///
+    /// # Panics
+    /// When the operating system refuses the thread, or the row is not in the table: both are
+    /// start-up failures that nothing can run without.
+    pub fn spawn(
+        &self,
+        spec: &'static ThreadSpec,
+        body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
+    ) {
+        assert!(matches!(spec.count, Count::One), "{} is a pool", spec.name);
+        let start = Start {
+            spec,
+            name: spec.name.to_owned(),
+            index: 0,
+            refill: false,
+        };
+        self.start(start, returning(body));
+    }
+
+    /// Starts the `n` threads of a pool row (at least one).
+    ///
+    /// # Panics
+    /// As [`Supervisor::spawn`].
+    pub fn spawn_pool(
+        &self,
+        spec: &'static ThreadSpec,
+        n: usize,
+        body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
+    ) {
+        let body = returning(body);
+        for index in 0..n.max(1) {
+            let start = Start {
+                spec,
+                name: format!("{}{index}", spec.name),
+                index,
+                refill: false,
+            };
+            self.start(start, body.clone());
+        }
+    }
+
+    /// The token that fires when a stage is told to stop.
+    pub fn stage_token(&self, stage: Stage) -> Shutdown {
+        self.0.stages[stage as usize].1.clone()
+    }
+
+    /// The token that fires when the drain begins (before any stage stops): readiness goes off and
+    /// new requests are refused from here on.
+    pub fn drain_token(&self) -> Shutdown {
+        self.0.drain.1.clone()
+    }
+
+    /// True once the drain has begun.
+    pub fn draining(&self) -> bool {
+        self.0.drain.1.is_set()
+    }
+
+    /// Begins the drain without waiting; the second time does nothing.
+    pub fn begin_drain(&self) {
+        self.0.drain.0.fire();
+    }
+
+    /// Why the process must end, once a critical row has used up its restarts.
+    pub fn fatal(&self) -> Option<String> {
+        self.0.fatal.get().cloned()
+    }
+
+    /// The token that fires when [`Supervisor::fatal`] is set.
+    pub fn fatal_token(&self) -> Shutdown {
+        self.0.fatal_token.1.clone()
+    }
+
+    /// Ends the process's claim to be healthy for a reason found outside a thread body.
+    pub fn set_fatal(&self, why: &str) {
+        let _ = self.0.fatal.set(why.to_owned());
+        self.0.fatal_token.0.fire();
+    }
+
+    /// The clock of the service.
+    pub fn clock(&self) -> &SharedClock {
+        &self.0.clock
+    }
+
+    /// The metrics of the service's threads and queues.
+    pub fn metrics(&self) -> &KernelMetrics {
+        &self.0.metrics
+    }
+
+    /// Takes one thread out of its row while it still runs: it counts as gone from here on.
+    pub(crate) fn set_aside(&self, spec: &'static ThreadSpec, why: &str) {
+        let group = self.group(spec);
+        group.live.fetch_sub(1, Ordering::SeqCst);
+        *group.reason.lock() = Some(why.to_owned());
+    }
+
+    /// Starts a thread; false when its stage is drained already.
+    pub(crate) fn start(&self, start: Start, body: Body) -> bool {
+        let Start { spec, name, .. } = &start;
+        assert!(
+            self.0.topology.threads.iter().any(|t| t.name == spec.name),
+            "thread `{}` is not in the topology of {}: add its row",
+            spec.name,
+            self.0.topology.service
+        );
+        assert!(
+            name.len() <= 15,
+            "thread name `{name}` is longer than 15 bytes"
+        );
+        let group = self.group(spec);
+        let running = Arc::new(AtomicBool::new(true));
+        let handle = Arc::new(Mutex::new(None));
+        let (ended_tx, ended) = reply();
+        // Entered before it runs, under the lock that a drain closes the stage with: a thread is
+        // either joined by the drain or never started.
+        let Some(id) = self.enter(&start, &group, ended, &running, &handle) else {
+            return false;
+        };
+        let ctx = ThreadCtx {
+            shutdown: self.stage_token(spec.stage),
+            index: start.index,
+            name: name.clone(),
+        };
+        let run = life::Run {
+            supervisor: self.clone(),
+            group,
+            ctx,
+            id,
+            running,
+        };
+        let spawned = self.0.metrics.tasks_spawned.with_label_values(&[spec.name]);
+        spawned.inc();
+        let thread = thread::spawn(name.clone(), move || {
+            run.to_the_end(&body);
+            drop(body);
+            drop(run);
+            drop(ended_tx);
+        })
+        .expect("the operating system gives a thread at start-up");
+        *handle.lock() = Some(thread);
+        true
+    }
+
+    fn enter(
+        &self,
+        start: &Start,
+        group: &Group,
+        ended: ReplyWaiter<()>,
+        running: &Arc<AtomicBool>,
+        handle: &Arc<Mutex<Option<thread::Handle>>>,
+    ) -> Option<u64> {
+        let mut threads = self.0.threads.lock();
+        let closed = threads.closed[start.spec.stage as usize];
+        #[cfg(mutant = "late")] // starts threads that no drain will join
+        let closed = closed && !crate::sync::mutant("late");
+        if closed {
+            return None;
+        }
+        // Counted from here on: who looks right after the start sees all threads.
+        if !start.refill {
+            group.total.fetch_add(1, Ordering::SeqCst);
+        }
+        group.live.fetch_add(1, Ordering::SeqCst);
+        threads.last_id += 1;
+        let id = threads.last_id;
+        threads.entries.push(Entry {
+            id,
+            name: start.name.clone(),
+            spec: start.spec,
+            ended,
+            handle: handle.clone(),
+            running: running.clone(),
+        });
+        Some(id)
+    }
+
+    fn group(&self, spec: &'static ThreadSpec) -> Arc<Group> {
+        let mut groups = self.0.groups.lock();
+        groups
+            .entry(spec.name)
+            .or_insert_with(|| {
+                Arc::new(Group {
+                    spec,
+                    total: AtomicU32::new(0),
+                    live: AtomicU32::new(0),
+                    restarts: AtomicU32::new(0),
+                    recent: Mutex::new(VecDeque::new()),
+                    reason: Mutex::new(None),
+                    lost: AtomicU32::new(0),
+                })
+            })
+            .clone()
+    }
+}
+
+fn returning(body: impl Fn(&ThreadCtx) + Send + Sync + 'static) -> Body {
+    Arc::new(move |ctx| {
+        body(ctx);
+        Exit::Returned
+    })
+}

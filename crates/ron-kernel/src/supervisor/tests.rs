@@ -1,0 +1,295 @@
+//! The supervisor on its own: restarts, budget, stages, drain, and the table it is built from.
+
+use std::sync::atomic::AtomicUsize;
+
+use crossbeam_channel::bounded;
+
+use super::*;
+use crate::exit;
+use crate::metrics::Registry;
+use crate::queue::{bare_queue, queue};
+use crate::ring::Ring;
+use crate::time::{Deadline, SystemClock};
+use crate::topology::{Overflow, QueueSpec};
+
+static LOOP: ThreadSpec = row("t-loop", Count::One, Stage::Work, false);
+static POOL: ThreadSpec = row("t-pool-", Count::Pool("n"), Stage::Work, false);
+static WRITER: ThreadSpec = row("t-writer", Count::One, Stage::Write, true);
+static TOPOLOGY: Topology = Topology {
+    service: "test",
+    threads: &[LOOP, POOL, WRITER],
+    queues: &[JOBS, NEWS],
+    locks: &[],
+};
+static JOBS: QueueSpec = queue_row("jobs", Overflow::RejectNew);
+static NEWS: QueueSpec = queue_row("news", Overflow::DropOldest);
+static STRANGER: QueueSpec = queue_row("stranger", Overflow::RejectNew);
+static OTHER_POLICY: QueueSpec = queue_row("jobs", Overflow::WaitDeadline);
+
+const fn queue_row(name: &'static str, overflow: Overflow) -> QueueSpec {
+    QueueSpec {
+        name,
+        capacity: 4,
+        overflow,
+        from: "test",
+        to: "test",
+        when_full: "",
+    }
+}
+
+const fn row(name: &'static str, count: Count, stage: Stage, critical: bool) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count,
+        stage,
+        critical,
+        job: "test",
+    }
+}
+
+fn supervisor() -> (Registry, Supervisor) {
+    let registry = Registry::new("t");
+    let sup = Supervisor::new(
+        &TOPOLOGY,
+        KernelMetrics::new(&registry),
+        SystemClock::shared(),
+    );
+    (registry, sup)
+}
+
+fn until(what: &str, mut ok: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !ok() {
+        assert!(Instant::now() < deadline, "not within 5 s: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn wait(ctx: &ThreadCtx) {
+    while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
+}
+
+#[test]
+fn a_panicking_worker_is_back_within_100_ms_and_the_pool_says_so() {
+    let (registry, sup) = supervisor();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let back = Arc::new(Mutex::new(None));
+    let (r, b) = (runs.clone(), back.clone());
+    let started = Instant::now();
+    sup.spawn_pool(&POOL, 2, move |ctx| {
+        assert!(r.fetch_add(1, Ordering::SeqCst) > 0, "first run");
+        b.lock().get_or_insert_with(|| started.elapsed());
+        wait(ctx);
+    });
+    until("restart", || runs.load(Ordering::SeqCst) == 3);
+    until("both live", || sup.planes()[0].live == 2);
+    assert!(back.lock().unwrap() < Duration::from_millis(100));
+    let plane = &sup.planes()[0];
+    assert_eq!((plane.total, plane.restarts), (2, 1));
+    assert!(plane.reason.as_ref().unwrap().contains("first run"));
+    assert!(
+        registry
+            .render()
+            .contains("t_service_restarts_total{kind=\"t-pool-\"} 1")
+    );
+    assert_eq!(
+        sup.drain(Duration::from_secs(1)).stragglers,
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn a_flapping_critical_thread_is_fatal_after_its_budget() {
+    let (_registry, sup) = supervisor();
+    // Use up the budget without living through the pauses: ten crashes are already on the book.
+    sup.group(&WRITER)
+        .recent
+        .lock()
+        .extend(vec![Instant::now(); BUDGET]);
+    sup.spawn(&WRITER, |_| panic!("disk gone"));
+    until("fatal", || sup.fatal().is_some());
+    assert!(sup.fatal_token().is_set());
+    let why = sup.fatal().unwrap();
+    assert!(
+        why.contains("t-writer") && why.contains("disk gone"),
+        "{why}"
+    );
+    sup.drain(Duration::from_secs(1));
+}
+
+#[test]
+fn stages_stop_in_order_and_stragglers_are_named() {
+    let (_registry, sup) = supervisor();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for spec in [&WRITER, &LOOP] {
+        let order = order.clone();
+        sup.spawn(spec, move |ctx| {
+            wait(ctx);
+            order.lock().push(spec.name);
+        });
+    }
+    let report = sup.drain(Duration::from_secs(5));
+    assert_eq!(report.stragglers, Vec::<String>::new());
+    assert_eq!(*order.lock(), ["t-loop", "t-writer"]);
+
+    let (_registry, sup) = supervisor();
+    let (free, held) = bounded::<()>(0);
+    sup.spawn(&LOOP, move |_| {
+        let _ = held.recv();
+    });
+    let report = sup.drain(Duration::from_millis(30));
+    assert_eq!(report.stragglers, ["t-loop"]);
+    drop(free);
+}
+
+#[test]
+fn every_loop_sees_shutdown_within_100_ms() {
+    let (_registry, sup) = supervisor();
+    sup.spawn_pool(&POOL, 4, wait);
+    let report = sup.drain(Duration::from_secs(5));
+    assert!(
+        report.took < Duration::from_millis(100),
+        "{:?}",
+        report.took
+    );
+    assert!(sup.draining());
+}
+
+#[test]
+fn past_the_budget_a_row_is_lost_for_good_and_the_verdict_gets_worse_step_by_step() {
+    let (_registry, sup) = supervisor();
+    let (poison, bitten) = bounded::<()>(8);
+    sup.spawn_pool(&POOL, 2, move |ctx| {
+        crossbeam_channel::select! {
+            recv(bitten) -> _ => panic!("bitten"),
+            recv(ctx.shutdown.raw()) -> _ => {}
+        }
+    });
+    assert_eq!(sup.verdict(), Verdict::Whole);
+    // The row's budget is used up: each further crash costs a thread.
+    let book = sup.group(&POOL);
+    book.recent.lock().extend(vec![Instant::now(); BUDGET]);
+    poison.send(()).unwrap();
+    until("one lost", || {
+        sup.verdict() == Verdict::Degraded(vec!["t-pool"])
+    });
+    poison.send(()).unwrap();
+    until("both lost", || {
+        sup.verdict() == Verdict::NotReady(vec!["t-pool"])
+    });
+    let plane = &sup.planes()[0];
+    assert_eq!((plane.lost, plane.live, plane.restarts), (2, 0, 0));
+    assert!(
+        plane
+            .reason
+            .as_ref()
+            .unwrap()
+            .contains("budget of 10 a minute")
+    );
+    assert_eq!(sup.fatal(), None, "only critical rows end the process");
+    let report = sup.drain(Duration::from_secs(1));
+    assert_eq!(sup.exit_code(&report), exit::OK);
+}
+
+#[test]
+fn the_exit_code_says_how_it_ended() {
+    let (_registry, sup) = supervisor();
+    let (free, held) = bounded::<()>(0);
+    sup.spawn(&LOOP, move |_| {
+        let _ = held.recv();
+    });
+    let report = sup.drain(Duration::from_millis(20));
+    assert_eq!(sup.exit_code(&report), exit::STRAGGLERS);
+    sup.set_fatal("disk gone");
+    assert_eq!(sup.exit_code(&report), exit::FATAL);
+    drop(free);
+}
+
+#[test]
+fn nothing_is_started_in_a_stage_that_is_drained() {
+    let (_registry, sup) = supervisor();
+    sup.drain(Duration::from_secs(1));
+    sup.spawn(&LOOP, |_| panic!("never run"));
+    assert!(sup.topology().threads.is_empty());
+    assert_eq!(sup.planes()[0].total, 0);
+}
+
+fn refused(make: impl FnOnce()) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(make));
+    let panic = panic.expect_err("it was not refused");
+    panic.downcast_ref::<String>().expect("a message").clone()
+}
+
+#[test]
+fn a_thread_or_queue_outside_the_table_is_refused() {
+    static GHOST: ThreadSpec = row("t-ghost", Count::One, Stage::Work, false);
+    let (registry, sup) = supervisor();
+    let km = sup.metrics().clone();
+    let why = refused(|| sup.spawn(&GHOST, |_| {}));
+    assert!(
+        why.contains("`t-ghost` is not in the topology of test"),
+        "{why}"
+    );
+    let why = refused(|| sup.spawn(&POOL, |_| {}));
+    assert!(why.contains("is a pool"), "{why}");
+    let why = refused(|| drop(queue::<u8>(&STRANGER, 1, &km)));
+    assert!(
+        why.contains("`stranger` (reject new) is not in the topology"),
+        "{why}"
+    );
+    let why = refused(|| drop(queue::<u8>(&OTHER_POLICY, 1, &km)));
+    assert!(why.contains("`jobs` (wait until deadline)"), "{why}");
+    let why = refused(|| drop(Ring::<u8>::new(&JOBS, 1, &km)));
+    assert!(why.contains("drop-oldest"), "{why}");
+    drop(queue::<u8>(&JOBS, 1, &km));
+    assert_eq!(km.built_queues().len(), 1);
+    drop(registry);
+
+    // Also when the queue was there before the table.
+    let registry = Registry::new("t");
+    let km = KernelMetrics::new(&registry);
+    drop(queue::<u8>(&STRANGER, 1, &km));
+    let clock = SystemClock::shared();
+    let why = refused(|| drop(Supervisor::new(&TOPOLOGY, km, clock)));
+    assert!(why.contains("`stranger`"), "{why}");
+    drop(bare_queue::<u8>(&STRANGER, 1)); // has no table, and no place outside tests
+}
+
+#[test]
+fn what_runs_is_compared_with_the_table() {
+    let (_registry, sup) = supervisor();
+    let none = os_thread_names().unwrap();
+    let found = sup.differences(&none);
+    assert_eq!(
+        found.len(),
+        5,
+        "three thread rows and two queue rows: {found:?}"
+    );
+    sup.spawn(&LOOP, wait);
+    sup.spawn_pool(&POOL, 2, wait);
+    sup.spawn(&WRITER, wait);
+    drop(queue::<u8>(&JOBS, 7, sup.metrics()));
+    let _ring = Ring::<u8>::new(&NEWS, 2, sup.metrics());
+    // A new thread names itself, a moment after it was started.
+    until("no difference", || {
+        sup.differences(&os_thread_names().unwrap()).is_empty()
+    });
+    assert_eq!(sup.topology().queues[0].built, [7]);
+    let found = sup.differences(&[]);
+    assert!(
+        found.len() == 4 && found[0].contains("operating system"),
+        "{found:?}"
+    );
+    sup.drain(Duration::from_secs(1));
+}
+
+#[test]
+fn live_names_are_what_the_kernel_shows() {
+    let (_registry, sup) = supervisor();
+    sup.spawn(&LOOP, wait);
+    sup.spawn_pool(&POOL, 2, wait);
+    let mut names: Vec<_> = sup.topology().threads.into_iter().map(|t| t.name).collect();
+    names.sort();
+    assert_eq!(names, ["t-loop", "t-pool-0", "t-pool-1"]);
+    sup.drain(Duration::from_secs(1));
+}

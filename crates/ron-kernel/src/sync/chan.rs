@@ -1,0 +1,188 @@
+//! A bounded channel for models: same shape as crossbeam's, with a select over shutdown.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::model::{Condvar, Guard, Mutex};
+use crate::queue::Recv;
+use crate::shutdown::Shutdown;
+
+#[derive(Debug)]
+struct State<T> {
+    items: VecDeque<T>,
+    capacity: usize,
+    senders: usize,
+    receivers: usize,
+    /// One token watches a channel in a model; its hook is registered once.
+    hooked: bool,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> Guard<'_, State<T>> {
+        self.state.lock()
+    }
+}
+
+#[derive(Debug)]
+pub struct Sender<T>(Arc<Shared<T>>);
+#[derive(Debug)]
+pub struct Receiver<T>(Arc<Shared<T>>);
+
+pub enum TrySendError<T> {
+    Full(T),
+    Disconnected(T),
+}
+
+pub enum SendTimeoutError<T> {
+    Timeout(T),
+    Disconnected(T),
+}
+
+pub enum TryRecvError {
+    Empty,
+    Disconnected,
+}
+
+pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            items: VecDeque::new(),
+            capacity,
+            senders: 1,
+            receivers: 1,
+            hooked: false,
+        }),
+        changed: Condvar::new(),
+    });
+    (Sender(shared.clone()), Receiver(shared))
+}
+
+impl<T> Sender<T> {
+    pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
+        match self.send_deadline(item, Instant::now()) {
+            Ok(()) => Ok(()),
+            Err(SendTimeoutError::Timeout(item)) => Err(TrySendError::Full(item)),
+            Err(SendTimeoutError::Disconnected(item)) => Err(TrySendError::Disconnected(item)),
+        }
+    }
+
+    pub fn send_deadline(&self, item: T, at: Instant) -> Result<(), SendTimeoutError<T>> {
+        let mut s = self.0.lock();
+        loop {
+            if s.receivers == 0 {
+                return Err(SendTimeoutError::Disconnected(item));
+            }
+            if s.items.len() < s.capacity {
+                s.items.push_back(item);
+                drop(s);
+                self.0.changed.notify_all();
+                return Ok(());
+            }
+            if self.0.changed.wait_until(&mut s, at).timed_out() {
+                return Err(SendTimeoutError::Timeout(item));
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().items.len()
+    }
+}
+
+impl<T> Receiver<T> {
+    pub fn try_recv(&self) -> Result<T, TryRecvError> {
+        let mut s = self.0.lock();
+        match s.items.pop_front() {
+            Some(item) => {
+                drop(s);
+                self.0.changed.notify_all();
+                Ok(item)
+            }
+            None if s.senders == 0 => Err(TryRecvError::Disconnected),
+            None => Err(TryRecvError::Empty),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.lock().items.len()
+    }
+}
+
+impl<T: Send + 'static> Receiver<T> {
+    /// Waits for an item, the last sender leaving, shutdown, or the moment.
+    pub fn recv_or(&self, shutdown: &Shutdown, at: Instant) -> Recv<T> {
+        self.watch(shutdown);
+        let mut s = self.0.lock();
+        loop {
+            if let Some(item) = s.items.pop_front() {
+                drop(s);
+                self.0.changed.notify_all();
+                return Recv::Item(item);
+            }
+            if s.senders == 0 {
+                return Recv::Closed;
+            }
+            if shutdown.is_set() {
+                return Recv::Shutdown;
+            }
+            if self.0.changed.wait_until(&mut s, at).timed_out() {
+                return Recv::Timeout;
+            }
+        }
+    }
+
+    fn watch(&self, shutdown: &Shutdown) {
+        if std::mem::replace(&mut self.0.lock().hooked, true) {
+            return;
+        }
+        let shared = self.0.clone();
+        shutdown.on_fire(move || {
+            drop(shared.lock()); // a waiter between its check and its wait holds the lock
+            shared.changed.notify_all();
+        });
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().receivers += 1;
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        self.0.lock().senders -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let mut s = self.0.lock();
+        s.receivers -= 1;
+        // As in the real one: what nobody can take any more is dropped with the last receiver.
+        let left = if s.receivers == 0 {
+            std::mem::take(&mut s.items)
+        } else {
+            VecDeque::new()
+        };
+        drop(s);
+        self.0.changed.notify_all();
+        drop(left);
+    }
+}

@@ -1,0 +1,180 @@
+//! Answers that wait for their proof (`Prefer: wait=N`): the signature is durable and logged; the answer leaves with the proof
+//! once a checkpoint (a cosigned one where witnesses are configured) covers its leaf, or without it when the time is up.
+
+use ron_http::{Responder, Response};
+use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
+use ron_proto::kms::SignAnswer;
+use ron_service::log_host::LogHost;
+use std::time::Duration;
+
+use crate::metrics::Metrics;
+
+/// Most answers that wait at one time; more are answered without their proof.
+const WAITING_MAX: usize = 4096;
+/// How long the last proofs wait for the last checkpoint.
+const FINAL_WAIT: Duration = Duration::from_secs(2);
+
+/// An answer that waits.
+pub struct Waiting {
+    /// Complete but for its proof.
+    pub answer: Box<SignAnswer>,
+    /// Where it goes.
+    pub responder: Responder,
+    /// Until when.
+    pub until: Deadline,
+}
+
+/// What the thread is sent.
+pub enum ProofJob {
+    /// An answer that waits.
+    Wait(Waiting),
+    /// There is a new checkpoint.
+    Look,
+}
+
+/// Where an answer waits for its proof, and until when.
+pub struct ProofAsk {
+    /// The thread that makes proofs.
+    pub to: Sender<ProofJob>,
+    /// Until when.
+    pub until: Deadline,
+}
+
+impl ProofAsk {
+    /// Lets the answer wait; at once without a proof when too many do.
+    pub fn send(self, answer: Box<SignAnswer>, responder: Responder) {
+        let until = self.until;
+        let job = ProofJob::Wait(Waiting {
+            answer,
+            responder,
+            until,
+        });
+        match self.to.try_send(job) {
+            Ok(()) => {}
+            Err(
+                ron_kernel::SendError::Full(ProofJob::Wait(waiting))
+                | ron_kernel::SendError::Closed(ProofJob::Wait(waiting)),
+            ) => send(waiting, None),
+            Err(_) => unreachable!("an answer was sent"),
+        }
+    }
+}
+
+fn send(waiting: Waiting, proof: Option<String>) {
+    let mut answer = waiting.answer;
+    answer.proof = proof;
+    let mut response = Response::json(200, &*answer);
+    if answer.proof.is_some() {
+        response = response.header("preference-applied", "wait");
+    }
+    waiting.responder.send(response);
+}
+
+/// The thread's state.
+pub struct ProofThread {
+    /// What comes.
+    pub jobs: Receiver<ProofJob>,
+    /// Makes proofs.
+    pub host: LogHost,
+    /// Whether a proof must lead to a cosigned checkpoint.
+    pub witnessed: bool,
+    /// Who waits.
+    pub waiting: Vec<Waiting>,
+    /// Metrics.
+    pub metrics: Metrics,
+    /// Fired after the last checkpoint.
+    pub last_checkpoint: Shutdown,
+}
+
+impl ProofThread {
+    /// Runs until shutdown; then answers everyone.
+    pub fn run(&mut self, ctx: &ThreadCtx) {
+        let mut covered = 0;
+        loop {
+            match self.jobs.recv(&ctx.shutdown, self.next_due()) {
+                Recv::Item(job) => self.take(job),
+                Recv::Timeout => {}
+                Recv::Shutdown | Recv::Closed => break,
+            }
+            while let Some(job) = self.jobs.try_recv() {
+                self.take(job);
+            }
+            let now = self.covered();
+            let due = self.waiting.iter().any(|w| w.until.expired());
+            if now != covered || due {
+                covered = now;
+                self.sweep(covered);
+            }
+        }
+        self.last_checkpoint.wait(Deadline::within(FINAL_WAIT));
+        while let Some(job) = self.jobs.try_recv() {
+            self.take(job);
+        }
+        self.sweep(self.covered());
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.give_up(waiting);
+        }
+    }
+
+    fn next_due(&self) -> Deadline {
+        let idle = Deadline::within(Duration::from_secs(1));
+        let due = self.waiting.iter().map(|w| w.until);
+        due.fold(idle, Deadline::earlier)
+    }
+
+    /// Entries under a checkpoint that may be proved to.
+    fn covered(&self) -> u64 {
+        if self.witnessed {
+            self.host.cosigned.size()
+        } else {
+            self.host.reader.checkpoint_size()
+        }
+    }
+
+    fn take(&mut self, job: ProofJob) {
+        let ProofJob::Wait(waiting) = job else { return };
+        if waiting.answer.receipt.index < self.covered() {
+            self.prove(waiting);
+        } else if self.waiting.len() < WAITING_MAX {
+            self.waiting.push(waiting);
+        } else {
+            self.give_up(waiting);
+        }
+    }
+
+    fn sweep(&mut self, covered: u64) {
+        let mut keep = Vec::with_capacity(self.waiting.len());
+        for waiting in std::mem::take(&mut self.waiting) {
+            if waiting.answer.receipt.index < covered {
+                self.prove(waiting);
+            } else if waiting.until.expired() {
+                self.give_up(waiting);
+            } else {
+                keep.push(waiting);
+            }
+        }
+        self.waiting = keep;
+    }
+
+    fn prove(&self, waiting: Waiting) {
+        let proof = self.host.proof(waiting.answer.receipt.index);
+        if let Err(error) = &proof {
+            tracing::error!(event = "proof_not_made", %error);
+        }
+        let label = if proof.is_ok() { "proved" } else { "failed" };
+        self.metrics.proof_waits.with_label_values(&[label]).inc();
+        send(waiting, proof.ok());
+    }
+
+    /// The time is up. Where witnesses are late, a proof to the log's own checkpoint is better than none.
+    fn give_up(&self, waiting: Waiting) {
+        let proof = self.host.proof(waiting.answer.receipt.index).ok();
+        let label = if proof.is_some() {
+            "unwitnessed"
+        } else {
+            "late"
+        };
+        self.metrics.proof_waits.with_label_values(&[label]).inc();
+        send(waiting, proof);
+    }
+}

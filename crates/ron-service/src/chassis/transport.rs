@@ -1,0 +1,85 @@
+//! How the API is reached, and how this service reaches others: TCP, TLS, Unix sockets, as the configuration says.
+
+use super::Shared;
+use crate::config::Config;
+use crate::error::StartError;
+use ron_http::{ClientTls, Listen, ServerTls, ServerTlsFiles, TlsIdentity, UnixEndpoint};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The files of `tls.cert_path` and `tls.key_path`, when both are set.
+fn identity(config: &Config) -> Option<TlsIdentity> {
+    let path = |key: &str| config.path_opt(key).map(PathBuf::from);
+    Some(TlsIdentity {
+        cert: path("tls.cert_path")?,
+        key: path("tls.key_path")?,
+    })
+}
+
+/// The server's TLS, where it is enabled.
+pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, StartError> {
+    let Some(identity) = identity(config).filter(|_| config.bool("tls.enabled")) else {
+        return Ok(None);
+    };
+    let files = ServerTlsFiles {
+        identity,
+        client_ca: config.path_opt("tls.client_ca_path").map(PathBuf::from),
+    };
+    let loaded = ServerTls::load(files).map_err(|error| {
+        StartError::io(
+            format!("TLS cannot be served: {error}"),
+            "check tls.cert_path, tls.key_path and tls.client_ca_path",
+        )
+    })?;
+    Ok(Some(loaded))
+}
+
+/// What calls to https peers need, where it is configured: the authorities to trust, and our own certificate.
+pub(super) fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
+    let Some(ca) = config.path_opt("tls.peer_ca_path") else {
+        return Ok(None);
+    };
+    let loaded = ClientTls::load(ca, identity(config).as_ref()).map_err(|error| {
+        StartError::io(
+            format!("https peers cannot be called: {error}"),
+            "check tls.peer_ca_path, tls.cert_path and tls.key_path",
+        )
+    })?;
+    Ok(Some(loaded))
+}
+
+/// The sockets of the API: the TCP listener, under TLS where it is enabled, and the Unix socket.
+pub(super) fn listen(
+    config: &Config,
+    tcp: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+) -> Result<Listen, StartError> {
+    let listen = Listen::default().tcp(tcp, tls);
+    let Some(path) = config.path_opt("uds_path") else {
+        return Ok(listen);
+    };
+    let endpoint = UnixEndpoint::bind(path, &uids(config)).map_err(|error| {
+        StartError::io(
+            error.to_string(),
+            "or set uds_path to a path in a directory of its own",
+        )
+    })?;
+    Ok(listen.unix(endpoint))
+}
+
+/// `uds_allow_uids` as numbers; the configuration has refused anything else.
+fn uids(config: &Config) -> Vec<u32> {
+    let list = config.list("uds_allow_uids");
+    list.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+impl Shared {
+    /// Reads the certificates again, so that renewed ones serve new connections.
+    pub(super) fn reload_certificates(&self) -> Result<(), String> {
+        match &self.tls {
+            None => Ok(()),
+            Some(tls) => tls.reload().map_err(|error| error.to_string()),
+        }
+    }
+}

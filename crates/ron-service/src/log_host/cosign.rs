@@ -1,0 +1,286 @@
+//! The client side of C2SP tlog-witness: asks the witnesses of a policy to cosign a checkpoint, and tells apart who is away, who
+//! refuses, and who remembers another history of this log. Never in the path of a write: a thread of its own calls it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::{Call, HttpClient, Method, Reply};
+use ron_kernel::{Deadline, Snapshot};
+use ron_tlog::append::LogReader;
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::{Note, NoteSignature, VerifierKey, parse_signature};
+use ron_tlog::policy::Policy;
+use ron_tlog::witness::{AddCheckpoint, SIZE_TYPE, parse_size};
+
+/// Tries of one witness in one round: a wrong guess of its size costs one.
+const TRIES: usize = 3;
+
+/// The newest checkpoint that a quorum of witnesses has cosigned; clones share it. Empty where no policy is configured.
+#[derive(Clone, Debug)]
+pub struct CosignedView(Arc<Snapshot<Option<CosignedNote>>>);
+
+/// A checkpoint with its cosignatures.
+#[derive(Clone, Debug)]
+pub struct CosignedNote {
+    /// The signed note.
+    pub text: Arc<str>,
+    /// Entries it covers.
+    pub size: u64,
+}
+
+impl Default for CosignedView {
+    fn default() -> Self {
+        Self(Arc::new(Snapshot::new(None)))
+    }
+}
+
+impl CosignedView {
+    /// Shows a newer one.
+    pub fn show(&self, note: CosignedNote) {
+        self.0.store(Some(note));
+    }
+
+    /// What is shown now.
+    pub fn note(&self) -> Option<CosignedNote> {
+        self.0.with(Clone::clone)
+    }
+
+    /// Entries that a cosigned checkpoint covers.
+    pub fn size(&self) -> u64 {
+        self.0.with(|n| n.as_ref().map_or(0, |n| n.size))
+    }
+}
+
+/// What came of asking everybody once.
+#[derive(Debug, Default)]
+pub struct Round {
+    /// Cosignatures that hold, to be stored with the checkpoint.
+    pub lines: Vec<NoteSignature>,
+    /// Who did not cosign, and why; people read it.
+    pub failures: Vec<String>,
+    /// A witness proves that this log is not the one it was: cut, put back, or rewritten.
+    pub betrayal: Option<String>,
+}
+
+/// One witness that can be asked.
+#[derive(Debug)]
+struct Peer {
+    at: usize,
+    url: String,
+    /// Size of the last checkpoint that it cosigned, as far as we know.
+    old: u64,
+}
+
+/// The witnesses of a policy.
+#[derive(Debug)]
+pub struct Witnesses {
+    policy: Policy,
+    peers: Vec<Peer>,
+    http: Arc<HttpClient>,
+    deadline: Duration,
+}
+
+enum Answer {
+    Cosigned(NoteSignature),
+    /// It last cosigned this size; ask again with a proof from there.
+    From(u64),
+    Betrayed(String),
+}
+
+impl Witnesses {
+    /// The witnesses of a tlog-policy file that have a URL. `key` is this log's; a policy that names logs must name it.
+    /// `deadline` is for one witness in one round.
+    pub fn new(
+        policy: &[u8],
+        key: &VerifierKey,
+        http: Arc<HttpClient>,
+        deadline: Duration,
+    ) -> Result<Self, String> {
+        let policy = Policy::parse(policy).map_err(|e| e.to_string())?;
+        if !policy.logs.is_empty() && !policy.logs.iter().any(|l| l.key == *key) {
+            return Err(format!(
+                "the policy names logs, but not this one: log {key}"
+            ));
+        }
+        let asked = policy.witnesses.iter().enumerate();
+        let peers: Vec<Peer> = asked
+            .filter_map(|(at, w)| {
+                let url = w.url.as_ref()?;
+                Some(Peer {
+                    at,
+                    url: format!("{}/add-checkpoint", url.trim_end_matches('/')),
+                    old: 0,
+                })
+            })
+            .collect();
+        if peers.is_empty() {
+            return Err("no witness of the policy has a URL: nobody can be asked".into());
+        }
+        Ok(Self {
+            policy,
+            peers,
+            http,
+            deadline,
+        })
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Asks every witness that has not cosigned the published checkpoint `text` yet, one after the other, each with its own
+    /// deadline.
+    pub fn round(&mut self, text: &str, reader: &LogReader) -> Round {
+        let mut round = Round::default();
+        let parsed = Note::parse(text)
+            .map_err(|e| e.to_string())
+            .and_then(|note| {
+                let checkpoint = Checkpoint::parse_text(&note.text).map_err(|e| e.to_string())?;
+                Ok((note, checkpoint))
+            });
+        let (note, checkpoint) = match parsed {
+            Ok(parsed) => parsed,
+            Err(why) => {
+                round.failures.push(why);
+                return round;
+            }
+        };
+        for peer in &mut self.peers {
+            let witness = &self.policy.witnesses[peer.at];
+            if witness.key.find(&note).is_some() {
+                continue;
+            }
+            let ask = Ask {
+                http: &self.http,
+                text,
+                note: &note,
+                checkpoint: &checkpoint,
+                reader,
+                deadline: Deadline::within(self.deadline),
+            };
+            match ask.until_answered(peer, &witness.key) {
+                Ok(Answer::Cosigned(line)) => round.lines.push(line),
+                Ok(Answer::Betrayed(why)) => {
+                    let mut text = format!("witness {}: {why}", witness.name);
+                    if let Some(other) = round.betrayal.take() {
+                        let _ = write!(text, "; {other}");
+                    }
+                    round.betrayal = Some(text);
+                }
+                Ok(Answer::From(size)) => round.failures.push(format!(
+                    "witness {}: its size changes while it is asked (now {size}): another copy of this log may be running",
+                    witness.name
+                )),
+                Err(why) => round.failures.push(format!("witness {}: {why}", witness.name)),
+            }
+        }
+        round
+    }
+}
+
+/// One checkpoint and one witness.
+struct Ask<'a> {
+    http: &'a HttpClient,
+    text: &'a str,
+    note: &'a Note,
+    checkpoint: &'a Checkpoint,
+    reader: &'a LogReader,
+    deadline: Deadline,
+}
+
+impl Ask<'_> {
+    fn until_answered(
+        &self,
+        peer: &mut Peer,
+        key: &ron_tlog::CosignerKey,
+    ) -> Result<Answer, String> {
+        let mut answer = Answer::From(peer.old);
+        for _ in 0..TRIES {
+            answer = self.once(peer, key)?;
+            match answer {
+                Answer::From(size) => peer.old = size,
+                Answer::Cosigned(_) => {
+                    peer.old = self.checkpoint.size;
+                    break;
+                }
+                Answer::Betrayed(_) => break,
+            }
+        }
+        Ok(answer)
+    }
+
+    fn once(&self, peer: &Peer, key: &ron_tlog::CosignerKey) -> Result<Answer, String> {
+        let (old, new) = (peer.old, self.checkpoint.size);
+        // A size beyond ours is asked about with 0: the refusal tells the size again.
+        let old = if old > new { 0 } else { old };
+        let proof = match old {
+            0 => Vec::new(),
+            _ if old == new => Vec::new(),
+            _ => {
+                let proof = self.reader.consistency(old, new);
+                proof.map_err(|e| format!("the consistency proof cannot be made: {e}"))?
+            }
+        };
+        let request = AddCheckpoint {
+            old,
+            proof,
+            checkpoint: self.text.to_owned(),
+        };
+        let reply = self.http.call(Call {
+            method: Method::POST,
+            url: &peer.url,
+            headers: &[],
+            body: Some(request.to_string().into_bytes()),
+            content_type: Some("text/plain; charset=utf-8"),
+            deadline: self.deadline,
+            // Sending a checkpoint again changes nothing but the size that is then reported.
+            idempotent: true,
+        });
+        self.judge(&reply.map_err(|e| e.to_string())?, key, old)
+    }
+
+    fn judge(
+        &self,
+        reply: &Reply,
+        key: &ron_tlog::CosignerKey,
+        old: u64,
+    ) -> Result<Answer, String> {
+        let body = std::str::from_utf8(&reply.body).unwrap_or("");
+        let new = self.checkpoint.size;
+        match reply.status {
+            200 => {
+                let mut lines = body.lines().filter_map(|line| parse_signature(line).ok());
+                let ours = lines.find(|line| key.verify(&self.note.text, line).is_some());
+                ours.map(Answer::Cosigned)
+                    .ok_or_else(|| "its answer holds no cosignature of its key".into())
+            }
+            409 if reply.header("content-type").is_some_and(|t| t == SIZE_TYPE) => {
+                match parse_size(body) {
+                    None => Err("its answer holds no size".into()),
+                    Some(size) if size == old && old == new => Ok(Answer::Betrayed(format!(
+                        "it has cosigned another tree of {size} entries under this log's signature"
+                    ))),
+                    Some(size) if size == old => Err("it contradicts itself about its size".into()),
+                    Some(size) if size > self.reader.size_durable() => {
+                        Ok(Answer::Betrayed(format!(
+                            "it has cosigned {size} entries of this log, which has {}: the log was cut or put back",
+                            self.reader.size_durable()
+                        )))
+                    }
+                    Some(size) => Ok(Answer::From(size)),
+                }
+            }
+            409 => Ok(Answer::Betrayed(format!(
+                "it has cosigned another tree of {new} entries under this log's signature"
+            ))),
+            422 => Ok(Answer::Betrayed(format!(
+                "the first {old} entries are not those that it cosigned: the log was rewritten"
+            ))),
+            404 => Err("it does not know this log; give it the log's verifier key".into()),
+            403 => Err("it knows another key for this log".into()),
+            status => Err(format!("it answered {status}")),
+        }
+    }
+}

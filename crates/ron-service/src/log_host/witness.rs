@@ -1,0 +1,218 @@
+//! The server side of C2SP tlog-witness: routes, and the one thread that decides, stores and cosigns. Requests queue up before it,
+//! so between comparing a checkpoint with the last one and storing it nothing else can happen.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_kernel::{
+    Count, CounterVec, Deadline, KernelMetrics, LockSpec, Overflow, QueueSpec, RankedMutex,
+    Receiver, Recv, Registry, SendError, Sender, SharedClock, Snapshot, Stage, Supervisor,
+    ThreadCtx, ThreadSpec, queue,
+};
+use ron_proto::Problem;
+use ron_tlog::append::{CosignError, WitnessStore};
+use ron_tlog::witness::{AddCheckpoint, REQUEST_BYTES_MAX, Refusal, SIZE_TYPE};
+
+use crate::ready::ReadyBoard;
+
+/// The one thread that cosigns.
+pub const WITNESS_THREAD: ThreadSpec = ThreadSpec {
+    name: "wit-store",
+    count: Count::One,
+    stage: Stage::Work,
+    critical: true,
+    job: "compare, store, cosign: one checkpoint at a time",
+};
+/// Requests that wait for it.
+pub const WITNESS_QUEUE: QueueSpec = QueueSpec {
+    name: "witness",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "http workers",
+    to: "wit-store",
+    when_full: "429 busy",
+};
+/// Guards the store while its thread is not running.
+pub const WITNESS_LOCK: LockSpec = LockSpec {
+    name: "witness.store",
+    rank: 30,
+    guards: "the witness's store while its thread is not running",
+};
+static THREAD: ThreadSpec = WITNESS_THREAD;
+static QUEUE: QueueSpec = WITNESS_QUEUE;
+static LOCK: LockSpec = WITNESS_LOCK;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// A request that waits for its decision.
+struct Job {
+    request: AddCheckpoint,
+    responder: Responder,
+}
+
+type Notes = Arc<Snapshot<BTreeMap<String, Arc<str>>>>;
+
+/// What the thread owns.
+struct Room {
+    store: WitnessStore,
+    jobs: Receiver<Job>,
+    notes: Notes,
+    clock: SharedClock,
+    ready: ReadyBoard,
+    asked: CounterVec,
+}
+
+/// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`, `GET /{sha256 of an
+/// origin}/checkpoint` for monitors, and `GET /vkey`.
+pub fn serve(
+    store: WitnessStore,
+    sup: &Supervisor,
+    registry: &Registry,
+    km: &KernelMetrics,
+    clock: SharedClock,
+    ready: ReadyBoard,
+) -> Vec<Route> {
+    let (to, jobs) = queue(&QUEUE, QUEUE.capacity, km);
+    let notes: Notes = Arc::new(Snapshot::new(store.notes()));
+    let vkey = store.cosigner().verifier().to_string();
+    let room = Room {
+        store,
+        jobs,
+        notes: notes.clone(),
+        clock,
+        ready: ready.clone(),
+        asked: registry.counter_vec(
+            "checkpoints_total",
+            "Requests to cosign a checkpoint.",
+            &["status"],
+        ),
+    };
+    let (slot, handle) = (RankedMutex::new(&LOCK, Some(room)), sup.clone());
+    sup.spawn(&THREAD, move |ctx| {
+        let taken = slot.lock().take();
+        if let Some(mut room) = taken {
+            room.run(ctx);
+            return;
+        }
+        // Its state is not trusted after a panic; what is on disk is read again by a new process.
+        ready.missing("witness", "the thread that cosigns panicked");
+        handle.set_fatal("the thread that cosigns panicked");
+        while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
+    });
+    routes(to, notes, vkey)
+}
+
+fn routes(to: Sender<Job>, notes: Notes, vkey: String) -> Vec<Route> {
+    vec![
+        Route::new(
+            Method::POST,
+            "/add-checkpoint",
+            Need::Public,
+            move |request, responder| add(&to, &request, responder),
+        )
+        .summary("Cosign a checkpoint that extends the last one, C2SP tlog-witness")
+        .body_bytes(&[])
+        .body_cap(REQUEST_BYTES_MAX)
+        .returns_bytes(200, TEXT)
+        .returns_bytes(409, SIZE_TYPE)
+        .errors(&[400, 403, 404, 422, 503]),
+        Route::get("/{origin}/checkpoint", Need::Public, move |request| {
+            let found = notes.with(|n| n.get(request.param("origin")).cloned());
+            found
+                .map(|text| Response::text(200, text.to_string()).cache("no-cache"))
+                .ok_or_else(|| Problem::not_found("no checkpoint of such a log was cosigned here"))
+        })
+        .summary("The last cosigned checkpoint of a log, by the hex SHA-256 of its origin")
+        .returns_bytes(200, TEXT)
+        .errors(&[404])
+        .while_draining(),
+        Route::get("/vkey", Need::Public, move |_| {
+            Ok(Response::text(200, format!("{vkey}\n")))
+        })
+        .summary("The verifier key of the cosignatures")
+        .returns_bytes(200, TEXT)
+        .while_draining(),
+    ]
+}
+
+fn add(to: &Sender<Job>, request: &Request, responder: Responder) {
+    let body = std::str::from_utf8(&request.body)
+        .map_err(|_| Refusal::Malformed("it is not UTF-8".into()));
+    match body.and_then(AddCheckpoint::parse) {
+        Err(refusal) => responder.send(refused(&refusal)),
+        Ok(request) => match to.try_send(Job { request, responder }) {
+            Ok(()) => {}
+            Err(SendError::Full(job)) => {
+                job.responder.send(Problem::busy(to.retry_after_s()));
+            }
+            Err(SendError::Closed(job)) => {
+                job.responder
+                    .send(Problem::unavailable("the witness is stopping", 2));
+            }
+        },
+    }
+}
+
+/// A refusal with its status; a 409 carries the size.
+fn refused(refusal: &Refusal) -> Response {
+    if let Some(size) = refusal.size() {
+        return Response::bytes(409, SIZE_TYPE, format!("{size}\n").into_bytes());
+    }
+    let why = refusal.to_string();
+    let problem = match refusal.status() {
+        403 => Problem::forbidden(why),
+        404 => Problem::not_found(why),
+        422 => Problem::new(422, "inconsistent", "The log contradicts itself", why),
+        _ => Problem::bad_request(why),
+    };
+    problem.into()
+}
+
+impl Room {
+    fn run(&mut self, ctx: &ThreadCtx) {
+        loop {
+            let due = Deadline::within(Duration::from_secs(1));
+            match self.jobs.recv(&ctx.shutdown, due) {
+                Recv::Item(job) => self.tick(job),
+                Recv::Timeout => {}
+                Recv::Shutdown | Recv::Closed => break,
+            }
+        }
+        while let Some(job) = self.jobs.try_recv() {
+            self.tick(job);
+        }
+    }
+
+    fn tick(&mut self, job: Job) {
+        let now_s = self.clock.unix_ms() / 1000;
+        let (status, response) = match self.store.add(&job.request, now_s) {
+            Ok(cosigned) => {
+                self.notes.store(self.store.notes());
+                ("200", Response::text(200, format!("{}\n", cosigned.line)))
+            }
+            Err(CosignError::Refused(refusal)) => {
+                if matches!(refusal, Refusal::OtherRoot(_) | Refusal::Inconsistent(_)) {
+                    // Signed by the log and against its own past: whoever runs this witness wants to know.
+                    tracing::error!(event = "log_contradicts_itself", why = %refusal, request = %job.request);
+                }
+                let status = match refusal.status() {
+                    403 => "403",
+                    404 => "404",
+                    409 => "409",
+                    422 => "422",
+                    _ => "400",
+                };
+                (status, refused(&refusal))
+            }
+            Err(error) => {
+                self.ready.missing("witness", error.to_string());
+                let problem = Problem::unavailable("the witness cannot store checkpoints", 5);
+                ("503", problem.into())
+            }
+        };
+        self.asked.with_label_values(&[status]).inc();
+        job.responder.send(response);
+    }
+}

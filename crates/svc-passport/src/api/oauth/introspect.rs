@@ -1,0 +1,75 @@
+//! `POST /oauth2/introspect` (RFC 7662). For gateways that can only see a status (nginx `auth_request`): with
+//! `Prefer: handling=strict` (RFC 7240) an inactive token is answered 401 instead of 200.
+
+use std::sync::Arc;
+
+use ron_http::{Need, Request, Response, Route};
+use ron_proto::passport::{IntrospectAnswer, OauthError};
+use ron_proto::{Problem, scope};
+
+use super::{Caller, FORM, FORM_BYTES_MAX, Fields, as_oauth, caller, may};
+use crate::api::{Api, judge};
+
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::post("/oauth2/introspect", Need::Public, move |req| {
+        introspect(&api, req).map_err(as_oauth)
+    })
+    .summary("What a token is worth now, for resource servers.")
+    .body_bytes(&[FORM])
+    .returns::<IntrospectAnswer>(200)
+    .returns::<OauthError>(400)
+    .errors(&[401, 415, 429, 503])
+    .body_cap(FORM_BYTES_MAX)
+    .while_draining()
+}
+
+fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
+    let form = Fields::parse(req, &["token", "token_type_hint"])?;
+    let token = form.required("token")?;
+    if let Caller::Client(id) = caller(api, req, &form, scope::PASSPORT_INTROSPECT)?
+        && !may(api, &id, scope::PASSPORT_INTROSPECT)
+    {
+        return Err(Problem::forbidden(
+            "the issuer policy does not give this client passport:introspect at svc-passport",
+        ));
+    }
+    let strict = prefers_strict(req.header("prefer"));
+    let answer = match judge::judge(api, token) {
+        Ok(good) => IntrospectAnswer {
+            active: true,
+            token_type: Some(kind(good.claims.jkt.is_some()).to_owned()),
+            claims: Some(good.shown),
+        },
+        Err(_) if strict => {
+            return Err(
+                Problem::unauthorized("the token is not active").with_oauth("invalid_token")
+            );
+        }
+        Err(_) => IntrospectAnswer::default(),
+    };
+    Ok(Response::json(200, &answer).cache("no-store"))
+}
+
+const fn kind(bound: bool) -> &'static str {
+    if bound { "DPoP" } else { "Bearer" }
+}
+
+fn prefers_strict(prefer: Option<&str>) -> bool {
+    prefer.is_some_and(|list| {
+        list.split([',', ';'])
+            .any(|p| p.trim().eq_ignore_ascii_case("handling=strict"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_preference_is_found_in_a_list() {
+        assert!(prefers_strict(Some("wait=3, Handling=Strict")));
+        assert!(!prefers_strict(Some("handling=lenient")));
+        assert!(!prefers_strict(None));
+    }
+}

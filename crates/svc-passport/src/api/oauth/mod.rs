@@ -1,0 +1,251 @@
+//! The OAuth endpoints: token (RFC 6749, 8693), introspect (RFC 7662), revoke (RFC 7009), with one form parser, one
+//! way to find out who asks, and errors as RFC 6749 section 5.2 wants them.
+
+mod introspect;
+mod revoke;
+mod token;
+
+use std::sync::Arc;
+
+use ron_http::{Authorizer as _, Need, Request, RequestHead, Route};
+use ron_proto::passport::JWT_BEARER;
+use ron_proto::{Problem, b64};
+
+use super::Api;
+
+/// The content type of all three.
+const FORM: &str = "application/x-www-form-urlencoded";
+/// What client authentication may put into any form.
+const CLIENT_FIELDS: [&str; 4] = [
+    "client_id",
+    "client_secret",
+    "client_assertion_type",
+    "client_assertion",
+];
+/// Longest form, in bytes.
+const FORM_BYTES_MAX: usize = 32 * 1024;
+
+pub fn routes(api: &Arc<Api>) -> [Route; 3] {
+    [
+        token::route(api),
+        introspect::route(api),
+        revoke::route(api),
+    ]
+}
+
+/// RFC 6749 knows few error words and two statuses; what has no word yet gets the nearest.
+fn as_oauth(mut problem: Problem) -> Problem {
+    let word = problem.oauth.unwrap_or(match problem.status {
+        401 => "invalid_client",
+        403 => "unauthorized_client",
+        429 | 502..=504 => "temporarily_unavailable",
+        500 | 501 => "server_error",
+        _ => "invalid_request",
+    });
+    if problem.status == 403 {
+        problem.status = 400;
+    }
+    problem.with_oauth(word)
+}
+
+/// Who asks at an OAuth endpoint.
+#[derive(Debug, PartialEq, Eq)]
+enum Caller {
+    /// A client of the configuration.
+    Client(String),
+    /// Somebody with a passport or service token that holds the scope the endpoint asks for.
+    Scoped,
+}
+
+/// The client, by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3).
+fn client(api: &Api, req: &Request, form: &Fields) -> Result<String, Problem> {
+    let id = form.one("client_id")?;
+    let secret = form.one("client_secret")?;
+    let assertion = form.one("client_assertion")?;
+    let kind = form.one("client_assertion_type")?;
+    let basic = req.header("authorization");
+    let ways = [
+        basic.is_some(),
+        secret.is_some(),
+        assertion.is_some() || kind.is_some(),
+    ];
+    if ways.iter().filter(|used| **used).count() > 1 || req.headers.count("authorization") > 1 {
+        return Err(Problem::bad_request(
+            "use one way of client authentication, not two",
+        ));
+    }
+    let clients = api.clients.load();
+    if let (Some(assertion), Some(kind)) = (assertion, kind) {
+        if kind != JWT_BEARER {
+            return Err(Problem::bad_request(
+                "client_assertion_type must be the jwt-bearer one of RFC 7523",
+            ));
+        }
+        return clients.check_assertion(assertion, id, &api.audiences(), api.now_s());
+    }
+    if ways[2] {
+        return Err(Problem::bad_request(
+            "client_assertion and client_assertion_type belong together",
+        ));
+    }
+    let (id, secret) = match (basic, id, secret) {
+        (Some(header), named, None) => {
+            let (id, secret) = basic_pair(header)?;
+            if named.is_some_and(|named| named != id) {
+                return Err(Problem::bad_request(
+                    "client_id is not the one of HTTP Basic",
+                ));
+            }
+            (id, secret)
+        }
+        (None, Some(id), Some(secret)) => (id.to_owned(), secret.to_owned()),
+        _ => {
+            return Err(Problem::unauthorized(
+                "client authentication is missing: use HTTP Basic, client_id and client_secret in the form, \
+                 or a signed client_assertion",
+            ));
+        }
+    };
+    clients.check(&id, &secret)?;
+    Ok(id)
+}
+
+fn basic_pair(header: &str) -> Result<(String, String), Problem> {
+    let refuse = || Problem::unauthorized("the Authorization header is not HTTP Basic");
+    let (scheme, value) = header.split_once(' ').ok_or_else(refuse)?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(refuse());
+    }
+    let raw = b64::from_std(value.trim()).map_err(|_| refuse())?;
+    let text = String::from_utf8(raw).map_err(|_| refuse())?;
+    let (id, secret) = text.split_once(':').ok_or_else(refuse)?;
+    let decode = |part: &str| ron_http::form_decode(part).ok_or_else(refuse);
+    Ok((decode(id)?, decode(secret)?))
+}
+
+/// A client, or a bearer of the scope (RFC 7662 section 2.1 leaves both open).
+fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Result<Caller, Problem> {
+    let scheme = req.header("authorization").and_then(|h| h.split_once(' '));
+    let token = ["bearer", "dpop"];
+    if !scheme.is_some_and(|(s, _)| token.contains(&s.to_ascii_lowercase().as_str())) {
+        return client(api, req, form).map(Caller::Client);
+    }
+    let head = RequestHead {
+        method: req.method,
+        path: req.path.clone(),
+        route: req.route,
+        headers: req.headers.clone(),
+        peer: req.peer,
+        transport: req.transport,
+        client_cert: None, // handlers are not shown it; a token is what counts here
+        request_id: req.request_id.clone(),
+        traceparent: req.traceparent.clone(),
+    };
+    api.auth
+        .authorize(&head, &Need::Scope(scope))
+        .map(|_| Caller::Scoped)
+        .map_err(|problem| match problem.status {
+            401 => problem.with_oauth("invalid_token"),
+            403 => problem.with_oauth("insufficient_scope"),
+            _ => problem,
+        })
+}
+
+/// Whether the policy gives a client this scope at this service: what its own tokens could do, it may do directly.
+fn may(api: &Api, client: &str, scope: &str) -> bool {
+    api.policy.with(|in_force| {
+        let rules = in_force
+            .iter()
+            .flat_map(|in_force| &in_force.policy.clients);
+        rules
+            .filter(|rule| rule.client_id == client)
+            .flat_map(|rule| &rule.audiences)
+            .any(|a| a.audience == super::SERVICE && a.scopes.iter().any(|s| s == scope))
+    })
+}
+
+/// The fields of a form.
+struct Fields(Vec<(String, String)>);
+
+impl Fields {
+    /// Reads the body; fields that are neither `known` nor of client authentication are refused.
+    fn parse(req: &Request, known: &[&str]) -> Result<Self, Problem> {
+        let content_type = req.header("content-type").unwrap_or("");
+        let media = content_type.split(';').next().unwrap_or("").trim();
+        if !media.eq_ignore_ascii_case(FORM) {
+            return Err(Problem::unsupported_media_type(format!(
+                "send the request as {FORM}"
+            )));
+        }
+        let fields = std::str::from_utf8(&req.body)
+            .ok()
+            .and_then(ron_http::form_fields)
+            .ok_or_else(|| Problem::bad_request("the body is not a well-formed form"))?;
+        let stray = |name: &str| !known.contains(&name) && !CLIENT_FIELDS.contains(&name);
+        if fields.iter().any(|(name, _)| stray(name)) {
+            return Err(Problem::bad_request(format!(
+                "unknown parameter; known are {}, {}",
+                known.join(", "),
+                CLIENT_FIELDS.join(", ")
+            )));
+        }
+        Ok(Self(fields))
+    }
+
+    fn one(&self, name: &str) -> Result<Option<&str>, Problem> {
+        let mut found = self.0.iter().filter(|(n, _)| n == name);
+        let first = found.next().map(|(_, v)| v.as_str());
+        if found.next().is_some() {
+            return Err(Problem::bad_request(format!("{name} is given twice")));
+        }
+        Ok(first)
+    }
+
+    fn required(&self, name: &str) -> Result<&str, Problem> {
+        self.one(name)?
+            .filter(|value| !value.is_empty())
+            .ok_or_else(|| Problem::bad_request(format!("{name} is missing")))
+    }
+
+    fn all(&self, name: &str) -> Vec<String> {
+        self.0
+            .iter()
+            .filter(|(n, _)| n == name)
+            .map(|(_, v)| v.clone())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_get_the_words_and_statuses_of_rfc_6749() {
+        let check = |problem: Problem, status: u16, word: &str| {
+            let got = as_oauth(problem);
+            assert_eq!((got.status, got.oauth), (status, Some(word)), "{got}");
+        };
+        check(Problem::bad_request("x"), 400, "invalid_request");
+        check(Problem::unauthorized("x"), 401, "invalid_client");
+        check(Problem::forbidden("x"), 400, "unauthorized_client");
+        check(
+            Problem::forbidden("x").with_oauth("invalid_scope"),
+            400,
+            "invalid_scope",
+        );
+        check(Problem::busy(1), 429, "temporarily_unavailable");
+        check(Problem::unavailable("x", 1), 503, "temporarily_unavailable");
+        check(Problem::internal("x"), 500, "server_error");
+    }
+
+    #[test]
+    fn basic_credentials_are_form_decoded() {
+        let header = |text: &str| format!("Basic {}", b64::std(text.as_bytes()));
+        let pair = basic_pair(&header("a%3Ab:p%2B+q")).unwrap();
+        assert_eq!(pair, ("a:b".to_owned(), "p+ q".to_owned()));
+        for bad in ["Basic", "Basic !!", "Digest abc", &header("no colon")] {
+            assert_eq!(basic_pair(bad).unwrap_err().status, 401, "{bad}");
+        }
+    }
+}

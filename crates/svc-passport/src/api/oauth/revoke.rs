@@ -1,0 +1,67 @@
+//! `POST /oauth2/revoke` (RFC 7009): a client gives back a token that was issued to it; holders of `passport:revoke`
+//! give back any. Answered when the revocation is durable. A token that is no (longer a) good one is answered 200.
+
+use std::sync::Arc;
+
+use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_proto::passport::{OauthError, Revoked};
+use ron_proto::{Problem, scope};
+
+use super::{Caller, FORM, FORM_BYTES_MAX, Fields, as_oauth, caller, may};
+use crate::api::{Api, judge};
+use crate::revoke::{Answer, RevokeEvent};
+
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::new(
+        Method::POST,
+        "/oauth2/revoke",
+        Need::Public,
+        move |req, responder| handle(&api, &req, responder),
+    )
+    .summary("Give a token back; durable when answered.")
+    .body_bytes(&[FORM])
+    .returns_nothing(200)
+    .returns::<OauthError>(400)
+    .errors(&[401, 415, 429, 503])
+    .body_cap(FORM_BYTES_MAX)
+}
+
+fn handle(api: &Api, req: &Request, responder: Responder) {
+    match target(api, req) {
+        Ok(Some((revoked, actor))) => api.send_revocation(RevokeEvent::Revoke {
+            revoked,
+            reason: "returned at the revocation endpoint".to_owned(),
+            actor,
+            form: Answer::Oauth,
+            responder,
+        }),
+        Ok(None) => responder.send(Response::empty(200).cache("no-store")),
+        Err(problem) => responder.send(as_oauth(problem)),
+    }
+}
+
+/// What to revoke, and who asked; nothing for a token that is good for nothing anyway.
+fn target(api: &Api, req: &Request) -> Result<Option<(Revoked, String)>, Problem> {
+    let form = Fields::parse(req, &["token", "token_type_hint"])?;
+    let token = form.required("token")?;
+    let caller = caller(api, req, &form, scope::PASSPORT_REVOKE)?;
+    let Ok(good) = judge::judge(api, token) else {
+        return Ok(None);
+    };
+    let actor = match caller {
+        Caller::Scoped => "bearer of passport:revoke".to_owned(),
+        Caller::Client(id) => {
+            let own = good.claims.client_id.as_deref() == Some(id.as_str());
+            if !own && !may(api, &id, scope::PASSPORT_REVOKE) {
+                return Err(Problem::forbidden("the token was issued to another client"));
+            }
+            id
+        }
+    };
+    let revoked = Revoked::Jti {
+        until: good.claims.iat + ron_proto::passport::TTL_S_MAX + ron_auth::jwt::SKEW_S,
+        jti: good.claims.jti,
+    };
+    Ok(Some((revoked, actor)))
+}

@@ -1,0 +1,198 @@
+//! `POST /oauth2/token`: client_credentials (RFC 6749 section 4.4) and token exchange (RFC 8693), both with DPoP
+//! (RFC 9449) where a proof is sent. A request may carry `audience`, `ttl_s`, repeated `caveat` parameters and
+//! `authorization_details` of type `ron` (RFC 9396).
+
+use std::sync::Arc;
+
+use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_proto::passport::{ACCESS_TOKEN_TYPE, OauthError, TOKEN_EXCHANGE, TokenAnswer};
+use ron_proto::{Problem, caveat, strict};
+
+use super::{FORM, FORM_BYTES_MAX, Fields, as_oauth, client};
+use crate::api::{Api, judge};
+use crate::exchange::{Held, exchange};
+use crate::issue::{Form, IssueJob};
+use crate::policy::{Ask, Grant};
+
+const KNOWN: [&str; 12] = [
+    "grant_type",
+    "scope",
+    "audience",
+    "resource",
+    "ttl_s",
+    "caveat",
+    "authorization_details",
+    "subject_token",
+    "subject_token_type",
+    "actor_token",
+    "actor_token_type",
+    "requested_token_type",
+];
+
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::new(
+        Method::POST,
+        "/oauth2/token",
+        Need::Public,
+        move |req, responder| handle(&api, &req, responder),
+    )
+    .summary("OAuth 2.0 token endpoint: client_credentials and token exchange.")
+    .body_bytes(&[FORM])
+    .returns::<TokenAnswer>(200)
+    .returns::<OauthError>(400)
+    .errors(&[401, 415, 429, 502, 503])
+    .body_cap(FORM_BYTES_MAX)
+}
+
+fn handle(api: &Api, req: &Request, responder: Responder) {
+    match grant(api, req) {
+        Ok((grant, form)) => api.enqueue(IssueJob {
+            grant,
+            form,
+            since: api.clock.now(),
+            responder,
+        }),
+        Err(problem) => {
+            let problem = as_oauth(problem);
+            let mut response = Response::from(problem);
+            if let Some(nonce) = api.proofs.nonce(api.now_s()) {
+                response = response.header("dpop-nonce", nonce);
+            }
+            responder.send(response);
+        }
+    }
+}
+
+fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
+    let form = Fields::parse(req, &KNOWN)?;
+    let exchanging = match form.one("grant_type")? {
+        Some("client_credentials") => false,
+        Some(TOKEN_EXCHANGE) => true,
+        Some(_) => {
+            return Err(Problem::bad_request(
+                "grant_type must be client_credentials or the token-exchange one of RFC 8693",
+            )
+            .with_oauth("unsupported_grant_type"));
+        }
+        None => return Err(Problem::bad_request("grant_type is missing")),
+    };
+    let id = client(api, req, &form)?;
+    let jkt = api.proofs.check(req, api.now_s())?;
+    let mut caveats = form.all("caveat");
+    if let Some(text) = form.one("authorization_details")? {
+        caveats.extend(details(text)?);
+    }
+    if form.one("resource")?.is_some() {
+        return Err(
+            Problem::bad_request("name the service with audience, not with resource")
+                .with_oauth("invalid_target"),
+        );
+    }
+    let ask = Ask {
+        client_id: &id,
+        subject: None,
+        audience: form.one("audience")?,
+        scope: form.one("scope")?,
+        ttl_s: form.one("ttl_s")?.map(seconds).transpose()?,
+        caveats: &caveats,
+        accept_algs: &[],
+        jkt: jkt.as_deref(),
+    };
+    if exchanging {
+        return Ok((exchanged(api, &form, &ask)?, Form::Exchange));
+    }
+    for name in &KNOWN[7..] {
+        if form.one(name)?.is_some() {
+            return Err(Problem::bad_request(format!(
+                "{name} belongs to token exchange"
+            )));
+        }
+    }
+    Ok((api.decide(&ask)?, Form::Oauth))
+}
+
+fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> {
+    let access = |name: &str, value: Option<&str>| match value {
+        None | Some(ACCESS_TOKEN_TYPE) => Ok(()),
+        Some(_) => Err(Problem::bad_request(format!(
+            "{name} must be {ACCESS_TOKEN_TYPE}"
+        ))),
+    };
+    access(
+        "subject_token_type",
+        Some(form.required("subject_token_type")?),
+    )?;
+    access("requested_token_type", form.one("requested_token_type")?)?;
+    if form.one("actor_token")?.is_some() || form.one("actor_token_type")?.is_some() {
+        return Err(Problem::bad_request(
+            "actor_token is not understood: the client that asks is the actor",
+        ));
+    }
+    let token = form.required("subject_token")?;
+    let good = judge::judge(api, token).map_err(|refused| {
+        Problem::bad_request(format!("subject_token: {}", refused.reject))
+            .with_oauth("invalid_grant")
+    })?;
+    let held = Held {
+        claims: &good.claims,
+        audience: &good.shown.aud,
+        act: good.shown.act.as_ref(),
+    };
+    let limits = api.limits.load();
+    let decided = api.with_policy(|policy| exchange(policy, ask, &held, &limits, api.now_s()));
+    api.counted(decided)
+}
+
+/// `authorization_details`: a JSON array of objects of type `ron`, as caveats.
+fn details(text: &str) -> Result<Vec<String>, Problem> {
+    let refuse =
+        |why: String| Problem::bad_request(why).with_oauth("invalid_authorization_details");
+    let list: Vec<serde_json::Value> = strict::from_slice(text.as_bytes())
+        .map_err(|e| refuse(format!("authorization_details: {e}")))?;
+    let mut caveats = Vec::new();
+    for detail in &list {
+        let read = caveat::from_detail(detail).map_err(|e| {
+            Problem::new(400, e.code, "Caveat refused", e.detail)
+                .with_oauth("invalid_authorization_details")
+        })?;
+        caveats.extend(read.iter().map(ToString::to_string));
+    }
+    Ok(caveats)
+}
+
+fn seconds(text: &str) -> Result<u64, Problem> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(|| Problem::bad_request("ttl_s must be a whole number of seconds"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typed_caveats_are_read_or_refused_whole() {
+        let good = details(r#"[{"type":"ron","asset":"ron","method":["GET","POST"]}]"#).unwrap();
+        assert_eq!(good, ["asset=ron", "method=GET", "method=POST"]);
+        for (bad, code) in [
+            (r#"[{"type":"ron","colour":"red"}]"#, "unknown_caveat"),
+            (r#"[{"type":"other","asset":"ron"}]"#, "bad_caveat"),
+            (r#"{"type":"ron"}"#, "bad_request"),
+            ("[", "bad_request"),
+        ] {
+            let got = details(bad).unwrap_err();
+            assert_eq!(
+                (got.code, got.oauth),
+                (code, Some("invalid_authorization_details")),
+                "{bad}"
+            );
+        }
+        assert_eq!(seconds("60").unwrap(), 60);
+        for bad in ["", "-1", "1.5", "99999999999999999999"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

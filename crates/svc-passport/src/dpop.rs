@@ -1,0 +1,91 @@
+//! DPoP at the token endpoint (RFC 9449 sections 5 and 8): proofs, and nonces that need no memory.
+
+use ron_auth::dpop::{PROOF_AGE_S, ProofAsk, ProofCache, verify_proof};
+use ron_crypto::{ct, hash, rand};
+use ron_http::{Request, Transport};
+use ron_proto::{Problem, b64};
+
+use crate::topology::PROOFS;
+
+/// How long a nonce is the current one, in seconds; the one before it is accepted too.
+const NONCE_S: u64 = 120;
+
+/// Checks the proofs of token requests.
+#[derive(Debug)]
+pub struct Proofs {
+    seen: ProofCache,
+    /// Key of the nonces; `None` asks for no nonce.
+    nonce_key: Option<[u8; 32]>,
+}
+
+impl Proofs {
+    /// With or without nonces.
+    pub fn new(require_nonce: bool) -> Self {
+        Self {
+            seen: ProofCache::new(&PROOFS),
+            nonce_key: require_nonce.then(rand::bytes),
+        }
+    }
+
+    /// The nonce to use now, where one is asked for.
+    pub fn nonce(&self, now_s: u64) -> Option<String> {
+        self.nonce_key
+            .as_ref()
+            .map(|key| of_slot(key, now_s / NONCE_S))
+    }
+
+    /// The thumbprint of the proved key; `None` when no proof was sent.
+    pub fn check(&self, req: &Request, now_s: u64) -> Result<Option<String>, Problem> {
+        let invalid = |why: &str| Problem::bad_request(why).with_oauth("invalid_dpop_proof");
+        match req.headers.count("dpop") {
+            0 => return Ok(None),
+            1 => {}
+            _ => return Err(invalid("send one DPoP header")),
+        }
+        let ask = ProofAsk {
+            method: req.method.as_str(),
+            host: req.header("host").unwrap_or_default(),
+            path: &req.path,
+            tls: req.transport == Transport::Tls,
+            token: None,
+            now_s,
+        };
+        let proof = verify_proof(req.header("dpop").unwrap_or_default(), &ask)
+            .map_err(|why| invalid(&why.to_string()))?;
+        if let Some(key) = &self.nonce_key {
+            let slot = now_s / NONCE_S;
+            let given = proof.nonce.as_deref().unwrap_or_default();
+            let fits = |slot: u64| ct::eq(of_slot(key, slot).as_bytes(), given.as_bytes());
+            if !fits(slot) && !fits(slot.wrapping_sub(1)) {
+                return Err(Problem::bad_request(
+                    "put the DPoP-Nonce of this answer into the proof",
+                )
+                .with_oauth("use_dpop_nonce"));
+            }
+        }
+        let until = proof.iat.saturating_add(PROOF_AGE_S);
+        self.seen
+            .take(&proof.jkt, &proof.jti, until, now_s)
+            .map_err(|why| invalid(&why.to_string()))?;
+        Ok(Some(proof.jkt))
+    }
+}
+
+fn of_slot(key: &[u8; 32], slot: u64) -> String {
+    b64::url(&hash::hmac_sha256(key, &slot.to_be_bytes())[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonces_change_with_time_and_key() {
+        let (one, two) = (Proofs::new(true), Proofs::new(true));
+        let now = 1_800_000_000;
+        assert_eq!(one.nonce(now), one.nonce(now + 1));
+        assert_ne!(one.nonce(now), one.nonce(now + NONCE_S));
+        assert_ne!(one.nonce(now), two.nonce(now));
+        assert_eq!(Proofs::new(false).nonce(now), None);
+    }
+}

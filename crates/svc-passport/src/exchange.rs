@@ -1,0 +1,128 @@
+//! Token exchange (RFC 8693): a narrower token for one that is held. Pure.
+//!
+//! **Invariant:** subject and tenant stay; audience, scopes, caveats, lifetime and binding can only get narrower; who
+//! acts for the holder is written down. Whoever exchanges another client's token needs the policy's leave and gets
+//! no more than its own rule allows besides.
+
+use ron_auth::Claims;
+use ron_proto::Problem;
+use ron_proto::passport::{Actor, IssuerPolicy};
+
+use crate::policy::{Ask, Grant, Limits, algorithm, binding, caveats, rule_of, ttl};
+
+/// A token that was shown, and is good now.
+#[derive(Debug, Clone)]
+pub struct Held<'a> {
+    /// Its claims, narrowed by its statements.
+    pub claims: &'a Claims,
+    /// Its audience.
+    pub audience: &'a str,
+    /// Who acts for its holder already.
+    pub act: Option<&'a Actor>,
+}
+
+/// Decides.
+pub fn exchange(
+    policy: &IssuerPolicy,
+    ask: &Ask<'_>,
+    held: &Held<'_>,
+    limits: &Limits,
+    now_s: u64,
+) -> Result<Grant, Problem> {
+    let rule = rule_of(policy, ask.client_id)?;
+    let claims = held.claims;
+    let own = claims.client_id.as_deref() == Some(ask.client_id);
+    if !own && !rule.exchange {
+        return Err(Problem::forbidden(
+            "the issuer policy does not let this client exchange the tokens of others",
+        )
+        .with_oauth("unauthorized_client"));
+    }
+    if ask.audience.is_some_and(|asked| asked != held.audience) {
+        return Err(refused(
+            "an exchange cannot change the audience of a token",
+            "invalid_target",
+        ));
+    }
+    let audience = rule.audiences.iter().find(|a| a.audience == held.audience);
+    let audience = audience.ok_or_else(|| {
+        refused(
+            "the issuer policy does not allow this client the token's audience",
+            "invalid_target",
+        )
+    })?;
+    let left = claims.exp.saturating_sub(now_s);
+    if left == 0 {
+        return Err(refused("the token has expired", "invalid_grant"));
+    }
+    let ttl_s = ttl(rule, ask.ttl_s, limits.ttl_s_default, left)?;
+    let given = claims.caveats.iter().map(ToString::to_string);
+    let given: Vec<String> = given.chain(audience.caveats.iter().cloned()).collect();
+    let mut all = caveats(&given, ask.caveats, &limits.maxima)?;
+    let jkt = match (&claims.jkt, ask.jkt) {
+        (Some(bound), Some(proved)) if bound == proved => Some(proved),
+        (None, proved) => proved,
+        _ => {
+            return Err(refused(
+                "the token is bound: send a DPoP proof of its key",
+                "invalid_dpop_proof",
+            ));
+        }
+    };
+    Ok(Grant {
+        subject: claims.sub.clone(),
+        client_id: rule.client_id.clone(),
+        tenant: claims.tenant.clone(),
+        audience: held.audience.to_owned(),
+        scope: scope(claims, (!own).then_some(&audience.scopes[..]), ask.scope)?,
+        ttl_s,
+        jkt: binding(&mut all, jkt)?,
+        caveats: all,
+        alg: algorithm(audience, ask.accept_algs, &limits.algs)?,
+        act: if own {
+            held.act.cloned()
+        } else {
+            Some(Actor {
+                sub: ask.client_id.to_owned(),
+                act: held.act.cloned().map(Box::new),
+            })
+        },
+        origin: Some(Box::new(claims.clone())),
+    })
+}
+
+/// The asked scopes, all of which must be held; without asking, those held. For another client's token they must be
+/// in the actor's rule as well.
+fn scope(claims: &Claims, also: Option<&[String]>, asked: Option<&str>) -> Result<String, Problem> {
+    let may = |s: &str| {
+        claims.scopes.iter().any(|held| held == s)
+            && also.is_none_or(|rule| rule.iter().any(|allowed| allowed == s))
+    };
+    let Some(asked) = asked else {
+        let kept: Vec<&str> = claims
+            .scopes
+            .iter()
+            .map(String::as_str)
+            .filter(|s| may(s))
+            .collect();
+        return Ok(kept.join(" "));
+    };
+    let asked = ron_proto::scope::parse_list(asked)
+        .map_err(|e| refused(&format!("scope: {e}"), "invalid_scope"))?;
+    if asked.iter().all(|s| may(s)) {
+        Ok(asked.join(" "))
+    } else {
+        Err(refused(
+            "an exchange cannot add scopes to a token",
+            "invalid_scope",
+        ))
+    }
+}
+
+fn refused(detail: &str, oauth: &'static str) -> Problem {
+    Problem::bad_request(detail).with_oauth(oauth)
+}
+
+#[cfg(test)]
+#[path = "exchange_tests.rs"]
+mod tests;

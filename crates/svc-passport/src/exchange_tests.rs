@@ -1,0 +1,226 @@
+//! Exchange: what is refused, and that no exchange widens a right (a model of rights decides).
+
+use proptest::prelude::*;
+use ron_proto::Caveat;
+use ron_proto::caveat::CaveatMaxima;
+use ron_proto::passport::{AudienceRule, ClientRule};
+
+use super::*;
+
+const NOW: u64 = 1_800_000_000;
+
+fn claims() -> Claims {
+    Claims {
+        iss: "i".into(),
+        sub: "user:7".into(),
+        iat: NOW,
+        nbf: NOW,
+        exp: NOW + 600,
+        jti: "j1".into(),
+        client_id: Some("operator".into()),
+        tenant: "t1".parse().unwrap(),
+        scopes: vec!["wallet:read".into(), "wallet:transfer".into()],
+        epoch: 2,
+        caveats: vec!["asset=ron".parse().unwrap()],
+        kid: "k".into(),
+        jkt: None,
+    }
+}
+
+fn rule(client: &str, scopes: &[&str], exchange: bool) -> ClientRule {
+    ClientRule {
+        client_id: client.to_owned(),
+        tenant: "default".parse().unwrap(),
+        subjects: Vec::new(),
+        audiences: vec![AudienceRule {
+            audience: "svc-wallet".to_owned(),
+            scopes: scopes.iter().map(|s| (*s).to_owned()).collect(),
+            alg: None,
+            algs: Vec::new(),
+            caveats: Vec::new(),
+        }],
+        max_ttl_s: 3600,
+        exchange,
+    }
+}
+
+fn policy() -> IssuerPolicy {
+    IssuerPolicy {
+        version: 1,
+        clients: vec![
+            rule("operator", &["wallet:read", "wallet:issue"], false),
+            rule("gateway", &["wallet:read", "wallet:issue"], true),
+            rule("stranger", &["wallet:read"], false),
+        ],
+    }
+}
+
+fn ask(client: &str) -> Ask<'_> {
+    Ask {
+        client_id: client,
+        subject: None,
+        audience: None,
+        scope: None,
+        ttl_s: None,
+        caveats: &[],
+        accept_algs: &[],
+        jkt: None,
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        ttl_s_default: 900,
+        maxima: CaveatMaxima::default(),
+        algs: vec!["EdDSA"],
+    }
+}
+
+fn run(ask: &Ask<'_>, claims: &Claims) -> Result<Grant, Problem> {
+    let held = Held {
+        claims,
+        audience: "svc-wallet",
+        act: None,
+    };
+    exchange(&policy(), ask, &held, &limits(), NOW)
+}
+
+#[test]
+fn the_same_client_narrows_and_another_one_acts() {
+    let own = run(&ask("operator"), &claims()).unwrap();
+    assert_eq!(own.scope, "wallet:read wallet:transfer");
+    assert_eq!(
+        (own.ttl_s, own.act, own.subject.as_str()),
+        (600, None, "user:7")
+    );
+    assert_eq!(own.tenant.to_string(), "t1");
+    let acted = run(&ask("gateway"), &claims()).unwrap();
+    assert_eq!(
+        acted.scope, "wallet:read",
+        "the actor's rule counts as well"
+    );
+    assert_eq!(acted.act.as_ref().map(|a| a.sub.as_str()), Some("gateway"));
+    let before = Actor {
+        sub: "first".to_owned(),
+        act: None,
+    };
+    let held = Held {
+        claims: &claims(),
+        audience: "svc-wallet",
+        act: Some(&before),
+    };
+    let chain = exchange(&policy(), &ask("gateway"), &held, &limits(), NOW).unwrap();
+    assert_eq!(chain.act.unwrap().act, Some(Box::new(before.clone())));
+    let kept = exchange(&policy(), &ask("operator"), &held, &limits(), NOW).unwrap();
+    assert_eq!(kept.act, Some(before));
+}
+
+#[test]
+fn whatever_widens_is_refused() {
+    let check = |ask: Ask<'_>, claims: Claims, oauth: Option<&str>, code: &str| {
+        let got = run(&ask, &claims).unwrap_err();
+        assert_eq!(
+            (got.oauth, got.code),
+            (oauth, code),
+            "{ask:?}: {}",
+            got.detail
+        );
+    };
+    let bad = "bad_request";
+    check(
+        ask("stranger"),
+        claims(),
+        Some("unauthorized_client"),
+        "forbidden",
+    );
+    check(
+        ask("nobody"),
+        claims(),
+        Some("unauthorized_client"),
+        "forbidden",
+    );
+    let kms = Ask {
+        audience: Some("ron-kms"),
+        ..ask("operator")
+    };
+    check(kms, claims(), Some("invalid_target"), bad);
+    let issue = Ask {
+        scope: Some("wallet:issue"),
+        ..ask("operator")
+    };
+    check(issue, claims(), Some("invalid_scope"), bad);
+    let long = Ask {
+        ttl_s: Some(601),
+        ..ask("operator")
+    };
+    check(long, claims(), None, "ttl_too_long");
+    let over = Claims {
+        exp: NOW,
+        ..claims()
+    };
+    check(ask("operator"), over, Some("invalid_grant"), bad);
+    let bound = Claims {
+        jkt: Some("K".into()),
+        ..claims()
+    };
+    check(
+        ask("operator"),
+        bound.clone(),
+        Some("invalid_dpop_proof"),
+        bad,
+    );
+    let wrong = Ask {
+        jkt: Some("L"),
+        ..ask("operator")
+    };
+    check(wrong, bound.clone(), Some("invalid_dpop_proof"), bad);
+    let right = Ask {
+        jkt: Some("K"),
+        ..ask("operator")
+    };
+    assert_eq!(run(&right, &bound).unwrap().jkt.as_deref(), Some("K"));
+    assert_eq!(
+        run(&right, &claims()).unwrap().jkt.as_deref(),
+        Some("K"),
+        "binding narrows"
+    );
+}
+
+/// The model: may a token with these scopes, caveats and end do this?
+fn may(scopes: &str, caveats: &[Caveat], end: u64, deed: &(&str, &str, u128, u64)) -> bool {
+    let (scope, asset, amount, at) = *deed;
+    let holds = |caveat: &Caveat| match caveat {
+        Caveat::Asset(only) => only.as_str() == asset,
+        Caveat::CeilingPerOp(most) => amount <= most.0,
+        _ => false,
+    };
+    scopes.split(' ').any(|s| s == scope) && at < end && caveats.iter().all(holds)
+}
+
+proptest! {
+    #[test]
+    fn no_exchange_widens_a_right(
+        client in prop::sample::select(vec!["operator", "gateway", "stranger"]),
+        scope in prop::option::of(prop::sample::select(vec!["wallet:read", "wallet:transfer", "wallet:issue", "wallet:read wallet:transfer"])),
+        ttl in prop::option::of(1u64..1_200),
+        added in prop::collection::vec(prop::sample::select(vec!["asset=ron", "asset=rpl", "ceiling.per_op=5", "ceiling.per_op=50"]), 0..3),
+        deeds in prop::collection::vec((
+            prop::sample::select(vec!["wallet:read", "wallet:transfer", "wallet:issue"]),
+            prop::sample::select(vec!["ron", "rpl"]), 0u128..60, NOW..NOW + 1_500), 30),
+    ) {
+        let added: Vec<String> = added.into_iter().map(str::to_owned).collect();
+        let asked = Ask { scope, ttl_s: ttl, caveats: &added, ..ask(client) };
+        let before = claims();
+        if let Ok(after) = run(&asked, &before) {
+            prop_assert_eq!((after.subject.as_str(), after.audience.as_str()), ("user:7", "svc-wallet"));
+            for deed in &deeds {
+                let now = may(&after.scope, &after.caveats, NOW + after.ttl_s, deed);
+                prop_assert!(!now || may(&before.scopes.join(" "), &before.caveats, before.exp, deed), "{:?}", deed);
+            }
+            for caveat in &added {
+                prop_assert!(after.caveats.contains(&caveat.parse().unwrap()));
+            }
+            prop_assert_eq!(after.act.is_some(), client != "operator");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Status lists (Token Status List): which bit a token gets, and what the bits of a list are. The bits are derived:
+//! nothing is written when a token is issued, because its id names list and position.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use ron_auth::RevocationView;
+use ron_kernel::RankedMutex;
+use ron_proto::b64;
+use ron_proto::passport::TTL_S_MAX;
+
+use crate::topology::LISTS;
+
+/// Tokens of one list. Its bits, twice in base64, always fit one message of the KMS (64 KiB), however they compress.
+pub const LIST_TOKENS: u32 = 1 << 18;
+/// A list is closed after this time even when it is not full, in seconds.
+const LIST_AGE_S: u64 = 3600;
+/// A list may be forgotten this long after it was opened: used, then one lifetime, then clocks.
+pub const LIST_KEPT_S: u64 = LIST_AGE_S + TTL_S_MAX + 600;
+
+/// A list as the store keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListRow {
+    /// Its number; never used again.
+    pub id: u64,
+    /// The key that signs the tokens of this list.
+    pub kid: String,
+    /// Their epoch.
+    pub epoch: u64,
+    /// When it was opened (unix seconds).
+    pub opened_s: u64,
+}
+
+/// The list that is being filled.
+#[derive(Debug)]
+pub struct Lists(RankedMutex<Option<(ListRow, u32)>>);
+
+impl Default for Lists {
+    fn default() -> Self {
+        Self(RankedMutex::new(&LISTS, None))
+    }
+}
+
+impl Lists {
+    /// Places for `count` tokens of this key and epoch: list and first position. `None` asks for a new list.
+    pub fn take(&self, kid: &str, epoch: u64, count: u32, now_s: u64) -> Option<(u64, u32)> {
+        let mut open = self.0.lock();
+        let (row, next) = open.as_mut()?;
+        let fits = row.kid == kid
+            && row.epoch == epoch
+            && now_s < row.opened_s + LIST_AGE_S
+            && LIST_TOKENS - *next >= count;
+        if !fits {
+            return None;
+        }
+        let first = *next;
+        *next += count;
+        Some((row.id, first))
+    }
+
+    /// Fills this list from now on.
+    pub fn fill(&self, row: ListRow) {
+        *self.0.lock() = Some((row, 0));
+    }
+}
+
+/// The id of the token at a position of a list; `random` makes it hard to guess.
+pub fn jti(list: u64, idx: u32, random: &[u8; 16]) -> String {
+    format!("{list:x}.{idx:x}.{}", b64::url(random))
+}
+
+/// The bits of a list: all set when its key or epoch is void, else those of revoked tokens.
+pub fn bits(row: &ListRow, view: &RevocationView) -> Vec<u8> {
+    let bytes = (LIST_TOKENS / 8) as usize;
+    if row.epoch < view.epoch() || view.kid_revoked(&row.kid) {
+        return vec![0xff; bytes];
+    }
+    let mut bits = vec![0; bytes];
+    for jti in view.jtis_of(&format!("{:x}.", row.id)) {
+        let idx = jti.split('.').nth(1);
+        let idx = idx.and_then(|text| u32::from_str_radix(text, 16).ok());
+        if let Some(idx) = idx.filter(|idx| *idx < LIST_TOKENS) {
+            bits[(idx / 8) as usize] |= 1 << (idx % 8);
+        }
+    }
+    bits
+}
+
+/// `lst`: base64url of the ZLIB form.
+pub fn packed(bits: &[u8]) -> String {
+    let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
+    let written = out.write_all(bits).and_then(|()| out.finish());
+    b64::url(&written.expect("a vector takes all that is written to it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use ron_proto::Timestamp;
+    use ron_proto::kms::MESSAGE_BYTES_MAX;
+    use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+
+    use super::*;
+
+    fn row() -> ListRow {
+        ListRow {
+            id: 0x1f,
+            kid: "k".to_owned(),
+            epoch: 2,
+            opened_s: 1_000,
+        }
+    }
+
+    fn view(all: &[Revoked]) -> RevocationView {
+        let mut view = RevocationView::unchecked();
+        let events = all.iter().zip(1..).map(|(revoked, seq)| RevocationEvent {
+            seq,
+            ts: Timestamp(0),
+            revoked: revoked.clone(),
+        });
+        let page = RevocationPage {
+            events: events.collect(),
+            next: all.len() as u64,
+            current_epoch: 2,
+        };
+        view.apply(&page, true, 1_000).unwrap();
+        view
+    }
+
+    #[test]
+    fn positions_are_given_once_and_a_list_serves_one_key_one_epoch_one_hour() {
+        let lists = Lists::default();
+        assert_eq!(lists.take("k", 2, 1, 1_000), None);
+        lists.fill(row());
+        assert_eq!(lists.take("k", 2, 3, 1_000), Some((0x1f, 0)));
+        assert_eq!(lists.take("k", 2, 1, 1_000), Some((0x1f, 3)));
+        assert_eq!(lists.take("other", 2, 1, 1_000), None);
+        assert_eq!(lists.take("k", 3, 1, 1_000), None);
+        assert_eq!(lists.take("k", 2, 1, 1_000 + LIST_AGE_S), None);
+        assert_eq!(lists.take("k", 2, LIST_TOKENS, 1_000), None, "no room");
+    }
+
+    #[test]
+    fn the_bits_follow_what_is_revoked() {
+        let set = |all: &[Revoked]| {
+            let bits = bits(&row(), &view(all));
+            bits.iter().map(|b| b.count_ones()).sum::<u32>()
+        };
+        let jti = |idx: u32, list: u64| Revoked::Jti {
+            jti: jti(list, idx, &[7; 16]),
+            until: 9_000,
+        };
+        assert_eq!(set(&[]), 0);
+        assert_eq!(
+            set(&[jti(0, 0x1f), jti(9, 0x1f), jti(9, 0x1), jti(3, 0x1f0)]),
+            2
+        );
+        assert_eq!(bits(&row(), &view(&[jti(9, 0x1f)]))[1], 0b10);
+        assert_eq!(
+            set(&[Revoked::Kid {
+                kid: "k".to_owned()
+            }]),
+            LIST_TOKENS
+        );
+        assert_eq!(
+            set(&[Revoked::Kid {
+                kid: "l".to_owned()
+            }]),
+            0
+        );
+        assert_eq!(set(&[Revoked::Epoch { epoch: 3 }]), LIST_TOKENS);
+    }
+
+    #[test]
+    fn the_packed_form_unpacks_and_always_fits_the_kms() {
+        let mut worst = vec![0u8; (LIST_TOKENS / 8) as usize];
+        ron_crypto::rand::fill(&mut worst);
+        let lst = packed(&worst);
+        let raw = b64::from_url(&lst).unwrap();
+        let mut back = Vec::new();
+        flate2::read::ZlibDecoder::new(&raw[..])
+            .read_to_end(&mut back)
+            .unwrap();
+        assert_eq!(back, worst);
+        let message = (lst.len() + 600).div_ceil(3) * 4 + 200;
+        assert!(message < MESSAGE_BYTES_MAX, "{message}");
+    }
+}

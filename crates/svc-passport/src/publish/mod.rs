@@ -1,0 +1,387 @@
+//! What is published signed: status lists and the policy note. One thread makes and keeps them, on demand: a
+//! document is signed when somebody asks for it and it has changed or grown old.
+
+pub mod lists;
+pub mod note;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_auth::RevocationView;
+use ron_client::{ClientError, KmsClient};
+use ron_http::{Body, Responder, Response};
+use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
+use ron_proto::kms::SignRequest;
+use ron_proto::passport::{StatusBits, StatusListClaims};
+use ron_proto::{ContentId, Kid, Problem, b64};
+use ron_tlog::note::{Note, NoteSignature, VerifierKey};
+
+use crate::issue::keys::KeyKeeper;
+use crate::metrics::Metrics;
+use crate::sync::InForce;
+use crate::token::SigningKey;
+use crate::topology::PUBLISHED;
+use lists::{LIST_KEPT_S, ListRow, bits, packed};
+
+/// How long a signed list is good, in seconds, and after which time it is signed afresh.
+const LIST_EXP_S: u64 = 900;
+const LIST_FRESH_S: u64 = 450;
+/// What consumers are told: fetch again after this many seconds.
+const LIST_TTL_S: u64 = 5;
+/// Signed lists kept.
+const KEPT_MAX: usize = 512;
+/// A note is signed afresh after this time, in seconds, changed or not.
+const NOTE_FRESH_S: u64 = 3600;
+
+/// The lists there are, by number.
+pub type KnownLists = BTreeMap<u64, ListRow>;
+
+/// What the thread is asked.
+#[derive(Debug)]
+pub enum PublishEvent {
+    /// A status list.
+    Status {
+        /// Its number.
+        list: u64,
+        /// Where it goes.
+        responder: Responder,
+    },
+    /// The policy note.
+    Note(Responder),
+    /// The key that verifies the note.
+    NoteKey(Responder),
+}
+
+/// A signed document.
+#[derive(Clone)]
+struct Signed {
+    body: Arc<[u8]>,
+    /// Of what was signed, times left out.
+    content: ContentId,
+    made_s: u64,
+    /// The feed's last event when it was looked at.
+    after: u64,
+}
+
+/// What the thread keeps between two events.
+#[derive(Default)]
+struct Kept {
+    lists: BTreeMap<u64, Signed>,
+    note: Option<(Signed, VerifierKey)>,
+}
+
+/// Makes the documents.
+pub struct Publisher {
+    /// The KMS.
+    pub kms: Arc<KmsClient>,
+    /// Longest call.
+    pub kms_timeout: Duration,
+    /// Signing keys.
+    pub keys: Arc<KeyKeeper>,
+    /// Key of the note.
+    pub note_key: Option<Kid>,
+    /// `iss`.
+    pub issuer_url: String,
+    /// Base of published URLs.
+    pub public_url: String,
+    /// Revocations.
+    pub view: Arc<Snapshot<RevocationView>>,
+    /// Policy in force.
+    pub policy: Arc<Snapshot<Option<InForce>>>,
+    /// Lists there are.
+    pub known: Arc<Snapshot<KnownLists>>,
+    /// Clock.
+    pub clock: SharedClock,
+    /// Metrics.
+    pub metrics: Metrics,
+    kept: RankedMutex<Kept>,
+}
+
+/// Everything but what the thread keeps for itself.
+pub struct PublisherParts {
+    /// The KMS and the longest call to it.
+    pub kms: (Arc<KmsClient>, Duration),
+    /// Signing keys.
+    pub keys: Arc<KeyKeeper>,
+    /// Key of the note.
+    pub note_key: Option<Kid>,
+    /// `iss`, and base of published URLs.
+    pub urls: (String, String),
+    /// Revocations.
+    pub view: Arc<Snapshot<RevocationView>>,
+    /// Policy in force.
+    pub policy: Arc<Snapshot<Option<InForce>>>,
+    /// Lists there are.
+    pub known: Arc<Snapshot<KnownLists>>,
+    /// Clock and metrics.
+    pub watch: (SharedClock, Metrics),
+}
+
+impl Publisher {
+    /// Nothing is signed yet.
+    pub fn new(parts: PublisherParts) -> Self {
+        Self {
+            kms: parts.kms.0,
+            kms_timeout: parts.kms.1,
+            keys: parts.keys,
+            note_key: parts.note_key,
+            issuer_url: parts.urls.0,
+            public_url: parts.urls.1,
+            view: parts.view,
+            policy: parts.policy,
+            known: parts.known,
+            clock: parts.watch.0,
+            metrics: parts.watch.1,
+            kept: RankedMutex::new(&PUBLISHED, Kept::default()),
+        }
+    }
+
+    /// The thread's loop.
+    pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<PublishEvent>) {
+        loop {
+            match events.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+                Recv::Item(event) => self.tick(event),
+                Recv::Timeout => {}
+                Recv::Shutdown | Recv::Closed => {
+                    while let Some(event) = events.try_recv() {
+                        self.tick(event);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn tick(&self, event: PublishEvent) {
+        match event {
+            PublishEvent::Status { list, responder } => {
+                let answer = self.list(list, responder.deadline()).map(|signed| {
+                    Response::bytes(200, "application/statuslist+jwt", Body::from(signed.body))
+                        .etag(&signed.content.to_string())
+                        .cache("public, max-age=5")
+                });
+                responder.send(answer);
+            }
+            PublishEvent::Note(responder) => {
+                let answer = self.note(responder.deadline()).map(|(signed, _)| {
+                    Response::text(200, Body::from(signed.body))
+                        .etag(&signed.content.to_string())
+                        .cache("public, max-age=5")
+                });
+                responder.send(answer);
+            }
+            PublishEvent::NoteKey(responder) => {
+                let answer = self.note(responder.deadline()).map(|(_, key)| {
+                    Response::text(200, format!("{key}\n")).cache("public, max-age=60")
+                });
+                responder.send(answer);
+            }
+        }
+    }
+
+    fn now_s(&self) -> u64 {
+        self.clock.unix_ms() / 1000
+    }
+
+    fn list(&self, id: u64, until: Deadline) -> Result<Signed, Problem> {
+        let row = self.known.load().get(&id).cloned();
+        let row =
+            row.ok_or_else(|| Problem::not_found("there is no such status list (any more)"))?;
+        let (view, now_s) = (self.view.load(), self.now_s());
+        let kept = self.kept.lock().lists.get(&id).cloned();
+        let fresh = |signed: &&Signed| now_s < signed.made_s + LIST_FRESH_S;
+        if let Some(signed) = kept.as_ref().filter(fresh)
+            && signed.after == view.after()
+        {
+            return Ok(signed.clone());
+        }
+        let bits = bits(&row, &view);
+        let content = ContentId::of(&bits);
+        let signed = match kept.filter(|signed| fresh(&signed) && signed.content == content) {
+            Some(same) => Signed {
+                after: view.after(),
+                ..same
+            },
+            None => Signed {
+                body: self.sign_list(id, &bits, now_s, until)?,
+                content,
+                made_s: now_s,
+                after: view.after(),
+            },
+        };
+        let mut all = self.kept.lock();
+        if all.lists.len() >= KEPT_MAX {
+            all.lists.pop_first(); // the oldest list: the least asked for
+        }
+        all.lists.insert(id, signed.clone());
+        Ok(signed)
+    }
+
+    fn sign_list(
+        &self,
+        id: u64,
+        bits: &[u8],
+        now_s: u64,
+        until: Deadline,
+    ) -> Result<Arc<[u8]>, Problem> {
+        let head = self.keys.any_head();
+        let key = head.ok_or_else(|| Problem::unavailable("no signing key is known yet", 2))?;
+        let claims = StatusListClaims {
+            iss: self.issuer_url.clone(),
+            sub: list_uri(&self.public_url, id),
+            iat: now_s,
+            exp: now_s + LIST_EXP_S,
+            ttl: LIST_TTL_S,
+            status_list: StatusBits {
+                bits: 1,
+                lst: packed(bits),
+            },
+        };
+        let input = signing_input(&key, &claims)?;
+        let request = SignRequest {
+            version: Some(key.version),
+            ..SignRequest::message(key.key.clone(), input.as_bytes())
+        };
+        let signature = match self.sign(&request, until) {
+            Err(ClientError::Refused { problem, .. }) if problem.code == "version_not_head" => {
+                self.keys.refresh(); // rotated in between: the next request finds the new key
+                return Err(Problem::unavailable(
+                    "the signing key was rotated just now",
+                    1,
+                ));
+            }
+            other => other.map_err(|e| away(&e))?.0,
+        };
+        Ok(Arc::from(
+            format!("{input}.{}", b64::url(&signature)).into_bytes(),
+        ))
+    }
+
+    /// The note, signed afresh when what it says has changed; the last one while the KMS is away.
+    fn note(&self, until: Deadline) -> Result<(Signed, VerifierKey), Problem> {
+        let key = self.note_key.as_ref().ok_or_else(|| {
+            Problem::unavailable(
+                "no key for policy notes is configured: set kms.note_key",
+                60,
+            )
+        })?;
+        let policy_version = self
+            .policy
+            .with(|p| p.as_ref().map_or(0, |in_force| in_force.policy.version));
+        let (view, now_s) = (self.view.load(), self.now_s());
+        let keys = self.keys.published();
+        let text = note::text(
+            &self.issuer_url,
+            &self.public_url,
+            policy_version,
+            &keys,
+            &view,
+        );
+        let content = ContentId::of(text.as_bytes());
+        let kept = self.kept.lock().note.clone();
+        if let Some((signed, key)) = &kept
+            && signed.content == content
+            && now_s < signed.made_s + NOTE_FRESH_S
+        {
+            return Ok((signed.clone(), key.clone()));
+        }
+        match self.sign_note(key, &text, until) {
+            Ok((body, verifier)) => {
+                let signed = Signed {
+                    body,
+                    content,
+                    made_s: now_s,
+                    after: view.after(),
+                };
+                self.kept.lock().note = Some((signed.clone(), verifier.clone()));
+                Ok((signed, verifier))
+            }
+            Err(problem) => kept.ok_or(problem),
+        }
+    }
+
+    fn sign_note(
+        &self,
+        key: &Kid,
+        text: &str,
+        until: Deadline,
+    ) -> Result<(Arc<[u8]>, VerifierKey), Problem> {
+        let broken = || Problem::upstream_error("the KMS shows no usable key for policy notes");
+        let doc = self
+            .kms
+            .key(key, until.capped(self.kms_timeout))
+            .map_err(|e| away(&e))?;
+        let request = SignRequest {
+            version: Some(doc.head),
+            ..SignRequest::message(key.clone(), text.as_bytes())
+        };
+        let (signature, version) = self.sign(&request, until).map_err(|e| away(&e))?;
+        let public = doc.version(version).map(|v| v.public_key.as_slice());
+        let public: [u8; 32] = public
+            .unwrap_or_default()
+            .try_into()
+            .map_err(|_| broken())?;
+        let name = note::origin(&self.issuer_url);
+        let verifier = VerifierKey::ed25519(&name, &public).map_err(|_| broken())?;
+        let note = Note {
+            text: text.to_owned(),
+            signatures: vec![NoteSignature {
+                name,
+                key_id: verifier.key_id(),
+                signature,
+            }],
+        };
+        let body = note.to_string();
+        if note.verify(std::slice::from_ref(&verifier)).is_err() {
+            return Err(Problem::upstream_error(
+                "the KMS signed something else than the note",
+            ));
+        }
+        Ok((Arc::from(body.into_bytes()), verifier))
+    }
+
+    fn sign(&self, request: &SignRequest, until: Deadline) -> Result<(Vec<u8>, u32), ClientError> {
+        let timer = self
+            .metrics
+            .kms_seconds
+            .with_label_values(&["publish"])
+            .start_timer();
+        let answer = self.kms.sign(request, until.capped(self.kms_timeout));
+        timer.observe_duration();
+        let answer = answer?;
+        let first = answer.signatures.first().ok_or(ClientError::Unknown {
+            detail: "the KMS answered without a signature".to_owned(),
+        })?;
+        Ok((first.signature.as_slice().to_vec(), answer.version))
+    }
+}
+
+/// The lists that a store still has to show at a moment.
+pub fn still_kept(row: &ListRow, now_s: u64) -> bool {
+    now_s < row.opened_s + LIST_KEPT_S
+}
+
+/// URL of a list.
+pub fn list_uri(base: &str, id: u64) -> String {
+    format!("{base}/v1/passport/status/{id}")
+}
+
+fn signing_input(key: &SigningKey, claims: &StatusListClaims) -> Result<String, Problem> {
+    let header = serde_json::json!({
+        "alg": key.jwk.alg, "kid": key.jwk.kid, "typ": "statuslist+jwt",
+    });
+    let claims = serde_json::to_vec(claims)
+        .map_err(|_| Problem::internal("the status list could not be written"))?;
+    let header = header.to_string();
+    Ok(format!(
+        "{}.{}",
+        b64::url(header.as_bytes()),
+        b64::url(&claims)
+    ))
+}
+
+fn away(error: &ClientError) -> Problem {
+    tracing::warn!(service = "svc-passport", event = "kms_call_failed", why = %error);
+    Problem::unavailable("the KMS does not sign now", 2)
+}

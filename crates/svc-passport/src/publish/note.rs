@@ -1,0 +1,88 @@
+//! The text of the policy note: what a verifier must know, as lines of words, in one order. Pure.
+
+use std::fmt::Write as _;
+
+use ron_auth::RevocationView;
+use ron_proto::passport::TTL_S_MAX;
+
+use crate::issue::keys::IssuerKeys;
+
+/// Clock difference that a superseded key is given, in seconds.
+const GRACE_S: u64 = 120;
+
+/// First line of the note, and the name under which it is signed.
+pub fn origin(issuer: &str) -> String {
+    format!("{issuer}/policy")
+}
+
+/// The text. `version` is the number of the feed's last event: it grows with every change and survives restarts.
+pub fn text(
+    issuer: &str,
+    base: &str,
+    policy_version: u64,
+    keys: &IssuerKeys,
+    view: &RevocationView,
+) -> String {
+    let mut out = origin(issuer);
+    let _ = write!(
+        out,
+        "\nversion {}\nissuer {issuer}\npolicy {policy_version}\nepoch {}\n",
+        view.after(),
+        view.epoch()
+    );
+    let mut algs: Vec<&str> = keys.heads.iter().map(|h| h.key.jwk.alg.as_str()).collect();
+    algs.sort_unstable();
+    let _ = writeln!(out, "algs {}", algs.join(" "));
+    for key in &keys.validity {
+        let end = key.superseded_s.map_or_else(
+            || "-".to_owned(),
+            |at| (at + TTL_S_MAX + GRACE_S).to_string(),
+        );
+        let state = if view.kid_revoked(&key.kid) {
+            "revoked"
+        } else {
+            "good"
+        };
+        let _ = writeln!(
+            out,
+            "key {} {} {} {end} {state}",
+            key.kid, key.alg, key.created_s
+        );
+    }
+    let _ = write!(
+        out,
+        "jwks {base}/.well-known/jwks.json\nstatus {base}/v1/passport/status/\nevents {base}/v1/passport/events\n"
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::issue::keys::Validity;
+
+    #[test]
+    fn the_text_says_what_verifiers_need_and_is_no_checkpoint() {
+        let keys = IssuerKeys {
+            validity: vec![Validity {
+                kid: "K".to_owned(),
+                alg: "EdDSA".to_owned(),
+                created_s: 10,
+                superseded_s: Some(20),
+            }],
+            ..IssuerKeys::default()
+        };
+        let text = text(
+            "http://i",
+            "http://b",
+            4,
+            &keys,
+            &RevocationView::unchecked(),
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "http://i/policy");
+        assert_eq!(lines[1], "version 0");
+        assert!(lines.contains(&"key K EdDSA 10 3740 good"), "{text}");
+        assert!(lines.contains(&"policy 4") && text.ends_with('\n'));
+    }
+}

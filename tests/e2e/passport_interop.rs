@@ -1,0 +1,337 @@
+//! Passports in the hands of ordinary clients: PyJWT, joserfc, jwcrypto, authlib, npm jose and fast-jwt verify them
+//! through discovery and key set, for both algorithms and across a rotation; nginx protects a page with our
+//! introspection; the issuer alone, without its KMS, still verifies.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_proto::b64;
+use ron_tests::{CALL, Fleet, json, ok, python, ron_binary, workspace};
+use serde_json::{Value, json};
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A call to the KMS with the operator's own credential.
+fn kms(fleet: &Fleet, path: &str, body: &Value) -> Value {
+    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
+    let url = format!("{}/v1/kms/{path}", fleet.api("ron-kms"));
+    let reply = fleet.post(&url, Some(token.trim()), &body.to_string(), &[]);
+    assert!(
+        reply.is_success(),
+        "{path}: {}",
+        String::from_utf8_lossy(&reply.body)
+    );
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+/// A fleet whose issuer has an ES256 key too, and offers it for the wallet.
+fn with_es256() -> Fleet {
+    let mut fleet = Fleet::start();
+    let bootstrap = read(&fleet.dir().join("bootstrap.json"));
+    let made = kms(
+        &fleet,
+        "keys",
+        &json!({
+            "tenant": "ron", "purpose": "issuer", "alg": "ecdsa-p256", "op_id": "01890a5d-ac96-774b-bcce-b302099a8057",
+            "payload": {"jwt": {"typ": ["at+jwt"], "iss": bootstrap["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
+        }),
+    );
+    let path = fleet.dir().join("policy/issuer.json");
+    let mut policy = read(&path);
+    policy["version"] = 2.into();
+    for rule in policy["clients"][0]["audiences"].as_array_mut().unwrap() {
+        if rule["audience"] == "svc-wallet" {
+            rule["algs"] = json!(["ES256"]);
+        }
+    }
+    std::fs::write(&path, policy.to_string()).unwrap();
+    ok(&fleet.ron(&["policy", "sign", "--kind", "issuer", path.to_str().unwrap()]));
+    assert_eq!(fleet.stop(), Some(0));
+    let config = fleet.dir().join("svc-passport/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let key = format!("[kms]\nkey_es256 = \"{}\"\n", made["key"].as_str().unwrap());
+    std::fs::write(&config, text.replace("[kms]\n", &key)).unwrap();
+    Fleet::start_in(fleet.keep_dir())
+}
+
+fn issue(fleet: &Fleet, algs: &[&str]) -> String {
+    let credential = fleet.token("svc-passport", Some("passport:issue"));
+    let url = format!("{}/v1/passport/issue", fleet.api("svc-passport"));
+    let body = json!({"subject_ref": "operator", "audience": "svc-wallet", "accept_algs": algs,
+        "caveats": ["asset=ron", {"key": "method", "value": "GET"}]});
+    let answer = json(
+        &fleet.post(&url, Some(&credential), &body.to_string(), &[]),
+        200,
+    );
+    assert_eq!(answer["alg"], algs[0]);
+    answer["token"].as_str().unwrap().to_owned()
+}
+
+fn verified_by(mut command: Command, asked: &Value) -> Vec<String> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("installed by scripts/setup.sh");
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(asked.to_string().as_bytes())
+        .unwrap();
+    ok(&child.wait_with_output().unwrap())
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn ordinary_clients_verify_both_algorithms_across_a_rotation() {
+    let fleet = with_es256();
+    let before = [
+        issue(&fleet, &["EdDSA"]),
+        issue(&fleet, &["ES256", "EdDSA"]),
+    ];
+    let bootstrap = read(&fleet.dir().join("bootstrap.json"));
+    let key = bootstrap["issuer_key"].as_str().unwrap();
+    kms(&fleet, &format!("keys/{key}/rotate"), &json!({}));
+    let after = issue(&fleet, &["EdDSA"]);
+    let head = |token: &str| token.split('.').next().unwrap().to_owned();
+    assert_ne!(head(&before[0]), head(&after), "another key has signed");
+    let other = fleet.token("ron-kms", None);
+    let (first, signature) = after.rsplit_once('.').unwrap();
+    let flipped = format!(
+        "{}{}",
+        if signature.starts_with('A') { "B" } else { "A" },
+        &signature[1..]
+    );
+    let payload = after.split('.').nth(1).unwrap();
+    let none = format!(
+        "{}.{payload}.",
+        b64::url(br#"{"alg":"none","typ":"at+jwt"}"#)
+    );
+    let asked = json!({
+        "base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": [before[0], before[1], after],
+        "bad": [other, format!("{first}.{flipped}"), none],
+    });
+    let interop = workspace().join("tests/interop");
+    let mut py = Command::new(python());
+    py.arg(interop.join("clients.py"));
+    assert_eq!(
+        verified_by(py, &asked),
+        ["pyjwt", "joserfc", "jwcrypto", "authlib"]
+    );
+    assert!(
+        interop.join("node_modules").exists(),
+        "run scripts/setup.sh"
+    );
+    let mut node = Command::new("node");
+    node.arg(interop.join("clients.mjs"));
+    assert_eq!(verified_by(node, &asked), ["jose", "fast-jwt"]);
+}
+
+/// Ended by its process id, whatever happens.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
+    let dir = dir.display();
+    format!(
+        r#"daemon off;
+master_process off;
+pid {dir}/nginx.pid;
+error_log {dir}/error.log;
+events {{ worker_connections 64; }}
+http {{
+  access_log off;
+  client_body_temp_path {dir}/body;
+  proxy_temp_path {dir}/proxy;
+  fastcgi_temp_path {dir}/fastcgi;
+  uwsgi_temp_path {dir}/uwsgi;
+  scgi_temp_path {dir}/scgi;
+  map $http_authorization $passport {{
+    "~^Bearer (?<bearer>[A-Za-z0-9._~-]+)$" $bearer;
+    default none;
+  }}
+  server {{
+    listen 127.0.0.1:{port};
+    root {dir}/www;
+    location / {{ auth_request /introspect; }}
+    location = /introspect {{
+      internal;
+      proxy_pass {passport}/oauth2/introspect;
+      proxy_method POST;
+      proxy_set_header Authorization "{basic}";
+      proxy_set_header Content-Type application/x-www-form-urlencoded;
+      proxy_set_header Prefer handling=strict;
+      proxy_set_body "token=$passport";
+    }}
+  }}
+}}
+"#
+    )
+}
+
+#[test]
+fn nginx_protects_a_page_with_our_introspection() {
+    let fleet = Fleet::start();
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("www")).unwrap();
+    std::fs::write(dir.path().join("www/page.txt"), "the page").unwrap();
+    let client = read(&fleet.dir().join("clients/operator.json"));
+    let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
+    let basic = format!("Basic {}", b64::std(pair.as_bytes()));
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let config = dir.path().join("nginx.conf");
+    let text = nginx_config(dir.path(), port, &fleet.api("svc-passport"), &basic);
+    std::fs::write(&config, text).unwrap();
+    let _nginx = Ended(
+        Command::new("/usr/sbin/nginx")
+            .arg("-c")
+            .arg(&config)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("installed by scripts/setup.sh"),
+    );
+    let url = format!("http://127.0.0.1:{port}/page.txt");
+    let since = Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(
+            since.elapsed() < Duration::from_secs(10),
+            "nginx does not listen"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let token = fleet.token("svc-wallet", None);
+    let got = fleet.get(&url, Some(&token));
+    assert_eq!((got.status, &got.body[..]), (200, &b"the page"[..]));
+    assert_eq!(fleet.get(&url, None).status, 401);
+    assert_eq!(fleet.get(&url, Some("not.a.token")).status, 401);
+    let tampered = format!("{}A", &token[..token.len() - 2]);
+    assert_eq!(fleet.get(&url, Some(&tampered)).status, 401);
+    ok(&fleet.ron(&["token", "revoke", "--token", &token, "--reason", "test"]));
+    assert_eq!(
+        fleet.get(&url, Some(&token)).status,
+        401,
+        "at once after its revocation"
+    );
+}
+
+#[test]
+fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
+    let mut fleet = Fleet::start();
+    let token = fleet.token("svc-wallet", None);
+    let revoker = fleet.token("svc-passport", Some("passport:revoke"));
+    assert_eq!(fleet.stop(), Some(0));
+    let ports: Vec<TcpListener> = (0..2)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let addrs: Vec<String> = ports
+        .iter()
+        .map(|p| p.local_addr().unwrap().to_string())
+        .collect();
+    drop(ports);
+    let jwks = format!("auth.jwks_url=http://{}/.well-known/jwks.json", addrs[0]);
+    let _alone = Ended(
+        Command::new(ron_binary().with_file_name("svc-passport"))
+            .arg("--config")
+            .arg(fleet.dir().join("svc-passport/config.toml"))
+            .args([
+                "--set",
+                "log.level=error",
+                "--set",
+                "kms.url=http://127.0.0.1:9",
+            ])
+            .args([
+                "--set",
+                &format!("bind_addr={}", addrs[0]),
+                "--set",
+                &format!("health_addr={}", addrs[1]),
+            ])
+            .args(["--set", &jwks])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let (api, health) = (
+        format!("http://{}", addrs[0]),
+        format!("http://{}", addrs[1]),
+    );
+    let get = |url: &str| http.call(Call::get(url, Deadline::within(CALL)));
+    let since = Instant::now();
+    let ready = loop {
+        if let Ok(reply) = get(&format!("{health}/readyz"))
+            && reply.body.windows(7).any(|w| w == b"\"issue\"")
+            && !reply.body.windows(11).any(|w| w == b"\"passports\"")
+        {
+            break reply;
+        }
+        assert!(
+            since.elapsed() < Duration::from_secs(20),
+            "svc-passport does not come up"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let said: Value = serde_json::from_slice(&ready.body).unwrap();
+    assert_eq!(ready.status, 503, "issuing is impossible");
+    assert!(
+        !said.to_string().contains("verify"),
+        "verifying is not: {said}"
+    );
+    assert_eq!(
+        get(&format!("{api}/.well-known/jwks.json")).unwrap().status,
+        200
+    );
+    let post = |path: &str, bearer: Option<&str>, body: &Value| {
+        fleet.post(&format!("{api}{path}"), bearer, &body.to_string(), &[])
+    };
+    let verdict = json(
+        &post("/v1/passport/verify", None, &json!({"token": token})),
+        200,
+    );
+    assert_eq!(verdict["ok"], true, "{verdict}");
+    let client = read(&fleet.dir().join("clients/operator.json"));
+    let form = format!(
+        "grant_type=client_credentials&audience=svc-wallet&client_id=operator&client_secret={}",
+        client["client_secret"].as_str().unwrap()
+    );
+    let kind = [("Content-Type", "application/x-www-form-urlencoded")];
+    let began = Instant::now();
+    let refused = fleet.post(&format!("{api}/oauth2/token"), None, &form, &kind);
+    assert_eq!(json(&refused, 503)["error"], "temporarily_unavailable");
+    assert!(refused.retry_after_s().is_some() && began.elapsed() < Duration::from_secs(4));
+    let jti: Value =
+        serde_json::from_slice(&b64::from_url(token.split('.').nth(1).unwrap()).unwrap()).unwrap();
+    let body = json!({"jti": jti["jti"], "reason": "test"});
+    assert_eq!(
+        post("/v1/passport/revoke", Some(&revoker), &body).status,
+        200
+    );
+    let verdict = json(
+        &post("/v1/passport/verify", None, &json!({"token": token})),
+        200,
+    );
+    assert_eq!(verdict["reason"], "revoked");
+}
