@@ -87,7 +87,8 @@ fn stages(accounts: u64, dir: &Path) -> Result<(), Failure> {
 fn peak_memory() -> String {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.map_or("?", |line| line.trim().trim_end_matches(" kB")).to_owned()
+    line.map_or("?", |line| line.trim().trim_end_matches(" kB"))
+        .to_owned()
 }
 
 fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {

@@ -171,7 +171,8 @@ fn assemble(
         root.to_owned(),
         settings.policy_dir.clone(),
         settings.policy_keys.clone(),
-    );
+    )
+    .with_snapshots(settings.snapshot_dir.clone());
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
         tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
@@ -196,6 +197,9 @@ fn assemble(
         emits: emitter.is_some(),
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
+        registry: registry.clone(),
+        retention: settings.retention,
+        clock: chassis.clock.clone(),
         disk: Box::new(chassis.ready.hook("artifacts")),
     };
     stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
@@ -273,6 +277,7 @@ fn emitter(
         pinned: settings.manifest_keys.clone(),
         principal: to.principal.clone(),
         call_timeout: settings.upstream_timeout,
+        retry_pause: std::time::Duration::from_millis(100),
         clock: chassis.clock.clone(),
         metrics: metrics.clone(),
         upstream: Box::new(chassis.ready.hook("settlement")),

@@ -107,8 +107,8 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let epoch = args.epoch.parse().map_err(|e| format!("{e}"))?;
     let tenant = args.tenant.parse().map_err(|e| format!("{e}"))?;
     let policy = trusted_policy(args)?;
-    let sealed = Sealed::open(Path::new(&args.snapshot))
-        .map_err(|e| format!("{}: {e}", args.snapshot))?;
+    let sealed =
+        Sealed::open(Path::new(&args.snapshot)).map_err(|e| format!("{}: {e}", args.snapshot))?;
     let parent = dir_of(out);
     dir::create_dirs(&parent).map_err(cannot)?;
     let name = out.file_name().unwrap_or_default().to_string_lossy();
@@ -164,7 +164,8 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
         Err(_) => remote.upload(Path::new(&args.snapshot))?,
     };
     let (json, signature) = policy_files(&args.policy)?;
-    let policy = strict::from_slice(&json).map_err(|e| format!("{}: {e}", args.policy.display()))?;
+    let policy =
+        strict::from_slice(&json).map_err(|e| format!("{}: {e}", args.policy.display()))?;
     let signature = ron_service::signed_policy::parse_signature(&signature)
         .map_err(|e| format!("{}.sig: {e}", args.policy.display()))?;
     let id = strict::from_slice::<ron_proto::rewarder::RewardPolicy>(&json)
@@ -179,7 +180,9 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
         policy_hash: stored.hash,
         dry_run: args.dry_run,
     };
-    let asked = remote.client.compute(&epoch, &request, Duration::ZERO, within());
+    let asked = remote
+        .client
+        .compute(&epoch, &request, Duration::ZERO, within());
     let asked = asked.map_err(failed)?;
     // What settles by itself is waited for to the end; what does not rests when it is sealed.
     let settles = !args.dry_run && asked.settles;
@@ -227,7 +230,11 @@ fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
     if let Some(totals) = &run.totals {
         println!("{:<12} {:>40}", "recipients", totals.recipients);
         println!("{:<12} {:>40}", "paid", totals.payout_minor.to_string());
-        println!("{:<12} {:>40}", "residual", totals.residual_minor.to_string());
+        println!(
+            "{:<12} {:>40}",
+            "residual",
+            totals.residual_minor.to_string()
+        );
     }
     Ok(())
 }

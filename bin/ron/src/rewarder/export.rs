@@ -15,10 +15,8 @@ const STEP: u64 = 8_192;
 
 /// Write the payouts of a run as CSV or NDJSON.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  ron rewarder export run > payouts.csv\n  \
-                  ron rewarder export run --format ndjson --out payouts.ndjson"
-)]
+#[command(after_help = "Examples:\n  ron rewarder export run > payouts.csv\n  \
+                  ron rewarder export run --format ndjson --out payouts.ndjson")]
 pub struct ExportArgs {
     /// The run's directory.
     dir: PathBuf,

@@ -142,15 +142,27 @@ fn format_of(path: &Path) -> Result<Format, String> {
 
 fn print(info: &SnapshotInfo, out: &Path, json: bool) -> Result<(), String> {
     if json {
-        println!("{}", serde_json::to_string(info).map_err(|e| e.to_string())?);
+        println!(
+            "{}",
+            serde_json::to_string(info).map_err(|e| e.to_string())?
+        );
         return Ok(());
     }
     println!("{}", info.cid);
-    println!("{} accounts, {} bytes in {}", info.accounts, info.bytes, out.display());
+    println!(
+        "{} accounts, {} bytes in {}",
+        info.accounts,
+        info.bytes,
+        out.display()
+    );
     println!("{:<24} {:>12} {:>40}", "metric", "accounts", "sum");
     for metric in &info.metrics {
         let sum = metric.sum.to_string();
-        println!("{:<24} {:>12} {sum:>40}", metric.metric.as_str(), metric.accounts);
+        println!(
+            "{:<24} {:>12} {sum:>40}",
+            metric.metric.as_str(),
+            metric.accounts
+        );
     }
     Ok(())
 }

@@ -73,7 +73,9 @@ fn read(dir: &std::path::Path) -> Result<Epoch, String> {
     let mut amounts = Vec::with_capacity(usize::try_from(reader.len()).unwrap_or(0));
     let mut next = 0;
     while next < reader.len() {
-        let rows = reader.range(next, next + 8_192).map_err(|e| e.to_string())?;
+        let rows = reader
+            .range(next, next + 8_192)
+            .map_err(|e| e.to_string())?;
         next += rows.len() as u64;
         amounts.extend(rows.iter().map(|payout| payout.amount_minor.0));
     }
@@ -176,7 +178,9 @@ impl Frame {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 fn distribution(svg: &mut String, epochs: &[Epoch]) {
@@ -186,11 +190,21 @@ fn distribution(svg: &mut String, epochs: &[Epoch]) {
         width: WIDTH - 290.0,
         height: HEIGHT - 120.0,
     };
-    frame.open(svg, "Payout by rank (minor units)", "rank of the account, largest payout first");
+    frame.open(
+        svg,
+        "Payout by rank (minor units)",
+        "rank of the account, largest payout first",
+    );
     let points = || epochs.iter().flat_map(|epoch| &epoch.curve);
     let ranks = points().map(|(rank, _)| rank.log10()).fold(1.0, f64::max);
-    let high = points().map(|(_, amount)| amount.log10()).fold(0.0, f64::max).ceil();
-    let low = points().map(|(_, amount)| amount.log10()).fold(high, f64::min).floor();
+    let high = points()
+        .map(|(_, amount)| amount.log10())
+        .fold(0.0, f64::max)
+        .ceil();
+    let low = points()
+        .map(|(_, amount)| amount.log10())
+        .fold(high, f64::min)
+        .floor();
     let span = (high - low).max(1.0);
     let step = (span / 8.0).ceil() as usize;
     for power in (low as i32..=high as i32).step_by(step.max(1)) {
@@ -232,7 +246,10 @@ fn bars(svg: &mut String, epochs: &[Epoch]) {
         height: HEIGHT - 120.0,
     };
     frame.open(svg, "Paid and residual per epoch (minor units)", "epoch");
-    let most = epochs.iter().map(|epoch| epoch.paid + epoch.residual).fold(1.0, f64::max);
+    let most = epochs
+        .iter()
+        .map(|epoch| epoch.paid + epoch.residual)
+        .fold(1.0, f64::max);
     for quarter in 0..=4 {
         let part = f64::from(quarter) / 4.0;
         frame.level(svg, part, &format!("{:.2e}", most * part));
@@ -255,9 +272,15 @@ fn bars(svg: &mut String, epochs: &[Epoch]) {
             frame.mark(svg, room * (at as f64 + 0.5), &epoch.name);
         }
     }
-    for (row, (what, colour)) in [("paid", COLOURS[0]), ("residual", COLOURS[4])].iter().enumerate() {
+    for (row, (what, colour)) in [("paid", COLOURS[0]), ("residual", COLOURS[4])]
+        .iter()
+        .enumerate()
+    {
         let y = frame.top + 14.0 + 16.0 * row as f64;
         let x = frame.left + frame.width + 10.0;
-        let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y:.1}\" fill=\"{colour}\">{what}</text>");
+        let _ = writeln!(
+            svg,
+            "<text x=\"{x}\" y=\"{y:.1}\" fill=\"{colour}\">{what}</text>"
+        );
     }
 }

@@ -219,12 +219,12 @@ fn sealed(api: &Api, request: &Request) -> Result<std::path::PathBuf, Problem> {
         );
         return Err(Problem::not_found(detail));
     }
-    Ok(dir::path(
-        &api.artifacts,
-        &run.tenant,
-        &run.epoch,
-        run.dry_run,
-    ))
+    let dir = dir::path(&api.artifacts, &run.tenant, &run.epoch, run.dry_run);
+    if run.at_rest() && !dir.exists() {
+        let detail = "the artifacts of this run are past their retention and were removed";
+        return Err(Problem::not_found(detail));
+    }
+    Ok(dir)
 }
 
 fn damaged(error: &VerifyError) -> Problem {

@@ -31,7 +31,9 @@ impl Usage for Plain {
             let end = bytes.len() + self.width();
             bytes.extend_from_slice(account.as_bytes());
             bytes.resize(end, 0);
-            amounts.iter().for_each(|amount| bytes.extend_from_slice(&amount.to_be_bytes()));
+            amounts
+                .iter()
+                .for_each(|amount| bytes.extend_from_slice(&amount.to_be_bytes()));
         }
         let metrics = self.0[first].1.len();
         Ok(Block::new(first, bytes.into(), self.width(), metrics))

@@ -134,8 +134,7 @@ impl Head {
         }
         Ok(Self {
             width,
-            records: usize::try_from(records)
-                .map_err(|_| SealError::Header("too many records"))?,
+            records: usize::try_from(records).map_err(|_| SealError::Header("too many records"))?,
             body: first(&fixed[24..]),
             metrics: parse_metrics(&source.at(HEAD as u64, METRIC_ENTRY * count)?)?,
         })
@@ -316,10 +315,7 @@ struct Found {
 
 impl Found {
     /// Of two faults the first one counts, so that the answer does not depend on timing.
-    fn join(
-        a: Result<Self, SealError>,
-        b: Result<Self, SealError>,
-    ) -> Result<Self, SealError> {
+    fn join(a: Result<Self, SealError>, b: Result<Self, SealError>) -> Result<Self, SealError> {
         let (mut a, b) = (a?, b?);
         if a.totals.is_empty() {
             return Ok(b);

@@ -125,7 +125,8 @@ impl Table {
             let (head, tree) = writer.finish(apart)?;
             let source = target.finish(&head).map_err(unwritable)?;
             let table = source.map(Self::trusted).transpose();
-            let table = table.map_err(|_| Stop::Broken("the payout table breaks its own format"))?;
+            let table =
+                table.map_err(|_| Stop::Broken("the payout table breaks its own format"))?;
             return Ok(Built {
                 table,
                 head,
@@ -310,7 +311,9 @@ impl Table {
     pub fn payouts(&self) -> Result<Vec<Payout>, TableError> {
         let bytes = self.records(0, self.records)?;
         let records = bytes.chunks_exact(self.record_size()).enumerate();
-        records.map(|(row, bytes)| self.payout(row, bytes)).collect()
+        records
+            .map(|(row, bytes)| self.payout(row, bytes))
+            .collect()
     }
 
     /// Where an account's own payout is. The residual's record is found only when the owner has

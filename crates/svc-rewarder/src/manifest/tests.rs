@@ -483,7 +483,8 @@ fn pools_and_amounts_up_to_the_last_bit() {
     let text = format!("account,metric,amount\na,m,{}\nb,m,{}\n", u128::MAX - 1, 1);
     let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("2^128-1 in all");
     for (rule_set, want) in [("hamilton/1", 0), ("floor/1", 0)] {
-        let edit = json!({"rule_set": rule_set, "pool": {"account": "pool:test", "amount_minor": max}});
+        let edit =
+            json!({"rule_set": rule_set, "pool": {"account": "pool:test", "amount_minor": max}});
         let computed = run(&sealed, &signed(&document(&edit)));
         let payouts = computed.table.expect("paid").payouts().expect("readable");
         let paid: Vec<u128> = payouts.iter().map(|payout| payout.amount_minor.0).collect();
@@ -492,7 +493,10 @@ fn pools_and_amounts_up_to_the_last_bit() {
     }
     let text = format!("account,metric,amount\na,m,{max}\nb,m,1\n");
     let error = import::csv(text.as_bytes(), ImportKind::Totals).expect_err("2^128");
-    assert_eq!(error.to_string(), "line 3: the sum of this metric passes 2^128-1");
+    assert_eq!(
+        error.to_string(),
+        "line 3: the sum of this metric passes 2^128-1"
+    );
 }
 
 #[test]
@@ -519,7 +523,10 @@ fn a_payout_moved_between_accounts_is_found_by_everyone() {
         assert!(matches!(prove(&target, account), Err(ProveError::Dir(_))));
     }
     fs::remove_file(target.join(dir::TREE)).expect("there");
-    assert!(matches!(prove(&target, &victim), Err(ProveError::Dir(_))), "without the tree too");
+    assert!(
+        matches!(prove(&target, &victim), Err(ProveError::Dir(_))),
+        "without the tree too"
+    );
     check_proof(&honest, &computed.manifest).expect("the proof from before still stands");
     let mut moved = honest;
     moved.payout.amount_minor.0 -= 1;
@@ -533,13 +540,22 @@ fn hostile_policies_are_refused_with_their_place() {
     let text = String::from_utf8(good.canonical).expect("JSON");
     let ring = pins().policy;
     for (edit, want) in [
-        (text.replace("\"version\":3", "\"version\":3,\"version\":3"), "column"),
+        (
+            text.replace("\"version\":3", "\"version\":3,\"version\":3"),
+            "column",
+        ),
         (text.replace("\"version\":3", "\"version\":03"), "column"),
         (text[..text.len() - 1].to_owned(), "column"),
         (format!("{}{}", "[".repeat(100), "]".repeat(100)), "column"),
         (format!("{text}{{}}"), "column"),
-        (text.replace("\"version\":3", "\"version\":4"), "does not match"),
-        (text.replace("\"version\":3", "\"version\": 3"), "not canonical"),
+        (
+            text.replace("\"version\":3", "\"version\":4"),
+            "does not match",
+        ),
+        (
+            text.replace("\"version\":3", "\"version\": 3"),
+            "not canonical",
+        ),
     ] {
         let error = policy::verify_stored(edit.as_bytes(), Some(&sig), &ring).expect_err(want);
         assert!(error.to_string().contains(want), "{edit}: {error}");
@@ -548,9 +564,18 @@ fn hostile_policies_are_refused_with_their_place() {
     for (edit, want) in [
         (json!({"surprise": 1}), "unknown field"),
         (json!({"rule_set": "hamilton/9"}), "column"),
-        (json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}), "column"),
-        (json!({"metrics": {"m": {"weight": "2/4", "class": "metering"}}}), "column"),
-        (json!({"metrics": {"m": {"weight": "1.5", "class": "metering"}}}), "column"),
+        (
+            json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}),
+            "column",
+        ),
+        (
+            json!({"metrics": {"m": {"weight": "2/4", "class": "metering"}}}),
+            "column",
+        ),
+        (
+            json!({"metrics": {"m": {"weight": "1.5", "class": "metering"}}}),
+            "column",
+        ),
     ] {
         let document = document(&edit);
         let message = policy_message(POLICY_KIND, &jcs::canonicalize(&document));
@@ -572,7 +597,11 @@ fn small_golden_epochs_come_out_byte_for_byte() {
         let dir = repository("crates/svc-rewarder/tests/golden").join(name);
         let read = |file: &str| fs::read(dir.join(file)).expect("committed");
         let sealed = import::csv(read("usage.csv").as_slice(), ImportKind::Totals).expect("good");
-        assert_eq!(sealed.bytes().expect("in memory").as_ref(), read(dir::SNAPSHOT), "{name}");
+        assert_eq!(
+            sealed.bytes().expect("in memory").as_ref(),
+            read(dir::SNAPSHOT),
+            "{name}"
+        );
         let document: Value = serde_json::from_slice(&read(dir::POLICY)).expect("JSON");
         let policy = signed(&document);
         assert_eq!(policy.canonical, read(dir::POLICY), "{name}");
@@ -580,7 +609,15 @@ fn small_golden_epochs_come_out_byte_for_byte() {
         let epoch = name.parse().expect("an epoch");
         let computed = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
         let table = computed.table.expect("paid");
-        assert_eq!(table.bytes().expect("in memory").as_ref(), read(dir::PAYOUTS), "{name}");
-        assert_eq!(dir::to_json(&computed.manifest).expect("JSON"), read(dir::RUN), "{name}");
+        assert_eq!(
+            table.bytes().expect("in memory").as_ref(),
+            read(dir::PAYOUTS),
+            "{name}"
+        );
+        assert_eq!(
+            dir::to_json(&computed.manifest).expect("JSON"),
+            read(dir::RUN),
+            "{name}"
+        );
     }
 }

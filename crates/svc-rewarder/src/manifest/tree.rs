@@ -146,7 +146,10 @@ fn leaves(first: u64, records: &[u8], size: usize) -> Vec<Node> {
         let (account, amount) = record.split_at(size - 16);
         leaf(index, trim(account), be128(amount))
     };
-    (first..).zip(records.chunks_exact(size)).map(leaf_of).collect()
+    (first..)
+        .zip(records.chunks_exact(size))
+        .map(leaf_of)
+        .collect()
 }
 
 impl Tree {

@@ -121,10 +121,7 @@ pub fn verify_watched(
 }
 
 /// The stored table must be the recomputed one: the head names its content.
-fn check_table(
-    dir: &Path,
-    head: Option<&[u8; table::HEAD]>,
-) -> Result<Option<Table>, VerifyError> {
+fn check_table(dir: &Path, head: Option<&[u8; table::HEAD]>) -> Result<Option<Table>, VerifyError> {
     let other = || {
         wrong(
             dir::PAYOUTS,

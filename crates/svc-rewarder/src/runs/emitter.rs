@@ -12,7 +12,9 @@ use std::time::Duration;
 use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
 use ron_proto::policy::digest_message;
-use ron_proto::rewarder::{LedgerEvidence, ManifestSig, Payout, RunManifest, RunReason, SettlementSeqs};
+use ron_proto::rewarder::{
+    LedgerEvidence, ManifestSig, Payout, RunManifest, RunReason, SettlementSeqs,
+};
 use ron_proto::strict;
 use ron_proto::values::{Amount, Timestamp};
 
@@ -46,6 +48,8 @@ pub struct Emitter {
     pub principal: PrincipalName,
     /// Budget of one upstream call.
     pub call_timeout: Duration,
+    /// Least pause between two tries of a call; up to two and a half times as long.
+    pub retry_pause: Duration,
     /// Time.
     pub clock: SharedClock,
     /// Counters.
@@ -145,13 +149,8 @@ impl Emitter {
         shutdown: &Shutdown,
         ask: impl Fn(Deadline) -> Result<T, PortError>,
     ) -> Step<T> {
-        let pause = Duration::from_millis(100);
-        let mut backoff = Backoff::new(
-            pause,
-            pause,
-            Duration::from_millis(150),
-            self.clock.unix_ms(),
-        );
+        let pause = self.retry_pause;
+        let mut backoff = Backoff::new(pause, pause, pause * 3 / 2, self.clock.unix_ms());
         loop {
             match ask(Deadline::within(self.call_timeout)) {
                 Ok(answer) => return Ok(answer),
@@ -296,12 +295,7 @@ impl Emitter {
         }
     }
 
-    fn pay(
-        &self,
-        intent: &Intent,
-        payouts: &Reader,
-        shutdown: &Shutdown,
-    ) -> Step<()> {
+    fn pay(&self, intent: &Intent, payouts: &Reader, shutdown: &Shutdown) -> Step<()> {
         let manifest = &payouts.manifest;
         let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
         let doc = self.call(LEDGER, shutdown, |by| self.ledger.epoch(tenant, epoch, by))?;

@@ -116,7 +116,8 @@ pub fn import<R: Read>(
             return Err(rows.first_fault(number, error));
         }
     }
-    rows.seal(options.target).map_err(|(number, error)| (number.unwrap_or(last), error))
+    rows.seal(options.target)
+        .map_err(|(number, error)| (number.unwrap_or(last), error))
 }
 
 /// Reads CSV with the header `account,metric,amount`, in memory.
@@ -211,4 +212,3 @@ fn read_ndjson(source: impl Read, rows: &mut Rows) -> Result<(), ImportError> {
     }
     Ok(())
 }
-

@@ -225,11 +225,11 @@ impl Rows {
     }
 
     /// Writes the snapshot. An error names its source where it has one.
-    pub(super) fn seal(
-        mut self,
-        target: Target,
-    ) -> Result<Sealed, (Option<usize>, ImportError)> {
-        let spilled = self.spill.as_ref().is_some_and(|(_, runs)| !runs.is_empty());
+    pub(super) fn seal(mut self, target: Target) -> Result<Sealed, (Option<usize>, ImportError)> {
+        let spilled = self
+            .spill
+            .as_ref()
+            .is_some_and(|(_, runs)| !runs.is_empty());
         if spilled {
             self.spill_all().map_err(|error| (None, error))?;
         }

@@ -197,7 +197,10 @@ impl Runs {
             if let Some(next) = next_account(reader)? {
                 heap.push(Reverse((next, number)));
             }
-            if heap.peek().is_none_or(|Reverse((next, _))| *next != account) {
+            if heap
+                .peek()
+                .is_none_or(|Reverse((next, _))| *next != account)
+            {
                 see(&account, &merged);
                 merged.clear();
             }

@@ -8,17 +8,14 @@ use crate::calculus::Usage;
 
 const HEAD: &str = "account,metric,amount\n";
 
-fn check(
-    format: &str,
-    kind: ImportKind,
-    text: &str,
-) -> Result<Vec<(String, Vec<u128>)>, String> {
+fn check(format: &str, kind: ImportKind, text: &str) -> Result<Vec<(String, Vec<u128>)>, String> {
     let sealed = match format {
         "csv" => csv(text.as_bytes(), kind),
         _ => ndjson(text.as_bytes(), kind),
     }
     .map_err(|error| error.to_string())?;
-    let again = Sealed::parse(sealed.bytes().expect("in memory").to_vec()).expect("what was sealed can be read");
+    let again = Sealed::parse(sealed.bytes().expect("in memory").to_vec())
+        .expect("what was sealed can be read");
     assert_eq!(again.cid(), sealed.cid());
     if sealed.accounts() == 0 {
         return Ok(Vec::new());
@@ -305,7 +302,10 @@ fn spilled(
     assert_eq!(left, 1, "scratch files are gone, whatever happened");
     let sealed = sealed?;
     let bytes = sealed.bytes().expect("readable").into_owned();
-    assert_eq!(Sealed::parse(bytes.clone()).expect("good").cid(), sealed.cid());
+    assert_eq!(
+        Sealed::parse(bytes.clone()).expect("good").cid(),
+        sealed.cid()
+    );
     Ok(bytes)
 }
 
@@ -319,7 +319,10 @@ fn text(rows: &[(u8, u8, u128, bool)], format: Format) -> String {
     let mut text = String::from(if format == Format::Csv { HEAD } else { "" });
     for (account, metric, amount, bad) in rows {
         // Names of several lengths.
-        let account = format!("acc:{}", "x".repeat(usize::from(*account) % 7) + &account.to_string());
+        let account = format!(
+            "acc:{}",
+            "x".repeat(usize::from(*account) % 7) + &account.to_string()
+        );
         let account = if *bad { "not an account" } else { &account };
         text += &match format {
             Format::Csv => format!("{account},m{metric},{amount}\n"),
