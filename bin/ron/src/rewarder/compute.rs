@@ -104,6 +104,7 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
         return Err(format!("{} exists; name a new directory", out.display()));
     }
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", out.display());
+    let out = &std::path::absolute(out).map_err(cannot)?;
     let epoch = args.epoch.parse().map_err(|e| format!("{e}"))?;
     let tenant = args.tenant.parse().map_err(|e| format!("{e}"))?;
     let policy = trusted_policy(args)?;
