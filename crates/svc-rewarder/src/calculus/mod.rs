@@ -121,8 +121,8 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 enum Split {
     Narrow(apportion::Split<256, 4>),
-    Middle(apportion::Split<512, 8>),
-    Wide(apportion::Split<1024, 16>),
+    Middle(Box<apportion::Split<512, 8>>),
+    Wide(Box<apportion::Split<1024, 16>>),
 }
 
 impl Split {
@@ -167,14 +167,14 @@ pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Pl
                 let (weigher, total) = (weigher.widen(), U512::from(total));
                 let split =
                     apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
-                Split::Middle(split)
+                Split::Middle(Box::new(split))
             }
         }
         Some(shaped) => {
             let (weigher, pool) = (Weigher::new(&rules, &shaped.factors)?, shaped.pool);
             let total = weigher.total(usage, watch)?;
             let split = apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
-            Split::Wide(split)
+            Split::Wide(Box::new(split))
         }
     };
     Ok(Plan { split, rules })

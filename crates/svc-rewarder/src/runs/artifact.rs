@@ -105,7 +105,7 @@ impl ArtifactWriter {
             let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
             match std::fs::remove_dir_all(&target) {
                 Ok(()) => {
-                    tracing::info!(event = "artifacts_swept", epoch = %run.epoch, "past retention")
+                    tracing::info!(event = "artifacts_swept", epoch = %run.epoch, "past retention");
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
