@@ -14,6 +14,8 @@ need sqlite3 sqlite3
 need chromium chromium
 need promtool prometheus
 need curl curl
+need go golang-go
+[ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
 need slowhttptest slowhttptest
 if ((${#packages[@]})); then
@@ -40,4 +42,17 @@ fi
 
 if [ ! -d tests/interop/node_modules/jose ]; then
   (cd tests/interop && npm ci --no-audit --no-fund --silent)
+fi
+
+# A witness and a verifier of transparency logs that others wrote; they need a newer Python than the rest.
+modern=
+for python in python3.13 python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python; do
+  if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; then
+    modern=$python
+    break
+  fi
+done
+if [ -n "$modern" ] && [ ! -x target/witness-venv/bin/aics-witness ]; then
+  "$modern" -m venv target/witness-venv
+  target/witness-venv/bin/pip install -q --disable-pip-version-check -r tests/tlog/requirements.txt
 fi

@@ -1,5 +1,7 @@
-//! Offline checks: `ron audit verify`, `ron ledger verify`, `ron rewarder verify | prove`. They
+//! Offline checks: `ron audit`, `ron ledger verify`, `ron rewarder verify | prove`. They
 //! need a directory and public keys, no service; they take no lock, so they also work live.
+
+pub mod audit;
 
 use std::path::{Path, PathBuf};
 
@@ -69,14 +71,6 @@ pub struct RunKeys {
     /// Key of manifests (base64url), instead of the one in verifiers.json.
     #[arg(long)]
     manifest_key: Option<String>,
-}
-
-/// Runs `ron audit`.
-pub fn audit(args: LogArgs) -> Result<(), String> {
-    let LogCommand::Verify(place) = args.command;
-    let (dir, vkey) = place.resolve("ron-kms/data/audit", |v| v.audit_vkey)?;
-    println!("{}", audit_dir(&dir, &vkey)?);
-    Ok(())
 }
 
 /// Runs `ron ledger`.
@@ -160,22 +154,6 @@ pub fn kept_pins(layout: &Layout) -> Result<Pins, String> {
         manifest_key: None,
     }
     .pins(layout)
-}
-
-/// Verdict on a KMS audit log.
-pub fn audit_dir(dir: &Path, vkey: &str) -> Result<String, String> {
-    let bar = bar("audit log");
-    let result =
-        ron_kms::audit::verify::verify_dir(dir, vkey, &mut |done, total| show(&bar, done, total));
-    bar.finish_and_clear();
-    let report = result.map_err(|e| format!("audit log {}: {e}", dir.display()))?;
-    let signatures: u64 = report.keys.values().map(|k| k.signatures).sum();
-    Ok(format!(
-        "audit log verified: {} leaves, {} of them under a signed checkpoint, {signatures} signatures by {} keys",
-        report.size,
-        report.checkpoint_size,
-        report.keys.len()
-    ))
 }
 
 /// Verdict on a ledger.

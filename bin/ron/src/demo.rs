@@ -307,7 +307,7 @@ fn checks(layout: &Layout) -> Result<(), String> {
     let keys = verifiers::read(layout)?;
     eprintln!(
         "{}",
-        check::audit_dir(&layout.data("ron-kms").join("audit"), &keys.audit_vkey)?
+        check::audit::dir_verdict(&layout.data("ron-kms").join("audit"), &keys.audit_vkey)?
     );
     eprintln!(
         "{}",

@@ -32,8 +32,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
-    /// Verify the KMS audit log offline.
-    Audit(check::LogArgs),
+    Audit(check::audit::AuditArgs),
     /// Verify the ledger offline.
     Ledger(check::LogArgs),
     Witness(witness::WitnessArgs),
@@ -77,7 +76,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
-        Command::Audit(args) => check::audit(args),
+        Command::Audit(args) => check::audit::run(args),
         Command::Ledger(args) => check::ledger(args),
         Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => rewarder::run(args),

@@ -120,10 +120,11 @@ pub struct Outgoing<'a> {
 }
 
 impl Caller {
-    /// A caller of the service at `base`, such as `http://127.0.0.1:7440`.
+    /// A caller of the service at `base`, such as `http://127.0.0.1:7440`, `https://kms.example`
+    /// or, for a Unix socket, `unix:/run/ron/kms.sock`.
     pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
         Self {
-            base: Arc::from(base.trim_end_matches('/')),
+            base: base_url(base).into(),
             credential: Arc::new(credential),
             http,
             idle: Arc::new(Shutdown::pair()),
@@ -294,6 +295,15 @@ fn judge(outcome: Result<Reply, CallError>) -> Verdict {
     }
 }
 
+/// The text that request paths are put behind.
+fn base_url(base: &str) -> String {
+    match base.strip_prefix("unix:") {
+        // A colon ends the socket's path in such a URL.
+        Some(socket) if !socket.contains(':') => format!("{base}:"),
+        _ => base.trim_end_matches('/').to_owned(),
+    }
+}
+
 /// Percent-encodes one path segment or query value: everything but unreserved characters.
 pub fn encode(text: &str) -> String {
     use std::fmt::Write as _;
@@ -311,6 +321,20 @@ pub fn encode(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bases_take_a_path_behind_them() {
+        let check = |base: &str, want: &str| assert_eq!(base_url(base), want);
+        check("http://127.0.0.1:7440", "http://127.0.0.1:7440");
+        check("https://kms.example/", "https://kms.example");
+        check("unix:/run/ron/kms.sock", "unix:/run/ron/kms.sock:");
+        check("unix:/run/ron/kms.sock:", "unix:/run/ron/kms.sock:");
+        check("unix:/run/kms.sock:/under/", "unix:/run/kms.sock:/under");
+        check(
+            "http+unix://%2Frun%2Fk.sock/",
+            "http+unix://%2Frun%2Fk.sock",
+        );
+    }
 
     #[test]
     fn segments_are_encoded() {

@@ -68,6 +68,33 @@ fn read_request(stream: &mut TcpStream) {
     }
 }
 
+#[test]
+fn a_service_is_called_over_its_unix_socket() {
+    let path = std::env::temp_dir().join(format!("ron-{}.sock", ron_crypto::rand::u64()));
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a free path");
+    let peer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a call");
+        let mut seen = [0; 1024];
+        let count = stream.read(&mut seen).expect("a request");
+        let body = r#"{"code":"not_found","type":"t","title":"t","status":404,"detail":"d"}"#;
+        let head = format!("HTTP/1.1 404 x\r\ncontent-length: {}\r\n\r\n", body.len());
+        let _ = stream.write_all(format!("{head}{body}").as_bytes());
+        String::from_utf8_lossy(&seen[..count]).to_ascii_lowercase()
+    });
+    let base = format!("unix:{}", path.display());
+    let ledger = LedgerClient::new(&base, Credential::bearer("t"), http());
+    let error = ledger.head(soon()).expect_err("not found");
+    assert_eq!(error.status(), Some(404), "{error}");
+    let request = peer.join().expect("the peer ends");
+    assert!(request.starts_with("get /v1/"), "{request}");
+    assert!(request.contains("\r\nhost: localhost\r\n"), "{request}");
+    assert!(
+        request.contains("\r\nauthorization: bearer t\r\n"),
+        "{request}"
+    );
+    std::fs::remove_file(&path).expect("it was bound");
+}
+
 fn http() -> Arc<HttpClient> {
     Arc::new(HttpClient::new(ClientConfig::default()))
 }

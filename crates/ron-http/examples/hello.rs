@@ -3,7 +3,7 @@
 //! (address, workers, seconds to run).
 //!
 //! `GET /hello` answers from the worker, `POST /echo` parses and writes JSON, `GET /deferred`
-//! answers from another thread.
+//! answers from another thread, `GET /large` answers 32 MB.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -63,6 +63,9 @@ static TOPOLOGY: Topology = Topology {
     locks: &FRONT_LOCKS,
 };
 
+/// Part of the program: costs no memory until it is sent.
+static LARGE: &[u8] = &[0; 32_000_000];
+
 fn echo(request: &Request) -> Result<Response, Problem> {
     let value: serde_json::Value = request.json()?;
     Ok(Response::json(200, &value))
@@ -111,6 +114,9 @@ fn main() -> std::io::Result<()> {
             ))
         }))
         .add(Route::post("/echo", Need::Public, echo).body::<serde_json::Value>())
+        .add(Route::get("/large", Need::Public, |_| {
+            Ok(Response::bytes(200, "application/octet-stream", LARGE))
+        }))
         .add(Route::new(Method::GET, "/deferred", Need::Public, deferred));
     let spec = FrontSpec {
         poll: &POLL,

@@ -145,7 +145,8 @@ fn buffers(details: &ConnectionDetails<'_>) -> LazyBuffers {
 fn handshake_error(error: io::Error) -> ureq::Error {
     let Some(cause) = error.get_ref().and_then(|e| e.downcast_ref()) else {
         return match ureq::Error::from(error) {
-            timeout @ ureq::Error::Timeout(_) => timeout,
+            // Whichever limit it was: it ended the connecting.
+            ureq::Error::Timeout(_) => ureq::Error::Timeout(Timeout::Connect),
             _ => ureq::Error::Tls("the connection failed within the TLS handshake"),
         };
     };
@@ -236,7 +237,7 @@ struct UnixTransport {
 
 impl UnixTransport {
     fn connect(details: &ConnectionDetails<'_>, path: &Path) -> Result<Self, ureq::Error> {
-        let limit = left(details.timeout)?;
+        let limit = left(details.timeout).map_err(|_| ureq::Error::Timeout(Timeout::Connect))?;
         let socket = match crate::uds::dial(path, limit) {
             Ok(stream) => Arc::new(Socket(stream)),
             Err(error) => {

@@ -3,10 +3,12 @@
 //! ```text
 //!              one-shot readiness            bounded queue            fixed workers
 //!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
-//!                 │ accepts, sweeps                                   run the handler (serve.rs)
-//!                 │ deadlines                                            │ Responder
+//!  TCP, TLS,      │ accepts, sweeps                                   run the handler (serve.rs)
+//!  Unix           │ deadlines                                            │ Responder
 //!                 └──────────── slots.rs: who owns a connection <────────┘ answers from any
 //!                                                                          thread (settle.rs)
+//!  bytes in:  stream.rs (TLS or not) ─> parse.rs ─> body.rs (chunks) ─> unpack.rs, or spool.rs (disk)
+//!  bytes out: response.rs ─> conn.rs ─> stream.rs; large ones from source.rs, kept up by pace.rs
 //! ```
 //!
 //! **Invariants**: a connection has one owner at a time, and only the owner touches its socket; no

@@ -103,7 +103,7 @@ impl Stream {
     }
 }
 
-/// A server's TLS session over a socket.
+/// A server's TLS session over a socket; between requests it keeps a few KiB of its own.
 #[derive(Debug)]
 pub(crate) struct TlsStream {
     socket: Arc<OwnedFd>,

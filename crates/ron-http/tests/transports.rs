@@ -197,6 +197,56 @@ fn our_client_finds_a_socket_whose_path_is_too_long_for_the_kernel() {
     );
 }
 
+#[test]
+fn calls_over_unix_sockets_and_handshakes_end_in_time_and_at_shutdown() {
+    let dir = private();
+    let path = dir.path().join("silent.sock");
+    let _silent = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    let url = format!("unix:{}:/x", path.display());
+    let brief = || Deadline::within(Duration::from_millis(300));
+    let fails = |client: &HttpClient, url: &str, kind: Failure, limit: Duration| {
+        let start = Instant::now();
+        let call = Call::post_json(url, b"{}".to_vec(), brief());
+        let error = client.call(call).expect_err("no answer");
+        assert_eq!(error.kind, kind, "{url}: {error}");
+        assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+    };
+    let limit = Duration::from_secs(2);
+    fails(&client(None), &url, Failure::Unknown, limit);
+    let pki = Pki::new();
+    let silent = bound();
+    let addr = silent.local_addr().expect("bound");
+    let https = format!("https://{addr}/x");
+    fails(&pki.client(None), &https, Failure::NotSent, limit);
+    // A backlog that is full: nobody took the request.
+    let full = dir.path().join("full.sock");
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let (family, kind) = (
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::STREAM,
+    );
+    let socket = rustix::net::socket_with(family, kind, flags, None).expect("a socket");
+    let name = rustix::net::SocketAddrUnix::new(&full).expect("short");
+    rustix::net::bind(&socket, &name).expect("free");
+    rustix::net::listen(&socket, 0).expect("bound");
+    let _first = UnixStream::connect(&full).expect("one fits");
+    let url_full = format!("unix:{}:/x", full.display());
+    fails(&client(None), &url_full, Failure::NotSent, limit);
+
+    let calling = client(None);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            let start = Instant::now();
+            let outcome = calling.call(Call::get(&url, soon()));
+            (outcome.is_err(), start.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        calling.shutdown();
+        let (failed, took) = running.join().expect("the caller ends");
+        assert!(failed && took < Duration::from_secs(3), "{took:?}");
+    });
+}
+
 /// An authority, a server certificate for localhost, and client certificates.
 struct Pki {
     dir: TempDir,

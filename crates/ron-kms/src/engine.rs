@@ -320,7 +320,7 @@ fn spawn_audit(
         signal: signal.clone(),
         wakes,
         interval: settings.checkpoint_interval,
-        anchor: start::anchor_path(settings, &kms.origin),
+        anchors: start::anchor_paths(settings, &kms.origin),
         health: kms.health.clone(),
         ready: ready.clone(),
         metrics: kms.metrics.clone(),

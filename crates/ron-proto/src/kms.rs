@@ -281,6 +281,9 @@ pub struct KeyDoc {
     pub created: Timestamp,
     /// Every version, oldest first; `versions[n].version == n + 1`.
     pub versions: Vec<KeyVersionDoc>,
+    /// Leaf of the audit log that records the making of the key; only in the answer to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<LogReceipt>,
 }
 
 impl KeyDoc {

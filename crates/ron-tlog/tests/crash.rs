@@ -122,10 +122,10 @@ impl Dark for SimDisk {
 
 #[test]
 fn any_torn_length_of_the_last_write() {
-    let images = every_cut(&[1, 3, 2, 2], 1, |_| {
-        (0..330).map(CrashMode::TearLast).collect()
+    let images = every_cut(&[1, 3, 2, 2, 1, 4, 1, 2], 1, |_| {
+        (0..360).map(CrashMode::TearLast).collect()
     });
-    assert!(images > 5000, "{images} images");
+    assert!(images > 10_000, "{images} images");
 }
 
 #[test]

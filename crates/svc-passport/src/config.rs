@@ -114,19 +114,22 @@ static KEYS: [Key; 22] = [
         "1MiB",
         "Largest budget.bytes that may be asked for.",
     )
-    .range("1", "1TiB"),
+    .range("1", "1TiB")
+    .reloadable(),
     Key::count(
         "caveats.max_budget_reqs",
         "100",
         "Largest budget.reqs that may be asked for.",
     )
-    .range("1", "1000000000"),
+    .range("1", "1000000000")
+    .reloadable(),
     Key::count(
         "caveats.max_rate_rps",
         "5",
         "Largest rate.rps that may be asked for.",
     )
-    .range("1", "1000000"),
+    .range("1", "1000000")
+    .reloadable(),
     Key::bool(
         "dpop.require_nonce",
         false,

@@ -107,12 +107,12 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 1000) schedules, half of them
+/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 4000) schedules, half of them
 /// random, half with few but well-placed switches (PCT). A failing schedule is printed.
 #[cfg(shuttle)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let asked = std::env::var("SHUTTLE_ITERATIONS");
-    let iterations = asked.map_or(1_000, |n| {
+    let iterations = asked.map_or(4_000, |n| {
         n.parse().expect("SHUTTLE_ITERATIONS is a number")
     });
     let model = std::sync::Arc::new(model);

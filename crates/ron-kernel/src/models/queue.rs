@@ -1,7 +1,7 @@
 //! The queue and the shutdown token.
 
 use super::{REJECT, Tally, WAIT, explore, far, past, size, thread};
-use crate::queue::{Recv, SendError, bare_queue};
+use crate::queue::{Recv, SendError, Sender, bare_queue};
 use crate::shutdown::Shutdown;
 
 const PRODUCERS: usize = size(2, 6);
@@ -29,11 +29,27 @@ impl Drop for Job {
     }
 }
 
+#[derive(Clone)]
 struct Counts {
     done: Tally,
     lost: Tally,
     accepted: Tally,
     refused: Tally,
+}
+
+impl Counts {
+    fn produce(&self, tx: &Sender<Job>) {
+        for _ in 0..EACH {
+            let lost = self.lost.clone();
+            match tx.try_send(Job { done: false, lost }) {
+                Ok(()) => self.accepted.add(1),
+                Err(SendError::Full(mut job) | SendError::Closed(mut job)) => {
+                    job.done = true; // handed back, so not lost
+                    self.refused.add(1);
+                }
+            }
+        }
+    }
 }
 
 /// Producers and consumers around one queue; shutdown is fired after the producers are done
@@ -57,39 +73,31 @@ fn run(intake_first: bool) -> Counts {
             while let Some(job) = rx.try_recv() {
                 job.finish(&done);
             }
+            // Going away matters only where somebody may still send.
+            intake_first.then_some(rx)
         })
     };
     let consumers: Vec<_> = (0..CONSUMERS).map(|_| consume()).collect();
     drop(rx);
+    // The model's own thread is the last producer.
     let produce = |_| {
-        let (tx, lost) = (tx.clone(), c.lost.clone());
-        let (accepted, refused) = (c.accepted.clone(), c.refused.clone());
+        let (tx, c) = (tx.clone(), c.clone());
         thread::spawn(move || {
-            for _ in 0..EACH {
-                let lost = lost.clone();
-                let job = Job { done: false, lost };
-                match tx.try_send(job) {
-                    Ok(()) => accepted.add(1),
-                    Err(SendError::Full(mut job) | SendError::Closed(mut job)) => {
-                        job.done = true; // handed back, so not lost
-                        refused.add(1);
-                    }
-                }
-            }
+            c.produce(&tx);
+            tx
         })
     };
-    let producers: Vec<_> = (0..PRODUCERS).map(produce).collect();
-    drop(tx);
+    let producers: Vec<_> = (1..PRODUCERS).map(produce).collect();
     if !intake_first {
         trigger.fire();
     }
-    for p in producers {
-        p.join().unwrap();
-    }
+    c.produce(&tx);
+    let held: Vec<_> = producers.into_iter().map(|p| p.join().unwrap()).collect();
     trigger.fire();
     for consumer in consumers {
         consumer.join().unwrap();
     }
+    drop(held);
     c
 }
 

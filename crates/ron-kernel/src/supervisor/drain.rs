@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::{Entry, Supervisor};
 use crate::exit;
 use crate::locks::assert_no_locks;
-use crate::reply::WaitError;
 use crate::time::Deadline;
 use crate::topology::Stage;
 
@@ -31,22 +30,27 @@ impl DrainReport {
 
 impl Supervisor {
     /// Drains: begins, then stops stage after stage, joining each before the next, all within
-    /// `within`. Threads that do not end in time are counted, named and left behind.
+    /// `within`. Threads that have not ended by then are counted, named and left behind.
     pub fn drain(&self, within: Duration) -> DrainReport {
         assert_no_locks("a drain");
         let start = Instant::now();
-        let deadline = Deadline::within(within);
+        let deadline = Deadline::at_instant(start + within);
         self.begin_drain();
         #[cfg(mutant = "drain")] // tells all stages at once
         if crate::sync::mutant("drain") {
             self.0.stages.iter().for_each(|stage| stage.0.fire());
         }
-        let mut stragglers = Vec::new();
+        let mut late = Vec::new();
         for stage in Stage::ALL {
             let entries = self.close_stage(stage);
             self.0.stages[stage as usize].0.fire();
-            stragglers.extend(self.join(entries, deadline));
+            // A stage that does not stop leaves each stage after it a tenth of the time, so that
+            // writers flush although a worker hangs.
+            let reserved = within / 10 * self.stages_after(stage);
+            let share = Deadline::at_instant(start + within.saturating_sub(reserved));
+            late.extend(join(entries, share));
         }
+        let stragglers = self.left_behind(join(late, deadline));
         let result = if stragglers.is_empty() {
             "clean"
         } else {
@@ -78,25 +82,43 @@ impl Supervisor {
         ours
     }
 
-    fn join(&self, entries: Vec<Entry>, deadline: Deadline) -> Vec<String> {
-        let mut late = Vec::new();
-        for entry in entries {
-            if entry.ended.wait(deadline) == Err(WaitError::Timeout) {
-                let aborted = &self.0.metrics.tasks_aborted;
-                aborted.with_label_values(&[entry.spec.name]).inc();
-                tracing::error!(
-                    service = self.0.topology.service,
-                    event = "thread_left_behind",
-                    thread = %entry.name
-                );
-                late.push(entry.name);
-                continue;
-            }
-            let handle = entry.handle.lock().take();
-            if let Some(handle) = handle {
-                handle.join();
-            }
-        }
-        late
+    /// How many stages after this one still have threads.
+    fn stages_after(&self, stage: Stage) -> u32 {
+        let threads = self.0.threads.lock();
+        let has = |later: &Stage| threads.entries.iter().any(|e| e.spec.stage == *later);
+        let later = Stage::ALL.into_iter().filter(|s| *s > stage);
+        later.filter(has).count() as u32
     }
+
+    /// Counts and names those who did not come.
+    fn left_behind(&self, entries: Vec<Entry>) -> Vec<String> {
+        let mut names = Vec::new();
+        for entry in entries {
+            let aborted = &self.0.metrics.tasks_aborted;
+            aborted.with_label_values(&[entry.spec.name]).inc();
+            tracing::error!(
+                service = self.0.topology.service,
+                event = "thread_left_behind",
+                thread = %entry.name
+            );
+            names.push(entry.name);
+        }
+        names
+    }
+}
+
+/// Joins those who end before the deadline; hands back the others.
+fn join(entries: Vec<Entry>, deadline: Deadline) -> Vec<Entry> {
+    let mut late = Vec::new();
+    for entry in entries {
+        if !entry.ended.wait(deadline) {
+            late.push(entry);
+            continue;
+        }
+        let handle = entry.handle.lock().take();
+        if let Some(handle) = handle {
+            handle.join();
+        }
+    }
+    late
 }

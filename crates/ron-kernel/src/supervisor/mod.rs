@@ -18,7 +18,6 @@ pub use self::view::{
     LiveLock, LiveQueue, LiveThread, PlaneState, TopologyLive, Verdict, os_thread_names,
 };
 use crate::metrics::KernelMetrics;
-use crate::reply::{ReplyWaiter, reply};
 use crate::shutdown::{Shutdown, ShutdownTrigger};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, thread};
 use crate::time::SharedClock;
@@ -71,8 +70,8 @@ struct Entry {
     id: u64,
     name: String,
     spec: &'static ThreadSpec,
-    /// Its other half is dropped when the thread has ended.
-    ended: ReplyWaiter<()>,
+    /// Fired by the thread as the last thing it does.
+    ended: Shutdown,
     /// Empty until the operating system has started it.
     handle: Arc<Mutex<Option<thread::Handle>>>,
     running: Arc<AtomicBool>,
@@ -246,7 +245,7 @@ impl Supervisor {
         let group = self.group(spec);
         let running = Arc::new(AtomicBool::new(true));
         let handle = Arc::new(Mutex::new(None));
-        let (ended_tx, ended) = reply();
+        let (end, ended) = Shutdown::pair();
         // Entered before it runs, under the lock that a drain closes the stage with: a thread is
         // either joined by the drain or never started.
         let Some(id) = self.enter(&start, &group, ended, &running, &handle) else {
@@ -270,7 +269,7 @@ impl Supervisor {
             run.to_the_end(&body);
             drop(body);
             drop(run);
-            drop(ended_tx);
+            end.fire();
         })
         .expect("the operating system gives a thread at start-up");
         *handle.lock() = Some(thread);
@@ -281,7 +280,7 @@ impl Supervisor {
         &self,
         start: &Start,
         group: &Group,
-        ended: ReplyWaiter<()>,
+        ended: Shutdown,
         running: &Arc<AtomicBool>,
         handle: &Arc<Mutex<Option<thread::Handle>>>,
     ) -> Option<u64> {

@@ -140,6 +140,20 @@ impl Signal {
         }
     }
 
+    /// Called after each checkpoint: what came since it was begun (at `begun_ms`) waits for the next one.
+    fn covered(&self, begun_ms: u64, more: impl Fn() -> bool) {
+        self.uncovered_since_ms.store(0, Ordering::SeqCst);
+        // A leaf that was durable before the line above is seen here; a later one sets the time itself.
+        if more() {
+            let _ = self.uncovered_since_ms.compare_exchange(
+                0,
+                begun_ms,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
+        }
+    }
+
     /// How long the oldest uncovered leaf has waited.
     pub fn age(&self) -> Duration {
         match self.uncovered_since_ms.load(Ordering::SeqCst) {
@@ -173,8 +187,8 @@ pub struct CheckpointThread {
     pub wakes: Receiver<Wake>,
     /// Pause after a new leaf.
     pub interval: Duration,
-    /// Second place for the newest checkpoint.
-    pub anchor: Option<PathBuf>,
+    /// Further places for the newest checkpoint.
+    pub anchors: Vec<PathBuf>,
     /// Turned to "no" by a failed write.
     pub health: AuditHealth,
     /// Where lateness is shown.
@@ -251,10 +265,13 @@ impl CheckpointThread {
             return;
         }
         self.signal.many_sent.store(false, Ordering::SeqCst);
-        let age = self.signal.age();
-        self.signal.uncovered_since_ms.store(0, Ordering::SeqCst);
+        let begun_ms = self.signal.clock.unix_ms();
         match self.checkpointer.publish(&[&self.signer]) {
             Ok(note) => {
+                // With the time that publishing took: a disk that hangs is late too.
+                let age = self.signal.age();
+                self.signal
+                    .covered(begun_ms, || self.checkpointer.uncovered() > 0);
                 if age > self.interval + LATE_AFTER {
                     self.metrics.checkpoint_late.inc();
                 }
@@ -276,14 +293,19 @@ impl CheckpointThread {
     }
 
     fn keep_anchor(&self, note: &str) {
-        let Some(path) = &self.anchor else { return };
-        match write_whole(path, note) {
-            Ok(()) => self.ready.clear("anchor"),
-            Err(error) => {
-                tracing::warn!(event = "anchor_not_written", %error);
-                self.ready
-                    .degrade("anchor", "the copy of the checkpoint cannot be written");
+        let mut failed = None;
+        for path in &self.anchors {
+            if let Err(error) = write_whole(path, note) {
+                tracing::warn!(event = "anchor_not_written", path = %path.display(), %error);
+                failed = Some(format!(
+                    "the copy of the checkpoint {}: {error}",
+                    path.display()
+                ));
             }
+        }
+        match failed {
+            None => self.ready.clear("anchor"),
+            Some(why) => self.ready.degrade("anchor", why),
         }
     }
 }

@@ -55,17 +55,21 @@ fn failure(why: impl Into<String>) -> Distrust {
     }
 }
 
-/// Where the copy of the checkpoint is kept.
-pub fn anchor_path(settings: &Settings, origin: &str) -> Option<PathBuf> {
+/// Where copies of the checkpoint are kept: beside the log, so that the log alone cannot be put back, and in
+/// `audit.anchor_dir`, so that the whole data directory cannot.
+pub fn anchor_paths(settings: &Settings, origin: &str) -> Vec<PathBuf> {
     let name: String = origin
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
-    settings
-        .anchor_dir
-        .as_ref()
-        .map(|dir| dir.join(format!("{name}.checkpoint")))
+    let beside = settings.data_dir.iter().map(|d| d.join(ANCHOR_BESIDE));
+    let apart = settings.anchor_dir.iter();
+    let apart = apart.map(|dir| dir.join(format!("{name}.checkpoint")));
+    beside.chain(apart).collect()
 }
+
+/// The copy of the checkpoint inside the data directory.
+const ANCHOR_BESIDE: &str = "audit.checkpoint";
 
 /// What opening needs besides the store.
 pub struct OpenWith<'a> {
@@ -98,9 +102,10 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let signer = LogSigner::new(&identity).map_err(failure)?;
     let mut options = LogOptions::new(&identity.origin).verified_by(signer.verifier().clone());
     options.entry_bytes_max = LEAF_BYTES_MAX;
-    options
-        .known_heads
-        .extend(anchored(settings, &identity.origin, &signer)?);
+    for path in anchor_paths(settings, &identity.origin) {
+        let head = anchored(&path, &identity.origin, &signer)?;
+        options.known_heads.extend(head);
+    }
     let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
     let reader = log.reader();
     compare_births(store, &log)?;
@@ -162,23 +167,16 @@ fn distrust(error: &OpenError) -> Distrust {
     }
 }
 
-/// The head in `audit.anchor_dir`, which the log must extend.
-fn anchored(
-    settings: &Settings,
-    origin: &str,
-    signer: &LogSigner,
-) -> Result<Option<Checkpoint>, Distrust> {
-    let Some(path) = anchor_path(settings, origin) else {
-        return Ok(None);
-    };
-    let text = match std::fs::read_to_string(&path) {
+/// The head in a copy of the checkpoint, which the log must extend.
+fn anchored(path: &Path, origin: &str, signer: &LogSigner) -> Result<Option<Checkpoint>, Distrust> {
+    let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let dir = path.parent().unwrap_or(&path);
+            let dir = path.parent().unwrap_or(path);
             return match std::fs::create_dir_all(dir) {
                 Ok(()) => Ok(None),
                 Err(error) => Err(failure(format!(
-                    "audit.anchor_dir {}: {error}",
+                    "the checkpoint is to be copied to {}: {error}",
                     dir.display()
                 ))),
             };

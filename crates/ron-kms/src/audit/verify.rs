@@ -73,16 +73,12 @@ pub fn verify_on(
         index: None,
         why: format!("the verifier key: {e}"),
     })?;
-    let mut report = AuditReport::default();
-    let mut counters = Counters::default();
+    let mut check = LeafCheck::default();
     let mut on_entry = |_: u64, bytes: &[u8]| -> Result<(), String> {
         if stop() {
             return Err("the verification was stopped".into());
         }
-        let leaf = Leaf::parse(bytes)?;
-        counters.follow(&leaf)?;
-        report.take(&leaf);
-        Ok(())
+        check.take(bytes)
     };
     let verified = verify_log(
         disk,
@@ -95,10 +91,30 @@ pub fn verify_on(
         index: e.index,
         why: e.why,
     })?;
+    let mut report = check.report;
     report.size = verified.size;
     report.root = verified.root;
     report.checkpoint_size = verified.checkpoint_size;
     Ok(report)
+}
+
+/// Checks leaves in order, wherever they come from: canonical, counters without a gap, times and store versions that only grow.
+#[derive(Clone, Debug, Default)]
+pub struct LeafCheck {
+    /// What they said so far.
+    pub report: AuditReport,
+    counters: Counters,
+}
+
+impl LeafCheck {
+    /// Takes the next leaf, or says what is wrong with it.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let leaf = Leaf::parse(bytes)?;
+        self.counters.follow(&leaf)?;
+        self.report.take(&leaf);
+        self.report.size += 1;
+        Ok(())
+    }
 }
 
 impl AuditReport {

@@ -100,6 +100,7 @@ impl Key {
             exportable: false,
             created: self.created,
             versions: self.versions.iter().map(version).collect(),
+            receipt: None,
         }
     }
 }

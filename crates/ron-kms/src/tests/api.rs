@@ -130,7 +130,9 @@ fn code(reply: &Reply) -> (u16, String) {
 #[test]
 fn the_life_of_a_key() {
     let served = Served::start();
-    let doc = served.create("app", PayloadPolicy::Any, 1);
+    let mut doc = served.create("app", PayloadPolicy::Any, 1);
+    let receipt = doc.receipt.take();
+    assert_eq!(receipt.as_ref(), Some(&doc.versions[0].receipt));
     let path = format!("/v1/kms/keys/{}", doc.key);
     assert_eq!(served.get(&path).json::<KeyDoc>().expect("a document"), doc);
     assert_eq!(doc.backend, "memory");

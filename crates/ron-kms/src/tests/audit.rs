@@ -20,6 +20,8 @@ use crate::audit::verify_dir;
 struct Run {
     acknowledged: Vec<SignAnswer>,
     refused: usize,
+    /// Signatures that the backend made, answered or not.
+    made: u64,
     leaves: Vec<Leaf>,
 }
 
@@ -63,6 +65,7 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
     rig.sup.drain(Duration::from_secs(5));
     let vkey = VerifierKey::parse(&rig.engine.vkey).expect("vkey");
     let origin = rig.engine.kms.origin.clone();
+    let made = rig.engine.kms.metrics.signatures_made.get();
     drop(rig);
     let options = LogOptions::new(origin).verified_by(vkey);
     let log = Log::open(Arc::new(disk.fork()), Path::new("/audit"), options).expect("reopens");
@@ -73,6 +76,7 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
     Run {
         acknowledged,
         refused,
+        made,
         leaves,
     }
 }
@@ -84,6 +88,13 @@ fn no_success_without_a_durable_leaf() {
         for after in 1..15 {
             let run = run_with_fault(after, kind);
             failed_runs += usize::from(run.refused > 0);
+            let answers = run.acknowledged.len() as u64;
+            assert!(
+                (answers..=answers + run.refused as u64).contains(&run.made),
+                "{} made, {answers} answered, {} refused",
+                run.made,
+                run.refused
+            );
             for answer in &run.acknowledged {
                 let index = answer.receipt.index as usize;
                 let leaf = run.leaves.get(index).unwrap_or_else(|| {

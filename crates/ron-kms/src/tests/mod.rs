@@ -2,6 +2,7 @@
 
 mod api;
 mod audit;
+mod gate;
 mod pipeline;
 mod store;
 
@@ -20,7 +21,7 @@ use ron_proto::kms::{
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
-use ron_tlog::append::SimDisk;
+use ron_tlog::append::{Disk, SimDisk};
 use serde::de::DeserializeOwned;
 
 use crate::config::{Settings, TABLE};
@@ -114,6 +115,14 @@ impl Rig {
     }
 
     pub fn start(settings: Settings, disk: Option<SimDisk>) -> Result<Self, StoreError> {
+        let on = disk.clone().map(|d| Arc::new(d) as Arc<dyn Disk>);
+        let mut rig = Self::start_on(settings, on)?;
+        rig.disk = disk.unwrap_or_default();
+        Ok(rig)
+    }
+
+    /// On any disk.
+    pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, StoreError> {
         let lock = settings
             .data_dir
             .as_deref()
@@ -134,7 +143,7 @@ impl Rig {
             clock,
             random,
             ready: ready.clone(),
-            disk: disk.clone().map(|d| Arc::new(d) as _),
+            disk,
             http: Arc::new(HttpClient::new(ClientConfig::default())),
         };
         let engine = match Engine::start(settings, parts) {
@@ -144,12 +153,11 @@ impl Rig {
                 return Err(error);
             }
         };
-        let disk = disk.unwrap_or_default();
         Ok(Self {
             engine,
             sup,
             ready,
-            disk,
+            disk: SimDisk::default(),
             caller: principal("ron", None),
             _dir: lock,
         })

@@ -422,17 +422,20 @@ pub fn settle(
     let key = store
         .key(&pending.kid)
         .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let document = key.to_doc(origin, backend);
-    let json = match op {
-        Op::Rotate => to_json(&RotateAnswer {
+    let mut document = key.to_doc(origin, backend);
+    let receipt = LogReceipt {
+        log: origin.to_owned(),
+        index: birth,
+    };
+    let json = if op == Op::Rotate {
+        to_json(&RotateAnswer {
             op_id: pending.op_id,
             document,
-            receipt: LogReceipt {
-                log: origin.to_owned(),
-                index: birth,
-            },
-        }),
-        _ => to_json(&document),
+            receipt,
+        })
+    } else {
+        document.receipt = Some(receipt);
+        to_json(&document)
     };
     store.settle(pending, birth, &json)?;
     Ok(json)

@@ -15,7 +15,7 @@ pub struct Parts {
     pub random: Arc<dyn Random>,
     /// One per service, also when six share a process.
     pub registry: Registry,
-    /// Bound listener of the API.
+    /// Bound listener of the API; closed unused where the configuration says `uds_only`.
     pub api: TcpListener,
     /// Bound listener of health and metrics.
     pub health: TcpListener,
@@ -29,7 +29,13 @@ impl Parts {
     /// The usual parts: system clock and randomness, both addresses of the configuration bound, nobody let in until
     /// the service sets its authorizer. A port in use is an error with a hint.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
-        let api = bind("bind_addr", config.addr("bind_addr"))?;
+        // With `uds_only` nobody is to reach the address: any free one is taken, and closed unused by `serve`.
+        let addr = if config.bool("uds_only") {
+            ([127, 0, 0, 1], 0).into()
+        } else {
+            config.addr("bind_addr")
+        };
+        let api = bind("bind_addr", addr)?;
         let health = bind("health_addr", config.addr("health_addr"))?;
         let instance = api
             .local_addr()

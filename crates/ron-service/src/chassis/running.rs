@@ -66,8 +66,12 @@ impl Running {
     pub fn health_addr(&self) -> SocketAddr {
         self.ops.addr()
     }
-    /// `http://address` of the API, or `https://address` where TLS is enabled.
+    /// The API's URL: `http://address`, `https://address` where TLS is enabled, or `unix:path:` where the Unix
+    /// socket has replaced the address.
     pub fn api_url(&self) -> String {
+        if let (0, Some(path)) = (self.api_addr().port(), self.unix_path()) {
+            return format!("unix:{}:", path.display());
+        }
         let scheme = self.shared.tls.as_ref().map_or("http", |_| "https");
         format!("{scheme}://{}", self.api_addr())
     }

@@ -534,6 +534,30 @@ fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
 }
 
 #[test]
+fn a_unix_socket_may_be_the_only_way_to_the_api() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("run/api.sock");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken
+        .local_addr()
+        .map(|addr| (taken, addr.to_string()))
+        .unwrap();
+    let pairs = [
+        ("bind_addr", taken.1.as_str()),
+        ("uds_only", "true"),
+        ("uds_path", socket.to_str().unwrap()),
+    ];
+    Parts::bind(&config(&pairs)).expect("bind_addr is not used");
+    let running = started(&pairs);
+    assert_eq!(running.api_addr().port(), 0);
+    assert_eq!(running.api_url(), format!("unix:{}:", socket.display()));
+    assert_eq!(
+        get(&client(), &format!("{}/version", running.api_url())).status,
+        200
+    );
+}
+
+#[test]
 fn transports_that_cannot_be_had_end_the_start_with_a_hint() {
     let dir = tempfile::tempdir().unwrap();
     let [cert, key] = certificate(dir.path());

@@ -49,13 +49,19 @@ pub(super) fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartErro
     Ok(Some(loaded))
 }
 
-/// The sockets of the API: the TCP listener, under TLS where it is enabled, and the Unix socket.
+/// The sockets of the API: the TCP listener, under TLS where it is enabled, unless the Unix socket replaces it; and
+/// the Unix socket.
 pub(super) fn listen(
     config: &Config,
     tcp: TcpListener,
     tls: Option<Arc<ServerTls>>,
 ) -> Result<Listen, StartError> {
-    let listen = Listen::default().tcp(tcp, tls);
+    let listen = if config.bool("uds_only") {
+        drop(tcp);
+        Listen::default()
+    } else {
+        Listen::default().tcp(tcp, tls)
+    };
     let Some(path) = config.path_opt("uds_path") else {
         return Ok(listen);
     };

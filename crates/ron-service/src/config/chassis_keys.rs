@@ -45,6 +45,11 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "",
         "Unix socket for the API beside bind_addr, absolute; its directory must have mode 0700.",
     ),
+    Key::bool(
+        "uds_only",
+        false,
+        "Serve the API on the Unix socket alone, and not at bind_addr.",
+    ),
     Key::list(
         "uds_allow_uids",
         "",
@@ -179,6 +184,12 @@ pub const CHASSIS_KEYS: &[Key] = &[
     )
     .range("1s", "24h")
     .reloadable(),
+    Key::text(
+        "auth.region",
+        "",
+        "Region of this instance, for passports limited by the caveat region; empty refuses those.",
+    )
+    .reloadable(),
     Key::tables(
         "auth.principals",
         PRINCIPAL_KEYS,
@@ -288,6 +299,14 @@ fn transport_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
     if !config.is_set("uds_path") && !config.list("uds_allow_uids").is_empty() {
         let why = "is set, but uds_path is not, so there is no socket to connect to";
         problems.push(config.problem("uds_allow_uids", why));
+    }
+    if config.bool("uds_only") && !config.is_set("uds_path") {
+        let why = "must be set too: with uds_only there is no other way to the API";
+        problems.push(config.problem("uds_path", why));
+    }
+    if config.bool("uds_only") && enabled {
+        let why = "is true, but uds_only leaves no TCP address to serve it at";
+        problems.push(config.problem("tls.enabled", why));
     }
     for uid in config.list("uds_allow_uids") {
         if uid.parse::<u32>().is_err() {

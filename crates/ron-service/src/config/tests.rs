@@ -72,6 +72,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "bind_addr",
         "health_addr",
         "uds_path",
+        "uds_only",
         "uds_allow_uids",
         "max_conns",
         "read_timeout",
@@ -100,6 +101,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "auth.issuer",
         "auth.jwks_url",
         "auth.refresh_interval",
+        "auth.region",
         "auth.principals",
         "actions.enable_reload",
         "actions.enable_shutdown",
@@ -209,6 +211,11 @@ fn keys_that_contradict_each_other_are_refused() {
         "uds_allow_uids = [\"0\"]\n",
         "ron.toml:1: uds_allow_uids is set, but uds_path is not",
     );
+    check("uds_only = true\n", "uds_path must be set too");
+    check(
+        "uds_path = \"/x\"\nuds_only = true\n[tls]\nenabled = true\n",
+        "tls.enabled is true, but uds_only leaves no TCP address",
+    );
     check(
         "uds_path = \"/x\"\nuds_allow_uids = [\"root\"]\n",
         "ron.toml:2: uds_allow_uids has \"root\", which is no user id",
@@ -251,7 +258,7 @@ fn blocks_are_read_and_a_section_becomes_plain_data() {
     );
     assert_eq!(
         config.section("auth"),
-        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000,
+        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "",
             "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "key_prefixes": []}]})
     );
 }

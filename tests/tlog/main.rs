@@ -1,0 +1,9 @@
+//! The verifiable log end to end, on real processes: witnesses, proofs, what strangers derive, and every way to damage a data
+//! directory.
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests may panic and wait
+
+mod node;
+mod strangers;
+mod tamper;
+mod witness;

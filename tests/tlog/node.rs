@@ -1,0 +1,313 @@
+//! A KMS and a witness as processes of their own.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_tests::{CALL, json, ok, ron_binary, ron_on};
+use ron_tlog::note::VerifierKey;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    any.local_addr().expect("an address").port()
+}
+
+pub fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Tries until it holds; panics after 20 seconds with the last state.
+pub fn eventually<T: std::fmt::Debug>(
+    what: &str,
+    mut look: impl FnMut() -> Result<T, String>,
+) -> T {
+    let begun = Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(state) => assert!(begun.elapsed() < Duration::from_secs(20), "{what}: {state}"),
+        }
+        pause(20);
+    }
+}
+
+/// What `ron init` made, for one KMS.
+pub struct Home {
+    dir: TempDir,
+    token: String,
+    pub vkey: VerifierKey,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        ok(&ron_on(dir.path(), &["init"]));
+        let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect(name);
+        let verifiers: Value = serde_json::from_str(&read("verifiers.json")).expect("JSON");
+        let vkey = verifiers["audit_vkey"].as_str().expect("a key");
+        Self {
+            token: read("clients/operator.kms.token").trim().to_owned(),
+            vkey: VerifierKey::parse(vkey).expect("a verifier key"),
+            dir,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The KMS's data directory.
+    pub fn data(&self) -> PathBuf {
+        self.path().join("ron-kms/data")
+    }
+
+    /// Starts the KMS on its own data directory.
+    pub fn start(&self, sets: &[(&str, &str)]) -> Kms {
+        self.start_on(&self.data(), sets)
+    }
+
+    /// Starts the KMS on another copy of its data directory; returns once it answers at all.
+    pub fn start_on(&self, data: &Path, sets: &[(&str, &str)]) -> Kms {
+        let (api, health) = (free_port(), free_port());
+        let mut command = Command::new(ron_binary().with_file_name("ron-kms"));
+        command
+            .arg("--config")
+            .arg(self.path().join("ron-kms/config.toml"));
+        let data = data.display().to_string();
+        let (api, health) = (format!("127.0.0.1:{api}"), format!("127.0.0.1:{health}"));
+        let own = [
+            ("data_dir", data.as_str()),
+            ("bind_addr", &api),
+            ("health_addr", &health),
+            ("log.level", "error"),
+        ];
+        for (key, value) in own.iter().chain(sets) {
+            command.arg("--set").arg(format!("{key}={value}"));
+        }
+        let child = command
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("ron-kms starts");
+        let kms = Kms {
+            child,
+            api: format!("http://{api}"),
+            health: format!("http://{health}"),
+            token: self.token.clone(),
+            http: HttpClient::new(ClientConfig::default()),
+        };
+        eventually("ron-kms answers", || {
+            let url = format!("{}/version", kms.api);
+            kms.try_get(&url).map(|_| ()).map_err(|e| e.to_string())
+        });
+        kms
+    }
+}
+
+/// A running KMS. Dropped, it is killed.
+pub struct Kms {
+    child: Child,
+    pub api: String,
+    pub health: String,
+    token: String,
+    pub http: HttpClient,
+}
+
+impl Kms {
+    fn try_get(&self, url: &str) -> Result<Reply, CallError> {
+        self.http.call(Call::get(url, Deadline::within(CALL)))
+    }
+
+    /// GET of a path of the API, with the operator's token.
+    pub fn get(&self, path: &str) -> Reply {
+        let bearer = format!("Bearer {}", self.token);
+        let url = format!("{}{path}", self.api);
+        let headers = [("Authorization", bearer.as_str())];
+        let call = Call::get(&url, Deadline::within(CALL)).headers(&headers);
+        self.http
+            .call(call)
+            .unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    pub fn text(&self, path: &str) -> String {
+        let reply = self.get(path);
+        assert_eq!(reply.status, 200, "{path}");
+        String::from_utf8(reply.body).expect("text")
+    }
+
+    pub fn post(&self, path: &str, body: &Value, prefer: Option<&str>) -> Reply {
+        let bearer = format!("Bearer {}", self.token);
+        let mut headers = vec![("Authorization", bearer.as_str())];
+        headers.extend(prefer.map(|p| ("Prefer", p)));
+        let url = format!("{}{path}", self.api);
+        let call = Call::post_json(&url, body.to_string().into_bytes(), Deadline::within(CALL));
+        let call = call.headers(&headers);
+        self.http
+            .call(call)
+            .unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    /// Makes an Ed25519 key for any message; its name.
+    pub fn key(&self, purpose: &str) -> String {
+        let op = uuid::Uuid::new_v4().to_string();
+        let body = json!({"tenant": "ron", "purpose": purpose, "alg": "ed25519", "op_id": op});
+        let made = json(&self.post("/v1/kms/keys", &body, None), 201);
+        made["key"].as_str().expect("a key").to_owned()
+    }
+
+    pub fn sign(&self, key: &str, message: &str, prefer: Option<&str>) -> Reply {
+        let body = json!({"key": key, "message": URL_SAFE_NO_PAD.encode(message)});
+        self.post("/v1/kms/sign", &body, prefer)
+    }
+
+    /// Whether verification still works.
+    pub fn verifies(&self, key: &str, message: &str, signatures: &Value) -> bool {
+        let message = URL_SAFE_NO_PAD.encode(message);
+        let body = json!({"key": key, "message": message, "signatures": signatures});
+        json(&self.post("/v1/kms/verify", &body, None), 200)["ok"] == true
+    }
+
+    /// Status and text of `/readyz`.
+    pub fn ready(&self) -> (u16, String) {
+        let reply = self
+            .try_get(&format!("{}/readyz", self.health))
+            .expect("answers");
+        (reply.status, String::from_utf8(reply.body).expect("text"))
+    }
+
+    pub fn metric(&self, line: &str) -> f64 {
+        let reply = self
+            .try_get(&format!("{}/metrics", self.health))
+            .expect("answers");
+        let text = String::from_utf8(reply.body).expect("text");
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        found.and_then(|v| v.trim().parse().ok()).unwrap_or(0.0)
+    }
+
+    pub fn wait_ready(&self) {
+        eventually("ready", || match self.ready() {
+            (200, _) => Ok(()),
+            (_, text) => Err(text),
+        });
+    }
+
+    /// SIGTERM; it must end well.
+    pub fn stop(mut self) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Kms {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where a witness lives; it can be started again.
+pub struct WitnessHome {
+    dir: TempDir,
+    name: String,
+    logs: String,
+    port: u16,
+    pub vkey: String,
+}
+
+impl WitnessHome {
+    pub fn new(name: &str, logs: &[&VerifierKey]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let logs: Vec<String> = logs.iter().map(ToString::to_string).collect();
+        let mut home = Self {
+            dir,
+            name: name.to_owned(),
+            logs: logs.join(","),
+            port: free_port(),
+            vkey: String::new(),
+        };
+        home.vkey = ok(&home.command("vkey").output().expect("ron runs"))
+            .trim()
+            .to_owned();
+        home
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn command(&self, what: &str) -> Command {
+        let mut command = Command::new(ron_binary());
+        command.args(["witness", what]);
+        let sets = [
+            format!("name={}", self.name),
+            format!("logs={}", self.logs),
+            format!("data_dir={}", self.dir.path().join("data").display()),
+            format!("bind_addr=127.0.0.1:{}", self.port),
+            "health_addr=127.0.0.1:0".into(),
+            "log.level=error".into(),
+        ];
+        for set in sets {
+            command.args(["--set", &set]);
+        }
+        command
+    }
+
+    /// Starts it and waits until it is ready.
+    pub fn start(&self) -> Witness {
+        let mut child = self
+            .command("run")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("ron starts");
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let ready = out
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| line == "ready");
+        assert!(ready, "the witness ended: {:?}", child.wait());
+        Witness(child)
+    }
+
+    /// A policy of this witness alone, in a file.
+    pub fn policy(&self, log: &VerifierKey, dir: &Path) -> String {
+        let text = format!(
+            "log {log}\nwitness w {} {}\nquorum w\n",
+            self.vkey,
+            self.url()
+        );
+        let path = dir.join("witness.policy");
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    }
+}
+
+/// A running witness. Dropped, it is killed.
+pub struct Witness(Child);
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// POST of text; the answer.
+pub fn post_text(http: &HttpClient, url: &str, body: &str) -> Reply {
+    let call = Call {
+        method: Method::POST,
+        body: Some(body.as_bytes().to_vec()),
+        content_type: Some("text/plain; charset=utf-8"),
+        ..Call::get(url, Deadline::within(CALL))
+    };
+    http.call(call).unwrap_or_else(|e| panic!("{url}: {e}"))
+}
