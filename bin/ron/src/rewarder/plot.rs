@@ -1,6 +1,8 @@
 //! `ron rewarder plot`: runs as one SVG picture: who gets how much (payout by rank, both axes
 //! logarithmic) and what each epoch paid and kept.
 
+#![allow(clippy::cast_sign_loss)] // ranks, powers and pixels, none below zero
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

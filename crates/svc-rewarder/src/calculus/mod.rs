@@ -120,7 +120,7 @@ pub struct Plan {
 /// The narrowest integers in which every product of a weight and the pool is exact.
 #[derive(Clone, Debug)]
 enum Split {
-    Narrow(apportion::Split<256, 4>),
+    Narrow(Box<apportion::Split<256, 4>>),
     Middle(Box<apportion::Split<512, 8>>),
     Wide(Box<apportion::Split<1024, 16>>),
 }
@@ -162,7 +162,7 @@ pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Pl
             if apportion::fits(&total, pool) {
                 let split =
                     apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
-                Split::Narrow(split)
+                Split::Narrow(Box::new(split))
             } else {
                 let (weigher, total) = (weigher.widen(), U512::from(total));
                 let split =

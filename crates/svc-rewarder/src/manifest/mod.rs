@@ -254,4 +254,6 @@ fn assemble(
 }
 
 #[cfg(test)]
+mod laws_tests;
+#[cfg(test)]
 mod tests;
