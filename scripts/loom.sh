@@ -38,10 +38,11 @@ for name in $(grep -rhoE '#\[cfg\(mutant = "[a-z]+"\)\]' crates/ron-kernel/src -
   cfgs+=(--cfg "mutant=\"$name\"")
 done
 
-# Only the crate itself is built with these flags, so its dependencies are shared with other builds.
+# Only the crate itself is built with these flags, so its dependencies are shared with the release
+# build (`bench` is release with the test harness).
 build() {
-  cargo rustc --quiet --locked -p ron-kernel --lib --profile test --message-format json -- \
-    -C opt-level=2 --cfg "$1" "${cfgs[@]}" |
+  cargo rustc --quiet --locked -p ron-kernel --lib --profile bench --message-format json -- \
+    -C debug-assertions=on --cfg "$1" "${cfgs[@]}" |
     grep -oE '"executable":"[^"]+"' | tail -n 1 | cut -d '"' -f 4
 }
 

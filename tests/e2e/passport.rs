@@ -218,7 +218,7 @@ impl Rig {
     }
 
     /// Refused by a service within the time that revocations may take.
-    fn refused_soon(&self, ask: impl Fn() -> Reply, what: &str) {
+    fn refused_soon(ask: impl Fn() -> Reply, what: &str) {
         let since = Instant::now();
         loop {
             let reply = ask();
@@ -473,7 +473,7 @@ fn introspection_and_giving_back_follow_their_rfcs() {
         ),
         inactive
     );
-    rig.refused_soon(|| rig.balance(&token), "given back");
+    Rig::refused_soon(|| rig.balance(&token), "given back");
     assert_eq!(
         rig.operator("/oauth2/revoke", &[("token", "never was one")])
             .status,
@@ -646,25 +646,25 @@ fn every_kind_of_revocation_reaches_wallet_and_kms_and_survives_a_kill() {
         "revoked",
         "at once at the issuer"
     );
-    rig.refused_soon(|| rig.balance(&wallet_token), "jti at the wallet");
+    Rig::refused_soon(|| rig.balance(&wallet_token), "jti at the wallet");
     assert_eq!(kms(&rig, &kms_token).status, 200, "another token");
     ok(&revoke(&rig, &["--jti", &jti(&kms_token)]));
-    rig.refused_soon(|| kms(&rig, &kms_token), "jti at the kms");
+    Rig::refused_soon(|| kms(&rig, &kms_token), "jti at the kms");
 
     let (one, two) = (
         rig.fleet.token("svc-wallet", None),
         rig.fleet.token("ron-kms", None),
     );
     ok(&revoke(&rig, &["--subject", "operator"]));
-    rig.refused_soon(|| rig.balance(&one), "subject at the wallet");
-    rig.refused_soon(|| kms(&rig, &two), "subject at the kms");
+    Rig::refused_soon(|| rig.balance(&one), "subject at the wallet");
+    Rig::refused_soon(|| kms(&rig, &two), "subject at the kms");
     std::thread::sleep(Duration::from_millis(1100)); // tokens of later seconds are good again
     let after = rig.fleet.token("svc-wallet", None);
     assert_eq!(rig.balance(&after).status, 200);
 
     let epoch = claims(&after)["ron_epoch"].as_u64().unwrap() + 4;
     ok(&revoke(&rig, &["--epoch", &epoch.to_string()]));
-    rig.refused_soon(|| rig.balance(&after), "epoch at the wallet");
+    Rig::refused_soon(|| rig.balance(&after), "epoch at the wallet");
     let stale = revoke(&rig, &["--epoch", &epoch.to_string()]);
     assert!(
         String::from_utf8_lossy(&stale.stderr).contains("stale_epoch"),
@@ -687,7 +687,7 @@ fn every_kind_of_revocation_reaches_wallet_and_kms_and_survives_a_kill() {
     let kid = header["kid"].as_str().unwrap();
     ok(&revoke(&rig, &["--kid", kid]));
     assert_eq!(rig.verdict(&of_epoch)["ok"], false);
-    rig.refused_soon(|| rig.balance(&of_epoch), "kid at the wallet");
+    Rig::refused_soon(|| rig.balance(&of_epoch), "kid at the wallet");
     let ask = [
         ("grant_type", "client_credentials"),
         ("audience", "svc-wallet"),
@@ -1047,7 +1047,7 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
         (
             "an unknown caveat",
             rig.stolen("at+jwt", |c| {
-                c["authorization_details"] = json!([{"type": "ron", "colour": "red"}])
+                c["authorization_details"] = json!([{"type": "ron", "colour": "red"}]);
             }),
         ),
         (

@@ -1,13 +1,20 @@
 //! Caveats at the services they are for, and how fast revocations reach a wallet, also after its feed was cut.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+#[path = "support/line.rs"]
+mod line;
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use line::{Ended, Line, Way};
 
 use ron_tests::{Fleet, ok, ron_binary, ron_on};
 use serde_json::Value;
@@ -127,73 +134,11 @@ fn each_caveat_is_enforced_where_it_applies() {
     }
 }
 
-/// A way to the issuer that can be cut.
-struct Line {
-    port: u16,
-    cut: Arc<AtomicBool>,
-    open: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Line {
-    fn to(target: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (cut, open) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(Mutex::new(Vec::new())),
-        );
-        let (is_cut, all) = (cut.clone(), open.clone());
-        std::thread::spawn(move || {
-            for near in listener.incoming().flatten() {
-                if is_cut.load(Ordering::SeqCst) {
-                    continue; // dropped: the peer sees the end at once
-                }
-                let Ok(far) = TcpStream::connect(&target) else {
-                    continue;
-                };
-                let copies = [(&near, &far), (&far, &near)]
-                    .map(|(a, b)| (a.try_clone().unwrap(), b.try_clone().unwrap()));
-                all.lock().unwrap().extend([near, far]);
-                for (mut from, mut into) in copies {
-                    std::thread::spawn(move || {
-                        let mut buffer = [0; 8192];
-                        while let Ok(n @ 1..) = from.read(&mut buffer) {
-                            if into.write_all(&buffer[..n]).is_err() {
-                                break;
-                            }
-                        }
-                        let _ = into.shutdown(Shutdown::Both);
-                    });
-                }
-            }
-        });
-        Self { port, cut, open }
-    }
-
-    fn set_cut(&self, cut: bool) {
-        self.cut.store(cut, Ordering::SeqCst);
-        if cut {
-            for stream in self.open.lock().unwrap().drain(..) {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-        }
-    }
-}
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn two_hundred_revocations_reach_a_wallet_in_time_also_after_its_feed_was_cut() {
     let fleet = Fleet::start();
     let issuer = fleet.api("svc-passport");
-    let line = Line::to(issuer.trim_start_matches("http://").to_owned());
+    let line = Line::to(&issuer);
     let data = tempfile::tempdir().unwrap();
     let ports: Vec<TcpListener> = (0..2)
         .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
@@ -288,7 +233,7 @@ fn two_hundred_revocations_reach_a_wallet_in_time_also_after_its_feed_was_cut() 
     );
     assert!(took[198] < Duration::from_secs(5), "p99 {:?}", took[198]);
 
-    line.set_cut(true);
+    line.set(Way::Cut);
     let missed = fresh();
     assert_eq!(fleet.get(&url, Some(&missed)).status, 200);
     revoke(&missed);
@@ -298,7 +243,7 @@ fn two_hundred_revocations_reach_a_wallet_in_time_also_after_its_feed_was_cut() 
         200,
         "the line is cut"
     );
-    line.set_cut(false);
+    line.set(Way::Open);
     let at = Instant::now();
     while fleet.get(&url, Some(&missed)).status == 200 {
         assert!(

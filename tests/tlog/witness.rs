@@ -68,7 +68,7 @@ fn two_hosts_witness_each_other() {
         ("witness.late", "500ms"),
     ];
     let kms_a = a.start(&sets_a);
-    let kms_b = b.start(&[("witness.policy_file", &policy_b)]);
+    let kms_b = b.start(&[("witness.policy_file", &policy_b), ("audit.ml_dsa", "true")]);
     for (kms, home, file) in [(&kms_a, &a, &policy_a), (&kms_b, &b, &policy_b)] {
         kms.wait_ready();
         let key = kms.key("app");
@@ -83,6 +83,11 @@ fn two_hosts_witness_each_other() {
         });
         assert!(kms.metric("ron_kms_cosigned_size ") >= 4.0);
     }
+    // B signs twice; the second line binds the same tree.
+    let second = CosignerKey::parse(&kms_b.text("/audit/v1/vkey/ml-dsa-44")).expect("a key");
+    let note = Note::parse(&kms_b.text("/audit/v1/checkpoint")).expect("a note");
+    assert!(second.find(&note).is_some(), "{note}");
+    assert_eq!(kms_a.get("/audit/v1/vkey/ml-dsa-44").status, 404);
     // Monitors see at the witness what it cosigned.
     let http = HttpClient::new(ClientConfig::default());
     let url = format!("{}/{}/checkpoint", by_b.url(), origin_hash(a.vkey.name()));

@@ -17,18 +17,21 @@ use crate::verifiers;
 /// Which log and which key.
 #[derive(Args)]
 pub struct LogArgs {
+    /// What to do.
     #[command(subcommand)]
-    command: LogCommand,
+    pub command: LogCommand,
 }
 
+/// What can be done with a log alone.
 #[derive(Subcommand)]
-enum LogCommand {
+pub enum LogCommand {
     /// Check every leaf, the tree, the checkpoint and its signature; names the first bad leaf.
     Verify(LogPlace),
 }
 
+/// Where the log is and whose it must be.
 #[derive(Args)]
-struct LogPlace {
+pub struct LogPlace {
     /// Data directory of `ron up` (or a copy of it).
     #[arg(long)]
     data_dir: Option<PathBuf>,
@@ -110,7 +113,8 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
 }
 
 impl LogPlace {
-    fn resolve(
+    /// The log's directory and its verifier key.
+    pub fn resolve(
         &self,
         below: &str,
         key: impl Fn(verifiers::Verifiers) -> String,

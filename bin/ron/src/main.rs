@@ -6,11 +6,14 @@ mod demo;
 mod fleet;
 mod init;
 mod layout;
+mod ledger;
 mod policy;
 mod rewarder;
+mod shell;
 mod token;
 mod up;
 mod verifiers;
+mod wallet;
 mod witness;
 
 use std::process::ExitCode;
@@ -33,8 +36,8 @@ enum Command {
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
-    /// Verify the ledger offline.
-    Ledger(check::LogArgs),
+    Ledger(ledger::LedgerArgs),
+    Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
     Rewarder(rewarder::RewarderArgs),
     /// Print a completion script for a shell.
@@ -46,23 +49,10 @@ enum Command {
     Man,
 }
 
-/// `ron ... | head` is no failure: who prints to a closed pipe ends, as other programs do.
-fn end_at_a_closed_pipe() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        let printing =
-            |text: &str| text.starts_with("failed printing to std") && text.contains("Broken pipe");
-        if info.payload_as_str().is_some_and(printing) {
-            std::process::exit(128 + 13); // what a shell shows for SIGPIPE
-        }
-        usual(info);
-    }));
-}
-
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     if !matches!(command, Command::Up(_)) {
-        end_at_a_closed_pipe();
+        shell::end_at_a_closed_pipe();
     }
     let result = match command {
         Command::Up(args) => match up::run(&args) {
@@ -77,22 +67,12 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit::run(args),
-        Command::Ledger(args) => check::ledger(args),
+        Command::Ledger(args) => ledger::run(args),
+        Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => rewarder::run(args),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "ron", &mut std::io::stdout());
-            Ok(())
-        }
-        Command::Man => clap_mangen::Man::new(Cli::command())
-            .render(&mut std::io::stdout())
-            .map_err(|e| e.to_string()),
+        Command::Completions { shell } => shell::completions(shell, Cli::command()),
+        Command::Man => shell::man(Cli::command()),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("error: {why}");
-            ExitCode::from(1)
-        }
-    }
+    result.map_or_else(shell::failed, |()| ExitCode::SUCCESS)
 }

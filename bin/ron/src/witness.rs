@@ -173,7 +173,7 @@ fn start(config: &Config, parts: &Parts) -> Result<Running, StartError> {
     // One key for two purposes would let a log's signature pass for a cosignature's key and back.
     if keys
         .iter()
-        .any(|k| k.public() == cosigner.verifier().public())
+        .any(|k| k.public()[..] == *cosigner.verifier().public())
     {
         return Err(StartError::failed(
             "the key of a log is the key of this witness",

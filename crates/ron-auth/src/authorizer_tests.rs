@@ -352,28 +352,6 @@ fn service_tokens_work_while_the_issuer_is_away_and_passports_get_503() {
 }
 
 #[test]
-fn the_last_good_keys_stay_through_outages_and_bad_documents() {
-    let rig = Rig::fresh();
-    let token = rig.token(|_| {});
-    for bad in [
-        None,
-        Some(json!({"keys": []})),
-        Some(json!("<html>")),
-        Some(json!({"keys": [{"kty": "oct", "k": "AA"}]})),
-    ] {
-        rig.fake.0.lock().jwks = bad;
-        assert!(rig.auth.refresh_keys_once().unwrap().is_err());
-        assert!(rig.ask(&token).is_ok());
-    }
-    assert!(rig.auth.degraded().unwrap().contains("last good"));
-    assert!(
-        rig.registry
-            .render()
-            .contains("t_io_timeouts_total{op=\"auth_refresh\"} 1")
-    );
-}
-
-#[test]
 fn a_rotated_key_is_found_by_refresh_and_a_withdrawn_one_stops_counting_even_from_the_cache() {
     let rig = Rig::fresh();
     let old = rig.token(|_| {});
@@ -529,88 +507,6 @@ fn caveats_are_enforced_on_the_head_and_counted_ones_over_time() {
 }
 
 #[test]
-fn a_bound_token_works_with_a_fresh_proof_of_its_key_only() {
-    let rig = Rig::fresh();
-    let holder = Holder::new(Ed25519Key::from_seed(&[21; 32]));
-    let other = Holder::new(Ed25519Key::from_seed(&[22; 32]));
-    let bound = rig.token(|claims| claims["cnf"] = json!({"jkt": holder.thumbprint()}));
-    let url = "http://ledger.example/v1/ledger/head";
-    let proof = |who: &Holder, token: &str, jti: &str| {
-        crate::dpop::make_proof(who, "GET", url, Some(token), None, NOW, jti)
-    };
-    let ask = |scheme: &str, token: &str, proof: Option<&str>| {
-        let credential = format!("{scheme} {token}");
-        let mut headers = vec![
-            ("authorization", credential.as_str()),
-            ("host", "ledger.example"),
-        ];
-        headers.extend(proof.map(|p| ("dpop", p)));
-        rig.auth
-            .decide(
-                &head(&headers, "127.0.0.1:9"),
-                &Need::Scope(scope::LEDGER_READ),
-            )
-            .map(|principal| principal.name)
-    };
-    let first = proof(&holder, &bound, "p1");
-    assert_eq!(ask("DPoP", &bound, Some(&first)), Ok("alice".to_owned()));
-    assert_eq!(
-        ask("DPoP", &bound, Some(&first)),
-        Err(AuthReject::ProofReplay)
-    );
-    assert!(ask("dpop", &bound, Some(&proof(&holder, &bound, "p2"))).is_ok());
-    assert_eq!(ask("Bearer", &bound, None), Err(AuthReject::Binding));
-    let third = proof(&holder, &bound, "p3");
-    assert_eq!(
-        ask("Bearer", &bound, Some(&third)),
-        Err(AuthReject::Binding)
-    );
-    assert_eq!(ask("DPoP", &bound, None), Err(AuthReject::Binding));
-    let stolen = proof(&other, &bound, "p4");
-    assert_eq!(ask("DPoP", &bound, Some(&stolen)), Err(AuthReject::Proof));
-    let free = rig.token(|_| {});
-    let needless = proof(&holder, &free, "p5");
-    assert_eq!(ask("DPoP", &free, Some(&needless)), Err(AuthReject::Proof));
-    // Handed on, narrowed: the next holder's key counts, and the caveat that was added holds.
-    let narrow = |caveat: &str| narrow::Narrow {
-        caveats: vec![caveat.parse().unwrap()],
-        jkt: Some(other.thumbprint()),
-        ..narrow::Narrow::default()
-    };
-    let given = narrow::attenuate(&bound, &holder, &narrow("method=GET"), NOW);
-    let used = proof(&other, &given, "p6");
-    assert!(ask("DPoP", &given, Some(&used)).is_ok());
-    let back = proof(&holder, &given, "p7");
-    assert_eq!(ask("DPoP", &given, Some(&back)), Err(AuthReject::Proof));
-    let narrowed = narrow::attenuate(&bound, &holder, &narrow("method=POST"), NOW);
-    let used = proof(&other, &narrowed, "p8");
-    assert_eq!(ask("DPoP", &narrowed, Some(&used)), Err(AuthReject::Caveat));
-    // The caveat form of the binding asks for the same proof.
-    let kept = format!("proof.bind={}", holder.thumbprint());
-    let details = json!([{"type": "ron", "caveats": [kept]}]);
-    let both = rig.token(|claims| {
-        claims["cnf"] = json!({"jkt": holder.thumbprint()});
-        claims["authorization_details"] = details.clone();
-    });
-    assert!(ask("DPoP", &both, Some(&proof(&holder, &both, "p9"))).is_ok());
-}
-
-#[test]
-fn new_keys_are_read_when_the_feed_announces_them() {
-    let rig = Rig::fresh();
-    let next = Ed25519Key::from_seed(&[4; 32]);
-    let token = rig.token_by("k2", &next, |_| {});
-    rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k1", &rig.key), jwk("k2", &next)]}));
-    assert_eq!(rig.ask(&token), Err(AuthReject::UnknownKid));
-    rig.fake.0.lock().events.push(Revoked::Keys { count: 2 });
-    rig.auth.read_feed_once(0).unwrap().unwrap();
-    assert!(
-        rig.ask(&token).is_ok(),
-        "read without waiting for the interval"
-    );
-}
-
-#[test]
 fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
     let rig = Rig::fresh();
     let token = rig.token(|_| {});
@@ -681,3 +577,6 @@ fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once
         "{report:?}"
     );
 }
+
+#[path = "authorizer_bound_tests.rs"]
+mod bound;

@@ -7,7 +7,7 @@ use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
     AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EntryKey, EpochDoc, Event, EventPage,
-    Head, PrincipalName, ResolveRequest, TxId,
+    Head, HoldDoc, PrincipalName, ResolveRequest, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
 
@@ -33,6 +33,15 @@ impl LedgerClient {
         self.0.post("/v1/ledger/commit", request, true, deadline)
     }
 
+    /// One try of [`LedgerClient::commit`], for callers that pace their tries themselves.
+    pub fn commit_once(
+        &self,
+        request: &CommitRequest,
+        deadline: Deadline,
+    ) -> Result<CommitAnswer, ClientError> {
+        self.0.post("/v1/ledger/commit", request, false, deadline)
+    }
+
     /// What became of a key; one that has no entry is refused for ever.
     pub fn resolve(
         &self,
@@ -52,6 +61,24 @@ impl LedgerClient {
             &format!("/v1/ledger/accounts/{}", encode(account.as_str())),
             deadline,
         )
+    }
+
+    /// Entries that touched an account after a sequence, oldest first, at most `limit` (up to 500).
+    pub fn history(
+        &self,
+        account: &Account,
+        after: u64,
+        limit: u64,
+        deadline: Deadline,
+    ) -> Result<EventPage, ClientError> {
+        let account = encode(account.as_str());
+        let path = format!("/v1/ledger/accounts/{account}/history?after={after}&limit={limit}");
+        self.0.get(&path, deadline)
+    }
+
+    /// An open hold; 404 when there is none (any more).
+    pub fn hold(&self, hold: TxId, deadline: Deadline) -> Result<HoldDoc, ClientError> {
+        self.0.get(&format!("/v1/ledger/holds/{hold}"), deadline)
     }
 
     /// The entry of a key; 404 when there is none.

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::ledger::{Receipt, TxId};
-use ron_proto::wallet::{Balance, Burn, IssueMoney, Operation, Transfer};
+use ron_proto::wallet::{
+    Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney, Nothing,
+    Operation, Transfer,
+};
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
 use crate::credential::Credential;
@@ -52,6 +56,83 @@ impl WalletClient {
         self.write("/v1/burn", key, request, deadline)
     }
 
+    /// Many operations under one key; what became of each. A refused linked batch is an error.
+    pub fn batch(
+        &self,
+        key: &IdemKey,
+        request: &Batch,
+        deadline: Deadline,
+    ) -> Result<BatchAnswer, ClientError> {
+        self.write("/v1/batch", key, request, deadline)
+    }
+
+    /// Reserves money; the receipt's txid is the hold's id.
+    pub fn hold(
+        &self,
+        key: &IdemKey,
+        request: &HoldMoney,
+        deadline: Deadline,
+    ) -> Result<Receipt, ClientError> {
+        self.write("/v1/hold", key, request, deadline)
+    }
+
+    /// Pays out of a hold.
+    pub fn capture(
+        &self,
+        key: &IdemKey,
+        hold: TxId,
+        request: &Capture,
+        deadline: Deadline,
+    ) -> Result<Receipt, ClientError> {
+        self.write(&format!("/v1/hold/{hold}/capture"), key, request, deadline)
+    }
+
+    /// Ends a hold.
+    pub fn release(
+        &self,
+        key: &IdemKey,
+        hold: TxId,
+        deadline: Deadline,
+    ) -> Result<Receipt, ClientError> {
+        self.write(
+            &format!("/v1/hold/{hold}/release"),
+            key,
+            &Nothing {},
+            deadline,
+        )
+    }
+
+    /// A hold as it stands.
+    pub fn hold_state(&self, hold: TxId, deadline: Deadline) -> Result<Hold, ClientError> {
+        self.0.get(&format!("/v1/hold/{hold}"), deadline)
+    }
+
+    /// Makes an account refuse debits, or take them again.
+    pub fn set_frozen(
+        &self,
+        key: &IdemKey,
+        account: &Account,
+        frozen: bool,
+        deadline: Deadline,
+    ) -> Result<Receipt, ClientError> {
+        let verb = if frozen { "freeze" } else { "unfreeze" };
+        let path = format!("/v1/account/{}/{verb}", encode(account.as_str()));
+        self.write(&path, key, &Nothing {}, deadline)
+    }
+
+    /// Entries that touched an account after a sequence, oldest first.
+    pub fn history(
+        &self,
+        account: &Account,
+        after: u64,
+        limit: u64,
+        deadline: Deadline,
+    ) -> Result<HistoryPage, ClientError> {
+        let account = encode(account.as_str());
+        let path = format!("/v1/account/{account}/history?after={after}&limit={limit}");
+        self.0.get(&path, deadline)
+    }
+
     /// What an account has.
     pub fn balance(
         &self,
@@ -83,13 +164,13 @@ impl WalletClient {
             .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)
     }
 
-    fn write<B: Serialize>(
+    fn write<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
         key: &IdemKey,
         body: &B,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<T, ClientError> {
         let json = serde_json::to_vec(body).map_err(|e| ClientError::NotSent {
             detail: e.to_string(),
         })?;

@@ -11,6 +11,7 @@ pub mod ct;
 pub mod hash;
 pub mod jwk;
 pub mod kdf;
+pub mod mldsa;
 pub mod password;
 pub mod pem;
 pub mod rand;

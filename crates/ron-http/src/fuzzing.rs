@@ -1,10 +1,48 @@
 //! What the fuzz targets need of the parser's and the router's inside. It exists in their builds
 //! alone, which set `cfg(fuzzing)`.
 
-pub use crate::body::{BodyDecoder, Decoded};
+pub use crate::body::Decoded;
 pub use crate::parse::{Field, Framing, Head, HeadCaps, HeadScanner, Refusal, parse_head};
-use crate::request::Method;
+use crate::request::{Headers, Method};
 use crate::router::{Compiled, Found, Router};
+use crate::unpack::{Coding, Fault};
+
+/// A body decoder whose output is the whole body so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyDecoder(crate::body::BodyDecoder);
+
+impl BodyDecoder {
+    /// The decoder for a framing; refuses at once a length above the cap.
+    pub fn new(framing: Framing, cap: usize) -> Result<Self, Refusal> {
+        crate::body::BodyDecoder::new(framing, cap as u64).map(Self)
+    }
+
+    /// Moves body bytes from `input` to `out`, which never grows beyond `cap`.
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        cap: usize,
+    ) -> Result<Decoded, Refusal> {
+        let room = cap.saturating_sub(out.len()) as u64;
+        self.0.feed(input, out, room)
+    }
+}
+
+/// Unpacks a body in the named content coding: its bytes, `None` when it is damaged, or an empty
+/// error when it is larger than the cap. Other names leave the body as it is.
+#[allow(clippy::result_unit_err)] // two outcomes and no words
+pub fn unpack(name: &str, packed: &[u8], cap: usize) -> Result<Option<Vec<u8>>, ()> {
+    let headers = Headers::from_pairs(&[("content-encoding", name)]);
+    match Coding::of(&headers) {
+        Ok(Some(coding)) => match coding.unpack(packed, cap) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Fault::Damaged) => Ok(None),
+            Err(Fault::TooLarge) => Err(()),
+        },
+        _ => Ok(Some(packed.to_vec())),
+    }
+}
 
 /// The compiled routes of a router.
 #[derive(Debug)]

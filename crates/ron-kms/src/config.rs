@@ -11,7 +11,7 @@ use crate::keys::material::SUPPORTED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 20] = [
+static KEYS: [Key; 21] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -43,6 +43,7 @@ static KEYS: [Key; 20] = [
         .range("0", "200"),
     Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
     Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
+    Key::bool("audit.ml_dsa", false, "Sign checkpoints a second time with ML-DSA-44; its verifier key is at /audit/v1/vkey/ml-dsa-44."),
     Key::path("witness.policy_file", "", "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked."),
     Key::duration("witness.deadline", "2s", "Longest time for one witness to answer.").range("10ms", "30s"),
     Key::duration("witness.late", "10s", "Longer than this without a quorum of cosignatures and readiness says degraded.")
@@ -128,6 +129,8 @@ pub struct Settings {
     pub scrub_interval: Duration,
     /// Most leaves of one append.
     pub batch_leaves: usize,
+    /// Whether checkpoints carry an ML-DSA-44 line.
+    pub ml_dsa: bool,
     /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
     /// Entries of the replay table.
@@ -212,6 +215,7 @@ impl Settings {
             origin,
             scrub_interval: config.duration("audit.scrub_interval"),
             batch_leaves: config.usize("audit.batch_leaves"),
+            ml_dsa: config.bool("audit.ml_dsa"),
             witness,
             replay_capacity: config.usize("replay.capacity"),
         })

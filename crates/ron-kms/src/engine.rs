@@ -7,8 +7,8 @@ use std::time::Duration;
 use ron_crypto::rand::Random;
 use ron_http::HttpClient;
 use ron_kernel::{
-    Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Shutdown,
-    Snapshot, Supervisor, ThreadCtx, queue,
+    Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Snapshot,
+    Supervisor, ThreadCtx, queue,
 };
 use ron_proto::scope;
 use ron_proto::values::Timestamp;
@@ -19,20 +19,18 @@ use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
 use ron_tlog::note::VerifierKey;
 
 use crate::audit::AuditHealth;
-use crate::audit::appender::{Appender, Entry};
-use crate::audit::checkpoint::{CheckpointThread, Signal};
+use crate::audit::appender::Entry;
 use crate::audit::health::Fault;
-use crate::audit::proofs::{ProofJob, ProofThread};
+use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
-use crate::audit::witness::WitnessThread;
+use crate::audit::threads::Audit;
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, CHECKPOINT, CHECKPOINT_QUEUE, PROOF_QUEUE, PROOFS, SCRUB, SIGN_QUEUE,
-    SIGNERS, STORE, STORE_QUEUE, WITNESS, WITNESS_QUEUE, WRITER_SLOT,
+    AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
 };
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::{Kms, SignJob, StoreJob, signer};
@@ -65,6 +63,8 @@ pub struct Engine {
     pub reader: Option<LogReader>,
     /// Verifier key line of the audit log.
     pub vkey: String,
+    /// Verifier key line of the second signature of its checkpoints.
+    pub second_vkey: Option<String>,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
 }
@@ -95,13 +95,7 @@ impl Engine {
         let vkey = verifier.to_string();
         let cosigned = CosignedView::default();
         let dir = audit_dir(&settings);
-        let disk = parts
-            .disk
-            .clone()
-            .unwrap_or_else(|| match settings.data_dir {
-                Some(_) => Arc::new(OsDisk),
-                None => Arc::new(SimDisk::new()),
-            });
+        let disk = disk(&settings, &parts);
         let with = OpenWith {
             disk: disk.clone(),
             dir: &dir,
@@ -111,6 +105,8 @@ impl Engine {
             witnesses: witnesses.as_mut(),
         };
         let opened = start::open(with, &mut store);
+        let second = opened.as_ref().ok().and_then(|o| o.second.as_ref());
+        let second_vkey = second.map(|s| s.verifier().to_string());
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let (kms, queues) = assemble(settings, &parts, metrics, &store, log);
         let EngineParts { sup, km, ready, .. } = parts;
@@ -124,40 +120,28 @@ impl Engine {
                     interval: kms.settings.scrub_interval,
                     health: kms.health.clone(),
                 };
-                let host = LogHost {
-                    reader: opened.reader.clone(),
-                    vkey: vkey.clone(),
-                    entries_scope: scope::KMS_READ,
-                    cosigned: cosigned.clone(),
-                };
-                spawn_audit(
-                    &sup,
-                    &km,
-                    &kms,
-                    &ready,
-                    Audit {
-                        opened,
-                        entries: queues.audit,
-                        proofs: queues.proofs,
-                        witnesses,
-                        host,
-                    },
-                );
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
+                let host = log_host(&opened, &vkey, &cosigned);
+                let (entries, proofs) = (queues.audit, queues.proofs);
+                let audit = Audit {
+                    opened,
+                    entries,
+                    proofs,
+                    witnesses,
+                    host,
+                };
+                audit.spawn(&sup, &km, &kms, &ready);
             }
             Err(distrust) => kms.health.fail(distrust.fault, &distrust.why),
         }
-        let (shared, jobs) = (kms.clone(), queues.store);
-        spawn_store(
-            &sup,
-            Lifecycle {
-                kms: shared,
-                store,
-                jobs,
-                ready,
-                stopped,
-            },
-        );
+        let lifecycle = Lifecycle {
+            kms: kms.clone(),
+            store,
+            jobs: queues.store,
+            ready,
+            stopped,
+        };
+        spawn_store(&sup, lifecycle);
         let (signing, jobs) = (kms.clone(), queues.sign);
         let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
@@ -165,6 +149,7 @@ impl Engine {
             reader: kms.log.clone(),
             kms,
             vkey,
+            second_vkey,
             cosigned,
         })
     }
@@ -178,13 +163,23 @@ struct Queues {
     proofs: Receiver<ProofJob>,
 }
 
-/// What the threads of the log are made from.
-struct Audit {
-    opened: OpenedLog,
-    entries: Receiver<Entry>,
-    proofs: Receiver<ProofJob>,
-    witnesses: Option<Witnesses>,
-    host: LogHost,
+/// The disk of the log.
+fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
+    let given = parts.disk.clone();
+    given.unwrap_or_else(|| match settings.data_dir {
+        Some(_) => Arc::new(OsDisk),
+        None => Arc::new(SimDisk::new()),
+    })
+}
+
+/// What serves the log.
+fn log_host(opened: &OpenedLog, vkey: &str, cosigned: &CosignedView) -> LogHost {
+    LogHost {
+        reader: opened.reader.clone(),
+        vkey: vkey.to_owned(),
+        entries_scope: scope::KMS_READ,
+        cosigned: cosigned.clone(),
+    }
 }
 
 /// Who cosigns checkpoints, where that is configured.
@@ -252,108 +247,9 @@ pub fn audit_dir(settings: &Settings) -> PathBuf {
         .join("audit")
 }
 
-fn spawn_audit(
-    sup: &Supervisor,
-    km: &KernelMetrics,
-    kms: &Arc<Kms>,
-    ready: &ReadyBoard,
-    audit: Audit,
-) {
-    let Audit {
-        opened,
-        entries,
-        proofs,
-        witnesses,
-        host,
-    } = audit;
-    let settings = &kms.settings;
-    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, km);
-    let signal = Arc::new(Signal::new(
-        settings.checkpoint_ops,
-        settings.checkpoint_interval,
-        wake.clone(),
-        opened.reader,
-        kms.clock.clone(),
-    ));
-    let (finished, last_leaf) = Shutdown::pair();
-    let (last_published, last_checkpoint) = Shutdown::pair();
-    let proving = ProofThread {
-        jobs: proofs,
-        host: host.clone(),
-        witnessed: witnesses
-            .as_ref()
-            .is_some_and(|w| w.policy().needs_witnesses()),
-        waiting: Vec::new(),
-        metrics: kms.metrics.clone(),
-        last_checkpoint: last_checkpoint.clone(),
-    };
-    let witness = witnesses.map(|witnesses| {
-        let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, km);
-        let late = settings.witness.as_ref().map_or(Duration::ZERO, |w| w.late);
-        let thread = WitnessThread {
-            witnesses,
-            reader: host.reader,
-            view: host.cosigned,
-            wakes,
-            store: wake,
-            proofs: kms.proof_tx.clone(),
-            health: kms.health.clone(),
-            ready: ready.clone(),
-            metrics: kms.metrics.clone(),
-            clock: kms.clock.clone(),
-            late,
-            since_ms: None,
-            last_checkpoint,
-        };
-        spawn_writer(
-            sup,
-            &WITNESS,
-            thread,
-            kms.health.clone(),
-            WitnessThread::run,
-        );
-        to
-    });
-    let checkpoints = CheckpointThread {
-        checkpointer: opened.checkpointer,
-        signer: opened.signer,
-        signal: signal.clone(),
-        wakes,
-        interval: settings.checkpoint_interval,
-        anchors: start::anchor_paths(settings, &kms.origin),
-        health: kms.health.clone(),
-        ready: ready.clone(),
-        metrics: kms.metrics.clone(),
-        last_leaf,
-        witness,
-        proofs: kms.proof_tx.clone(),
-        finished: last_published,
-    };
-    let appender = Appender {
-        writer: opened.writer,
-        entries,
-        health: kms.health.clone(),
-        origin: kms.origin.clone(),
-        batch_leaves: settings.batch_leaves,
-        signal,
-        ready: ready.clone(),
-        metrics: kms.metrics.clone(),
-        finished,
-    };
-    spawn_writer(sup, &PROOFS, proving, kms.health.clone(), ProofThread::run);
-    spawn_writer(sup, &AUDIT, appender, kms.health.clone(), Appender::run);
-    spawn_writer(
-        sup,
-        &CHECKPOINT,
-        checkpoints,
-        kms.health.clone(),
-        CheckpointThread::run,
-    );
-}
-
 /// Spawns a thread that owns `state`. If it panics, the state is not trusted again: the log is
 /// closed for good and the process is told to end, so that a fresh start examines what is on disk.
-fn spawn_writer<T: Send + 'static>(
+pub(crate) fn spawn_writer<T: Send + 'static>(
     sup: &Supervisor,
     spec: &'static ron_kernel::ThreadSpec,
     state: T,

@@ -32,6 +32,7 @@ pub mod topology;
 pub mod work;
 
 use ron_auth::RonAuthorizer;
+use ron_http::{Need, Response, Route};
 use ron_proto::scope;
 use ron_service::log_host::{self, Base, LogHost};
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
@@ -89,8 +90,20 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
             cosigned: engine.cosigned,
         };
         router = router.add_all(log_host::routes(Base::Audit, &host));
+        if let Some(vkey) = engine.second_vkey {
+            router = router.add(second_vkey_route(vkey));
+        }
     }
     chassis.serve(router)
+}
+
+fn second_vkey_route(vkey: String) -> Route {
+    Route::get("/audit/v1/vkey/ml-dsa-44", Need::Public, move |_| {
+        Ok(Response::text(200, format!("{vkey}\n")).cache("public, max-age=60"))
+    })
+    .summary("The verifier key of the ML-DSA-44 line of the log's checkpoints")
+    .returns_bytes(200, "text/plain; charset=utf-8")
+    .while_draining()
 }
 
 fn capabilities(settings: &Settings) -> Vec<&'static str> {

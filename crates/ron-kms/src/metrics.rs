@@ -52,6 +52,15 @@ pub struct Metrics {
     pub verify_cache_expired: Counter,
     /// Leaves in the log.
     pub log_size: Gauge,
+    /// What shows that leaves and signatures belong together.
+    pub evidence: Evidence,
+    /// Native calls given up on, by `backend`.
+    pub quarantined: CounterVec,
+}
+
+/// What shows that leaves and signatures belong together.
+#[derive(Clone)]
+pub struct Evidence {
     /// Signatures made by a backend; each has its leaf.
     pub signatures_made: Counter,
     /// Cosignatures asked for, by `result`.
@@ -60,8 +69,31 @@ pub struct Metrics {
     pub cosigned_size: Gauge,
     /// Answers that waited for their proof, by `result`.
     pub proof_waits: CounterVec,
-    /// Native calls given up on, by `backend`.
-    pub quarantined: CounterVec,
+}
+
+impl Evidence {
+    fn new(r: &Registry) -> Self {
+        Self {
+            signatures_made: r.counter(
+                "signatures_made_total",
+                "Signatures made by a backend; those beyond the leaves never left.",
+            ),
+            witness_asked: r.counter_vec(
+                "witness_asked_total",
+                "Cosignatures asked for.",
+                &["result"],
+            ),
+            cosigned_size: r.gauge(
+                "cosigned_size",
+                "Leaves under a checkpoint that a quorum of witnesses has cosigned.",
+            ),
+            proof_waits: r.counter_vec(
+                "proof_waits_total",
+                "Answers that waited for their proof.",
+                &["result"],
+            ),
+        }
+    }
 }
 
 impl Metrics {
@@ -124,24 +156,7 @@ impl Metrics {
                 "Verifications with public keys past their soft age limit.",
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
-            signatures_made: r.counter(
-                "signatures_made_total",
-                "Signatures made by a backend; those beyond the leaves never left.",
-            ),
-            witness_asked: r.counter_vec(
-                "witness_asked_total",
-                "Cosignatures asked for.",
-                &["result"],
-            ),
-            cosigned_size: r.gauge(
-                "cosigned_size",
-                "Leaves under a checkpoint that a quorum of witnesses has cosigned.",
-            ),
-            proof_waits: r.counter_vec(
-                "proof_waits_total",
-                "Answers that waited for their proof.",
-                &["result"],
-            ),
+            evidence: Evidence::new(r),
             quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
         };
         metrics

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::{Clock, SystemClock};
 use ron_ledger::core::Op;
-use ron_ledger::engine::{Decision, Engine, EngineOptions, Request};
+use ron_ledger::engine::{Bond, Decision, Engine, EngineOptions, Request};
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
 use ron_tlog::OsDisk;
@@ -63,7 +63,7 @@ impl Load {
                 let to = (from + 1 + self.next() % (ACCOUNTS - 1)) % ACCOUNTS;
                 Request {
                     ops: vec![self.transfer(from, to)],
-                    linked: false,
+                    bond: Bond::Loose,
                 }
             })
             .collect()
@@ -141,7 +141,7 @@ fn main() {
         });
         let request = Request {
             ops: ops.collect(),
-            linked: false,
+            bond: Bond::Loose,
         };
         load.commit(&[request]);
     }

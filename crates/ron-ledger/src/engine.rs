@@ -102,8 +102,30 @@ pub enum CommitError {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub ops: Vec<Op>,
-    /// All or nothing.
-    pub linked: bool,
+    /// How the entries belong together.
+    pub bond: Bond,
+}
+
+/// How the entries of a request belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bond {
+    /// Not at all.
+    Loose,
+    /// One request: its keys are all new or all used, its entries are decided each by itself.
+    Batch,
+    /// All take effect or none does.
+    Linked,
+}
+
+impl Bond {
+    /// What the two flags of a commit ask for; `linked` says more than `batch`.
+    pub const fn of(linked: bool, batch: bool) -> Self {
+        match (linked, batch) {
+            (true, _) => Self::Linked,
+            (false, true) => Self::Batch,
+            (false, false) => Self::Loose,
+        }
+    }
 }
 
 /// What became of one entry of a request.
@@ -309,21 +331,25 @@ impl Engine {
         for r in requests {
             let (mine, later) = rest.split_at(r.ops.len());
             rest = later;
-            outcomes.push(if r.linked && r.ops.len() > 1 {
+            let bond = if r.ops.len() > 1 { r.bond } else { Bond::Loose };
+            if bond != Bond::Loose {
                 self.pad(&mut step, r.ops.len() as u64);
-                step.linked(&r.ops, mine)
-            } else {
-                r.ops
+            }
+            outcomes.push(match bond {
+                Bond::Linked => step.linked(&r.ops, mine),
+                Bond::Batch => step.batch(&r.ops, mine),
+                Bond::Loose => r
+                    .ops
                     .iter()
                     .zip(mine)
                     .map(|(op, prior)| step.entry(op, *prior))
-                    .collect()
+                    .collect(),
             });
         }
         Ok((outcomes, step.finish()?))
     }
 
-    /// A linked commit that would straddle two log segments could be torn between them; given-up keys of the
+    /// A commit that must be whole and would straddle two log segments could be torn between them; given-up keys of the
     /// ledger's own fill the first segment instead.
     fn pad(&self, step: &mut Step<'_>, entries: u64) {
         let used = step.next_seq() % self.options.segment_entries;

@@ -13,7 +13,7 @@ use ron_tlog::ReadError;
 
 use crate::answers;
 use crate::core::{BadEntry, HoldRow, Op, State, Verdict};
-use crate::engine::{Decision, Request, Shared, decode_entry, is_own, read_entry};
+use crate::engine::{Bond, Decision, Request, Shared, decode_entry, is_own, read_entry};
 
 /// Open holds an account document lists at most.
 const HOLDS_SHOWN: usize = 1_000;
@@ -90,7 +90,8 @@ impl std::fmt::Debug for Ledger {
 }
 
 /// Checks entries from outside and makes operations of them.
-pub fn ops_of(entries: Vec<Entry>, linked: bool) -> Result<Vec<Op>, SubmitError> {
+pub fn ops_of(entries: Vec<Entry>, bond: Bond) -> Result<Vec<Op>, SubmitError> {
+    let bound = bond != Bond::Loose;
     let bad = |index, field, why| SubmitError::Bad {
         index,
         bad: BadEntry { field, why },
@@ -105,12 +106,16 @@ pub fn ops_of(entries: Vec<Entry>, linked: bool) -> Result<Vec<Op>, SubmitError>
             ));
         }
         let op = Op::new(entry).map_err(|bad| SubmitError::Bad { index, bad })?;
-        if linked && op.key().is_none() {
-            return Err(bad(index, "kind", "settlement entries cannot be linked"));
+        if bound && op.key().is_none() {
+            return Err(bad(
+                index,
+                "kind",
+                "settlement entries stand in commits that are neither linked nor a batch",
+            ));
         }
         ops.push(op);
     }
-    if linked {
+    if bound {
         let mut keys: Vec<_> = ops
             .iter()
             .enumerate()
@@ -118,7 +123,7 @@ pub fn ops_of(entries: Vec<Entry>, linked: bool) -> Result<Vec<Op>, SubmitError>
             .collect();
         keys.sort_unstable();
         if let Some(w) = keys.windows(2).find(|w| w[0].0 == w[1].0) {
-            return Err(bad(w[1].1, "key", "is there twice in one linked commit"));
+            return Err(bad(w[1].1, "key", "is there twice in one commit"));
         }
     }
     Ok(ops)
@@ -129,13 +134,13 @@ impl Ledger {
     pub fn commit(
         &self,
         entries: Vec<Entry>,
-        linked: bool,
+        bond: Bond,
         deadline: Deadline,
     ) -> Result<Vec<EntryAnswer>, SubmitError> {
         self.wait(
             Request {
-                ops: ops_of(entries, linked)?,
-                linked,
+                ops: ops_of(entries, bond)?,
+                bond,
             },
             deadline,
         )
@@ -150,7 +155,13 @@ impl Ledger {
     ) -> Result<EntryAnswer, SubmitError> {
         let ops = vec![Op::abandon(principal, key)];
         let answer = self
-            .wait(Request { ops, linked: false }, deadline)?
+            .wait(
+                Request {
+                    ops,
+                    bond: Bond::Loose,
+                },
+                deadline,
+            )?
             .into_iter()
             .next();
         answer.ok_or_else(|| SubmitError::Unknown("the writer gave no answer".to_owned()))

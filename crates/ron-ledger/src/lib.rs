@@ -31,6 +31,7 @@
 
 pub mod answers;
 pub mod api;
+pub mod backup;
 pub mod config;
 pub mod core;
 pub mod engine;

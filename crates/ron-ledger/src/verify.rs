@@ -3,9 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use ron_proto::ledger::Event;
 use ron_tlog::VerifierKey;
 
+use crate::answers;
 use crate::core::{AssetRow, Body, Leaf, State};
+use crate::engine::decode_entry;
 use crate::replay::{Replay, ReplayError};
 
 /// One asset of a verified ledger, in minor units.
@@ -65,6 +68,29 @@ pub fn verify_dir(
     vkey: &VerifierKey,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report, Fault> {
+    check(dir, vkey, None, progress)
+}
+
+/// The same, showing every entry on the way. What is shown is worth something only once the whole is: wait for the
+/// report before it is used. An error of `show` ends the check.
+pub fn verify_each(
+    dir: &Path,
+    vkey: &VerifierKey,
+    show: &mut dyn FnMut(Event) -> Result<(), String>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report, Fault> {
+    check(dir, vkey, Some(show), progress)
+}
+
+/// Told every entry.
+type Show<'a> = &'a mut dyn FnMut(Event) -> Result<(), String>;
+
+fn check(
+    dir: &Path,
+    vkey: &VerifierKey,
+    mut show: Option<Show<'_>>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report, Fault> {
     let mut replay = Replay::new();
     let mut genesis: Option<String> = None;
     let mut guilty: Option<ReplayError> = None;
@@ -84,7 +110,10 @@ pub fn verify_dir(
         replay.leaf(index, bytes).map_err(|e| {
             guilty = Some(e.clone());
             e.why
-        })
+        })?;
+        let Some(show) = &mut show else { return Ok(()) };
+        let (ts, op, verdict) = decode_entry(index, bytes).map_err(|e| e.to_string())?;
+        show(answers::event(index, ts, &op, &verdict))
     };
     let checked = ron_tlog::verify_dir(&log_dir(dir), vkey, &mut on_entry, progress);
     let checked = match checked {

@@ -387,6 +387,19 @@ impl Entry {
         }
     }
 
+    /// The entry without the daily ceiling, which is set from the policy of the moment: what the caller asked for.
+    #[must_use]
+    pub fn without_ceiling(mut self) -> Self {
+        if let Self::Issue { daily_ceiling, .. }
+        | Self::Transfer { daily_ceiling, .. }
+        | Self::Burn { daily_ceiling, .. }
+        | Self::Hold { daily_ceiling, .. } = &mut self
+        {
+            *daily_ceiling = None;
+        }
+        self
+    }
+
     /// Content id of the JCS form: two requests are the same request exactly when these are equal.
     pub fn request_hash(&self) -> Result<ContentId, JcsError> {
         Ok(ContentId::of(&jcs::to_vec(self)?))
@@ -402,6 +415,10 @@ pub struct CommitRequest {
     /// All or nothing: one refusal refuses them all, and every key is consumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub linked: bool,
+    /// One request under many keys: each entry is decided by itself, but when some of the keys are used
+    /// already and others are not, nothing is decided and each entry answers `idempotency_mismatch`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub batch: bool,
 }
 
 /// Answer of `POST /v1/ledger/commit`: one result per entry, in order.

@@ -1,9 +1,12 @@
 //! C2SP cosignatures: a witness's timestamped signature on a checkpoint, as a signature line of its note. Pure.
 //!
-//! Implemented: Ed25519, type 0x04 (`cosignature/v1`). The signature bytes are the time (seconds since 1970, 8 bytes big-endian)
-//! and the Ed25519 signature over two header lines and the whole note text.
+//! Implemented: Ed25519, type 0x04 (`cosignature/v1`), and ML-DSA-44, type 0x06 (`subtree/v1`, whole trees only). The signature
+//! bytes are the time (seconds since 1970, 8 bytes big-endian) and the signature: of Ed25519 over two header lines and the whole
+//! note text, of ML-DSA-44 over a fixed structure with the cosigner's name, the time, and the checkpoint's three values.
 
+use crate::checkpoint::Checkpoint;
 use crate::note::{Note, NoteError, NoteSignature, key_id, parse_vkey, print_vkey, valid_name};
+use ron_crypto::mldsa::{ML_DSA_44_PUBLIC, MlDsa44Key, verify_ml_dsa_44};
 use ron_crypto::sign::{Ed25519Key, verify_ed25519_strict};
 use std::fmt;
 use std::str::FromStr;
@@ -11,47 +14,104 @@ use std::str::FromStr;
 /// Signature type byte of Ed25519 cosignatures.
 pub const COSIGNATURE_ED25519: u8 = 0x04;
 
+/// Signature type byte of ML-DSA-44 cosignatures.
+pub const COSIGNATURE_ML_DSA_44: u8 = 0x06;
+
 /// Latest time that may stand in a cosignature.
 const TIME_MAX: u64 = i64::MAX as u64;
+/// Longest name or origin that an ML-DSA-44 cosignature can hold, in bytes.
+const TEXT_MAX: usize = 255;
 
 /// What a cosigner signs at a time.
 fn message(time_s: u64, text: &str) -> Vec<u8> {
     format!("cosignature/v1\ntime {time_s}\n{text}").into_bytes()
 }
 
-/// The public key of a witness; printed and parsed as `name+key id (8 hex)+base64(0x04 || public key)`.
+/// What an ML-DSA-44 cosigner signs: the tree of a checkpoint as a subtree from 0. `None` when a text does not fit.
+fn tree_message(name: &str, time_s: u64, checkpoint: &Checkpoint) -> Option<Vec<u8>> {
+    let mut bytes = b"subtree/v1\n\0".to_vec();
+    bytes.push(u8::try_from(name.len()).ok()?);
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.extend_from_slice(&time_s.to_be_bytes());
+    bytes.push(u8::try_from(checkpoint.origin.len()).ok()?);
+    bytes.extend_from_slice(checkpoint.origin.as_bytes());
+    bytes.extend_from_slice(&0_u64.to_be_bytes());
+    bytes.extend_from_slice(&checkpoint.size.to_be_bytes());
+    bytes.extend_from_slice(&checkpoint.root);
+    Some(bytes)
+}
+
+/// The public key of a witness; printed and parsed as `name+key id (8 hex)+base64(type || public key)`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CosignerKey {
     name: String,
     key_id: u32,
-    public: [u8; 32],
+    public: Public,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Public {
+    Ed25519([u8; 32]),
+    MlDsa44(Box<[u8; ML_DSA_44_PUBLIC]>),
+}
+
+impl Public {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Ed25519(_) => COSIGNATURE_ED25519,
+            Self::MlDsa44(_) => COSIGNATURE_ML_DSA_44,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Ed25519(public) => public,
+            Self::MlDsa44(public) => &public[..],
+        }
+    }
 }
 
 impl CosignerKey {
-    /// The key of a witness under its name.
+    /// The Ed25519 key of a witness under its name.
     pub fn ed25519(name: &str, public: &[u8; 32]) -> Result<Self, NoteError> {
-        if !valid_name(name) {
-            return Err(NoteError::Key("the name is empty or has a space or a plus"));
+        Self::new(name, Public::Ed25519(*public))
+    }
+
+    /// The ML-DSA-44 key of a witness under its name.
+    pub fn ml_dsa_44(name: &str, public: &[u8; ML_DSA_44_PUBLIC]) -> Result<Self, NoteError> {
+        Self::new(name, Public::MlDsa44(Box::new(*public)))
+    }
+
+    fn new(name: &str, public: Public) -> Result<Self, NoteError> {
+        if !valid_name(name) || name.len() > TEXT_MAX {
+            return Err(NoteError::Key(
+                "the name is empty, has a space or a plus, or more than 255 bytes",
+            ));
         }
         Ok(Self {
             name: name.to_owned(),
-            key_id: key_id(name, COSIGNATURE_ED25519, public),
-            public: *public,
+            key_id: key_id(name, public.kind(), public.bytes()),
+            public,
         })
     }
 
     /// Parses a verifier key line; surrounding white space is ignored.
     pub fn parse(line: &str) -> Result<Self, NoteError> {
         let (name, kind, public) = parse_vkey(line)?;
-        if kind != COSIGNATURE_ED25519 {
-            return Err(NoteError::Key(
-                "its type is not that of Ed25519 cosignatures (0x04)",
-            ));
-        }
-        let public: [u8; 32] = public
-            .try_into()
-            .map_err(|_| NoteError::Key("an Ed25519 key has 32 bytes"))?;
-        Self::ed25519(name, &public)
+        let public = match kind {
+            COSIGNATURE_ED25519 => <[u8; 32]>::try_from(public)
+                .map(Public::Ed25519)
+                .map_err(|_| NoteError::Key("an Ed25519 key has 32 bytes"))?,
+            COSIGNATURE_ML_DSA_44 => <[u8; ML_DSA_44_PUBLIC]>::try_from(public)
+                .map(|public| Public::MlDsa44(Box::new(public)))
+                .map_err(|_| NoteError::Key("an ML-DSA-44 key has 1312 bytes"))?,
+            _ => {
+                return Err(NoteError::Key(
+                    "its type is not that of cosignatures (Ed25519 0x04, ML-DSA-44 0x06)",
+                ));
+            }
+        };
+        Self::new(name, public)
     }
 
     /// The witness's name.
@@ -64,9 +124,9 @@ impl CosignerKey {
         self.key_id
     }
 
-    /// The raw Ed25519 public key.
-    pub fn public(&self) -> &[u8; 32] {
-        &self.public
+    /// The raw public key.
+    pub fn public(&self) -> &[u8] {
+        self.public.bytes()
     }
 
     /// True when the line claims to be by this key.
@@ -77,11 +137,21 @@ impl CosignerKey {
     /// The time (seconds since 1970) at which this key cosigned `text` with `line`; `None` when it did not.
     pub fn verify(&self, text: &str, line: &NoteSignature) -> Option<u64> {
         let (time, signature) = line.signature.split_first_chunk::<8>()?;
-        let signature: &[u8; 64] = signature.try_into().ok()?;
         let time_s = u64::from_be_bytes(*time);
-        let holds = self.made(line)
-            && (1..=TIME_MAX).contains(&time_s)
-            && verify_ed25519_strict(&self.public, &message(time_s, text), signature);
+        if !self.made(line) || !(1..=TIME_MAX).contains(&time_s) {
+            return None;
+        }
+        let holds = match &self.public {
+            Public::Ed25519(public) => {
+                let signature: &[u8; 64] = signature.try_into().ok()?;
+                verify_ed25519_strict(public, &message(time_s, text), signature)
+            }
+            Public::MlDsa44(public) => {
+                let checkpoint = Checkpoint::parse_text(text).ok()?;
+                let message = tree_message(&self.name, time_s, &checkpoint)?;
+                verify_ml_dsa_44(&public[..], &message, signature)
+            }
+        };
         holds.then_some(time_s)
     }
 
@@ -95,7 +165,11 @@ impl CosignerKey {
 
 impl fmt::Display for CosignerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&print_vkey(&self.name, COSIGNATURE_ED25519, &self.public))
+        f.write_str(&print_vkey(
+            &self.name,
+            self.public.kind(),
+            self.public.bytes(),
+        ))
     }
 }
 
@@ -115,7 +189,12 @@ impl FromStr for CosignerKey {
 /// A witness's key pair.
 pub struct Cosigner {
     verifier: CosignerKey,
-    key: Ed25519Key,
+    key: Key,
+}
+
+enum Key {
+    Ed25519(Ed25519Key),
+    MlDsa44(MlDsa44Key),
 }
 
 impl Cosigner {
@@ -123,7 +202,15 @@ impl Cosigner {
     pub fn new(name: &str, key: Ed25519Key) -> Result<Self, NoteError> {
         Ok(Self {
             verifier: CosignerKey::ed25519(name, &key.public())?,
-            key,
+            key: Key::Ed25519(key),
+        })
+    }
+
+    /// Cosigns as `name` with an ML-DSA-44 key.
+    pub fn ml_dsa_44(name: &str, key: MlDsa44Key) -> Result<Self, NoteError> {
+        Ok(Self {
+            verifier: CosignerKey::ml_dsa_44(name, &key.public())?,
+            key: Key::MlDsa44(key),
         })
     }
 
@@ -133,15 +220,23 @@ impl Cosigner {
     }
 
     /// Cosigns the text of a checkpoint at a time (seconds since 1970, not 0). Whoever calls has checked that the checkpoint
-    /// extends the last one that was cosigned for its origin, and has stored it.
-    pub fn cosign(&self, text: &str, time_s: u64) -> NoteSignature {
+    /// extends the last one that was cosigned for its origin, and has stored it. `None` for a text that an ML-DSA-44 key cannot
+    /// cosign: no checkpoint, or an origin of more than 255 bytes.
+    pub fn cosign(&self, text: &str, time_s: u64) -> Option<NoteSignature> {
         let mut signature = time_s.to_be_bytes().to_vec();
-        signature.extend_from_slice(&self.key.sign(&message(time_s, text)));
-        NoteSignature {
+        match &self.key {
+            Key::Ed25519(key) => signature.extend_from_slice(&key.sign(&message(time_s, text))),
+            Key::MlDsa44(key) => {
+                let checkpoint = Checkpoint::parse_text(text).ok()?;
+                let message = tree_message(&self.verifier.name, time_s, &checkpoint)?;
+                signature.extend_from_slice(&key.sign(&message));
+            }
+        }
+        Some(NoteSignature {
             name: self.verifier.name.clone(),
             key_id: self.verifier.key_id,
             signature,
-        }
+        })
     }
 }
 
@@ -170,7 +265,7 @@ mod tests {
             "another type"
         );
         let text = "log.example\n3\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
-        let line = witness.cosign(text, 1_700_000_000);
+        let line = witness.cosign(text, 1_700_000_000).expect("signs");
         let line = parse_signature(&line.to_string()).expect("parses");
         assert_eq!(key.verify(text, &line), Some(1_700_000_000));
         assert_eq!(key.verify(&text.replace('3', "4"), &line), None);
@@ -182,7 +277,34 @@ mod tests {
         let mut renamed = line.clone();
         renamed.name = "witness.example/w2".into();
         assert_eq!(key.verify(text, &renamed), None);
-        assert_eq!(key.verify(text, &witness.cosign(text, 0)), None, "no time");
+        let timeless = witness.cosign(text, 0).expect("signs");
+        assert_eq!(key.verify(text, &timeless), None, "no time");
+    }
+
+    #[test]
+    fn ml_dsa_44_binds_name_time_and_tree_but_no_extension() {
+        let seed = ron_crypto::Secret32::from_slice(&[9; 32]);
+        let key = MlDsa44Key::from_seed(&seed).expect("a key");
+        let witness = Cosigner::ml_dsa_44("witness.example/pq", key).expect("name");
+        let key = CosignerKey::parse(&witness.verifier().to_string()).expect("parses");
+        assert_eq!(&key, witness.verifier());
+        let text = "log.example\n3\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
+        let line = witness.cosign(text, 77).expect("signs");
+        assert_eq!(line.signature.len(), 8 + 2420);
+        let line = parse_signature(&line.to_string()).expect("parses");
+        assert_eq!(key.verify(text, &line), Some(77));
+        assert_eq!(key.verify(&format!("{text}extension\n"), &line), Some(77));
+        for other in [
+            text.replace('3', "4"),
+            text.replace("log", "lag"),
+            text.replacen("AAA", "AAB", 1),
+        ] {
+            assert_eq!(key.verify(&other, &line), None, "{other}");
+        }
+        let mut later = line.clone();
+        later.signature[7] += 1;
+        assert_eq!(key.verify(text, &later), None);
+        assert_eq!(witness.cosign("no checkpoint\n", 77), None);
     }
 
     /// The cosigned checkpoint that the specification prints. Its key is not printed there, so only form and time are compared.

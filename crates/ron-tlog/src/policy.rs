@@ -378,8 +378,8 @@ mod tests {
         };
         let mut note = Note::parse(&checkpoint.sign(&[&log()]).expect("signs")).expect("parses");
         for n in by {
-            let line = witness(*n).cosign(&note.text, 1_700_000_000);
-            note.signatures.push(line);
+            note.signatures
+                .extend(witness(*n).cosign(&note.text, 1_700_000_000));
         }
         note.to_string()
     }

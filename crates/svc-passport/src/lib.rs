@@ -28,6 +28,7 @@ pub mod sync;
 pub mod token;
 pub mod topology;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ron_auth::RonAuthorizer;
@@ -77,46 +78,12 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     }
     .map_err(StartError::failed)?;
     let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
-    let auth = RonAuthorizer::from_section(
-        "svc-passport",
-        &config.section("auth"),
-        &[],
-        &chassis.registry,
-        chassis.clock.clone(),
-    )
-    .map_err(StartError::config_text)?;
-    auth.on_state(chassis.ready.hook("passports"));
-    auth.spawn(&chassis.sup, &TOPOLOGY);
-    chassis.authorizer = auth.clone();
-    chassis.capabilities(&[
-        "dpop",
-        "introspect",
-        "issue",
-        "oauth2_client_credentials",
-        "revoke",
-        "status_list",
-        "token_exchange",
-        "verify",
-    ]);
-
+    let auth = authorizer(&mut chassis, &config)?;
     let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
     let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.issue_queue, &chassis.km);
     let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
     let local = parts.api.local_addr().map_err(StartError::failed)?;
-    let core = Core {
-        public_url: settings
-            .public_url
-            .clone()
-            .unwrap_or_else(|| format!("http://{local}")),
-        metrics: Metrics::new(&chassis.registry),
-        kms: Arc::new(kms(&settings, &chassis)?),
-        view: Arc::new(Snapshot::new(replay(&store)?)),
-        known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
-        policy: Arc::new(Snapshot::new(None)),
-        revoke,
-        settings,
-    };
-    core.metrics.epoch.set(core.view.load().epoch() as i64);
+    let core = Core::new(settings, &chassis, &store, (local, revoke))?;
     let stored = store.kept_jwks().map_err(StartError::failed)?;
     let keys = Arc::new(core.keeper(&chassis, stored));
     let policies = core.policies(&chassis)?;
@@ -151,6 +118,32 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     });
     chassis.on_drained(move || drop(data));
     chassis.serve(api::router(&api))
+}
+
+/// Judges the callers of both ports; its threads run from now on.
+fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorizer>, StartError> {
+    let auth = RonAuthorizer::from_section(
+        api::SERVICE,
+        &config.section("auth"),
+        &[],
+        &chassis.registry,
+        chassis.clock.clone(),
+    )
+    .map_err(StartError::config_text)?;
+    auth.on_state(chassis.ready.hook("passports"));
+    auth.spawn(&chassis.sup, &TOPOLOGY);
+    chassis.authorizer = auth.clone();
+    chassis.capabilities(&[
+        "dpop",
+        "introspect",
+        "issue",
+        "oauth2_client_credentials",
+        "revoke",
+        "status_list",
+        "token_exchange",
+        "verify",
+    ]);
+    Ok(auth)
 }
 
 fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> {
@@ -189,6 +182,29 @@ type Queues = (
 );
 
 impl Core {
+    fn new(
+        settings: Settings,
+        chassis: &Chassis,
+        store: &RevocationStore,
+        (local, revoke): (SocketAddr, Sender<RevokeEvent>),
+    ) -> Result<Self, StartError> {
+        let core = Self {
+            public_url: settings
+                .public_url
+                .clone()
+                .unwrap_or_else(|| format!("http://{local}")),
+            metrics: Metrics::new(&chassis.registry),
+            kms: Arc::new(kms(&settings, chassis)?),
+            view: Arc::new(Snapshot::new(replay(store)?)),
+            known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
+            policy: Arc::new(Snapshot::new(None)),
+            revoke,
+            settings,
+        };
+        core.metrics.epoch.set(core.view.load().epoch() as i64);
+        Ok(core)
+    }
+
     fn keeper(&self, chassis: &Chassis, stored: Jwks) -> KeyKeeper {
         let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
         ready.missing(

@@ -1,6 +1,7 @@
 //! The one table of configuration keys, and the validated settings made from it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ron_proto::Amount;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
@@ -8,7 +9,7 @@ use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7470", "127.0.0.1:7475");
 
-static KEYS: [Key; 8] = [
+static KEYS: [Key; 12] = [
     Key::text(
         "ledger.url",
         "http://127.0.0.1:7460",
@@ -47,6 +48,30 @@ static KEYS: [Key; 8] = [
         "Threads that commit; 0 means one per core.",
     )
     .range("0", "64"),
+    Key::duration(
+        "ledger.stall_after",
+        "120ms",
+        "Age of a ledger call from which on the service is not ready.",
+    )
+    .range("10ms", "10s"),
+    Key::duration(
+        "ledger.refuse_after",
+        "500ms",
+        "Age of a ledger call from which on new writes are refused at once; before, they wait in the queue.",
+    )
+    .range("10ms", "10s"),
+    Key::count(
+        "answers.keep",
+        "1000000",
+        "Entries whose answers are copied, so that requests sent again are answered while the ledger is away; at most 24 hours.",
+    )
+    .range("1000", "100000000"),
+    Key::count(
+        "balances.keep",
+        "100000",
+        "Accounts whose balance is remembered.",
+    )
+    .range("16", "10000000"),
     Key::count(
         "queues.work",
         "512",
@@ -99,6 +124,14 @@ pub struct Settings {
     pub committers: usize,
     /// Capacity of each committer's queue.
     pub lane: usize,
+    /// From this age of a ledger call on the service is not ready.
+    pub stall_after: Duration,
+    /// From this age of a ledger call on new writes are refused.
+    pub refuse_after: Duration,
+    /// Entries whose answers are copied.
+    pub answers_keep: u64,
+    /// Accounts whose balance is remembered.
+    pub balances_keep: usize,
 }
 
 impl Settings {
@@ -133,6 +166,10 @@ impl Settings {
             daily_max,
             committers,
             lane: config.usize("queues.work").div_ceil(committers),
+            stall_after: config.duration("ledger.stall_after"),
+            refuse_after: config.duration("ledger.refuse_after"),
+            answers_keep: config.u64("answers.keep"),
+            balances_keep: config.usize("balances.keep"),
         })
     }
 }

@@ -1,50 +1,86 @@
-//! svc-wallet: issue, transfer, burn and balance for callers who hold a passport.
+//! svc-wallet: money for callers who hold a passport.
 //!
 //! ```text
-//!  POST ── caveats, policy ──> work queue (by account) ──> wal-commit-* ── one call per batch ──> ron-ledger
-//!                                                              └── receipt or refusal ──> answer
-//!  GET  ── caveats, policy ──> ron-ledger ──> answer
+//!  POST ── caveats, policy ──> flights (by key) ──> lane (by account) ──> wal-commit-* ── one call per batch ──> ron-ledger
+//!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all who wait
+//!                                  └── the same request again waits here
+//!  GET  ── caveats, policy ──> balances told a moment ago, else ron-ledger
+//!  wal-feed <── events ── ron-ledger: balances forgotten, answers copied, pins released
 //! ```
 //!
 //! **Invariants**: the wallet owns no truth: nonces, funds, replays and daily totals are decided by
 //! the ledger in one atomic step; an unknown outcome pins its key until the ledger tells it; writes
-//! of one account keep their order.
+//! of one account keep their order; every waiter is answered once; a balance never looks younger
+//! than it is.
 
+pub mod answers;
 pub mod api;
+pub mod audit;
+pub mod balances;
 pub mod commit;
 pub mod config;
+pub mod feed;
+pub mod flights;
 pub mod metrics;
+pub mod pins;
 pub mod policy;
+pub mod render;
 pub mod topology;
+pub mod upstream;
+pub mod watch;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::{Credential, LedgerClient};
-use ron_kernel::{Deadline, Snapshot, ThreadCtx, queue};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::{Deadline, RankedMutex, Snapshot, ThreadCtx, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::{
     Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, signed_policy,
 };
 
-use crate::api::Api;
-use crate::commit::{Committer, Lanes, Pinned};
+use crate::answers::AnswersReader;
+use crate::api::{Api, HoldFacts};
+use crate::audit::Audit;
+use crate::balances::Balances;
+use crate::commit::{Committer, Lanes};
 use crate::config::Settings;
+use crate::feed::Feed;
+use crate::flights::Flights;
 use crate::metrics::Metrics;
-use crate::topology::{COMMITTER, PROBE, TOPOLOGY, WORK_QUEUE};
+use crate::pins::Pinned;
+use crate::topology::{
+    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PIN_QUEUE, PINS, PINS_SLOT, PROBE, TOPOLOGY, WATCH,
+    WORK_QUEUE,
+};
+use crate::upstream::{SharedUpstream, Upstream};
+use crate::watch::Watch;
 
-/// Pause between two looks at the ledger.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Pause while the ledger does not answer.
-const PROBE_AGAIN: Duration = Duration::from_millis(100);
+/// Pause between two looks at the ledger: short, because a ledger that hangs is to be noticed soon.
+const PROBE_EVERY: Duration = Duration::from_millis(50);
+/// Everything the threads and the handlers share.
+struct Shared {
+    settings: Settings,
+    home: Option<PathBuf>,
+    upstream: SharedUpstream,
+    /// Connections of the feed, apart from the others: they are closed first.
+    feed_http: Arc<HttpClient>,
+    feed_ledger: LedgerClient,
+    flights: Arc<Flights>,
+    pinned: Arc<Pinned>,
+    balances: Arc<Balances>,
+    audit: Audit,
+    metrics: Metrics,
+}
 
 /// Starts the service. Returns once its ports answer; the ledger need not be up.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings =
         Settings::from_config(&config).map_err(|why| StartError::config_text(why.join("\n")))?;
     let policy = load_policy(&settings, 0).map_err(StartError::config_text)?;
-    // The wallet keeps nothing there yet, but two of them on one directory would be a mistake.
     let data = DataDir::open(&config)?;
     let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
     let auth = RonAuthorizer::from_section(
@@ -58,40 +94,164 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     auth.on_state(chassis.ready.hook("passports"));
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
-    chassis.capabilities(&["burn", "issue", "transfer"]);
+    chassis.capabilities(&["batch", "burn", "freeze", "hold", "issue", "transfer"]);
 
-    let metrics = Metrics::new(&chassis.registry);
-    let credential = match &settings.ledger_token_file {
-        Some(path) => Credential::from_file(path).map_err(StartError::config_text)?,
-        None => Credential::none(),
-    };
-    let ledger = Arc::new(LedgerClient::new(
-        &settings.ledger_url,
-        credential,
-        chassis.client.clone(),
-    ));
-    let pinned = Arc::new(Pinned::default());
-    let lanes = spawn_committers(&chassis, &settings, &metrics, &ledger, &pinned);
-    let (probed, ready) = (ledger.clone(), chassis.ready.clone());
-    ready.missing("ledger", "the ledger has not answered yet");
-    chassis
-        .sup
-        .spawn(&PROBE, move |ctx| probe(ctx, &probed, &ready));
+    let home = data.as_ref().map(|d| d.path().to_owned());
+    let shared = share(&chassis, settings, home)?;
+    let lanes = spawn_committers(&chassis, &shared);
+    spawn_probe(&chassis, &shared);
+    spawn_feed(&chassis, &shared);
+    spawn_watch(&chassis, &shared);
     let policy = Arc::new(Snapshot::new(policy));
     on_reload(&chassis, &auth, &policy);
 
     let api = Arc::new(Api {
         policy,
-        per_op_max: settings.per_op_max,
-        daily_max: settings.daily_max,
+        per_op_max: shared.settings.per_op_max,
+        daily_max: shared.settings.daily_max,
         lanes,
-        pinned,
-        ledger,
+        flights: shared.flights.clone(),
+        pinned: shared.pinned.clone(),
+        balances: shared.balances.clone(),
+        holds: HoldFacts::default(),
+        answers: AnswersReader::new(shared.answers_path()),
+        upstream: shared.upstream.clone(),
+        audit: shared.audit.clone(),
+        sup: chassis.sup.clone(),
         clock: chassis.clock.clone(),
-        metrics,
+        metrics: shared.metrics.clone(),
     });
     chassis.on_drained(move || drop(data));
     chassis.serve(api::router(&api))
+}
+
+impl Shared {
+    fn answers_path(&self) -> Option<PathBuf> {
+        self.home.as_ref().map(|dir| dir.join("answers.sqlite"))
+    }
+}
+
+fn share(
+    chassis: &Chassis,
+    settings: Settings,
+    home: Option<PathBuf>,
+) -> Result<Shared, StartError> {
+    let metrics = Metrics::new(&chassis.registry);
+    let credential = || match &settings.ledger_token_file {
+        Some(path) => Credential::from_file(path).map_err(StartError::config_text),
+        None => Ok(Credential::none()),
+    };
+    let url = &settings.ledger_url;
+    let client = LedgerClient::new(url, credential()?, chassis.client.clone());
+    let feed_http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let feed_ledger = LedgerClient::new(url, credential()?, feed_http.clone());
+    // One slot per committer, one for the probe.
+    let slots = settings.committers + 1;
+    let clock = chassis.clock.clone();
+    let upstream = Arc::new(Upstream::new(client, slots, clock.clone(), metrics.clone()));
+    let pinned = spawn_pins(chassis, home.as_deref())?;
+    let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
+    let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
+    chassis.sup.spawn(&AUDIT, move |ctx| {
+        audit::run(ctx, &lines_rx, audit_dir.as_deref());
+    });
+    Ok(Shared {
+        balances: Arc::new(Balances::new(settings.balances_keep)),
+        settings,
+        home,
+        upstream,
+        feed_http,
+        feed_ledger,
+        flights: Arc::new(Flights::default()),
+        pinned,
+        audit: Audit::new(lines, clock),
+        metrics,
+    })
+}
+
+fn spawn_pins(
+    chassis: &Chassis,
+    home: Option<&std::path::Path>,
+) -> Result<Arc<Pinned>, StartError> {
+    let (store, before) = pins::open(home).map_err(StartError::failed)?;
+    let (notes, notes_rx) = queue(&PIN_QUEUE, PIN_QUEUE.capacity, &chassis.km);
+    let slot = RankedMutex::new(&PINS_SLOT, Some(store));
+    chassis
+        .sup
+        .spawn(&PINS, move |ctx| pins::run(ctx, &notes_rx, &slot));
+    Ok(Arc::new(Pinned::new(before, notes)))
+}
+
+fn spawn_committers(chassis: &Chassis, shared: &Shared) -> Lanes {
+    let settings = &shared.settings;
+    let lanes = (0..settings.committers).map(|_| queue(&WORK_QUEUE, settings.lane, &chassis.km));
+    let (senders, receivers): (Vec<_>, Vec<_>) = lanes.unzip();
+    let committer = Committer {
+        upstream: shared.upstream.clone(),
+        flights: shared.flights.clone(),
+        pinned: shared.pinned.clone(),
+        balances: shared.balances.clone(),
+        audit: shared.audit.clone(),
+        clock: chassis.clock.clone(),
+        metrics: shared.metrics.clone(),
+        km: chassis.km.clone(),
+    };
+    chassis
+        .sup
+        .spawn_pool(&COMMITTER, settings.committers, move |ctx| {
+            committer.run(ctx, &receivers[ctx.index]);
+        });
+    Lanes::new(senders)
+}
+
+fn spawn_probe(chassis: &Chassis, shared: &Shared) {
+    let (upstream, ready) = (shared.upstream.clone(), chassis.ready.clone());
+    let slot = shared.settings.committers;
+    ready.missing("ledger", "the ledger has not answered yet");
+    chassis
+        .sup
+        .spawn(&PROBE, move |ctx| probe(ctx, &upstream, slot, &ready));
+}
+
+fn spawn_feed(chassis: &Chassis, shared: &Shared) {
+    let feed = Feed {
+        ledger: shared.feed_ledger.clone(),
+        balances: shared.balances.clone(),
+        pinned: shared.pinned.clone(),
+        path: shared.answers_path(),
+        keep: shared.settings.answers_keep,
+        metrics: shared.metrics.clone(),
+    };
+    chassis.sup.spawn(&FEED, move |ctx| feed.run(ctx));
+}
+
+fn spawn_watch(chassis: &Chassis, shared: &Shared) {
+    let watch = Watch {
+        upstream: shared.upstream.clone(),
+        flights: shared.flights.clone(),
+        pinned: shared.pinned.clone(),
+        ready: chassis.ready.clone(),
+        clock: chassis.clock.clone(),
+        metrics: shared.metrics.clone(),
+        stall_after: shared.settings.stall_after,
+        refuse_after: shared.settings.refuse_after,
+        sup: chassis.sup.clone(),
+        feed_http: shared.feed_http.clone(),
+    };
+    chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));
+}
+
+/// Readiness follows the ledger's answer.
+fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) {
+    loop {
+        match upstream.probe(slot) {
+            Ok(()) => ready.present("ledger"),
+            Err(e) => ready.missing("ledger", format!("the ledger does not answer: {e}")),
+        }
+        if ctx.shutdown.wait(Deadline::within(PROBE_EVERY)) {
+            return;
+        }
+    }
 }
 
 /// The signed policy; one older than `at_least` is refused.
@@ -106,49 +266,6 @@ fn load_policy(settings: &Settings, at_least: u64) -> Result<WalletPolicy, Strin
         ));
     }
     Ok(signed.policy)
-}
-
-fn spawn_committers(
-    chassis: &Chassis,
-    settings: &Settings,
-    metrics: &Metrics,
-    ledger: &Arc<LedgerClient>,
-    pinned: &Arc<Pinned>,
-) -> Lanes {
-    let lanes = (0..settings.committers).map(|_| queue(&WORK_QUEUE, settings.lane, &chassis.km));
-    let (senders, receivers): (Vec<_>, Vec<_>) = lanes.unzip();
-    let committer = Committer {
-        ledger: ledger.clone(),
-        pinned: pinned.clone(),
-        clock: chassis.clock.clone(),
-        metrics: metrics.clone(),
-        km: chassis.km.clone(),
-    };
-    chassis
-        .sup
-        .spawn_pool(&COMMITTER, settings.committers, move |ctx| {
-            committer.run(ctx, &receivers[ctx.index]);
-        });
-    Lanes::new(senders)
-}
-
-/// Readiness follows the ledger's answer.
-fn probe(ctx: &ThreadCtx, ledger: &LedgerClient, ready: &ReadyBoard) {
-    loop {
-        let pause = match ledger.head(Deadline::within(Duration::from_secs(1))) {
-            Ok(_) => {
-                ready.present("ledger");
-                PROBE_EVERY
-            }
-            Err(e) => {
-                ready.missing("ledger", format!("the ledger does not answer: {e}"));
-                PROBE_AGAIN
-            }
-        };
-        if ctx.shutdown.wait(Deadline::within(pause)) {
-            return;
-        }
-    }
 }
 
 fn on_reload(chassis: &Chassis, auth: &Arc<RonAuthorizer>, policy: &Arc<Snapshot<WalletPolicy>>) {

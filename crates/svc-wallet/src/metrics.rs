@@ -1,8 +1,10 @@
 //! The one table of this service's own metrics (prefix `svc_wallet_`).
 
 use ron_kernel::{
-    Counter, CounterVec, GaugeVec, Histogram, HistogramVec, LATENCY_BUCKETS, Registry,
+    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, LATENCY_BUCKETS, Registry,
+    SharedClock,
 };
+use std::time::Instant;
 
 /// Handles on the metrics.
 #[derive(Debug, Clone)]
@@ -23,6 +25,14 @@ pub struct Metrics {
     pub batch_size: Histogram,
     /// Ledger calls by operation and outcome.
     pub upstream: CounterVec,
+    /// 0 closed, 1 half open, 2 open.
+    pub breaker: GaugeVec,
+    /// Age of the balances that were answered.
+    pub staleness: Histogram,
+    /// Entries of the ledger that the feed has not seen yet.
+    pub feed_lag: Gauge,
+    /// Times that events were missed.
+    pub feed_gaps: Counter,
 }
 
 impl Metrics {
@@ -50,6 +60,29 @@ impl Metrics {
                 "Calls to another service.",
                 &["svc", "op", "outcome"],
             ),
+            breaker: r.gauge_vec("breaker_state", "0 closed, 1 half open, 2 open.", &["svc"]),
+            staleness: r.histogram(
+                "balance_staleness_seconds",
+                "Age of the balances that were answered.",
+                &[0.001, 0.05, 0.25, 1.0, 5.0, 30.0],
+            ),
+            feed_lag: r.gauge(
+                "feed_lag_entries",
+                "Entries of the ledger that the feed has not seen yet.",
+            ),
+            feed_gaps: r.counter(
+                "feed_gaps_total",
+                "Times that events of the ledger were missed.",
+            ),
         }
+    }
+
+    /// One accepted write is answered.
+    pub fn landed(&self, op: &'static str, since: Instant, clock: &SharedClock) {
+        let took = clock.now().saturating_duration_since(since);
+        self.op_seconds
+            .with_label_values(&[op])
+            .observe(took.as_secs_f64());
+        self.inflight.with_label_values(&[op]).dec();
     }
 }

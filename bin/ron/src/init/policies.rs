@@ -63,6 +63,8 @@ fn wallet() -> WalletPolicy {
                 WalletAction::Issue,
                 WalletAction::Transfer,
                 WalletAction::Burn,
+                WalletAction::Hold,
+                WalletAction::Admin,
             ],
             accounts: any(),
             assets: any(),

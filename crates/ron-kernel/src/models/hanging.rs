@@ -1,4 +1,5 @@
 //! The hang pool: a call that comes back while its caller gives up.
+#![cfg(test)]
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! The queue and the shutdown token.
+#![cfg(test)]
 
 use super::{REJECT, Tally, WAIT, explore, far, past, size, thread};
 use crate::queue::{Recv, SendError, Sender, bare_queue};

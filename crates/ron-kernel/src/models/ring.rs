@@ -1,4 +1,5 @@
 //! Drop-oldest queues and the broadcast ring on them.
+#![cfg(test)]
 
 use super::{Count, OLDEST, explore, far, size, thread};
 use crate::queue::{Recv, bare_queue};

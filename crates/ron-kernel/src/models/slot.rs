@@ -1,4 +1,5 @@
 //! Reply slots and credits.
+#![cfg(test)]
 
 use super::{Count, explore, far, past, size, thread};
 use crate::credits::Credits;

@@ -1,4 +1,5 @@
 //! Snapshots: one value swapped under its readers.
+#![cfg(test)]
 
 use super::{explore, size, thread};
 use crate::snapshot::Snapshot;

@@ -1,4 +1,5 @@
 //! The supervisor: restart against shutdown, drain in order, threads that are started late.
+#![cfg(test)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@
 
 mod bounds;
 mod locks;
+mod process;
 mod restarts;
 mod stops;
 

@@ -91,6 +91,8 @@ fn law_4_a_drain_under_load_loses_nothing() {
         while let Recv::Item(i) = jobs.recv(&ctx.shutdown, far()) {
             hand_on(i);
         }
+        // What it holds takes a while; the writer must not have gone meanwhile.
+        std::thread::sleep(Duration::from_millis(50));
         while let Some(i) = jobs.try_recv() {
             hand_on(i);
         }

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_crypto::Secret32;
+use ron_crypto::hash::hkdf_sha256;
+use ron_crypto::mldsa::MlDsa44Key;
 use ron_kernel::{
     Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
 };
 use ron_service::ReadyBoard;
-use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader};
 use ron_tlog::note::{NoteSignature, NoteSigner, SignFailed, VerifierKey};
+use ron_tlog::{CheckpointError, Cosigner, CosignerKey};
 
 use super::health::{AuditHealth, Fault};
 use super::proofs::ProofJob;
@@ -27,6 +30,9 @@ const LATE_AFTER: Duration = Duration::from_secs(1);
 const FINAL_WAIT: Duration = Duration::from_secs(5);
 /// How long an idle thread sleeps; only shutdown and new leaves wake it earlier.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Sets the second key apart from everything else that may ever be derived from the log key.
+const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
 
 /// Signs checkpoints with the log key that is sealed in the store.
 pub struct LogSigner {
@@ -62,6 +68,50 @@ impl NoteSigner for LogSigner {
 
     fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
         Ok(self.key.sign(text).to_vec())
+    }
+}
+
+/// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
+/// sealed and replaced with it; whoever knows only the public keys cannot get from one to the other.
+pub struct SecondSigner {
+    cosigner: Cosigner,
+    clock: SharedClock,
+}
+
+impl SecondSigner {
+    /// The second signer of this log.
+    pub fn new(identity: &LogIdentity, clock: SharedClock) -> Result<Self, String> {
+        let SecretKey::Ed25519(key) = &*identity.key else {
+            return Err("the log key is not an Ed25519 key".into());
+        };
+        let mut seed = Secret32::zeroed();
+        hkdf_sha256(b"", key.seed().expose(), SECOND_KEY, seed.expose_mut());
+        let key = MlDsa44Key::from_seed(&seed).map_err(|e| e.to_string())?;
+        let cosigner = Cosigner::ml_dsa_44(&identity.origin, key).map_err(|e| e.to_string())?;
+        Ok(Self { cosigner, clock })
+    }
+
+    /// What verifies its lines.
+    pub fn verifier(&self) -> &CosignerKey {
+        self.cosigner.verifier()
+    }
+}
+
+impl NoteSigner for SecondSigner {
+    fn name(&self) -> &str {
+        self.cosigner.verifier().name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.cosigner.verifier().key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        let text = std::str::from_utf8(text).map_err(|e| SignFailed(e.to_string()))?;
+        let time_s = (self.clock.unix_ms() / 1000).max(1);
+        let line = self.cosigner.cosign(text, time_s);
+        line.map(|line| line.signature)
+            .ok_or_else(|| SignFailed("the text is no checkpoint".into()))
     }
 }
 
@@ -181,6 +231,8 @@ pub struct CheckpointThread {
     pub checkpointer: Checkpointer,
     /// The log key.
     pub signer: LogSigner,
+    /// Its second line, where that is switched on.
+    pub second: Option<SecondSigner>,
     /// Shared with the appender.
     pub signal: Arc<Signal>,
     /// Wakes.
@@ -266,7 +318,10 @@ impl CheckpointThread {
         }
         self.signal.many_sent.store(false, Ordering::SeqCst);
         let begun_ms = self.signal.clock.unix_ms();
-        match self.checkpointer.publish(&[&self.signer]) {
+        match self
+            .checkpointer
+            .publish(&signers(&self.signer, self.second.as_ref()))
+        {
             Ok(note) => {
                 // With the time that publishing took: a disk that hangs is late too.
                 let age = self.signal.age();
@@ -308,6 +363,16 @@ impl CheckpointThread {
             Some(why) => self.ready.degrade("anchor", why),
         }
     }
+}
+
+/// Everyone who signs a checkpoint.
+pub fn signers<'a>(
+    signer: &'a LogSigner,
+    second: Option<&'a SecondSigner>,
+) -> Vec<&'a dyn NoteSigner> {
+    let mut all: Vec<&dyn NoteSigner> = vec![signer];
+    all.extend(second.map(|s| s as &dyn NoteSigner));
+    all
 }
 
 /// Replaces the file as a whole, durably.

@@ -19,6 +19,7 @@ pub mod leaf;
 pub mod proofs;
 pub mod scrub;
 pub mod start;
+pub mod threads;
 pub mod verify;
 pub mod witness;
 pub mod writer;

@@ -162,7 +162,11 @@ impl ProofThread {
             tracing::error!(event = "proof_not_made", %error);
         }
         let label = if proof.is_ok() { "proved" } else { "failed" };
-        self.metrics.proof_waits.with_label_values(&[label]).inc();
+        self.metrics
+            .evidence
+            .proof_waits
+            .with_label_values(&[label])
+            .inc();
         send(waiting, proof.ok());
     }
 
@@ -174,7 +178,11 @@ impl ProofThread {
         } else {
             "late"
         };
-        self.metrics.proof_waits.with_label_values(&[label]).inc();
+        self.metrics
+            .evidence
+            .proof_waits
+            .with_label_values(&[label])
+            .inc();
         send(waiting, proof);
     }
 }

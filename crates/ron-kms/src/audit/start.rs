@@ -10,7 +10,7 @@ use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
-use super::checkpoint::LogSigner;
+use super::checkpoint::{LogSigner, SecondSigner, signers};
 use super::health::Fault;
 use super::leaf::{LEAF_BYTES_MAX, Leaf, Op};
 use super::writer::{AuditWriter, Counters, Draft};
@@ -28,6 +28,8 @@ pub struct OpenedLog {
     pub checkpointer: Checkpointer,
     /// Signs them.
     pub signer: LogSigner,
+    /// Signs them a second time.
+    pub second: Option<SecondSigner>,
     /// Reads.
     pub reader: LogReader,
 }
@@ -100,6 +102,11 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     } = with;
     let identity = store.log().clone();
     let signer = LogSigner::new(&identity).map_err(failure)?;
+    let second = settings
+        .ml_dsa
+        .then(|| SecondSigner::new(&identity, clock.clone()))
+        .transpose()
+        .map_err(failure)?;
     let mut options = LogOptions::new(&identity.origin).verified_by(signer.verifier().clone());
     options.entry_bytes_max = LEAF_BYTES_MAX;
     for path in anchor_paths(settings, &identity.origin) {
@@ -139,11 +146,12 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         writer,
         checkpointer,
         signer,
+        second,
         reader,
     };
     opened
         .checkpointer
-        .publish(&[&opened.signer])
+        .publish(&signers(&opened.signer, opened.second.as_ref()))
         .map_err(|e| failure(format!("the first checkpoint cannot be written: {e}")))?;
     Ok(opened)
 }

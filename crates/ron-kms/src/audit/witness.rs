@@ -86,7 +86,11 @@ impl WitnessThread {
         let since_ms = *self.since_ms.get_or_insert(now_ms);
         let round = self.witnesses.round(&text, &self.reader);
         let count = |result: &str, n: usize| {
-            let counter = self.metrics.witness_asked.with_label_values(&[result]);
+            let counter = self
+                .metrics
+                .evidence
+                .witness_asked
+                .with_label_values(&[result]);
             counter.inc_by(n as u64);
         };
         count("cosigned", round.lines.len());
@@ -128,7 +132,7 @@ impl WitnessThread {
                 text: note.to_string().into(),
                 size,
             });
-            self.metrics.cosigned_size.set(size.cast_signed());
+            self.metrics.evidence.cosigned_size.set(size.cast_signed());
             let _ = self.proofs.try_send(ProofJob::Look); // full: it is awake and will look
         }
         if !lines.is_empty() {

@@ -65,7 +65,7 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
     rig.sup.drain(Duration::from_secs(5));
     let vkey = VerifierKey::parse(&rig.engine.vkey).expect("vkey");
     let origin = rig.engine.kms.origin.clone();
-    let made = rig.engine.kms.metrics.signatures_made.get();
+    let made = rig.engine.kms.metrics.evidence.signatures_made.get();
     drop(rig);
     let options = LogOptions::new(origin).verified_by(vkey);
     let log = Log::open(Arc::new(disk.fork()), Path::new("/audit"), options).expect("reopens");

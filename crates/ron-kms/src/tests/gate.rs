@@ -169,7 +169,7 @@ fn blocked_sync(fails: bool) {
     eventually("all but those with room are refused", || refused() >= 300);
     assert_eq!(disk.gate.held.load(Ordering::SeqCst), 1);
     assert_eq!(
-        metrics.signatures_made.get(),
+        metrics.evidence.signatures_made.get(),
         ROOM as u64,
         "no more than there is room for"
     );
@@ -195,7 +195,7 @@ fn blocked_sync(fails: bool) {
             assert!(seen.insert(answer.receipt.index), "one leaf each");
         }
     }
-    assert_eq!(metrics.signatures_made.get(), ROOM as u64);
+    assert_eq!(metrics.evidence.signatures_made.get(), ROOM as u64);
     rig.sup.drain(Duration::from_secs(5));
 }
 

@@ -88,7 +88,7 @@ impl Kms {
         let responder = asked.responder;
         let done = match outcome.result {
             Ok(answer) => {
-                self.metrics.signatures_made.inc();
+                self.metrics.evidence.signatures_made.inc();
                 Done::Sign {
                     responder,
                     answer: Box::new(answer),
@@ -180,7 +180,7 @@ impl Kms {
         };
         let item = match outcome.result {
             Ok(answer) => {
-                self.metrics.signatures_made.inc();
+                self.metrics.evidence.signatures_made.inc();
                 Item::Signed(answer, ticket)
             }
             Err(refusal) => Item::Refused(refusal, task.key.alg.as_str()),

@@ -9,7 +9,7 @@ use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::core::Op;
-use crate::engine::Request;
+use crate::engine::{Bond, Request};
 use crate::ledger::{Reply, ops_of};
 
 pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
@@ -28,7 +28,7 @@ pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
     };
     let request = Request {
         ops: vec![op],
-        linked: false,
+        bond: Bond::Loose,
     };
     submit(api, request, res, |answers| match answers.first() {
         Some(answer) => Response::json(200, answer),
@@ -59,9 +59,10 @@ fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
     }
     api.pool_prefixes
         .with(|prefixes| pools(&body.entries, prefixes))?;
+    let bond = Bond::of(body.linked, body.batch);
     Ok(Request {
-        ops: ops_of(body.entries, body.linked)?,
-        linked: body.linked,
+        ops: ops_of(body.entries, bond)?,
+        bond,
     })
 }
 

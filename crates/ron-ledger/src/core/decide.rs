@@ -84,11 +84,16 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Decides a linked commit: all take effect or none does. `priors` has one item per entry.
-    pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
-        if let ([op], [prior]) = (ops, priors) {
-            return vec![self.entry(op, *prior)];
+    /// Decides the entries of one request under many keys: each by itself, unless its keys are used already.
+    pub fn batch(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
+        if let Some(said) = self.known_together(ops, priors) {
+            return said;
         }
+        ops.iter().map(|op| self.entry(op, None)).collect()
+    }
+
+    /// What to say when any key of a request is used, or is in it twice.
+    fn known_together(&self, ops: &[Op], priors: &[Option<u64>]) -> Option<Vec<Outcome>> {
         let known: Vec<Option<u64>> = ops
             .iter()
             .zip(priors)
@@ -96,18 +101,25 @@ impl<'a> Step<'a> {
             .collect();
         if known.iter().any(Option::is_some) {
             let all = known.iter().all(Option::is_some);
-            return known
-                .into_iter()
-                .map(|k| {
-                    k.filter(|_| all)
-                        .map_or(Outcome::Mixed, |seq| Outcome::Known { seq })
-                })
-                .collect();
+            let said = |k: Option<u64>| {
+                k.filter(|_| all)
+                    .map_or(Outcome::Mixed, |seq| Outcome::Known { seq })
+            };
+            return Some(known.into_iter().map(said).collect());
         }
         let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
         keys.sort_unstable();
-        if keys.windows(2).any(|pair| pair[0] == pair[1]) {
-            return vec![Outcome::Mixed; ops.len()];
+        let twice = keys.windows(2).any(|pair| pair[0] == pair[1]);
+        twice.then(|| vec![Outcome::Mixed; ops.len()])
+    }
+
+    /// Decides a linked commit: all take effect or none does. `priors` has one item per entry.
+    pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
+        if let ([op], [prior]) = (ops, priors) {
+            return vec![self.entry(op, *prior)];
+        }
+        if let Some(said) = self.known_together(ops, priors) {
+            return said;
         }
         let first = self.next_seq();
         self.group = Some(Delta::default());

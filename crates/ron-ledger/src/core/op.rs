@@ -95,7 +95,7 @@ impl Op {
             // The state compared everything an epoch is bound to.
             (Entry::EpochOpen { .. }, Entry::EpochOpen { .. })
             | (Entry::EpochClose { .. }, Entry::EpochClose { .. }) => true,
-            _ => self.request == first.request,
+            _ => self.request == first.request || same_but_ceiling(&self.entry, &first.entry),
         }
     }
 
@@ -117,6 +117,12 @@ impl Op {
         }
         Ok(op)
     }
+}
+
+/// A daily ceiling is a condition of the moment, set from the policy in force, and no part of what was asked for:
+/// a request sent again after the policy changed is still the same request.
+fn same_but_ceiling(a: &Entry, b: &Entry) -> bool {
+    a.kind() == b.kind() && a.clone().without_ceiling() == b.clone().without_ceiling()
 }
 
 /// The hash of (principal, key): length-prefixed, so that no two pairs run together.

@@ -1,12 +1,12 @@
 //! The engine on a simulated disk: replay, snapshots, keys in files, linked commits at segment ends.
 
-use ron_proto::Timestamp;
-use ron_proto::ledger::RefusalCode;
+use ron_proto::ledger::{Entry, RefusalCode};
+use ron_proto::{Amount, Timestamp};
 use ron_tlog::SimDisk;
 
 use super::support::*;
-use crate::core::Verdict;
-use crate::engine::Decision;
+use crate::core::{Op, Verdict};
+use crate::engine::{Bond, Decision, Request};
 
 fn seq(d: &Decision) -> u64 {
     match d {
@@ -210,6 +210,66 @@ fn linked_commits_are_all_or_nothing() {
     );
     assert_eq!(mixed, [Decision::Mixed, Decision::Mixed]);
     assert_eq!(e.shared().head(), 3);
+}
+
+fn batch(engine: &mut crate::engine::Engine, entries: Vec<Entry>) -> Vec<Decision> {
+    let request = Request {
+        bond: Bond::Batch,
+        ..request(entries, false)
+    };
+    engine.commit(Timestamp(T0), &[request]).unwrap().remove(0)
+}
+
+#[test]
+fn the_keys_of_a_batch_are_all_new_or_all_used() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "a", 100)], false);
+    let two = vec![
+        transfer("k", "a", "b", 10, 1),
+        transfer("k#1", "a", "b", 500, 2),
+    ];
+    let first = batch(&mut e, two.clone());
+    assert!(done(&first[0]), "each entry is decided by itself");
+    assert!(!done(&first[1]), "500 are not there");
+    assert!(matches!(first[1], Decision::Fresh { .. }));
+    let size = e.shared().head();
+    let again = batch(&mut e, two.clone());
+    assert_eq!(
+        again,
+        [seq(&first[0]), seq(&first[1])].map(|seq| Decision::Known { seq })
+    );
+    let mut longer = two;
+    longer.push(transfer("k#2", "a", "b", 1, 2));
+    assert_eq!(batch(&mut e, longer), vec![Decision::Mixed; 3]);
+    assert_eq!(
+        batch(&mut e, vec![issue("n", "a", 1), issue("n", "a", 1)]),
+        vec![Decision::Mixed; 2]
+    );
+    assert_eq!(e.shared().head(), size, "nothing was written for these");
+    // As a linked commit, a batch is never torn between two segments.
+    for n in 0..240 - size {
+        commit(&mut e, vec![issue(&format!("f{n}"), "a", 1)], false);
+    }
+    let many = (0..20).map(|n| issue(&format!("m#{n}"), "a", 1)).collect();
+    assert_eq!(seq(&batch(&mut e, many)[0]), 256);
+}
+
+#[test]
+fn a_request_sent_again_after_the_policy_changed_is_the_same_request() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    let with = |ceiling: Option<u128>, amount: u128| {
+        let mut entry = issue("k", "a", amount);
+        if let Entry::Issue { daily_ceiling, .. } = &mut entry {
+            *daily_ceiling = ceiling.map(Amount);
+        }
+        Op::new(entry).unwrap()
+    };
+    commit(&mut e, vec![with(Some(50), 10).entry().clone()], false);
+    let first = with(Some(50), 10);
+    assert!(with(None, 10).repeats(&first) && with(Some(1), 10).repeats(&first));
+    assert!(!with(Some(50), 11).repeats(&first));
 }
 
 #[test]

@@ -96,6 +96,7 @@ impl Rig {
         let body = serde_json::to_string(&CommitRequest {
             entries,
             linked: false,
+            batch: false,
         })
         .unwrap();
         let (status, body) = self.send(who, "/v1/ledger/commit", Some(body));

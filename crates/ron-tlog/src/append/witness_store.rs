@@ -140,6 +140,7 @@ impl WitnessStore {
         let last = self.last.get(&checkpoint.origin);
         follows(request, &checkpoint, last.map(|(c, _)| c))?;
         let line = self.cosigner.cosign(&note.text, time_s.max(1));
+        let line = line.ok_or_else(|| Refusal::Malformed("its origin is too long".into()))?;
         note.signatures.push(line.clone());
         let text: Arc<str> = note.to_string().into();
         let name = file_name(&checkpoint.origin);

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use ron_http::{Body, Need, Response, Route};
-use ron_proto::passport::{Jwks, ServerMetadata, TOKEN_EXCHANGE};
+use ron_proto::passport::{ServerMetadata, TOKEN_EXCHANGE};
 use ron_proto::{ContentId, Problem, scope};
 
 use super::Api;
 
 const EMPTY_SET: &str = r#"{"keys":[]}"#;
+/// Media type of a JWK set (RFC 7517 section 8.5).
+const JWK_SET: &str = "application/jwk-set+json";
 const MAX_AGE: &str = "public, max-age=60";
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
@@ -25,23 +27,23 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             }
             let tag = ContentId::of(&published.jwks_json).to_string();
             let body = Body::from(published.jwks_json.clone());
-            Ok(Response::bytes(200, "application/jwk-set+json", body)
+            Ok(Response::bytes(200, JWK_SET, body)
                 .etag(&tag)
                 .cache(MAX_AGE))
         })
         .summary("The public keys that tokens may be signed with.")
-        .returns::<Jwks>(200)
+        .returns_bytes(200, JWK_SET)
         .errors(&[503])
         .while_draining(),
         Route::get("/.well-known/jwks-pq.json", Need::Public, |_| {
             // Keys of kty AKP would stand here and only here: several clients refuse a whole set for one such key.
             let body = Body::from(EMPTY_SET);
-            Ok(Response::bytes(200, "application/jwk-set+json", body)
+            Ok(Response::bytes(200, JWK_SET, body)
                 .etag(&ContentId::of(EMPTY_SET.as_bytes()).to_string())
                 .cache(MAX_AGE))
         })
         .summary("Post-quantum public keys: none, because the KMS offers no such algorithm.")
-        .returns::<Jwks>(200)
+        .returns_bytes(200, JWK_SET)
         .while_draining(),
         Route::get(
             "/.well-known/oauth-authorization-server",

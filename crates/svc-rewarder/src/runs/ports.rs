@@ -85,6 +85,7 @@ impl Ledger for LedgerClient {
             &CommitRequest {
                 entries,
                 linked: false,
+                batch: false,
             },
             by,
         )?)

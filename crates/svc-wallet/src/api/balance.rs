@@ -1,12 +1,20 @@
-//! `GET /v1/balance?account&asset`.
+//! `GET /v1/balance?account&asset`: from what the ledger told a moment ago, else asked now, else (while the ledger
+//! cannot be asked) from what it told last, with its true age.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ron_http::{Need, Response, Route};
+use ron_client::ClientError;
+use ron_http::{Need, Request, Response, Route};
+use ron_kernel::Deadline;
 use ron_proto::wallet::{Balance, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::Api;
+use crate::balances::Found;
+
+/// How long the ledger is waited for when there is an older answer to fall back on.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -17,38 +25,65 @@ pub fn route(api: &Arc<Api>) -> Route {
             |what: &str| Problem::bad_request(format!("the query parameter {what} is missing"));
         let account: Account = req.query_as("account")?.ok_or_else(|| missing("account"))?;
         let asset: Asset = req.query_as("asset")?.ok_or_else(|| missing("asset"))?;
-        api.allow(
-            &req.principal,
-            WalletAction::Read,
-            &account,
-            Some(&asset),
-            None,
-        )?;
-        let doc = api
-            .ledger
-            .account(&account, Api::read_deadline(req))
-            .map_err(|e| api.read_failed(&e, "account"))?;
-        let found = doc.balances.iter().find(|b| b.asset == asset);
-        let zero = Amount(0);
-        Ok(Response::json(
-            200,
-            &Balance {
-                amount_minor: found.map_or(zero, |b| b.amount_minor),
-                available_minor: found.map_or(zero, |b| b.available_minor),
-                as_of: doc.ts,
-                as_of_seq: doc.seq,
-                stale_ms: 0, // read for this answer
-                nonce: doc.nonce,
-                account,
-                asset,
-            },
-        )
-        .cache("no-store"))
+        let read = WalletAction::Read;
+        api.allow(&req.principal, read, &account, Some(&asset), None)?;
+        let found = find(&api, req, &account)?;
+        api.metrics.staleness.observe(found.age.as_secs_f64());
+        Ok(Response::json(200, &told(&found, asset)).cache("no-store"))
     })
-    .summary("What an account has of an asset.")
+    .summary("What an account has of an asset, and how old that knowledge is.")
     .query_as::<Account>("account", true, "the account")
     .query_as::<Asset>("asset", true, "the asset")
     .returns::<Balance>(200)
     .errors(&[400, 403, 429, 503])
     .while_draining()
+}
+
+fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
+    let asked = api.clock.now();
+    if let Some(found) = api.balances.fresh(account, asked) {
+        return Ok(found);
+    }
+    let older = api.balances.stale(account, asked);
+    let failed = |e: Option<&ClientError>| {
+        // The age as of this answer, not as of the question.
+        let last = api.balances.stale(account, api.clock.now());
+        last.ok_or_else(|| match e {
+            Some(e) => api.read_failed(e, "account"),
+            None => Problem::unavailable("the ledger cannot be read now", 2),
+        })
+    };
+    if api.upstream.trouble().is_some() {
+        return failed(None);
+    }
+    let by: Deadline = match older {
+        Some(_) => Api::read_deadline(req).capped(PATIENCE),
+        None => Api::read_deadline(req),
+    };
+    match api.upstream.client.account(account, by) {
+        Ok(doc) => {
+            let doc = Arc::new(doc);
+            api.balances.keep(Arc::clone(&doc), asked);
+            // It was asked for this answer.
+            let age = Duration::ZERO;
+            Ok(Found { doc, age })
+        }
+        Err(e) => failed(Some(&e)),
+    }
+}
+
+fn told(found: &Found, asset: Asset) -> Balance {
+    let doc = &found.doc;
+    let row = doc.balances.iter().find(|b| b.asset == asset);
+    let zero = Amount(0);
+    Balance {
+        account: doc.account.clone(),
+        amount_minor: row.map_or(zero, |b| b.amount_minor),
+        available_minor: row.map_or(zero, |b| b.available_minor),
+        as_of: doc.ts,
+        as_of_seq: doc.seq,
+        stale_ms: u64::try_from(found.age.as_millis()).unwrap_or(u64::MAX),
+        nonce: doc.nonce,
+        asset,
+    }
 }

@@ -1,8 +1,12 @@
 //! The HTTP API: one file per resource. Order of checks: framing and limits, identity, body, policy
-//! and caveats, queue; nonce, funds and replay are the ledger's, in one atomic step.
+//! and caveats, replay, readiness and queue; nonce and funds are the ledger's, in one atomic step.
 
+mod accounts;
 mod balance;
+mod batch;
+mod holds;
 mod ops;
+mod submit;
 mod tx;
 mod writes;
 
@@ -10,16 +14,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::caveats;
-use ron_client::{ClientError, LedgerClient};
+use ron_client::ClientError;
 use ron_http::{ApiInfo, Principal, Request, Router};
-use ron_kernel::{Deadline, SharedClock, Snapshot};
+use ron_kernel::{Deadline, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::Entry;
 use ron_proto::wallet::{WalletAction, WalletPolicy};
 use ron_proto::{Account, Amount, Asset, Problem};
 
-use crate::commit::{Lanes, Pinned};
+pub use holds::HoldFacts;
+
+use crate::answers::AnswersReader;
+use crate::audit::Audit;
+use crate::balances::Balances;
+use crate::commit::Lanes;
+use crate::flights::Flights;
 use crate::metrics::Metrics;
+use crate::pins::Pinned;
 use crate::policy::{self, Allowed, Ask};
+use crate::upstream::SharedUpstream;
 
 /// Longest time for one read from the ledger.
 const READ_MAX: Duration = Duration::from_secs(1);
@@ -34,10 +46,22 @@ pub struct Api {
     pub daily_max: Amount,
     /// The committers' queues.
     pub lanes: Lanes,
+    /// Writes under way.
+    pub flights: Arc<Flights>,
     /// Keys whose outcome is unknown.
     pub pinned: Arc<Pinned>,
+    /// Balances as last told.
+    pub balances: Arc<Balances>,
+    /// What holds are on.
+    pub holds: HoldFacts,
+    /// The copy of answers.
+    pub answers: AnswersReader,
     /// The ledger.
-    pub ledger: Arc<LedgerClient>,
+    pub upstream: SharedUpstream,
+    /// The audit stream.
+    pub audit: Audit,
+    /// Tells when the service drains.
+    pub sup: Supervisor,
     /// Monotonic clock.
     pub clock: SharedClock,
     /// Metrics.
@@ -49,9 +73,13 @@ pub fn router(api: &Arc<Api>) -> Router {
     Router::new(ApiInfo {
         title: "svc-wallet",
         version: env!("CARGO_PKG_VERSION"),
-        description: "Issue, transfer, burn and balance for callers who hold a passport.",
+        description: "Money for callers who hold a passport: issue, transfer, burn, batches, holds, freeze, \
+                      balance, history, receipts with proofs.",
     })
     .add_all(writes::routes(api))
+    .add(batch::route(api))
+    .add_all(holds::routes(api))
+    .add_all(accounts::routes(api))
     .add(balance::route(api))
     .add_all(tx::routes(api))
     .add(ops::route(api))
@@ -67,7 +95,7 @@ impl Api {
         asset: Option<&Asset>,
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
-        let decided = caveats::check_operation(&principal.caveats, Some(account), asset, amount)
+        caveats::check_operation(&principal.caveats, Some(account), asset, amount)
             .map_err(Problem::from)
             .and_then(|()| {
                 let ask = Ask {
@@ -79,14 +107,7 @@ impl Api {
                 };
                 self.policy
                     .with(|p| policy::decide(p, &ask, self.per_op_max))
-            });
-        if let Err(problem) = &decided {
-            self.metrics
-                .rejects
-                .with_label_values(&[problem.code])
-                .inc();
-        }
-        decided
+            })
     }
 
     fn may_read(&self, principal: &Principal, account: &Account) -> bool {
@@ -107,7 +128,7 @@ impl Api {
         let own = entry
             .principal_key()
             .is_some_and(|(name, _)| name.as_str() == principal.name);
-        own || accounts(entry)
+        own || accounts_of(entry)
             .into_iter()
             .flatten()
             .any(|a| self.may_read(principal, a))
@@ -137,7 +158,7 @@ impl Api {
     }
 }
 
-fn accounts(entry: &Entry) -> [Option<&Account>; 2] {
+fn accounts_of(entry: &Entry) -> [Option<&Account>; 2] {
     match entry {
         Entry::Issue { to, .. } | Entry::Capture { to, .. } | Entry::Payout { to, .. } => {
             [None, Some(to)]

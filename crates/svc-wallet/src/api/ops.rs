@@ -4,12 +4,18 @@ use std::sync::Arc;
 
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::ledger::{EntryAnswer, ResolveRequest};
+use ron_kernel::Deadline;
+use ron_proto::ledger::{EntryAnswer, Event, ResolveRequest};
 use ron_proto::wallet::Operation;
 use ron_proto::{IdemKey, Problem, scope};
 
 use super::Api;
+use super::batch::items_of;
+use super::submit::neighbours;
 use crate::commit::{entry_key, principal_name};
+use crate::flights::FlightKey;
+use crate::render::item;
+use crate::watch::in_flight;
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -18,50 +24,95 @@ pub fn route(api: &Arc<Api>) -> Route {
         Need::Scope(scope::WALLET_READ),
         move |req| {
             api.metrics.requests.with_label_values(&["ops"]).inc();
-            let answer = outcome(&api, req)?;
-            let operation = match answer {
-                EntryAnswer::Done { receipt, .. } => Operation::Done { receipt },
-                EntryAnswer::Refused { code, .. } => Operation::Refused { code },
-            };
+            let operation = outcome(&api, req)?;
             Ok(Response::json(200, &operation).cache("no-store"))
         },
     )
     .summary("Outcome of the caller's operation with this idempotency key.")
     .returns::<Operation>(200)
-    .errors(&[400, 403, 404, 429, 503])
+    .errors(&[400, 403, 404, 409, 429, 503])
     .while_draining()
 }
 
 /// Looks the key up. One whose outcome is open is resolved: the ledger tells it, or refuses it for
 /// ever. A key that was never seen is not touched.
-fn outcome(api: &Api, req: &Request) -> Result<EntryAnswer, Problem> {
+fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     let key: IdemKey = req
         .param("key")
         .parse()
         .map_err(|e| Problem::bad_request(format!("{e}")))?;
-    let principal = principal_name(&req.principal.name)?;
-    let key = entry_key(&key)?;
-    let deadline = Api::read_deadline(req);
-    match api.ledger.by_key(&principal, &key, deadline) {
-        Ok(event) => {
-            api.pinned.release(&principal, &key);
-            Ok(event.answer)
+    let key: FlightKey = (principal_name(&req.principal.name)?, entry_key(&key)?);
+    if api.flights.holds(&key) {
+        return Err(in_flight());
+    }
+    if let Some(why) = api.upstream.trouble() {
+        return from_copy(api, &key).ok_or_else(|| Problem::unavailable(why, 1));
+    }
+    match from_ledger(api, &key, Api::read_deadline(req)) {
+        Ok(Some(operation)) => {
+            api.pinned.release(&key);
+            Ok(operation)
         }
-        Err(ClientError::Refused { status: 404, .. }) if api.pinned.holds(&principal, &key) => {
+        Ok(None) => Err(Problem::not_found(
+            "no operation with this key has reached the ledger; sending it (again) is safe",
+        )),
+        Err(e) => from_copy(api, &key).ok_or_else(|| api.read_failed(&e, "operation")),
+    }
+}
+
+fn from_ledger(
+    api: &Api,
+    (principal, key): &FlightKey,
+    by: Deadline,
+) -> Result<Option<Operation>, ClientError> {
+    match api.upstream.client.by_key(principal, key, by) {
+        Ok(event) => match items_of(&event.entry) {
+            None => Ok(Some(single(event.answer))),
+            Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
+        },
+        Err(ClientError::Refused { status: 404, .. }) if api.pinned.holds(principal, key) => {
             let ask = ResolveRequest {
                 principal: principal.clone(),
                 key: key.clone(),
             };
-            let answer = api
-                .ledger
-                .resolve(&ask, deadline)
-                .map_err(|e| api.read_failed(&e, "operation"))?;
-            api.pinned.release(&principal, &key);
-            Ok(answer)
+            let answer = api.upstream.client.resolve(&ask, by)?;
+            // What came in meanwhile may be a batch; then its other items are told as well.
+            match &answer {
+                EntryAnswer::Done { .. } => {
+                    let event = api.upstream.client.by_key(principal, key, by)?;
+                    let n = items_of(&event.entry);
+                    match n {
+                        Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
+                        None => Ok(Some(single(answer))),
+                    }
+                }
+                EntryAnswer::Refused { .. } => Ok(Some(single(answer))),
+            }
         }
-        Err(ClientError::Refused { status: 404, .. }) => Err(Problem::not_found(
-            "no operation with this key has reached the ledger; sending it (again) is safe",
-        )),
-        Err(e) => Err(api.read_failed(&e, "operation")),
+        Err(ClientError::Refused { status: 404, .. }) => Ok(None),
+        Err(e) => Err(e),
     }
+}
+
+fn from_copy(api: &Api, (principal, key): &FlightKey) -> Option<Operation> {
+    let event = api.answers.by_key(principal, key)?;
+    match items_of(&event.entry) {
+        None => Some(single(event.answer)),
+        Some(n) => {
+            let all = api.answers.range(event.seq, n as u64)?;
+            (all.len() == n).then(|| whole(&all))
+        }
+    }
+}
+
+fn single(answer: EntryAnswer) -> Operation {
+    match answer {
+        EntryAnswer::Done { receipt, .. } => Operation::Done { receipt },
+        EntryAnswer::Refused { code, .. } => Operation::Refused { code },
+    }
+}
+
+fn whole(events: &[Event]) -> Operation {
+    let results = events.iter().map(|e| item(&e.answer, false)).collect();
+    Operation::Batch { results }
 }

@@ -31,7 +31,8 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
             move |req| {
                 let event = event(&proof, req)?;
                 let text = proof
-                    .ledger
+                    .upstream
+                    .client
                     .proof(event.seq, Api::read_deadline(req))
                     .map_err(|e| proof.read_failed(&e, "proof"))?;
                 Ok(Response::text(200, text))
@@ -56,7 +57,8 @@ fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
         .parse()
         .map_err(|e| Problem::bad_request(format!("{e}")))?;
     let event = api
-        .ledger
+        .upstream
+        .client
         .tx(txid, Api::read_deadline(req))
         .map_err(|e| api.read_failed(&e, "transaction"))?;
     if api.may_see(&req.principal, &event.entry) {

@@ -1,373 +1,220 @@
-//! A naive ledger to compare the core with: maps of names, one entry at a time, cloned to roll back.
+//! The reference: the ledger as one would write it on a napkin. Maps of names, one entry at a time as JSON, a clone
+//! to roll back. It shares no rule with the core, so that a mistake would have to be made twice.
 
 use std::collections::BTreeMap;
 
-use ron_proto::Amount;
-use ron_proto::ledger::{Entry, RefusalCode, TxId, escrow_account};
+use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
+use serde_json::Value;
 
 const DAY: u64 = 86_400_000;
 
-/// The ledger as one would write it on a napkin: maps of names, one entry at a time, clone to roll back.
+/// (account, asset).
+type Purse = (String, String);
+/// A purse's sum of one day.
+type Day = ((Purse, u64), u128);
+
 #[derive(Default, Clone, Debug)]
 pub(super) struct Model {
-    pub(super) total: BTreeMap<(String, String), u128>,
-    pub(super) held: BTreeMap<(String, String), u128>,
+    pub(super) total: BTreeMap<Purse, u128>,
+    pub(super) held: BTreeMap<Purse, u128>,
     pub(super) nonce: BTreeMap<String, u64>,
     pub(super) frozen: BTreeMap<String, bool>,
     pub(super) issued: BTreeMap<String, u128>,
     pub(super) burned: BTreeMap<String, u128>,
-    pub(super) days: BTreeMap<(String, String, u64), u128>,
-    pub(super) holds: BTreeMap<TxId, (String, String, u128, u64)>,
-    pub(super) epochs: BTreeMap<String, (Entry, u64, u128, bool)>,
+    pub(super) days: BTreeMap<(Purse, u64), u128>,
+    /// What is left, and until when.
+    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64)>,
+    /// The opening entry, the next index, what is paid, closed.
+    pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
 }
 
-pub(super) type Said = Result<(), RefusalCode>;
+pub(super) type Said = Result<(), No>;
+
+fn text(e: &Value, field: &str) -> String {
+    e[field].as_str().unwrap_or_default().to_owned()
+}
+
+fn number(e: &Value, field: &str) -> Option<u128> {
+    e[field].as_str().map(|t| t.parse().unwrap())
+}
+
+fn amount(e: &Value) -> u128 {
+    number(e, "amount_minor").unwrap_or(0)
+}
+
+fn escrow(e: &Value) -> String {
+    let (tenant, epoch) = (text(e, "tenant"), text(e, "epoch"));
+    escrow_account(&tenant.parse().unwrap(), &epoch.parse().unwrap()).to_string()
+}
+
+fn ensure(good: bool, code: No) -> Said {
+    if good { Ok(()) } else { Err(code) }
+}
+
+fn open(account: &str) -> Said {
+    ensure(!account.starts_with("escrow:"), No::ReservedAccount)
+}
 
 impl Model {
     pub(super) fn has(&self, a: &str, s: &str) -> u128 {
-        self.total.get(&(a.into(), s.into())).copied().unwrap_or(0)
+        let purse = (a.into(), s.into());
+        self.total.get(&purse).copied().unwrap_or(0)
     }
 
     pub(super) fn free(&self, a: &str, s: &str) -> u128 {
-        self.has(a, s) - self.held.get(&(a.into(), s.into())).copied().unwrap_or(0)
+        let purse = (a.into(), s.into());
+        self.has(a, s) - self.held.get(&purse).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, a: &str, s: &str, n: u128) {
+    fn put(&mut self, a: &str, s: &str, n: u128) {
         *self.total.entry((a.into(), s.into())).or_default() += n;
     }
 
-    fn sub(&mut self, a: &str, s: &str, n: u128) {
+    fn take(&mut self, a: &str, s: &str, n: u128) {
         *self.total.get_mut(&(a.into(), s.into())).unwrap() -= n;
     }
 
-    fn day(
-        &mut self,
-        a: &str,
-        s: &str,
-        n: u128,
-        ceiling: Option<Amount>,
-        ts: u64,
-        write: bool,
-    ) -> Said {
-        let Some(c) = ceiling else { return Ok(()) };
-        let used = self.days.entry((a.into(), s.into(), ts / DAY)).or_default();
-        let sum = used
-            .checked_add(n)
-            .filter(|sum| *sum <= c.0)
-            .ok_or(RefusalCode::LimitsExceeded)?;
-        if write {
-            *used = sum;
-        }
-        Ok(())
-    }
-
-    fn debit(&mut self, a: &str, s: &str, n: u128, nonce: u64, c: Option<Amount>, ts: u64) -> Said {
-        if a.starts_with("escrow:") {
-            return Err(RefusalCode::ReservedAccount);
-        }
-        if self.frozen.get(a) == Some(&true) {
-            return Err(RefusalCode::AccountFrozen);
-        }
-        if nonce != self.nonce.get(a).copied().unwrap_or(0) + 1 {
-            return Err(RefusalCode::NonceConflict);
-        }
-        self.day(a, s, n, c, ts, false)?;
-        if self.free(a, s) < n {
-            return Err(RefusalCode::InsufficientFunds);
-        }
-        self.day(a, s, n, c, ts, true)?;
-        self.nonce.insert(a.into(), nonce);
-        Ok(())
-    }
-
-    pub(super) fn run(&mut self, e: &Entry, id: TxId, ts: u64) -> Said {
-        let reserved = |a: &ron_proto::Account| {
-            if a.as_str().starts_with("escrow:") {
-                Err(RefusalCode::ReservedAccount)
-            } else {
-                Ok(())
-            }
+    /// The day's total with this entry, when the entry names a ceiling.
+    fn day(&self, purse: &Purse, e: &Value, ts: u64) -> Result<Option<Day>, No> {
+        let Some(ceiling) = number(e, "daily_ceiling") else {
+            return Ok(None);
         };
-        match e {
-            Entry::Issue {
-                to,
-                asset,
-                amount_minor,
-                daily_ceiling,
-                ..
-            } => {
-                reserved(to)?;
-                self.day(
-                    to.as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                    *daily_ceiling,
-                    ts,
-                    false,
-                )?;
-                let sum = self
-                    .issued
-                    .get(asset.as_str())
-                    .copied()
-                    .unwrap_or(0)
-                    .checked_add(amount_minor.0);
-                self.issued
-                    .insert(asset.to_string(), sum.ok_or(RefusalCode::AmountOverflow)?);
-                self.day(
-                    to.as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                    *daily_ceiling,
-                    ts,
-                    true,
-                )?;
-                self.add(to.as_str(), asset.as_str(), amount_minor.0);
+        let day = (purse.clone(), ts / DAY);
+        let used = self.days.get(&day).copied().unwrap_or(0);
+        let sum = used.checked_add(amount(e)).filter(|n| *n <= ceiling);
+        Ok(Some((day, sum.ok_or(No::LimitsExceeded)?)))
+    }
+
+    fn live(&self, a: &str) -> Said {
+        ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
+    }
+
+    /// A debit by its owner: reserved, frozen, nonce, day, funds; then the nonce is used.
+    fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), No> {
+        let purse = (text(e, "from"), text(e, "asset"));
+        let n = amount(e);
+        open(&purse.0)?;
+        self.live(&purse.0)?;
+        let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
+        ensure(e["nonce"] == next, No::NonceConflict)?;
+        let day = self.day(&purse, e, ts)?;
+        ensure(self.free(&purse.0, &purse.1) >= n, No::InsufficientFunds)?;
+        self.days.extend(day);
+        self.nonce.insert(purse.0.clone(), next);
+        Ok((purse, n))
+    }
+
+    pub(super) fn run(&mut self, entry: &Entry, id: TxId, ts: u64) -> Said {
+        let e = &serde_json::to_value(entry).unwrap();
+        let (to, s) = (text(e, "to"), text(e, "asset"));
+        let n = amount(e);
+        match entry {
+            Entry::Issue { .. } => {
+                open(&to)?;
+                let purse = (to.clone(), s.clone());
+                let day = self.day(&purse, e, ts)?;
+                let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
+                let issued = issued.ok_or(No::AmountOverflow)?;
+                self.issued.insert(s.clone(), issued);
+                self.days.extend(day);
+                self.put(&to, &s, n);
             }
-            Entry::Transfer {
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                daily_ceiling,
-                ..
-            } => {
-                reserved(to)?;
-                self.debit(
-                    from.as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                    *nonce,
-                    *daily_ceiling,
-                    ts,
-                )?;
-                self.sub(from.as_str(), asset.as_str(), amount_minor.0);
-                self.add(to.as_str(), asset.as_str(), amount_minor.0);
-            }
-            Entry::Burn {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                daily_ceiling,
-                ..
-            } => {
-                self.debit(
-                    from.as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                    *nonce,
-                    *daily_ceiling,
-                    ts,
-                )?;
-                self.sub(from.as_str(), asset.as_str(), amount_minor.0);
-                *self.burned.entry(asset.to_string()).or_default() += amount_minor.0;
-            }
-            Entry::Hold {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                expires_at,
-                daily_ceiling,
-                ..
-            } => {
-                if expires_at.0 <= ts {
-                    return Err(RefusalCode::HoldExpired);
+            Entry::Transfer { .. } | Entry::Burn { .. } => {
+                open(&to)?;
+                let (purse, n) = self.debit(e, ts)?;
+                self.take(&purse.0, &s, n);
+                match to.as_str() {
+                    "" => *self.burned.entry(s).or_default() += n,
+                    to => self.put(to, &s, n),
                 }
-                self.debit(
-                    from.as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                    *nonce,
-                    *daily_ceiling,
-                    ts,
-                )?;
-                *self
-                    .held
-                    .entry((from.to_string(), asset.to_string()))
-                    .or_default() += amount_minor.0;
-                self.holds.insert(
-                    id,
-                    (
-                        from.to_string(),
-                        asset.to_string(),
-                        amount_minor.0,
-                        expires_at.0,
-                    ),
-                );
             }
-            Entry::Capture {
-                hold,
-                to,
-                amount_minor,
-                ..
-            } => {
-                reserved(to)?;
-                let (a, s, rest, end) = self
-                    .holds
-                    .get(hold)
-                    .cloned()
-                    .ok_or(RefusalCode::HoldNotFound)?;
-                if end <= ts {
-                    return Err(RefusalCode::HoldNotFound);
-                }
-                if self.frozen.get(&a) == Some(&true) {
-                    return Err(RefusalCode::AccountFrozen);
-                }
-                let left = rest
-                    .checked_sub(amount_minor.0)
-                    .ok_or(RefusalCode::HoldTooSmall)?;
-                *self.held.get_mut(&(a.clone(), s.clone())).unwrap() -= amount_minor.0;
-                self.sub(&a, &s, amount_minor.0);
-                self.add(to.as_str(), &s, amount_minor.0);
+            Entry::Hold { expires_at, .. } => {
+                ensure(expires_at.0 > ts, No::HoldExpired)?;
+                let (purse, n) = self.debit(e, ts)?;
+                *self.held.entry(purse.clone()).or_default() += n;
+                self.holds.insert(id, (purse, n, expires_at.0));
+            }
+            Entry::Capture { hold, .. } => {
+                open(&to)?;
+                let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
+                let (purse, rest, end) = found.ok_or(No::HoldNotFound)?;
+                self.live(&purse.0)?;
+                let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
+                *self.held.get_mut(&purse).unwrap() -= n;
+                self.take(&purse.0, &purse.1, n);
+                self.put(&to, &purse.1, n);
                 self.holds.remove(hold);
                 if left > 0 {
-                    self.holds.insert(*hold, (a, s, left, end));
+                    self.holds.insert(*hold, (purse, left, end));
                 }
             }
             Entry::Release { hold, .. } | Entry::Expire { hold } => {
-                let (a, s, rest, _) = self.holds.remove(hold).ok_or(RefusalCode::HoldNotFound)?;
-                *self.held.get_mut(&(a, s)).unwrap() -= rest;
+                let (purse, rest, _) = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
+                *self.held.get_mut(&purse).unwrap() -= rest;
             }
-            Entry::Freeze { account, .. } => {
-                reserved(account)?;
-                self.frozen.insert(account.to_string(), true);
+            Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
+                open(account.as_str())?;
+                self.frozen
+                    .insert(account.to_string(), e["kind"] == "freeze");
             }
-            Entry::Unfreeze { account, .. } => {
-                reserved(account)?;
-                self.frozen.insert(account.to_string(), false);
-            }
-            Entry::Abandon { .. } => return Err(RefusalCode::Abandoned),
-            Entry::EpochOpen { .. } | Entry::Payout { .. } | Entry::EpochClose { .. } => {
-                return self.settle(e);
-            }
+            Entry::Abandon { .. } => return Err(No::Abandoned),
+            Entry::EpochOpen { .. } => return self.epoch_open(e),
+            Entry::Payout { .. } => return self.payout(e),
+            Entry::EpochClose { .. } => return self.epoch_close(e),
         }
         Ok(())
     }
 
-    /// Settlement; an entry already made is `Ok` and changes nothing.
-    fn settle(&mut self, e: &Entry) -> Said {
-        match e {
-            Entry::EpochOpen {
-                tenant,
-                epoch,
-                from,
-                asset,
-                amount_minor,
-                ..
-            } => {
-                if let Some((bound, ..)) = self.epochs.get(epoch.as_str()) {
-                    return if bound == e {
-                        Ok(())
-                    } else {
-                        Err(RefusalCode::EpochConflict)
-                    };
-                }
-                if self.frozen.get(from.as_str()) == Some(&true) {
-                    return Err(RefusalCode::AccountFrozen);
-                }
-                if self.free(from.as_str(), asset.as_str()) < amount_minor.0 {
-                    return Err(RefusalCode::InsufficientFunds);
-                }
-                // An unknown pool or asset is short even of nothing.
-                if !self.issued.contains_key(asset.as_str()) || !self.known(from.as_str()) {
-                    return Err(RefusalCode::InsufficientFunds);
-                }
-                if amount_minor.0 > 0 {
-                    self.sub(from.as_str(), asset.as_str(), amount_minor.0);
-                }
-                self.add(
-                    escrow_account(tenant, epoch).as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                );
-                self.epochs
-                    .insert(epoch.to_string(), (e.clone(), 0, 0, false));
-            }
-            Entry::Payout {
-                tenant,
-                epoch,
-                index,
-                to,
-                asset: s,
-                amount_minor,
-                ..
-            } => {
-                let Some((
-                    Entry::EpochOpen {
-                        asset,
-                        recipients,
-                        amount_minor: total,
-                        ..
-                    },
-                    next,
-                    paid,
-                    closed,
-                )) = self.epochs.get(epoch.as_str()).cloned()
-                else {
-                    return Err(RefusalCode::EpochUnknown);
-                };
-                if *index < next {
-                    return Ok(());
-                }
-                if closed {
-                    return Err(RefusalCode::EpochClosed);
-                }
-                if *index >= recipients || *s != asset {
-                    return Err(RefusalCode::EpochConflict);
-                }
-                if *index > next {
-                    return Err(RefusalCode::IndexGap);
-                }
-                let rest = (total.0 - paid)
-                    .checked_sub(amount_minor.0)
-                    .ok_or(RefusalCode::EpochConflict)?;
-                let left = u128::from(recipients - index - 1);
-                if rest < left || (left == 0 && rest > 0) {
-                    return Err(RefusalCode::EpochConflict);
-                }
-                self.sub(
-                    escrow_account(tenant, epoch).as_str(),
-                    asset.as_str(),
-                    amount_minor.0,
-                );
-                self.add(to.as_str(), asset.as_str(), amount_minor.0);
-                let row = self.epochs.get_mut(epoch.as_str()).unwrap();
-                (row.1, row.2) = (next + 1, paid + amount_minor.0);
-            }
-            Entry::EpochClose {
-                epoch,
-                commitment: c,
-                ..
-            } => {
-                let Some((
-                    Entry::EpochOpen {
-                        commitment,
-                        recipients,
-                        ..
-                    },
-                    next,
-                    _,
-                    closed,
-                )) = self.epochs.get_mut(epoch.as_str())
-                else {
-                    return Err(RefusalCode::EpochUnknown);
-                };
-                if c != commitment {
-                    return Err(RefusalCode::EpochConflict);
-                }
-                if next != recipients {
-                    return Err(RefusalCode::EpochIncomplete);
-                }
-                *closed = true;
-            }
-            _ => unreachable!(),
+    /// An epoch opened again with the same words is `Ok` and changes nothing; so are payouts and closings made again.
+    fn epoch_open(&mut self, e: &Value) -> Said {
+        let (from, s, n) = (text(e, "from"), text(e, "asset"), amount(e));
+        if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
+            return ensure(bound == e, No::EpochConflict);
         }
+        self.live(&from)?;
+        // An unknown pool or asset is short even of nothing.
+        let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
+        let rich = self.free(&from, &s) >= n && self.issued.contains_key(&s) && known;
+        ensure(rich, No::InsufficientFunds)?;
+        if n > 0 {
+            self.take(&from, &s, n);
+        }
+        self.put(&escrow(e), &s, n);
+        self.epochs
+            .insert(text(e, "epoch"), (e.clone(), 0, 0, false));
         Ok(())
     }
 
-    fn known(&self, a: &str) -> bool {
-        self.total.keys().any(|(n, _)| n == a) || self.frozen.contains_key(a)
+    fn payout(&mut self, e: &Value) -> Said {
+        let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
+        let found = self.epochs.get_mut(&text(e, "epoch"));
+        let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
+        if index < *next {
+            return Ok(());
+        }
+        ensure(!*closed, No::EpochClosed)?;
+        let all = bound["recipients"].as_u64().unwrap();
+        ensure(
+            index < all && e["asset"] == bound["asset"],
+            No::EpochConflict,
+        )?;
+        ensure(index == *next, No::IndexGap)?;
+        let rest = (amount(bound) - *paid).checked_sub(n);
+        let rest = rest.ok_or(No::EpochConflict)?;
+        let left = u128::from(all - index - 1);
+        ensure(rest >= left && (left > 0 || rest == 0), No::EpochConflict)?;
+        (*next, *paid) = (*next + 1, *paid + n);
+        self.take(&escrow(e), &text(e, "asset"), n);
+        self.put(&text(e, "to"), &text(e, "asset"), n);
+        Ok(())
+    }
+
+    fn epoch_close(&mut self, e: &Value) -> Said {
+        let found = self.epochs.get_mut(&text(e, "epoch"));
+        let (bound, next, _, closed) = found.ok_or(No::EpochUnknown)?;
+        ensure(bound["commitment"] == e["commitment"], No::EpochConflict)?;
+        ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
+        *closed = true;
+        Ok(())
     }
 }

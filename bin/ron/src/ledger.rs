@@ -1,0 +1,219 @@
+//! `ron ledger`: offline tools on the ledger's log. `verify` proves it, `stat` and `export` tell what is in it,
+//! `backup` and `restore` carry it. All but `restore` take no lock and work beside a running ledger.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use ron_ledger::backup;
+use ron_ledger::verify::{Report, verify_each};
+use ron_proto::ledger::{EntryAnswer, Event};
+use ron_service::DataDir;
+use ron_tlog::note::VerifierKey;
+use serde_json::json;
+
+use crate::check::{self, LogArgs, LogCommand, LogPlace};
+use crate::verifiers;
+
+/// Verify, look into, back up and restore the ledger.
+#[derive(Args)]
+pub struct LedgerArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Check(LogCommand),
+    /// Verify the ledger and count what is in it.
+    Stat {
+        #[command(flatten)]
+        place: LogPlace,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Verify the ledger and write every entry as a line of JSON.
+    Export {
+        #[command(flatten)]
+        place: LogPlace,
+        /// The file to write, whole or not at all.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Copy the ledger while it runs, and verify the copy. It holds the secret key of the checkpoints.
+    Backup {
+        #[command(flatten)]
+        place: LogPlace,
+        /// The directory to make.
+        to: PathBuf,
+    },
+    /// Verify a backup and make it the ledger of a data directory that has none. The ledger must not run.
+    Restore {
+        #[command(flatten)]
+        place: LogPlace,
+        /// The backup's directory.
+        from: PathBuf,
+    },
+}
+
+/// Runs `ron ledger`.
+pub fn run(args: LedgerArgs) -> Result<(), String> {
+    match args.command {
+        Command::Check(command) => check::ledger(LogArgs { command }),
+        Command::Stat { place, json } => stat(&place, json),
+        Command::Export { place, out } => export(&place, &out),
+        Command::Backup { place, to } => {
+            let (log, vkey) = resolve(&place)?;
+            let data = data_of(&log);
+            let report = backup::backup(&data, &to, &vkey, &mut |_, _| {})
+                .map_err(|e| format!("backup of {}: {e}", data.display()))?;
+            println!(
+                "backup verified: {} entries in {}",
+                report.entries,
+                to.display()
+            );
+            Ok(())
+        }
+        Command::Restore { place, from } => restore(&place, &from),
+    }
+}
+
+fn resolve(place: &LogPlace) -> Result<(PathBuf, VerifierKey), String> {
+    let (dir, vkey) = place.resolve("ron-ledger/data/log", |v: verifiers::Verifiers| {
+        v.ledger_vkey
+    })?;
+    let vkey = VerifierKey::parse(&vkey).map_err(|e| format!("the verifier key: {e}"))?;
+    Ok((dir, vkey))
+}
+
+/// The data directory of a log directory.
+fn data_of(log: &Path) -> PathBuf {
+    match log.file_name() {
+        Some(name) if name == "log" => log.parent().unwrap_or(log).to_owned(),
+        _ => log.to_owned(),
+    }
+}
+
+fn restore(place: &LogPlace, from: &Path) -> Result<(), String> {
+    let (log, vkey) = resolve(place)?;
+    let data = data_of(&log);
+    let _lock = DataDir::at(&data).map_err(|e| e.to_string())?;
+    let report = backup::restore(from, &data, &vkey, &mut |_, _| {})
+        .map_err(|e| format!("restore to {}: {e}", data.display()))?;
+    println!(
+        "restored: {} entries in {}; the next start makes the rest again",
+        report.entries,
+        data.display()
+    );
+    Ok(())
+}
+
+/// Entries by kind and outcome.
+type Counts = BTreeMap<(&'static str, &'static str), u64>;
+
+fn stat(place: &LogPlace, as_json: bool) -> Result<(), String> {
+    let (dir, vkey) = resolve(place)?;
+    let mut counts = Counts::new();
+    let mut days: [Option<String>; 2] = [None, None];
+    let mut count = |event: Event| {
+        let outcome = match &event.answer {
+            EntryAnswer::Done { .. } => "done",
+            EntryAnswer::Refused { code, .. } => code.as_str(),
+        };
+        *counts
+            .entry((event.entry.kind().as_str(), outcome))
+            .or_default() += 1;
+        let ts = event.ts.to_string();
+        days[0].get_or_insert_with(|| ts.clone());
+        days[1] = Some(ts);
+        Ok(())
+    };
+    let report = verify_each(&dir, &vkey, &mut count, &mut |_, _| {})
+        .map_err(|e| format!("ledger {}: {e}", dir.display()))?;
+    let text = if as_json {
+        stat_json(&report, &counts, &days)?
+    } else {
+        stat_table(&report, &counts, &days)
+    };
+    println!("{text}");
+    Ok(())
+}
+
+fn stat_json(r: &Report, counts: &Counts, days: &[Option<String>; 2]) -> Result<String, String> {
+    let rows: Vec<_> = counts
+        .iter()
+        .map(|((kind, outcome), n)| json!({ "kind": kind, "outcome": outcome, "entries": n }))
+        .collect();
+    let assets: Vec<_> = r
+        .assets
+        .iter()
+        .map(|a| {
+            json!({
+                "asset": a.asset,
+                "issued_minor": a.issued.to_string(),
+                "burned_minor": a.burned.to_string(),
+                "circulating_minor": a.circulating.to_string(),
+            })
+        })
+        .collect();
+    let doc = json!({
+        "origin": r.origin, "entries": r.entries, "root": ron_proto::b64::std(&r.root),
+        "checkpoint_size": r.checkpoint_size, "accounts": r.accounts, "keys": r.keys,
+        "tail_bytes": r.tail_bytes, "first": days[0], "last": days[1], "kinds": rows, "assets": assets,
+        "notes": r.notes,
+    });
+    serde_json::to_string_pretty(&doc).map_err(|e| e.to_string())
+}
+
+fn stat_table(r: &Report, counts: &Counts, days: &[Option<String>; 2]) -> String {
+    let when = |n: usize| days[n].as_deref().unwrap_or("-");
+    let mut lines = vec![
+        format!("ledger      {}", r.origin),
+        format!("entries     {} ({} to {})", r.entries, when(0), when(1)),
+        format!("signed      {} leaves", r.checkpoint_size),
+        format!("accounts    {}", r.accounts),
+        format!("keys        {}", r.keys),
+    ];
+    for a in &r.assets {
+        lines.push(format!(
+            "asset       {}: issued {}, burned {}, circulating {}",
+            a.asset, a.issued, a.burned, a.circulating
+        ));
+    }
+    for ((kind, outcome), n) in counts {
+        lines.push(format!("  {kind:<12} {outcome:<22} {n:>12}"));
+    }
+    lines.extend(r.notes.iter().map(|n| format!("note        {n}")));
+    lines.join("\n")
+}
+
+fn export(place: &LogPlace, out: &Path) -> Result<(), String> {
+    let (dir, vkey) = resolve(place)?;
+    let mut part = out.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", part.display());
+    let mut file = BufWriter::new(File::create(&part).map_err(|e| told(&e))?);
+    let mut write = |event: Event| {
+        serde_json::to_writer(&mut file, &event).map_err(|e| e.to_string())?;
+        file.write_all(b"\n").map_err(|e| e.to_string())
+    };
+    let checked = verify_each(&dir, &vkey, &mut write, &mut |_, _| {});
+    let report = match checked {
+        Ok(report) => report,
+        Err(e) => {
+            // Nothing that does not verify is left lying about.
+            let _ = std::fs::remove_file(&part);
+            return Err(format!("ledger {}: {e}", dir.display()));
+        }
+    };
+    let file = file.into_inner().map_err(|e| told(&e.error()))?;
+    file.sync_all().map_err(|e| told(&e))?;
+    std::fs::rename(&part, out).map_err(|e| format!("{}: {e}", out.display()))?;
+    println!("exported: {} entries to {}", report.entries, out.display());
+    Ok(())
+}

@@ -1,0 +1,433 @@
+//! `ron wallet`: balances and money from the command line, as the operator or another client of the data directory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::{Clock as _, Deadline, SystemClock};
+use ron_proto::ledger::{Memo, Receipt, TxId};
+use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transfer};
+use ron_proto::{Account, Amount, Asset, IdemKey, Timestamp};
+use ron_service::config::parse_duration;
+use serde::Serialize;
+
+use crate::layout::Layout;
+use crate::{fleet, token};
+
+/// Longest wait for an answer.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Balances, transfers, holds and history.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  ron wallet issue acct:alice 1000 --asset ron\n  ron wallet transfer acct:alice acct:bob 250 --asset ron --key order-17\n  ron wallet hold acct:alice 100 --asset ron --expires-in 1h\n  ron wallet history acct:alice --json"
+)]
+pub struct WalletArgs {
+    #[command(subcommand)]
+    command: Command,
+    /// Data directory, as given to `ron up`.
+    #[arg(long, global = true)]
+    data_dir: Option<PathBuf>,
+    /// Client whose credentials are in clients/<name>.json.
+    #[arg(long, global = true, default_value = "operator")]
+    client: String,
+    /// Print the answer as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// What an account has of an asset.
+    Balance {
+        /// The account.
+        account: Account,
+        /// The asset.
+        #[arg(long)]
+        asset: Asset,
+    },
+    /// Create money.
+    Issue {
+        /// The credited account.
+        to: Account,
+        #[command(flatten)]
+        money: Money,
+    },
+    /// Move money.
+    Transfer {
+        /// The debited account.
+        from: Account,
+        /// The credited account.
+        to: Account,
+        #[command(flatten)]
+        money: Money,
+        #[command(flatten)]
+        debit: Debit,
+    },
+    /// Destroy money.
+    Burn {
+        /// The debited account.
+        from: Account,
+        #[command(flatten)]
+        money: Money,
+        #[command(flatten)]
+        debit: Debit,
+    },
+    /// Reserve money; the txid of the receipt is the hold's id.
+    Hold {
+        /// The account whose money is reserved.
+        from: Account,
+        #[command(flatten)]
+        money: Money,
+        #[command(flatten)]
+        debit: Debit,
+        /// How long, such as 90s, 15m or 1h.
+        #[arg(long, default_value = "15m")]
+        expires_in: String,
+    },
+    /// Pay out of a hold.
+    Capture {
+        /// The hold's id.
+        hold: TxId,
+        /// The credited account.
+        to: Account,
+        /// Minor units.
+        amount: Amount,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// End a hold.
+    Release {
+        /// The hold's id.
+        hold: TxId,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// A hold as it stands.
+    Show {
+        /// The hold's id.
+        hold: TxId,
+    },
+    /// Make an account refuse debits.
+    Freeze {
+        /// The account.
+        account: Account,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Let an account take debits again.
+    Unfreeze {
+        /// The account.
+        account: Account,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Entries that touched an account, oldest first.
+    History {
+        /// The account.
+        account: Account,
+        /// Only entries after this sequence.
+        #[arg(long, default_value_t = 0)]
+        after: u64,
+        /// At most this many, up to 500.
+        #[arg(long, default_value_t = 100)]
+        limit: u64,
+    },
+    /// What became of an operation.
+    Op {
+        /// Its idempotency key.
+        key: IdemKey,
+    },
+}
+
+#[derive(Args)]
+struct Money {
+    /// Minor units.
+    amount: Amount,
+    /// The asset.
+    #[arg(long)]
+    asset: Asset,
+    /// A text kept with the entry.
+    #[arg(long)]
+    memo: Option<Memo>,
+    #[command(flatten)]
+    once: Once,
+}
+
+#[derive(Args)]
+struct Debit {
+    /// The account's next nonce; asked for when absent, which is only safe while nobody else debits the account.
+    #[arg(long)]
+    nonce: Option<u64>,
+}
+
+#[derive(Args)]
+struct Once {
+    /// Idempotency key: the same key and request again changes nothing. A random one when absent.
+    #[arg(long)]
+    key: Option<IdemKey>,
+}
+
+impl Once {
+    fn key(&self) -> Result<IdemKey, String> {
+        match &self.key {
+            Some(key) => Ok(key.clone()),
+            None => format!("cli-{:016x}", ron_crypto::rand::u64())
+                .parse()
+                .map_err(|e| format!("{e}")),
+        }
+    }
+}
+
+/// Runs `ron wallet`.
+pub fn run(args: WalletArgs) -> Result<(), String> {
+    let layout = Layout::new(args.data_dir.as_deref())?;
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let ask = TokenAsk {
+        audience: "svc-wallet",
+        scope: None,
+        ttl_s: Some(60),
+        caveats: &[],
+    };
+    let token = token::fetch(&layout, &http, &args.client, &ask)?;
+    let url = fleet::known_endpoints(&layout)?
+        .of("svc-wallet")?
+        .api
+        .clone();
+    let wallet = WalletClient::new(&url, Credential::bearer(&token), http);
+    let out = Out { json: args.json };
+    match args.command {
+        Command::Balance { account, asset } => {
+            let b = told(wallet.balance(&account, &asset, soon()))?;
+            out.fields(
+                &b,
+                &[
+                    ("account", b.account.to_string()),
+                    ("asset", b.asset.to_string()),
+                    ("amount", b.amount_minor.to_string()),
+                    ("available", b.available_minor.to_string()),
+                    ("nonce", b.nonce.to_string()),
+                    ("as of", format!("entry {}, {}", b.as_of_seq, b.as_of)),
+                ],
+            )
+        }
+        Command::Show { hold } => {
+            let h = told(wallet.hold_state(hold, soon()))?;
+            out.fields(
+                &h,
+                &[
+                    ("hold", h.hold.to_string()),
+                    ("state", format!("{:?}", h.state).to_lowercase()),
+                    ("from", h.from.to_string()),
+                    ("asset", h.asset.to_string()),
+                    ("amount", h.amount_minor.to_string()),
+                    ("remaining", h.remaining_minor.to_string()),
+                    ("expires", h.expires_at.to_string()),
+                ],
+            )
+        }
+        Command::History {
+            account,
+            after,
+            limit,
+        } => history(&wallet, &account, after, limit, out),
+        Command::Op { key } => match told(wallet.operation(&key, soon()))? {
+            Operation::Done { receipt } => out.receipt(&receipt),
+            other => out.fields(&other, &[("outcome", describe(&other))]),
+        },
+        write => out.receipt(&write_once(&wallet, write)?),
+    }
+}
+
+fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
+    let answer = match command {
+        Command::Issue { to, money } => {
+            let request = IssueMoney {
+                to,
+                asset: money.asset,
+                amount_minor: money.amount,
+                memo: money.memo,
+            };
+            wallet.issue(&money.once.key()?, &request, soon())
+        }
+        Command::Transfer {
+            from,
+            to,
+            money,
+            debit,
+        } => {
+            let request = Transfer {
+                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                from,
+                to,
+                asset: money.asset,
+                amount_minor: money.amount,
+                memo: money.memo,
+            };
+            wallet.transfer(&money.once.key()?, &request, soon())
+        }
+        Command::Burn { from, money, debit } => {
+            let request = Burn {
+                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                from,
+                asset: money.asset,
+                amount_minor: money.amount,
+                memo: money.memo,
+            };
+            wallet.burn(&money.once.key()?, &request, soon())
+        }
+        Command::Hold {
+            from,
+            money,
+            debit,
+            expires_in,
+        } => {
+            let wait = parse_duration(&expires_in).map_err(|e| format!("--expires-in: {e}"))?;
+            let ms = u64::try_from(wait.as_millis()).map_err(|_| "--expires-in is too long")?;
+            let request = HoldMoney {
+                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                from,
+                asset: money.asset,
+                amount_minor: money.amount,
+                expires_at: Timestamp(SystemClock.unix_ms() + ms),
+                memo: money.memo,
+            };
+            wallet.hold(&money.once.key()?, &request, soon())
+        }
+        Command::Capture {
+            hold,
+            to,
+            amount,
+            once,
+        } => {
+            let request = Capture {
+                to,
+                amount_minor: amount,
+                memo: None,
+            };
+            wallet.capture(&once.key()?, hold, &request, soon())
+        }
+        Command::Release { hold, once } => wallet.release(&once.key()?, hold, soon()),
+        Command::Freeze { account, once } => {
+            wallet.set_frozen(&once.key()?, &account, true, soon())
+        }
+        Command::Unfreeze { account, once } => {
+            wallet.set_frozen(&once.key()?, &account, false, soon())
+        }
+        Command::Balance { .. }
+        | Command::Show { .. }
+        | Command::History { .. }
+        | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
+    };
+    told(answer)
+}
+
+fn soon() -> Deadline {
+    Deadline::within(WAIT)
+}
+
+fn told<T>(answer: Result<T, ClientError>) -> Result<T, String> {
+    answer.map_err(|e| match e {
+        ClientError::Unknown { detail } => format!(
+            "the outcome is not known: {detail}; run the same command with the same --key again, or `ron wallet op KEY`"
+        ),
+        other => format!("svc-wallet: {other}"),
+    })
+}
+
+impl Debit {
+    /// The nonce given, or the account's next.
+    fn nonce(&self, wallet: &WalletClient, from: &Account, asset: &Asset) -> Result<u64, String> {
+        match self.nonce {
+            Some(nonce) => Ok(nonce),
+            None => told(wallet.balance(from, asset, soon())).map(|b| b.nonce + 1),
+        }
+    }
+}
+
+fn describe(operation: &Operation) -> String {
+    match operation {
+        Operation::Done { receipt } => format!("done, {}", receipt.txid),
+        Operation::Refused { code } => format!("refused: {}", code.meaning()),
+        Operation::Batch { results } => format!("batch of {}", results.len()),
+    }
+}
+
+fn history(
+    wallet: &WalletClient,
+    account: &Account,
+    after: u64,
+    limit: u64,
+    out: Out,
+) -> Result<(), String> {
+    let page = told(wallet.history(account, after, limit, soon()))?;
+    if out.json {
+        return out.print(&page);
+    }
+    println!(
+        "{:>8}  {:<24}  {:<9}  {:<22}  {:>20}  {:<8}  from -> to",
+        "seq", "time", "op", "outcome", "amount", "asset"
+    );
+    for e in &page.entries {
+        let text = |v: Option<String>| v.unwrap_or_else(|| "-".to_owned());
+        println!(
+            "{:>8}  {:<24}  {:<9}  {:<22}  {:>20}  {:<8}  {} -> {}",
+            e.seq,
+            e.ts.to_string(),
+            e.op.as_str(),
+            e.refused.map_or("done", |code| code.as_str()),
+            text(e.amount_minor.map(|a| a.to_string())),
+            text(e.asset.as_ref().map(ToString::to_string)),
+            text(e.from.as_ref().map(ToString::to_string)),
+            text(e.to.as_ref().map(ToString::to_string)),
+        );
+    }
+    if page.entries.len() as u64 == limit {
+        println!("more: --after {}", page.next);
+    }
+    Ok(())
+}
+
+/// How answers are printed.
+#[derive(Clone, Copy)]
+struct Out {
+    json: bool,
+}
+
+impl Out {
+    fn print<T: Serialize>(self, value: &T) -> Result<(), String> {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(value).map_err(|e| e.to_string())?
+        );
+        Ok(())
+    }
+
+    fn fields<T: Serialize>(self, value: &T, fields: &[(&str, String)]) -> Result<(), String> {
+        if self.json {
+            return self.print(value);
+        }
+        for (name, value) in fields {
+            println!("{name:<10} {value}");
+        }
+        Ok(())
+    }
+
+    fn receipt(self, r: &Receipt) -> Result<(), String> {
+        let mut fields = vec![("txid", r.txid.to_string()), ("op", r.op.to_string())];
+        let parts = [
+            ("from", r.from.as_ref().map(ToString::to_string)),
+            ("to", r.to.as_ref().map(ToString::to_string)),
+            ("asset", r.asset.as_ref().map(ToString::to_string)),
+            ("amount", r.amount_minor.map(|a| a.to_string())),
+            ("nonce", r.nonce.map(|n| n.to_string())),
+        ];
+        fields.extend(parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v))));
+        fields.push(("key", r.idem.clone()));
+        fields.push(("entry", format!("{}, {}", r.seq, r.ts)));
+        self.fields(r, &fields)
+    }
+}

@@ -1,0 +1,156 @@
+//! The threads of the log, put together: appender, checkpoints, cosignatures, proofs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{KernelMetrics, Receiver, Sender, Shutdown, Supervisor, queue};
+use ron_service::ReadyBoard;
+use ron_service::log_host::LogHost;
+use ron_service::log_host::cosign::Witnesses;
+
+use super::appender::{Appender, Entry};
+use super::checkpoint::{CheckpointThread, Signal, Wake};
+use super::proofs::{ProofJob, ProofThread};
+use super::start::{self, OpenedLog};
+use super::witness::{Published, WitnessThread};
+use crate::engine::spawn_writer;
+use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
+use crate::work::Kms;
+
+/// What the threads of the log are made from.
+pub struct Audit {
+    /// The log.
+    pub opened: OpenedLog,
+    /// Results that wait for their leaves.
+    pub entries: Receiver<Entry>,
+    /// Answers that wait for their proofs.
+    pub proofs: Receiver<ProofJob>,
+    /// Who cosigns checkpoints.
+    pub witnesses: Option<Witnesses>,
+    /// Makes proofs.
+    pub host: LogHost,
+}
+
+impl Audit {
+    /// Starts the threads of the log.
+    pub fn spawn(self, sup: &Supervisor, km: &KernelMetrics, kms: &Arc<Kms>, ready: &ReadyBoard) {
+        let around = Around {
+            sup,
+            km,
+            kms,
+            ready,
+        };
+        spawn(&around, self);
+    }
+}
+
+/// What surrounds the threads.
+struct Around<'a> {
+    sup: &'a Supervisor,
+    km: &'a KernelMetrics,
+    kms: &'a Arc<Kms>,
+    ready: &'a ReadyBoard,
+}
+
+fn spawn(around: &Around<'_>, audit: Audit) {
+    let Audit {
+        opened,
+        entries,
+        proofs,
+        witnesses,
+        host,
+    } = audit;
+    let (sup, kms) = (around.sup, around.kms);
+    let settings = &kms.settings;
+    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, around.km);
+    let signal = Arc::new(Signal::new(
+        settings.checkpoint_ops,
+        settings.checkpoint_interval,
+        wake.clone(),
+        opened.reader,
+        kms.clock.clone(),
+    ));
+    let (finished, last_leaf) = Shutdown::pair();
+    let (last_published, last_checkpoint) = Shutdown::pair();
+    let witnessed = witnesses
+        .as_ref()
+        .is_some_and(|w| w.policy().needs_witnesses());
+    let witness = witnesses
+        .map(|witnesses| ask_witnesses(around, witnesses, &host, wake, last_checkpoint.clone()));
+    let proving = ProofThread {
+        jobs: proofs,
+        host,
+        witnessed,
+        waiting: Vec::new(),
+        metrics: kms.metrics.clone(),
+        last_checkpoint,
+    };
+    let checkpoints = CheckpointThread {
+        checkpointer: opened.checkpointer,
+        signer: opened.signer,
+        second: opened.second,
+        signal: signal.clone(),
+        wakes,
+        interval: settings.checkpoint_interval,
+        anchors: start::anchor_paths(settings, &kms.origin),
+        health: kms.health.clone(),
+        ready: around.ready.clone(),
+        metrics: kms.metrics.clone(),
+        last_leaf,
+        witness,
+        proofs: kms.proof_tx.clone(),
+        finished: last_published,
+    };
+    let appender = Appender {
+        writer: opened.writer,
+        entries,
+        health: kms.health.clone(),
+        origin: kms.origin.clone(),
+        batch_leaves: settings.batch_leaves,
+        signal,
+        ready: around.ready.clone(),
+        metrics: kms.metrics.clone(),
+        finished,
+    };
+    let health = || kms.health.clone();
+    spawn_writer(sup, &PROOFS, proving, health(), ProofThread::run);
+    spawn_writer(sup, &AUDIT, appender, health(), Appender::run);
+    spawn_writer(
+        sup,
+        &CHECKPOINT,
+        checkpoints,
+        health(),
+        CheckpointThread::run,
+    );
+}
+
+/// Starts the thread that asks witnesses; the other end tells it of checkpoints.
+fn ask_witnesses(
+    around: &Around<'_>,
+    witnesses: Witnesses,
+    host: &LogHost,
+    store: Sender<Wake>,
+    last_checkpoint: Shutdown,
+) -> Sender<Published> {
+    let kms = around.kms;
+    let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, around.km);
+    let late = kms.settings.witness.as_ref();
+    let thread = WitnessThread {
+        witnesses,
+        reader: host.reader.clone(),
+        view: host.cosigned.clone(),
+        wakes,
+        store,
+        proofs: kms.proof_tx.clone(),
+        health: kms.health.clone(),
+        ready: around.ready.clone(),
+        metrics: kms.metrics.clone(),
+        clock: kms.clock.clone(),
+        late: late.map_or(Duration::ZERO, |w| w.late),
+        since_ms: None,
+        last_checkpoint,
+    };
+    let health = kms.health.clone();
+    spawn_writer(around.sup, &WITNESS, thread, health, WitnessThread::run);
+    to
+}

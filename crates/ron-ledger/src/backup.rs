@@ -1,0 +1,160 @@
+//! Backup and restore of the ledger's data directory: the log and its key. Everything else is derived from the log
+//! and made again at the next start.
+//!
+//! A backup may be taken while the ledger runs: the log only grows. The checkpoint is copied first, so that the
+//! segments copied after it hold at least what it covers; a write under way at the end of the copy is a torn tail,
+//! which opening cuts off. A copy is worth something once it is verified, so both directions verify.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use ron_tlog::VerifierKey;
+
+use crate::note_key::{KEY_FILE, VKEY_FILE};
+use crate::verify::{Fault, Report, verify_dir};
+
+/// Why there is no backup, or no restored ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// A file or directory refused.
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+    /// The target is in use.
+    #[error("{0} exists already; move it away first")]
+    InTheWay(PathBuf),
+    /// The source is no ledger.
+    #[error("{0} holds no ledger: it has no log directory")]
+    NoLedger(PathBuf),
+    /// The copy does not verify.
+    #[error("the copy does not verify: {0}")]
+    NotWhole(#[from] Fault),
+}
+
+type Done<T> = Result<T, BackupError>;
+
+fn at<T>(path: &Path, result: io::Result<T>) -> Done<T> {
+    result.map_err(|source| BackupError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Copies the ledger in `data` (its data directory) to `to`, which must not exist, and verifies the copy. The copy
+/// holds the secret key of the checkpoints: keep it as you keep the ledger.
+pub fn backup(
+    data: &Path,
+    to: &Path,
+    vkey: &VerifierKey,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Done<Report> {
+    if to.exists() {
+        return Err(BackupError::InTheWay(to.to_owned()));
+    }
+    make_dir(to)?;
+    copy_log(&source_log(data)?, &to.join("log"))?;
+    for (name, mode) in [(KEY_FILE, 0o600), (VKEY_FILE, 0o644)] {
+        if data.join(name).exists() {
+            copy(&data.join(name), &to.join(name), mode)?;
+        }
+    }
+    sync_dir(to)?;
+    Ok(verify_dir(to, vkey, progress)?)
+}
+
+/// Verifies the backup in `from` and makes it the ledger of `data`, which must have no log. The caller holds the lock of
+/// `data`. What was derived from another log is removed.
+pub fn restore(
+    from: &Path,
+    data: &Path,
+    vkey: &VerifierKey,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Done<Report> {
+    let log = data.join("log");
+    if log.exists() {
+        return Err(BackupError::InTheWay(log));
+    }
+    let report = verify_dir(from, vkey, progress)?;
+    let coming = data.join("log.restoring");
+    if coming.exists() {
+        at(&coming, std::fs::remove_dir_all(&coming))?;
+    }
+    copy_log(&source_log(from)?, &coming)?;
+    let derived = data.join("derived");
+    if derived.exists() {
+        at(&derived, std::fs::remove_dir_all(&derived))?;
+    }
+    for name in [
+        "projection.sqlite",
+        "projection.sqlite-wal",
+        "projection.sqlite-shm",
+    ] {
+        let path = data.join(name);
+        if path.exists() {
+            at(&path, std::fs::remove_file(&path))?;
+        }
+    }
+    for (name, mode) in [(KEY_FILE, 0o600), (VKEY_FILE, 0o644)] {
+        if from.join(name).exists() && !data.join(name).exists() {
+            copy(&from.join(name), &data.join(name), mode)?;
+        }
+    }
+    sync_dir(data)?;
+    // The last step: until it is made there is no ledger here.
+    at(&log, std::fs::rename(&coming, &log))?;
+    sync_dir(data)?;
+    Ok(report)
+}
+
+fn source_log(data: &Path) -> Done<PathBuf> {
+    let log = data.join("log");
+    if log.is_dir() {
+        Ok(log)
+    } else {
+        Err(BackupError::NoLedger(data.to_owned()))
+    }
+}
+
+/// The files of a log in the order that makes a live copy whole: what names the log and signs it, then the segments
+/// that were there at that moment (all but the last of them are full), then their indices.
+fn copy_log(from: &Path, to: &Path) -> Done<()> {
+    make_dir(to)?;
+    for name in ["log.meta", "checkpoint"] {
+        if from.join(name).exists() {
+            copy(&from.join(name), &to.join(name), 0o600)?;
+        }
+    }
+    let mut names = Vec::new();
+    for entry in at(from, std::fs::read_dir(from))? {
+        let name = at(from, entry)?.file_name();
+        names.extend(name.to_str().map(str::to_owned));
+    }
+    names.sort_unstable();
+    for ending in [".seg", ".idx"] {
+        for name in names.iter().filter(|n| n.ends_with(ending)) {
+            copy(&from.join(name), &to.join(name), 0o600)?;
+        }
+    }
+    sync_dir(to)
+}
+
+fn make_dir(path: &Path) -> Done<()> {
+    at(path, std::fs::DirBuilder::new().mode(0o700).create(path))
+}
+
+fn copy(from: &Path, to: &Path, mode: u32) -> Done<()> {
+    let mut source = at(from, File::open(from))?;
+    let target = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(to);
+    let mut target = at(to, target)?;
+    at(to, io::copy(&mut source, &mut target))?;
+    at(to, target.sync_all())
+}
+
+fn sync_dir(path: &Path) -> Done<()> {
+    at(path, File::open(path).and_then(|d| d.sync_all()))
+}

@@ -1,0 +1,219 @@
+//! `POST /v1/account/{a}/freeze`, `/unfreeze` and `GET /v1/account/{a}/history`.
+
+use std::sync::Arc;
+
+use ron_http::{Need, Request, Response, Route};
+use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, Memo, Receipt};
+use ron_proto::wallet::{HistoryEntry, HistoryPage, Nothing, WalletAction};
+use ron_proto::{Account, Amount, Asset, Problem, scope};
+
+use super::Api;
+use super::holds::nothing;
+use super::submit::{Accepted, write};
+use super::writes::{not_reserved, tag};
+use crate::render::code_of;
+
+/// Entries of one page, at most.
+const PAGE: u64 = 500;
+
+pub fn routes(api: &Arc<Api>) -> [Route; 3] {
+    let admin = Need::Scope(scope::WALLET_ADMIN);
+    let look = api.clone();
+    [
+        write(
+            api,
+            "/v1/account/{account}/freeze",
+            admin,
+            "freeze",
+            |api, req| set_frozen(api, req, true),
+        )
+        .summary("From now on the account refuses debits.")
+        .body::<Nothing>()
+        .returns::<Receipt>(200),
+        write(
+            api,
+            "/v1/account/{account}/unfreeze",
+            admin,
+            "unfreeze",
+            |api, req| set_frozen(api, req, false),
+        )
+        .summary("The account takes debits again.")
+        .body::<Nothing>()
+        .returns::<Receipt>(200),
+        Route::get(
+            "/v1/account/{account}/history",
+            Need::Scope(scope::WALLET_READ),
+            move |req| history(&look, req),
+        )
+        .summary("Entries that touched an account, oldest first.")
+        .query_as::<u64>("after", false, "Only entries after this sequence")
+        .query_as::<u64>("limit", false, "At most this many, up to 500")
+        .returns::<HistoryPage>(200)
+        .errors(&[400, 403, 429, 503])
+        .while_draining(),
+    ]
+}
+
+fn account_of(req: &Request) -> Result<Account, Problem> {
+    req.param("account")
+        .parse()
+        .map_err(|e| Problem::bad_request(format!("{e}")))
+}
+
+fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Problem> {
+    let tag = tag(req)?;
+    nothing(req)?;
+    let account = account_of(req)?;
+    not_reserved(&account)?;
+    api.allow(&req.principal, WalletAction::Admin, &account, None, None)?;
+    let (principal, key) = (tag.principal, tag.key);
+    let entry = if frozen {
+        Entry::Freeze {
+            principal,
+            key,
+            account: account.clone(),
+        }
+    } else {
+        Entry::Unfreeze {
+            principal,
+            key,
+            account: account.clone(),
+        }
+    };
+    Ok(Accepted::one(entry, account))
+}
+
+fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
+    api.metrics.requests.with_label_values(&["history"]).inc();
+    req.query_only(&["after", "limit"])?;
+    let after = req.query_as::<u64>("after")?.unwrap_or(0);
+    let limit = req.query_as::<u64>("limit")?.unwrap_or(100);
+    if after > MAX_WIRE_INTEGER || limit == 0 || limit > PAGE {
+        return Err(Problem::bad_request(format!(
+            "limit is 1 to {PAGE}, after is below 2^53"
+        )));
+    }
+    let account = account_of(req)?;
+    api.allow(&req.principal, WalletAction::Read, &account, None, None)?;
+    let page = api
+        .upstream
+        .client
+        .history(&account, after, limit, Api::read_deadline(req))
+        .map_err(|e| api.read_failed(&e, "history"))?;
+    let doc = HistoryPage {
+        account,
+        entries: page.events.into_iter().map(told).collect(),
+        next: page.next,
+        head: page.head,
+    };
+    Ok(Response::json(200, &doc).cache("no-store"))
+}
+
+/// What an entry asked for.
+#[derive(Default)]
+struct Asked {
+    from: Option<Account>,
+    to: Option<Account>,
+    asset: Option<Asset>,
+    amount: Option<Amount>,
+    nonce: Option<u64>,
+    memo: Option<Memo>,
+}
+
+/// An entry as those who may read the account see it: without the keys and names of other callers.
+fn told(event: Event) -> HistoryEntry {
+    let refused = code_of(&event.answer);
+    let op = event.entry.kind();
+    let mut asked = asked(event.entry);
+    let receipt = event.answer.receipt();
+    if let Some(r) = receipt {
+        (asked.from, asked.to) = (r.from.clone(), r.to.clone());
+        (asked.asset, asked.amount, asked.nonce) = (r.asset.clone(), r.amount_minor, r.nonce);
+    }
+    HistoryEntry {
+        seq: event.seq,
+        ts: event.ts,
+        op,
+        txid: receipt.map(|r| r.txid),
+        refused,
+        from: asked.from,
+        to: asked.to,
+        asset: asked.asset,
+        amount_minor: asked.amount,
+        nonce: asked.nonce,
+        memo: asked.memo,
+    }
+}
+
+fn asked(entry: Entry) -> Asked {
+    match entry {
+        Entry::Issue {
+            to,
+            asset,
+            amount_minor,
+            memo,
+            ..
+        } => Asked {
+            to: Some(to),
+            asset: Some(asset),
+            amount: Some(amount_minor),
+            memo,
+            ..Asked::default()
+        },
+        Entry::Transfer {
+            from,
+            to,
+            asset,
+            amount_minor,
+            nonce,
+            memo,
+            ..
+        } => Asked {
+            from: Some(from),
+            to: Some(to),
+            asset: Some(asset),
+            amount: Some(amount_minor),
+            nonce: Some(nonce),
+            memo,
+        },
+        Entry::Burn {
+            from,
+            asset,
+            amount_minor,
+            nonce,
+            memo,
+            ..
+        }
+        | Entry::Hold {
+            from,
+            asset,
+            amount_minor,
+            nonce,
+            memo,
+            ..
+        } => Asked {
+            from: Some(from),
+            asset: Some(asset),
+            amount: Some(amount_minor),
+            nonce: Some(nonce),
+            memo,
+            ..Asked::default()
+        },
+        Entry::Capture {
+            to,
+            amount_minor,
+            memo,
+            ..
+        } => Asked {
+            to: Some(to),
+            amount: Some(amount_minor),
+            memo,
+            ..Asked::default()
+        },
+        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Asked {
+            from: Some(account),
+            ..Asked::default()
+        },
+        _ => Asked::default(),
+    }
+}

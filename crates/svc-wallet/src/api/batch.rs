@@ -1,0 +1,196 @@
+//! `POST /v1/batch`: up to 1,000 operations under one key, in one ledger call.
+//!
+//! Item 0 has the caller's key, item `i` has `key#i`; each carries the number of items and a hash over the whole body,
+//! so that under the same key only the same whole batch is the same request, and a batch is found again by its key.
+
+use std::sync::Arc;
+
+use ron_http::{Need, Request, Route};
+use ron_proto::ledger::{CommitRequest, Entry, MAX_COMMIT_BYTES, Reference};
+use ron_proto::wallet::{Batch, BatchAnswer, BatchItem, Burn, IssueMoney, MAX_BATCH, Transfer};
+use ron_proto::{ContentId, Problem, jcs, scope};
+
+use super::Api;
+use super::submit::{Accepted, write};
+use super::writes::{Made, Tag, burn, issue, tag, transfer};
+use crate::render::Shape;
+
+/// How references of batch items begin.
+const PREFIX: &str = "batch:";
+
+pub fn route(api: &Arc<Api>) -> Route {
+    write(api, "/v1/batch", Need::Identity, "batch", read)
+        .summary("Many operations under one key; linked means all or nothing. Needs the scope of each item.")
+        .body::<Batch>()
+        .body_cap(MAX_COMMIT_BYTES)
+        .returns::<BatchAnswer>(200)
+}
+
+fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
+    let whole = tag(req)?;
+    let body: Batch = req.json()?;
+    if body.items.is_empty() || body.items.len() > MAX_BATCH {
+        return Err(Problem::bad_request(format!(
+            "a batch has 1 to {MAX_BATCH} items"
+        )));
+    }
+    let reference = reference(&body)?;
+    let linked = body.linked;
+    let mut made: Vec<Made> = Vec::with_capacity(body.items.len());
+    for (i, item) in body.items.into_iter().enumerate() {
+        let key = match i {
+            0 => whole.key.clone(),
+            i => format!("{}#{i}", whole.key.as_str())
+                .parse()
+                .map_err(|_| Problem::bad_request("the idempotency key is not usable"))?,
+        };
+        let tag = Tag {
+            principal: whole.principal.clone(),
+            key,
+            reference: Some(reference.clone()),
+        };
+        let one = entry(api, req, tag, item);
+        made.push(one.map_err(|mut problem| {
+            problem.detail = format!("items[{i}]: {}", problem.detail);
+            problem
+        })?);
+    }
+    let account = made[0].1.clone();
+    let entries: Vec<Entry> = made.into_iter().map(|(entry, _)| entry).collect();
+    fits(&entries)?;
+    Ok(Accepted {
+        entries,
+        account,
+        shape: Shape::Batch { linked },
+    })
+}
+
+fn entry(api: &Api, req: &Request, tag: Tag, item: BatchItem) -> Result<Made, Problem> {
+    let need = match &item {
+        BatchItem::Issue { .. } => scope::WALLET_ISSUE,
+        BatchItem::Transfer { .. } => scope::WALLET_TRANSFER,
+        BatchItem::Burn { .. } => scope::WALLET_BURN,
+    };
+    if !req.principal.has_scope(need) {
+        return Err(Problem::forbidden(format!("this needs the scope {need}")));
+    }
+    match item {
+        BatchItem::Issue {
+            to,
+            asset,
+            amount_minor,
+            memo,
+        } => {
+            let body = IssueMoney {
+                to,
+                asset,
+                amount_minor,
+                memo,
+            };
+            issue(api, req, tag, body)
+        }
+        BatchItem::Transfer {
+            from,
+            to,
+            asset,
+            amount_minor,
+            nonce,
+            memo,
+        } => {
+            let body = Transfer {
+                from,
+                to,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+            };
+            transfer(api, req, tag, body)
+        }
+        BatchItem::Burn {
+            from,
+            asset,
+            amount_minor,
+            nonce,
+            memo,
+        } => {
+            let body = Burn {
+                from,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+            };
+            burn(api, req, tag, body)
+        }
+    }
+}
+
+/// `batch:<items>:<32 hex digits>`.
+fn reference(body: &Batch) -> Result<Reference, Problem> {
+    let broken = |_| Problem::internal("the batch cannot be written in canonical form");
+    let hash = ContentId::of(&jcs::to_vec(body).map_err(broken)?).hex();
+    let text = format!("{PREFIX}{}:{}", body.items.len(), &hash[..32]);
+    text.parse()
+        .map_err(|_| Problem::internal("the batch's reference is not usable"))
+}
+
+/// How many items the batch of this entry has; `None` for a single operation.
+pub fn items_of(entry: &Entry) -> Option<usize> {
+    let (Entry::Issue { reference, .. }
+    | Entry::Transfer { reference, .. }
+    | Entry::Burn { reference, .. }) = entry
+    else {
+        return None;
+    };
+    let rest = reference.as_ref()?.as_str().strip_prefix(PREFIX)?;
+    rest.split(':').next()?.parse().ok()
+}
+
+/// One batch is one ledger call, whose size is bounded.
+fn fits(entries: &[Entry]) -> Result<(), Problem> {
+    let request = CommitRequest {
+        entries: entries.to_vec(),
+        linked: true,
+        batch: false,
+    };
+    let bytes = serde_json::to_vec(&request).map_or(usize::MAX, |b| b.len());
+    if bytes > MAX_COMMIT_BYTES {
+        return Err(Problem::too_large(
+            "the batch is too large for one ledger call; send it in parts",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::Amount;
+
+    #[test]
+    fn the_reference_names_the_whole_batch() {
+        let item = |n| BatchItem::Issue {
+            to: "a".parse().unwrap(),
+            asset: "ron".parse().unwrap(),
+            amount_minor: Amount(n),
+            memo: None,
+        };
+        let batch = |items: Vec<BatchItem>, linked| reference(&Batch { items, linked }).unwrap();
+        let two = batch(vec![item(1), item(2)], false);
+        assert_eq!(two, batch(vec![item(1), item(2)], false));
+        assert_ne!(two, batch(vec![item(2), item(1)], false));
+        assert_ne!(two, batch(vec![item(1), item(2)], true));
+        let entry = Entry::Issue {
+            principal: "p".parse().unwrap(),
+            key: "k".parse().unwrap(),
+            to: "a".parse().unwrap(),
+            asset: "ron".parse().unwrap(),
+            amount_minor: Amount(1),
+            memo: None,
+            reference: Some(two),
+            daily_ceiling: None,
+        };
+        assert_eq!(items_of(&entry), Some(2));
+    }
+}

@@ -1,0 +1,242 @@
+//! `POST /v1/hold`, `/v1/hold/{id}/capture`, `/v1/hold/{id}/release`, `GET /v1/hold/{id}`: money reserved in two phases.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ron_client::ClientError;
+use ron_http::{Need, Request, Response, Route};
+use ron_kernel::{Deadline, RankedMutex};
+use ron_proto::ledger::{Entry, EntryAnswer, Receipt, TxId};
+use ron_proto::wallet::{Capture, Hold, HoldMoney, HoldState, Nothing, WalletAction};
+use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
+
+use super::Api;
+use super::submit::{Accepted, write};
+use super::writes::{daily, nonce, not_reserved, positive, tag};
+use crate::topology::HOLDS;
+
+/// Holds remembered at once; twice as many stand in the two halves together.
+const REMEMBERED: usize = 4_096;
+
+/// What a hold was made on. It never changes.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    from: Account,
+    asset: Asset,
+    amount: Amount,
+    expires_at: Timestamp,
+}
+
+/// What holds asked about lately are on, in two generations.
+#[derive(Debug)]
+pub struct HoldFacts(RankedMutex<[BTreeMap<TxId, Arc<Facts>>; 2]>);
+
+impl Default for HoldFacts {
+    fn default() -> Self {
+        Self(RankedMutex::new(&HOLDS, [BTreeMap::new(), BTreeMap::new()]))
+    }
+}
+
+impl HoldFacts {
+    fn get(&self, id: TxId) -> Option<Arc<Facts>> {
+        let both = self.0.lock();
+        both.iter().find_map(|half| half.get(&id).cloned())
+    }
+
+    fn keep(&self, id: TxId, facts: Arc<Facts>) {
+        let mut both = self.0.lock();
+        if both[0].len() >= REMEMBERED {
+            both.swap(0, 1);
+            both[0].clear();
+        }
+        both[0].insert(id, facts);
+    }
+}
+
+pub fn routes(api: &Arc<Api>) -> [Route; 4] {
+    let hold = Need::Scope(scope::WALLET_HOLD);
+    let look = api.clone();
+    [
+        write(api, "/v1/hold", hold, "hold", make)
+            .summary("Reserve money until it is captured, released or expires.")
+            .body::<HoldMoney>()
+            .returns::<Receipt>(200),
+        write(api, "/v1/hold/{id}/capture", hold, "capture", capture)
+            .summary("Pay out of a hold; what is left stays reserved.")
+            .body::<Capture>()
+            .returns::<Receipt>(200),
+        write(api, "/v1/hold/{id}/release", hold, "release", release)
+            .summary("End a hold; what is left is available again.")
+            .body::<Nothing>()
+            .returns::<Receipt>(200),
+        Route::get(
+            "/v1/hold/{id}",
+            Need::Scope(scope::WALLET_HOLD),
+            move |req| state(&look, req),
+        )
+        .summary("A hold as it stands.")
+        .returns::<Hold>(200)
+        .errors(&[400, 403, 404, 429, 503])
+        .while_draining(),
+    ]
+}
+
+fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
+    let tag = tag(req)?;
+    let body: HoldMoney = req.json()?;
+    positive(body.amount_minor)?;
+    nonce(body.nonce)?;
+    not_reserved(&body.from)?;
+    let allowed = api.allow(
+        &req.principal,
+        WalletAction::Hold,
+        &body.from,
+        Some(&body.asset),
+        Some(body.amount_minor),
+    )?;
+    let account = body.from.clone();
+    let entry = Entry::Hold {
+        principal: tag.principal,
+        key: tag.key,
+        from: body.from,
+        asset: body.asset,
+        amount_minor: body.amount_minor,
+        nonce: body.nonce,
+        expires_at: body.expires_at,
+        memo: body.memo,
+        reference: None,
+        daily_ceiling: daily(api, req, allowed.daily),
+    };
+    Ok(Accepted::one(entry, account))
+}
+
+fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
+    let tag = tag(req)?;
+    let body: Capture = req.json()?;
+    positive(body.amount_minor)?;
+    not_reserved(&body.to)?;
+    let (hold, facts) = facts(api, req)?;
+    api.allow(
+        &req.principal,
+        WalletAction::Hold,
+        &facts.from,
+        Some(&facts.asset),
+        Some(body.amount_minor),
+    )?;
+    let entry = Entry::Capture {
+        principal: tag.principal,
+        key: tag.key,
+        hold,
+        to: body.to,
+        amount_minor: body.amount_minor,
+        memo: body.memo,
+        reference: None,
+    };
+    Ok(Accepted::one(entry, facts.from.clone()))
+}
+
+fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
+    let tag = tag(req)?;
+    nothing(req)?;
+    let (hold, facts) = facts(api, req)?;
+    api.allow(
+        &req.principal,
+        WalletAction::Hold,
+        &facts.from,
+        Some(&facts.asset),
+        None,
+    )?;
+    let entry = Entry::Release {
+        principal: tag.principal,
+        key: tag.key,
+        hold,
+    };
+    Ok(Accepted::one(entry, facts.from.clone()))
+}
+
+/// An empty body, or `{}`.
+pub fn nothing(req: &Request) -> Result<(), Problem> {
+    if req.body.is_empty() {
+        return Ok(());
+    }
+    req.json::<Nothing>().map(drop)
+}
+
+fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
+    api.metrics
+        .requests
+        .with_label_values(&["hold_state"])
+        .inc();
+    let (hold, facts) = facts(api, req)?;
+    api.allow(
+        &req.principal,
+        WalletAction::Read,
+        &facts.from,
+        Some(&facts.asset),
+        None,
+    )?;
+    let open = match api.upstream.client.hold(hold, Api::read_deadline(req)) {
+        Ok(doc) => Some(doc),
+        Err(ClientError::Refused { status: 404, .. }) => None,
+        Err(e) => return Err(api.read_failed(&e, "hold")),
+    };
+    let doc = Hold {
+        hold,
+        state: match open {
+            Some(_) => HoldState::Open,
+            None => HoldState::Ended,
+        },
+        from: facts.from.clone(),
+        asset: facts.asset.clone(),
+        amount_minor: facts.amount,
+        remaining_minor: open.map_or(Amount(0), |doc| doc.amount_minor),
+        expires_at: facts.expires_at,
+    };
+    Ok(Response::json(200, &doc).cache("no-store"))
+}
+
+/// The hold named in the path and what it is on.
+fn facts(api: &Api, req: &Request) -> Result<(TxId, Arc<Facts>), Problem> {
+    let id: TxId = req
+        .param("id")
+        .parse()
+        .map_err(|e| Problem::bad_request(format!("{e}")))?;
+    if let Some(known) = api.holds.get(id) {
+        return Ok((id, known));
+    }
+    let by: Deadline = Api::read_deadline(req);
+    let copied = || api.answers.at(id.seq());
+    let event = match api.upstream.trouble() {
+        Some(why) => copied().ok_or_else(|| Problem::unavailable(why, 1))?,
+        None => api
+            .upstream
+            .client
+            .tx(id, by)
+            .map_err(|e| api.read_failed(&e, "hold"))?,
+    };
+    let absent = || Problem::not_found("there is no such hold");
+    let EntryAnswer::Done { txid, .. } = &event.answer else {
+        return Err(absent());
+    };
+    let Entry::Hold {
+        from,
+        asset,
+        amount_minor,
+        expires_at,
+        ..
+    } = event.entry
+    else {
+        return Err(absent());
+    };
+    if *txid != id {
+        return Err(absent());
+    }
+    let facts = Arc::new(Facts {
+        from,
+        asset,
+        amount: amount_minor,
+        expires_at,
+    });
+    api.holds.keep(id, Arc::clone(&facts));
+    Ok((id, facts))
+}

@@ -1,0 +1,211 @@
+//! The way of every accepted write: replays where nothing new can be begun, then the table of flights, then a lane.
+
+use std::sync::Arc;
+
+use ron_client::ClientError;
+use ron_http::{Method, Need, Request, Responder, Route};
+use ron_kernel::Deadline;
+use ron_proto::ledger::{Entry, EntryKey, Event, PrincipalName};
+use ron_proto::{Account, Problem};
+
+use super::Api;
+use crate::answers::{Replay, replay_of};
+use crate::commit::CommitJob;
+use crate::flights::{Entered, FlightKey, Waiter};
+use crate::render::{self, Shape, Telling};
+use crate::watch::retry_later;
+
+/// A write that body, caveats and policy allow.
+pub struct Accepted {
+    /// At least one, each with principal and key.
+    pub entries: Vec<Entry>,
+    /// The account whose order matters.
+    pub account: Account,
+    /// How the answer is put together.
+    pub shape: Shape,
+}
+
+impl Accepted {
+    /// A single operation.
+    pub fn one(entry: Entry, account: Account) -> Self {
+        Self {
+            entries: vec![entry],
+            account,
+            shape: Shape::One,
+        }
+    }
+}
+
+/// What reads a request of one route.
+pub type Reader = fn(&Api, &Request) -> Result<Accepted, Problem>;
+
+/// A writing route.
+pub fn write(
+    api: &Arc<Api>,
+    path: &'static str,
+    need: Need,
+    op: &'static str,
+    read: Reader,
+) -> Route {
+    let api = api.clone();
+    Route::new(Method::POST, path, need, move |req, responder| {
+        handle(&api, &req, responder, op, read);
+    })
+    .idempotency_key()
+    .errors(&[400, 403, 409, 422, 429, 503, 504])
+    // Replays are answered until the listener closes.
+    .while_draining()
+}
+
+fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read: Reader) {
+    api.metrics.requests.with_label_values(&[op]).inc();
+    match read(api, req) {
+        Ok(accepted) => submit(api, req, responder, op, accepted),
+        Err(problem) => {
+            api.metrics.rejects.with_label_values(&[problem.code]).inc();
+            tell_refused(api, req, op, problem.code);
+            responder.send(problem);
+        }
+    }
+}
+
+/// A refusal before the ledger, for the audit stream; requests without a usable name or key are the front's matter.
+fn tell_refused(api: &Api, req: &Request, op: &'static str, code: &'static str) {
+    let key = req.idempotency_key().ok().map(|k| k.to_string());
+    let key: Option<EntryKey> = key.and_then(|k| k.parse().ok());
+    let name: Option<PrincipalName> = req.principal.name.parse().ok();
+    if let (Some(name), Some(key)) = (name, key) {
+        api.audit.tell((&name, &key), op, code, None);
+    }
+}
+
+fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, accepted: Accepted) {
+    let Accepted {
+        entries,
+        account,
+        shape,
+    } = accepted;
+    let Some((principal, key)) = entries.first().and_then(Entry::principal_key) else {
+        return responder.send(Problem::internal("an accepted write without a key"));
+    };
+    let key: FlightKey = (principal.clone(), key.clone());
+    let entries: Arc<[Entry]> = entries.into();
+    let waiter = Waiter {
+        responder,
+        since: api.clock.now(),
+        reads_account: api.may_read(&req.principal, &account),
+        op,
+    };
+    let under_way = api.flights.holds(&key);
+    if api.sup.draining() && !under_way {
+        let found = from_copy(api, &entries).or_else(|| {
+            let by = Api::read_deadline(req);
+            from_ledger(api, &entries, by).ok().flatten()
+        });
+        return known_or(api, waiter, shape, found, Problem::draining(2));
+    }
+    if let Some(why) = api.upstream.trouble()
+        && !under_way
+    {
+        let found = from_copy(api, &entries);
+        return known_or(api, waiter, shape, found, retry_later(why));
+    }
+    enter(api, key, entries, shape, &account, waiter);
+}
+
+fn enter(
+    api: &Api,
+    key: FlightKey,
+    entries: Arc<[Entry]>,
+    shape: Shape,
+    account: &Account,
+    waiter: Waiter,
+) {
+    let op = waiter.op;
+    let inflight = api.metrics.inflight.with_label_values(&[op]);
+    inflight.inc();
+    match api.flights.enter(&key, &entries, waiter) {
+        Entered::Follows => {}
+        Entered::Differs(waiter) => {
+            inflight.dec();
+            reject(api, waiter, render::mismatch());
+        }
+        Entered::Leads => {
+            let job = CommitJob {
+                key: key.clone(),
+                entries,
+                shape,
+                op,
+            };
+            if let Err(retry_after_s) = api.lanes.put(account, job) {
+                for landed in api.flights.land(&[&key]) {
+                    for waiter in landed.leader.into_iter().chain(landed.followers) {
+                        inflight.dec();
+                        reject(api, waiter, Problem::busy(retry_after_s));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reject(api: &Api, waiter: Waiter, problem: Problem) {
+    api.metrics.rejects.with_label_values(&[problem.code]).inc();
+    waiter.responder.send(problem);
+}
+
+/// Answers from what is known, or with the problem.
+fn known_or(api: &Api, waiter: Waiter, shape: Shape, known: Option<Replay>, otherwise: Problem) {
+    match known {
+        Some(Replay::First(answers)) => {
+            api.metrics.replays.inc();
+            let tell = Telling {
+                expected: waiter.reads_account,
+                replayed: true,
+            };
+            waiter.responder.send(render::answer(shape, &answers, tell));
+        }
+        Some(Replay::Mismatch) => reject(api, waiter, render::mismatch()),
+        None => reject(api, waiter, otherwise),
+    }
+}
+
+fn from_copy(api: &Api, entries: &[Entry]) -> Option<Replay> {
+    api.answers.replay(entries)
+}
+
+fn from_ledger(api: &Api, entries: &[Entry], by: Deadline) -> Result<Option<Replay>, ClientError> {
+    let Some((principal, key)) = entries.first().and_then(Entry::principal_key) else {
+        return Ok(None);
+    };
+    let first = match api.upstream.client.by_key(principal, key, by) {
+        Ok(event) => event,
+        Err(ClientError::Refused { status: 404, .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let found = neighbours(api, first, entries.len(), by)?;
+    Ok(replay_of(entries, &found))
+}
+
+/// An entry and those right behind it, `n` in all where there are that many: the entries of one batch.
+pub fn neighbours(
+    api: &Api,
+    first: Event,
+    n: usize,
+    by: Deadline,
+) -> Result<Vec<Event>, ClientError> {
+    let mut found = vec![first];
+    while found.len() < n {
+        let after = found.last().map_or(0, |e| e.seq);
+        let page = api
+            .upstream
+            .client
+            .events(after, std::time::Duration::ZERO, by)?;
+        if page.events.is_empty() {
+            break;
+        }
+        found.extend(page.events);
+    }
+    found.truncate(n.max(1));
+    Ok(found)
+}

@@ -1,0 +1,187 @@
+//! The audit stream: one line of JSON per accepted or refused operation, for people who look after the service.
+//! Bounded and lossy; losses are counted, and the durable truth is the ledger.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
+use ron_proto::Timestamp;
+use ron_proto::ledger::{EntryKey, PrincipalName};
+use serde::Serialize;
+
+/// Bytes of one file; then the next begins.
+const FILE_BYTES: u64 = 32 << 20;
+/// Files kept, the one being written included.
+const FILES: u32 = 4;
+/// Lines written with one write.
+const LINES: usize = 512;
+
+/// One operation.
+#[derive(Debug, Clone, Serialize)]
+pub struct Line {
+    ts: Timestamp,
+    /// Who asked.
+    principal: Arc<str>,
+    /// What for.
+    op: &'static str,
+    /// Under which key.
+    key: Arc<str>,
+    /// `done`, `replayed`, `unknown`, or the code of the refusal.
+    outcome: &'static str,
+    /// Its place in the ledger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<u64>,
+}
+
+/// Where lines go.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    lines: Sender<Line>,
+    clock: SharedClock,
+}
+
+impl Audit {
+    /// Lines go to the thread behind `lines`.
+    pub const fn new(lines: Sender<Line>, clock: SharedClock) -> Self {
+        Self { lines, clock }
+    }
+
+    /// Tells of one operation; never waits.
+    pub fn tell(
+        &self,
+        (principal, key): (&PrincipalName, &EntryKey),
+        op: &'static str,
+        outcome: &'static str,
+        seq: Option<u64>,
+    ) {
+        let line = Line {
+            ts: Timestamp(self.clock.unix_ms()),
+            principal: principal.as_str().into(),
+            op,
+            key: key.as_str().into(),
+            outcome,
+            seq,
+        };
+        // Drop-oldest: a full queue loses its oldest line, counted by the queue.
+        let _ = self.lines.try_send(line);
+    }
+}
+
+/// The thread's body: ends when shut down and the queue is empty. Without a directory the lines go nowhere.
+pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>) {
+    let mut out = dir.map(|d| Stream::new(d.to_owned()));
+    let mut some = Vec::with_capacity(LINES);
+    loop {
+        match lines.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+            Recv::Item(line) => some.push(line),
+            Recv::Timeout => continue,
+            Recv::Shutdown | Recv::Closed => {
+                if lines.drain_into(&mut some, LINES) == 0 {
+                    return;
+                }
+            }
+        }
+        let room = LINES.saturating_sub(some.len());
+        lines.drain_into(&mut some, room);
+        if let Some(out) = &mut out
+            && let Err(why) = out.write(&some)
+        {
+            tracing::warn!(event = "audit_lines_lost", lines = some.len(), reason = %why);
+        }
+        some.clear();
+    }
+}
+
+/// Files `operations.jsonl`, `.1`, `.2` ..., the youngest without a number.
+#[derive(Debug)]
+struct Stream {
+    dir: PathBuf,
+    file: Option<(BufWriter<File>, u64)>,
+}
+
+impl Stream {
+    const fn new(dir: PathBuf) -> Self {
+        Self { dir, file: None }
+    }
+
+    fn path(&self, n: u32) -> PathBuf {
+        match n {
+            0 => self.dir.join("operations.jsonl"),
+            n => self.dir.join(format!("operations.jsonl.{n}")),
+        }
+    }
+
+    fn write(&mut self, lines: &[Line]) -> io::Result<()> {
+        let done = self.try_write(lines);
+        if done.is_err() {
+            self.file = None;
+        }
+        done
+    }
+
+    fn try_write(&mut self, lines: &[Line]) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(lines.len() * 128);
+        for line in lines {
+            serde_json::to_writer(&mut bytes, line)?;
+            bytes.push(b'\n');
+        }
+        if self.file.as_ref().is_some_and(|(_, n)| *n >= FILE_BYTES) {
+            self.file = None;
+            for n in (0..FILES - 1).rev() {
+                if self.path(n).exists() {
+                    std::fs::rename(self.path(n), self.path(n + 1))?;
+                }
+            }
+        }
+        if self.file.is_none() {
+            std::fs::create_dir_all(&self.dir)?;
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(self.path(0))?;
+            let size = file.metadata()?.len();
+            self.file = Some((BufWriter::new(file), size));
+        }
+        if let Some((file, size)) = &mut self.file {
+            file.write_all(&bytes)?;
+            file.flush()?;
+            *size += bytes.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_turned_over_and_the_oldest_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut out = Stream::new(dir.path().to_owned());
+        let line = Line {
+            ts: Timestamp(0),
+            principal: "p".into(),
+            op: "issue",
+            key: "k".into(),
+            outcome: "done",
+            seq: Some(3),
+        };
+        out.write(std::slice::from_ref(&line)).unwrap();
+        let text = std::fs::read_to_string(out.path(0)).unwrap();
+        assert_eq!(
+            text,
+            "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"principal\":\"p\",\"op\":\"issue\",\"key\":\"k\",\"outcome\":\"done\",\"seq\":3}\n"
+        );
+        for _ in 0..6 {
+            out.file.as_mut().unwrap().1 = FILE_BYTES;
+            out.write(std::slice::from_ref(&line)).unwrap();
+        }
+        let files = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(files, FILES as usize);
+        assert_eq!(std::fs::read_to_string(out.path(3)).unwrap(), text);
+    }
+}

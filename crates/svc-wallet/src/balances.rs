@@ -1,0 +1,222 @@
+//! What accounts had when the ledger was last asked: served as it is for a moment, and longer only while the
+//! ledger cannot be asked. A document never looks younger than it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_kernel::RankedMutex;
+use ron_proto::Account;
+use ron_proto::ledger::AccountDoc;
+
+use crate::topology::BALANCES;
+
+/// How long a document answers without asking again.
+pub const WINDOW: Duration = Duration::from_millis(250);
+/// How long a document answers while the ledger cannot be asked.
+pub const HARD_CAP: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone)]
+struct Kept {
+    doc: Arc<AccountDoc>,
+    /// When the question was sent: the document is no older than that.
+    asked: Instant,
+    /// The account has changed since.
+    changed: bool,
+}
+
+/// Two generations of at most `half` accounts: what is asked for moves to the young one, and when that is full the
+/// old one is forgotten.
+#[derive(Debug, Default)]
+struct Generations {
+    young: BTreeMap<Account, Kept>,
+    old: BTreeMap<Account, Kept>,
+    /// The highest sequence that any change was told with.
+    newest: u64,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct Balances {
+    inner: RankedMutex<Generations>,
+    half: usize,
+}
+
+/// A document and how old it may be.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The document.
+    pub doc: Arc<AccountDoc>,
+    /// Time since the ledger was asked.
+    pub age: Duration,
+}
+
+impl Balances {
+    /// Room for `accounts` of them.
+    pub fn new(accounts: usize) -> Self {
+        Self {
+            inner: RankedMutex::new(&BALANCES, Generations::default()),
+            half: (accounts / 2).max(1),
+        }
+    }
+
+    /// A document that needs no asking: within the window, and the account has not changed.
+    pub fn fresh(&self, account: &Account, now: Instant) -> Option<Found> {
+        self.find(account, now, WINDOW, |kept| !kept.changed)
+    }
+
+    /// A document for when asking is not possible.
+    pub fn stale(&self, account: &Account, now: Instant) -> Option<Found> {
+        self.find(account, now, HARD_CAP, |_| true)
+    }
+
+    fn find(
+        &self,
+        account: &Account,
+        now: Instant,
+        at_most: Duration,
+        good: impl Fn(&Kept) -> bool,
+    ) -> Option<Found> {
+        let inner = self.inner.lock();
+        let kept = inner
+            .young
+            .get(account)
+            .or_else(|| inner.old.get(account))?;
+        let age = now.saturating_duration_since(kept.asked);
+        (age <= at_most && good(kept)).then(|| Found {
+            doc: Arc::clone(&kept.doc),
+            age,
+        })
+    }
+
+    /// Keeps what the ledger answered to a question sent at `asked`.
+    pub fn keep(&self, doc: Arc<AccountDoc>, asked: Instant) {
+        let mut inner = self.inner.lock();
+        // A change told while the question was under way may or may not be in the answer; its sequence tells.
+        let changed = doc.seq < inner.newest;
+        if inner.young.len() >= self.half && !inner.young.contains_key(&doc.account) {
+            inner.old = std::mem::take(&mut inner.young);
+        }
+        let account = doc.account.clone();
+        let newer = inner.young.get(&account).is_none_or(|k| k.asked <= asked);
+        if newer {
+            inner.old.remove(&account);
+            inner.young.insert(
+                account,
+                Kept {
+                    doc,
+                    asked,
+                    changed,
+                },
+            );
+        }
+    }
+
+    /// The entry at `seq` changed these accounts.
+    pub fn changed<'a>(&self, accounts: impl IntoIterator<Item = &'a Account>, seq: u64) {
+        let mut inner = self.inner.lock();
+        inner.newest = inner.newest.max(seq);
+        let Generations { young, old, .. } = &mut *inner;
+        for account in accounts {
+            for side in [&mut *young, &mut *old] {
+                if let Some(kept) = side.get_mut(account)
+                    && kept.doc.seq < seq
+                {
+                    kept.changed = true;
+                }
+            }
+        }
+    }
+
+    /// Changes may have been missed: everything has to be asked again.
+    pub fn all_changed(&self) {
+        let mut inner = self.inner.lock();
+        let Generations { young, old, .. } = &mut *inner;
+        for kept in young.values_mut().chain(old.values_mut()) {
+            kept.changed = true;
+        }
+    }
+
+    /// The ledger is another one: nothing is true any more.
+    pub fn clear(&self) {
+        *self.inner.lock() = Generations::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doc(name: &str, seq: u64) -> Arc<AccountDoc> {
+        Arc::new(AccountDoc {
+            account: name.parse().unwrap(),
+            nonce: 0,
+            frozen: false,
+            balances: Vec::new(),
+            holds: Vec::new(),
+            seq,
+            ts: ron_proto::Timestamp(0),
+        })
+    }
+
+    fn name(n: &str) -> Account {
+        n.parse().unwrap()
+    }
+
+    fn start() -> Instant {
+        ron_kernel::Deadline::within(Duration::ZERO).at()
+    }
+
+    #[test]
+    fn a_document_is_fresh_for_the_window_and_stale_up_to_the_cap() {
+        let (b, t) = (Balances::new(8), start());
+        b.keep(doc("a", 5), t);
+        assert_eq!(b.fresh(&name("a"), t + WINDOW).unwrap().age, WINDOW);
+        let later = t + WINDOW + Duration::from_millis(1);
+        assert!(b.fresh(&name("a"), later).is_none());
+        assert_eq!(b.stale(&name("a"), later).unwrap().age, later - t);
+        assert!(b.stale(&name("a"), t + HARD_CAP).is_some());
+        let over = t + HARD_CAP + Duration::from_millis(1);
+        assert!(b.stale(&name("a"), over).is_none());
+        assert!(b.stale(&name("b"), t).is_none());
+    }
+
+    #[test]
+    fn a_change_ends_freshness_whichever_side_wins_the_race() {
+        let (b, t) = (Balances::new(8), start());
+        b.keep(doc("a", 5), t);
+        b.changed([&name("a")], 5);
+        assert!(b.fresh(&name("a"), t).is_some(), "entry 5 is in it");
+        b.changed([&name("a")], 6);
+        assert!(b.fresh(&name("a"), t).is_none());
+        assert!(b.stale(&name("a"), t).is_some());
+        b.keep(doc("a", 5), t);
+        assert!(b.fresh(&name("a"), t).is_none(), "an answer from before 6");
+        b.keep(doc("a", 6), t);
+        assert!(b.fresh(&name("a"), t).is_some());
+        b.all_changed();
+        assert!(b.fresh(&name("a"), t).is_none());
+        b.clear();
+        assert!(b.stale(&name("a"), t).is_none());
+    }
+
+    #[test]
+    fn an_older_question_does_not_replace_a_younger_answer() {
+        let (b, t) = (Balances::new(8), start());
+        b.keep(doc("a", 7), t + Duration::from_millis(10));
+        b.keep(doc("a", 7), t);
+        let found = b.fresh(&name("a"), t + Duration::from_millis(10)).unwrap();
+        assert_eq!(found.age, Duration::ZERO);
+    }
+
+    #[test]
+    fn it_stays_small() {
+        let (b, t) = (Balances::new(10), start());
+        for n in 0..100 {
+            b.keep(doc(&format!("a{n}"), 1), t);
+        }
+        let inner = b.inner.lock();
+        assert!(inner.young.len() + inner.old.len() <= 10);
+        assert!(inner.young.contains_key(&name("a99")));
+    }
+}

@@ -1,0 +1,336 @@
+//! Committing: queued writes of the same accounts become one ledger call, and leave as receipts.
+//!
+//! Jobs are routed by the account whose order matters, so that nonces 1 and 2 queued together keep
+//! their order. The ledger alone decides; a call whose outcome is unknown pins its keys.
+
+use std::collections::VecDeque;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{
+    Deadline, KernelMetrics, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx,
+};
+use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer, EntryKey, PrincipalName, RefusalCode};
+use ron_proto::{Account, Problem};
+
+use crate::audit::Audit;
+use crate::balances::Balances;
+use crate::flights::{FlightKey, Flights, Landed, Waiter};
+use crate::metrics::Metrics;
+use crate::pins::Pinned;
+use crate::render::{self, Shape, Telling};
+use crate::upstream::{Committed, SharedUpstream};
+use crate::watch::{in_flight, retry_later};
+
+/// Entries of one ledger call made of single operations, at most.
+pub const CALL_ENTRIES: usize = 512;
+
+/// One write on its way to the ledger. Who waits for it stands in the table of flights.
+#[derive(Debug)]
+pub struct CommitJob {
+    /// Principal and key.
+    pub key: FlightKey,
+    /// The entries, complete; more than one only for batches.
+    pub entries: Arc<[Entry]>,
+    /// How the answer is put together.
+    pub shape: Shape,
+    /// Operation name, for metrics and audit.
+    pub op: &'static str,
+}
+
+/// The queues of the committers.
+#[derive(Debug, Clone)]
+pub struct Lanes(Arc<[Sender<CommitJob>]>);
+
+impl Lanes {
+    /// One lane per committer.
+    pub fn new(lanes: Vec<Sender<CommitJob>>) -> Self {
+        Self(lanes.into())
+    }
+
+    /// Puts the job into the lane of `account`, or tells how many seconds to wait.
+    pub fn put(&self, account: &Account, job: CommitJob) -> Result<(), u32> {
+        let mut hasher = DefaultHasher::new();
+        account.as_str().hash(&mut hasher);
+        let lane = &self.0[(hasher.finish() % self.0.len() as u64) as usize];
+        match lane.try_send(job) {
+            Ok(()) => Ok(()),
+            Err(SendError::Full(_) | SendError::Closed(_)) => Err(lane.retry_after_s()),
+        }
+    }
+}
+
+/// What the committer threads share.
+#[derive(Debug)]
+pub struct Committer {
+    /// The ledger.
+    pub upstream: SharedUpstream,
+    /// Who waits for what.
+    pub flights: Arc<Flights>,
+    /// Keys whose outcome is unknown.
+    pub pinned: Arc<Pinned>,
+    /// Balances to forget when they change.
+    pub balances: Arc<Balances>,
+    /// The audit stream.
+    pub audit: Audit,
+    /// Monotonic clock.
+    pub clock: SharedClock,
+    /// Own metrics.
+    pub metrics: Metrics,
+    /// Common metrics.
+    pub km: KernelMetrics,
+}
+
+impl Committer {
+    /// The thread's loop: ends when shut down and its lane is empty.
+    pub fn run(&self, ctx: &ThreadCtx, lane: &Receiver<CommitJob>) {
+        let mut drained = Vec::with_capacity(CALL_ENTRIES);
+        let mut waiting: VecDeque<CommitJob> = VecDeque::new();
+        loop {
+            if waiting.is_empty() {
+                match lane.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+                    Recv::Item(job) => waiting.push_back(job),
+                    Recv::Timeout => continue,
+                    Recv::Shutdown | Recv::Closed => match lane.try_recv() {
+                        Some(job) => waiting.push_back(job),
+                        None => return,
+                    },
+                }
+            }
+            lane.drain_into(&mut drained, CALL_ENTRIES.saturating_sub(waiting.len()));
+            waiting.extend(drained.drain(..));
+            self.tick(ctx.index, next_call(&mut waiting));
+        }
+    }
+
+    /// One ledger call.
+    fn tick(&self, slot: usize, mut jobs: Vec<CommitJob>) {
+        let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
+        let wanted = self.flights.send(&keys);
+        let mut it = wanted.into_iter();
+        // A flight nobody waits for any more was never sent: nothing is pinned, nothing changed.
+        jobs.retain(|_| it.next().unwrap_or(false));
+        let Some(first) = jobs.first() else {
+            return;
+        };
+        let entries: Vec<Entry> = jobs
+            .iter()
+            .flat_map(|j| j.entries.iter().cloned())
+            .collect();
+        self.metrics.batch_size.observe(entries.len() as f64);
+        let request = CommitRequest {
+            entries,
+            linked: first.shape == Shape::Batch { linked: true },
+            batch: first.shape == Shape::Batch { linked: false },
+        };
+        match self.upstream.commit(slot, &request) {
+            Committed::Answered(answer) => self.settle(slot, &jobs, &answer.results),
+            Committed::NotDone(why) => {
+                self.failed(&why);
+                self.not_done(&jobs);
+            }
+            Committed::Unknown(why) => {
+                self.failed(&why);
+                self.unknown(&jobs);
+            }
+        }
+    }
+
+    fn failed(&self, why: &str) {
+        self.km
+            .upstream_fail
+            .with_label_values(&["ron-ledger"])
+            .inc();
+        tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
+    }
+
+    fn land<'j>(&self, jobs: &'j [CommitJob]) -> impl Iterator<Item = (&'j CommitJob, Landed)> {
+        let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
+        jobs.iter().zip(self.flights.land(&keys))
+    }
+
+    fn settle(&self, slot: usize, jobs: &[CommitJob], results: &[EntryAnswer]) {
+        self.note_changes(results);
+        let mut rest = results;
+        for (job, landed) in self.land(jobs) {
+            let (mine, later) = rest.split_at(job.entries.len());
+            rest = later;
+            self.pinned.release(&job.key);
+            let given_up = self.given_up(slot, job, mine);
+            let answers = given_up.as_deref().unwrap_or(mine);
+            self.note_outcome(job, answers);
+            let tell = |waiter: &Waiter, replayed| {
+                let expected = waiter.reads_account;
+                render::answer(job.shape, answers, Telling { expected, replayed })
+            };
+            if let Some(waiter) = landed.leader {
+                let response = tell(&waiter, false);
+                self.answer(waiter, response);
+            }
+            for waiter in landed.followers {
+                self.metrics.replays.inc();
+                let response = tell(&waiter, true);
+                self.answer(waiter, response);
+            }
+        }
+    }
+
+    /// A batch whose key was given up meets one used key and many new ones, which looks like another request; the
+    /// ledger is asked which of the two it is.
+    fn given_up(
+        &self,
+        slot: usize,
+        job: &CommitJob,
+        mine: &[EntryAnswer],
+    ) -> Option<Vec<EntryAnswer>> {
+        let mismatch = |a| render::code_of(a) == Some(RefusalCode::IdempotencyMismatch);
+        if job.shape == Shape::One || !mine.iter().any(mismatch) {
+            return None;
+        }
+        let (principal, key) = &job.key;
+        let within = Deadline::within(Duration::from_millis(500));
+        let client = &self.upstream.client;
+        let found = self
+            .upstream
+            .watched(slot, || client.by_key(principal, key, within));
+        let event = found.ok()?;
+        matches!(event.entry, Entry::Abandon { .. })
+            .then(|| vec![crate::answers::replayed(event.answer); mine.len()])
+    }
+
+    fn note_changes(&self, results: &[EntryAnswer]) {
+        let done: Vec<_> = results.iter().filter_map(EntryAnswer::receipt).collect();
+        let accounts = done.iter().flat_map(|r| r.from.iter().chain(&r.to));
+        if let Some(seq) = done.iter().map(|r| r.seq).max() {
+            self.balances.changed(accounts, seq);
+        }
+    }
+
+    fn note_outcome(&self, job: &CommitJob, answers: &[EntryAnswer]) {
+        let replayed = |a: &EntryAnswer| match a {
+            EntryAnswer::Done { replayed, .. } | EntryAnswer::Refused { replayed, .. } => *replayed,
+        };
+        if answers.iter().all(replayed) {
+            self.metrics.replays.inc();
+        }
+        for answer in answers {
+            let code = render::code_of(answer);
+            if code == Some(RefusalCode::NonceConflict) {
+                self.metrics.nonce_conflicts.inc();
+            }
+            if let Some(code) = code {
+                self.metrics
+                    .rejects
+                    .with_label_values(&[code.as_str()])
+                    .inc();
+            }
+            let outcome = match code {
+                Some(code) => code.as_str(),
+                None if replayed(answer) => "replayed",
+                None => "done",
+            };
+            let key = (&job.key.0, &job.key.1);
+            self.audit
+                .tell(key, job.op, outcome, render::seq_of(answer));
+        }
+    }
+
+    /// Nothing was sent, or nothing was done.
+    fn not_done(&self, jobs: &[CommitJob]) {
+        for (job, landed) in self.land(jobs) {
+            self.audit
+                .tell((&job.key.0, &job.key.1), job.op, "retry_later", None);
+            for waiter in landed.leader.into_iter().chain(landed.followers) {
+                self.answer(
+                    waiter,
+                    retry_later("the ledger does not take writes now; nothing changed"),
+                );
+            }
+        }
+    }
+
+    /// The outcome stays open until the ledger tells it: the keys are pinned, the callers are sent
+    /// to where they can ask.
+    fn unknown(&self, jobs: &[CommitJob]) {
+        for (job, landed) in self.land(jobs) {
+            self.audit
+                .tell((&job.key.0, &job.key.1), job.op, "unknown", None);
+            for waiter in landed.followers {
+                self.answer(waiter, in_flight());
+            }
+            let leader = landed.leader.map(|waiter| {
+                self.metrics.landed(waiter.op, waiter.since, &self.clock);
+                waiter.responder
+            });
+            self.pinned.pin(&job.key, leader.into_iter().collect());
+        }
+    }
+
+    fn answer(&self, waiter: Waiter, response: impl Into<ron_http::Response>) {
+        self.metrics.landed(waiter.op, waiter.since, &self.clock);
+        waiter.responder.send(response);
+    }
+}
+
+/// The jobs of the next call: single operations up to the limit, or one batch.
+fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
+    let singles = waiting
+        .iter()
+        .take(CALL_ENTRIES)
+        .take_while(|j| j.shape == Shape::One)
+        .count();
+    waiting.drain(..singles.max(1).min(waiting.len())).collect()
+}
+
+/// What the wallet uses of a caller's name; the ledger knows callers by it.
+pub fn principal_name(name: &str) -> Result<PrincipalName, Problem> {
+    name.parse().map_err(|_| {
+        Problem::forbidden(
+            "the token's subject is longer than the 160 characters a ledger principal may have",
+        )
+    })
+}
+
+/// The caller's key as the ledger stores it.
+pub fn entry_key(key: &ron_proto::IdemKey) -> Result<EntryKey, Problem> {
+    key.to_string()
+        .parse()
+        .map_err(|_| Problem::bad_request("the idempotency key is not usable"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(n: u32, shape: Shape) -> CommitJob {
+        CommitJob {
+            key: ("p".parse().unwrap(), format!("k{n}").parse().unwrap()),
+            entries: Arc::new([]),
+            shape,
+            op: "issue",
+        }
+    }
+
+    #[test]
+    fn a_batch_is_a_call_of_its_own_and_order_stays() {
+        let batch = Shape::Batch { linked: false };
+        let shapes = [Shape::One, Shape::One, batch, batch, Shape::One];
+        let jobs = shapes.into_iter().enumerate();
+        let mut waiting: VecDeque<_> = jobs.map(|(n, s)| job(n as u32, s)).collect();
+        let mut calls = Vec::new();
+        while !waiting.is_empty() {
+            let call = next_call(&mut waiting);
+            calls.push(
+                call.iter()
+                    .map(|j| j.key.1.as_str().to_owned())
+                    .collect::<Vec<_>>(),
+            );
+        }
+        assert_eq!(
+            calls,
+            [vec!["k0", "k1"], vec!["k2"], vec!["k3"], vec!["k4"]]
+        );
+    }
+}

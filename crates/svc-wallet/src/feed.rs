@@ -1,0 +1,180 @@
+//! Follows the ledger's events: balances that changed are forgotten, answers copied, pins released. A gap in the
+//! sequence means that something was missed, and then everything is forgotten.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_client::{ClientError, LedgerClient};
+use ron_kernel::{Deadline, ThreadCtx};
+use ron_proto::Account;
+use ron_proto::ledger::{Entry, EntryAnswer, Event, EventPage};
+
+use crate::answers::{Answers, AnswersError};
+use crate::balances::Balances;
+use crate::metrics::Metrics;
+use crate::pins::Pinned;
+
+/// How long the ledger is asked to wait for news, and how long the call may take.
+const WAIT: Duration = Duration::from_secs(5);
+const CALL: Duration = Duration::from_secs(7);
+/// Pause after an error.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Events of one page; a full one means that there is more, and then the processor is left to the committers for a
+/// moment: the copy may lag, commits may not.
+const PAGE: usize = 500;
+const BREATH: Duration = Duration::from_millis(40);
+
+/// What the feed keeps true.
+#[derive(Debug)]
+pub struct Feed {
+    /// The ledger, over connections of its own that the watch closes when the service drains.
+    pub ledger: LedgerClient,
+    /// Where balances are kept.
+    pub balances: Arc<Balances>,
+    /// Keys whose outcome was unknown.
+    pub pinned: Arc<Pinned>,
+    /// The copy of answers, when there is a directory for it.
+    pub path: Option<PathBuf>,
+    /// Entries the copy keeps.
+    pub keep: u64,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
+/// Why one run of the feed ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error(transparent)]
+    Call(#[from] ClientError),
+    #[error(transparent)]
+    Answers(#[from] AnswersError),
+    #[error("the ledger is at entry {head}, which is before entry {applied}: it is another ledger")]
+    Back { head: u64, applied: u64 },
+}
+
+/// What is wrong with a page that was asked for after entry `after`.
+pub fn gap(page: &EventPage, after: u64) -> bool {
+    let follows = |(i, e): (usize, &Event)| e.seq == after + 1 + i as u64;
+    !page.events.iter().enumerate().all(follows)
+}
+
+impl Feed {
+    /// The thread's body.
+    pub fn run(&self, ctx: &ThreadCtx) {
+        while !ctx.shutdown.is_set() {
+            let Err(why) = self.follow(ctx) else {
+                return;
+            };
+            if ctx.shutdown.is_set() {
+                return;
+            }
+            tracing::debug!(event = "feed_interrupted", reason = %why);
+            if let Ended::Back { .. } = why {
+                tracing::warn!(event = "feed_restarted", reason = %why);
+                self.metrics.feed_gaps.inc();
+                self.balances.clear();
+            }
+            ctx.shutdown.wait(Deadline::within(AGAIN));
+        }
+    }
+
+    fn follow(&self, ctx: &ThreadCtx) -> Result<(), Ended> {
+        let head = self.ledger.head(Deadline::within(CALL))?;
+        let mut copy = match &self.path {
+            Some(path) => Some(Answers::open(path, &head.origin, head.seq, self.keep)?),
+            None => None,
+        };
+        // Balances read before this moment may have changed unseen.
+        self.balances.all_changed();
+        let mut applied = copy.as_ref().map_or(head.seq, Answers::applied);
+        while !ctx.shutdown.is_set() {
+            let page = self.ledger.events(applied, WAIT, Deadline::within(CALL))?;
+            if page.head < applied {
+                let head = page.head;
+                return Err(Ended::Back { head, applied });
+            }
+            if gap(&page, applied) {
+                self.metrics.feed_gaps.inc();
+                tracing::warn!(event = "feed_gap", after = applied);
+                self.balances.all_changed();
+            }
+            self.take(&page, copy.as_mut())?;
+            applied = page.next;
+            let lag = page.head.saturating_sub(applied);
+            self.metrics
+                .feed_lag
+                .set(i64::try_from(lag).unwrap_or(i64::MAX));
+            if page.events.len() >= PAGE {
+                ctx.shutdown.wait(Deadline::within(BREATH));
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), Ended> {
+        let pins = !self.pinned.is_empty();
+        for event in &page.events {
+            self.balances.changed(touched(event), event.seq);
+            if let (true, Some((principal, key))) = (pins, event.entry.principal_key()) {
+                self.pinned.release(&(principal.clone(), key.clone()));
+            }
+        }
+        if let Some(copy) = copy {
+            copy.take(&page.events)?;
+        }
+        Ok(())
+    }
+}
+
+/// Accounts whose document a done entry changed. A refusal changes none.
+pub fn touched(event: &Event) -> Vec<&Account> {
+    let EntryAnswer::Done { receipt, .. } = &event.answer else {
+        return Vec::new();
+    };
+    let frozen = match &event.entry {
+        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Some(account),
+        _ => None,
+    };
+    [receipt.from.as_ref(), receipt.to.as_ref(), frozen]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::Timestamp;
+
+    fn page(seqs: &[u64]) -> EventPage {
+        let event = |seq: &u64| Event {
+            seq: *seq,
+            ts: Timestamp(0),
+            entry: Entry::Abandon {
+                principal: "p".parse().unwrap(),
+                key: format!("k{seq}").parse().unwrap(),
+            },
+            answer: EntryAnswer::Refused {
+                code: ron_proto::ledger::RefusalCode::Abandoned,
+                seq: Some(*seq),
+                expected: None,
+                replayed: false,
+            },
+        };
+        EventPage {
+            events: seqs.iter().map(event).collect(),
+            next: 0,
+            head: 0,
+        }
+    }
+
+    #[test]
+    fn a_missing_or_doubled_entry_is_a_gap() {
+        assert!(!gap(&page(&[]), 4));
+        assert!(!gap(&page(&[5, 6, 7]), 4));
+        for bad in [&[6, 7][..], &[5, 7], &[5, 5, 6], &[4, 5], &[5, 6, 8]] {
+            assert!(gap(&page(bad), 4), "{bad:?}");
+        }
+    }
+}

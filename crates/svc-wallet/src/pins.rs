@@ -1,0 +1,198 @@
+//! Keys whose outcome is unknown: remembered on disk, told to their callers, resolved with the ledger when they are
+//! asked about; never guessed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use ron_http::Responder;
+use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, ThreadCtx};
+use ron_proto::Problem;
+use ron_proto::ledger::{EntryKey, PrincipalName};
+use ron_service::store::{Migration, Store, StoreError};
+
+use crate::flights::FlightKey;
+use crate::topology::PINNED;
+
+/// Keys remembered at once; beyond that the oldest in the file are forgotten at the next start. Sending again is
+/// always safe, with or without a pin.
+const PINNED_MAX: usize = 65_536;
+/// How long a committer waits for room in the queue.
+const ROOM_WAIT: Duration = Duration::from_millis(500);
+/// Notes written with one flush, at most.
+const NOTES_MAX: usize = 512;
+
+static MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "pins",
+    sql: "CREATE TABLE pins (principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (principal, key)) WITHOUT ROWID",
+}];
+
+/// What is to be written.
+#[derive(Debug)]
+pub enum Note {
+    /// The outcome of this key is open; then these callers are told where to ask.
+    Pin(FlightKey, Vec<Responder>),
+    /// It is known now.
+    Release(FlightKey),
+}
+
+/// The set, and the way to the thread that writes it down.
+#[derive(Debug)]
+pub struct Pinned {
+    set: RankedMutex<BTreeSet<FlightKey>>,
+    notes: Sender<Note>,
+}
+
+impl Pinned {
+    /// The keys that were open before, and where notes go.
+    pub fn new(before: BTreeSet<FlightKey>, notes: Sender<Note>) -> Self {
+        Self {
+            set: RankedMutex::new(&PINNED, before),
+            notes,
+        }
+    }
+
+    /// Pins a key; once that is written down the callers get 504 and the place to ask.
+    pub fn pin(&self, key: &FlightKey, callers: Vec<Responder>) {
+        {
+            let mut set = self.set.lock();
+            if set.len() < PINNED_MAX {
+                set.insert(key.clone());
+            }
+        }
+        let note = Note::Pin(key.clone(), callers);
+        match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
+            Ok(()) => {}
+            Err(SendError::Full(note) | SendError::Closed(note)) => {
+                tracing::warn!(event = "pin_not_durable", key = key.1.as_str());
+                tell(note);
+            }
+        }
+    }
+
+    /// Its outcome is known now.
+    pub fn release(&self, key: &FlightKey) {
+        let was = {
+            let mut set = self.set.lock();
+            !set.is_empty() && set.remove(key)
+        };
+        if was {
+            // A note that finds no room is of no harm: the ledger is asked before a pin is used.
+            let _ = self
+                .notes
+                .send(Note::Release(key.clone()), Deadline::within(Duration::ZERO));
+        }
+    }
+
+    /// Is its outcome open?
+    pub fn holds(&self, principal: &PrincipalName, key: &EntryKey) -> bool {
+        let set = self.set.lock();
+        !set.is_empty() && set.contains(&(principal.clone(), key.clone()))
+    }
+
+    /// True when nothing is pinned.
+    pub fn is_empty(&self) -> bool {
+        self.set.lock().is_empty()
+    }
+}
+
+/// Opens the file; without a directory nothing outlives the process.
+pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreError> {
+    let store = match dir {
+        Some(dir) => Store::open(&dir.join("pins.sqlite"), &MIGRATIONS)?,
+        None => Store::memory(&MIGRATIONS)?,
+    };
+    let rows: Vec<(String, String)> = store.read(|db| {
+        let mut q = db.prepare("SELECT principal, key FROM pins LIMIT ?1")?;
+        let rows = q.query_map([PINNED_MAX as i64], |r| Ok((r.get(0)?, r.get(1)?)))?;
+        rows.collect::<Result<_, _>>().map_err(StoreError::from)
+    })?;
+    let parse = |(p, k): (String, String)| Some((p.parse().ok()?, k.parse().ok()?));
+    Ok((store, rows.into_iter().filter_map(parse).collect()))
+}
+
+/// The thread's body: writes notes down, then tells the callers. Ends when shut down and the queue is empty.
+pub fn run(ctx: &ThreadCtx, notes: &Receiver<Note>, store: &RankedMutex<Option<Store>>) {
+    // The file belongs to this thread; the slot only carries it here. After a panic it is gone, and callers are
+    // told all the same.
+    let file = store.lock().take();
+    let mut some = Vec::new();
+    loop {
+        match notes.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+            Recv::Item(note) => some.push(note),
+            Recv::Timeout => continue,
+            Recv::Shutdown | Recv::Closed => {
+                if notes.drain_into(&mut some, NOTES_MAX) == 0 {
+                    return;
+                }
+            }
+        }
+        let room = NOTES_MAX.saturating_sub(some.len());
+        notes.drain_into(&mut some, room);
+        if let Some(Err(why)) = file.as_ref().map(|file| write(file, &some)) {
+            tracing::error!(event = "pins_not_durable", reason = %why);
+        }
+        some.drain(..).for_each(tell);
+    }
+}
+
+fn write(file: &Store, notes: &[Note]) -> Result<(), StoreError> {
+    file.write(|tx| {
+        for note in notes {
+            let (sql, (principal, key)) = match note {
+                Note::Pin(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2)", key),
+                Note::Release(key) => ("DELETE FROM pins WHERE principal = ?1 AND key = ?2", key),
+            };
+            tx.execute(sql, [principal.as_str(), key.as_str()])?;
+        }
+        Ok(())
+    })
+}
+
+fn tell(note: Note) {
+    if let Note::Pin((_, key), callers) = note {
+        for caller in callers {
+            caller.send(unknown(&key));
+        }
+    }
+}
+
+/// 504 with the place to ask.
+pub fn unknown(key: &EntryKey) -> Problem {
+    Problem::deadline_exceeded(
+        "the outcome is not known yet: ask at the Location, or send the same request with the same key again",
+    )
+    .with_location(format!("/v1/ops/{}", key.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_outlive_the_process_until_they_are_released() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = |k: &str| -> FlightKey { ("p".parse().unwrap(), k.parse().unwrap()) };
+        let (store, before) = open(Some(dir.path())).unwrap();
+        assert!(before.is_empty());
+        let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
+        let notes = [
+            Note::Pin(key("a"), vec![caller]),
+            Note::Pin(key("b"), Vec::new()),
+            Note::Release(key("b")),
+        ];
+        write(&store, &notes).unwrap();
+        notes.into_iter().for_each(tell);
+        let told = answer
+            .wait(Deadline::within(Duration::from_secs(1)))
+            .unwrap();
+        assert_eq!(
+            (told.status, told.get("location")),
+            (504, Some("/v1/ops/a"))
+        );
+        drop(store);
+        let (_store, before) = open(Some(dir.path())).unwrap();
+        assert_eq!(before.into_iter().collect::<Vec<_>>(), [key("a")]);
+    }
+}

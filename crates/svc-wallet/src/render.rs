@@ -1,0 +1,216 @@
+//! From the ledger's answers to the wallet's. Everything in an answer follows from the request and the ledger's
+//! entry, so that the same request sent again is answered with the same bytes, whoever answers.
+
+use ron_http::Response;
+use ron_proto::Problem;
+use ron_proto::ledger::{EntryAnswer, RefusalCode};
+use ron_proto::wallet::{BatchAnswer, ItemOutcome};
+
+/// How an answer is put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// One operation: its receipt, or a problem.
+    One,
+    /// A batch: one result per item; a refused linked one is a problem.
+    Batch {
+        /// All or nothing.
+        linked: bool,
+    },
+}
+
+/// What the caller may learn.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling {
+    /// The expected nonce of the account.
+    pub expected: bool,
+    /// The answer was given before.
+    pub replayed: bool,
+}
+
+/// The whole answer.
+pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: Telling) -> Response {
+    let given_before = tell.replayed || answers.iter().all(was_replayed);
+    let response = match (shape, answers) {
+        (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
+        (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, tell),
+        (Shape::One, _) => {
+            Problem::internal("the ledger answered another number of entries").into()
+        }
+        (Shape::Batch { linked }, all) => batch(linked, all, tell),
+    };
+    if given_before && response.status != 422 {
+        response.header("Idempotency-Replayed", "true")
+    } else {
+        response
+    }
+}
+
+fn batch(linked: bool, answers: &[EntryAnswer], tell: Telling) -> Response {
+    let mismatch = |a: &EntryAnswer| code_of(a) == Some(RefusalCode::IdempotencyMismatch);
+    if answers.iter().any(mismatch) {
+        return self::mismatch().into();
+    }
+    let guilty = |a: &EntryAnswer| !matches!(code_of(a), None | Some(RefusalCode::LinkedFailed));
+    if linked && let Some(at) = answers.iter().position(guilty) {
+        return refusal(&answers[at], Some(at), tell);
+    }
+    let results = answers.iter().map(|a| item(a, tell.expected)).collect();
+    Response::json(200, &BatchAnswer { results })
+}
+
+/// One item's outcome.
+pub fn item(answer: &EntryAnswer, tell_expected: bool) -> ItemOutcome {
+    match answer {
+        EntryAnswer::Done { receipt, .. } => ItemOutcome::Done {
+            receipt: receipt.clone(),
+        },
+        EntryAnswer::Refused { code, expected, .. } => ItemOutcome::Refused {
+            code: *code,
+            expected: expected.filter(|_| tell_expected),
+        },
+    }
+}
+
+/// The code of a refusal.
+pub const fn code_of(answer: &EntryAnswer) -> Option<RefusalCode> {
+    match answer {
+        EntryAnswer::Done { .. } => None,
+        EntryAnswer::Refused { code, .. } => Some(*code),
+    }
+}
+
+/// The entry's place in the ledger.
+pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
+    match answer {
+        EntryAnswer::Done { seq, .. } => Some(*seq),
+        EntryAnswer::Refused { seq, .. } => *seq,
+    }
+}
+
+const fn was_replayed(answer: &EntryAnswer) -> bool {
+    match answer {
+        EntryAnswer::Done { replayed, .. } | EntryAnswer::Refused { replayed, .. } => *replayed,
+    }
+}
+
+/// The problem document of a refusal. Its `request_id` names the refusal's own entry instead of the request, because
+/// the answer to the same request sent again is the same to the byte; `X-Request-Id` still names each exchange.
+fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: Telling) -> Response {
+    let EntryAnswer::Refused {
+        code,
+        seq,
+        expected,
+        ..
+    } = answer
+    else {
+        return Problem::internal("a done entry is no refusal").into();
+    };
+    let problem = problem(*code);
+    if *code == RefusalCode::IdempotencyMismatch {
+        return problem.into();
+    }
+    let mut details = serde_json::Map::new();
+    if let Some(nonce) = expected.filter(|_| tell.expected) {
+        details.insert("expected".to_owned(), nonce.into());
+    }
+    if let Some(index) = index {
+        details.insert("item".to_owned(), index.into());
+    }
+    let problem = if details.is_empty() {
+        problem
+    } else {
+        problem.with_details(details.into())
+    };
+    let id = seq.map_or_else(|| "entry".to_owned(), |seq| format!("entry-{seq}"));
+    Response::bytes(problem.status, problem.content_type(), problem.to_json(&id))
+}
+
+/// 422: the key belongs to another request.
+pub fn mismatch() -> Problem {
+    Problem::idempotency_mismatch("the key was used for another request; take a new key")
+}
+
+fn problem(code: RefusalCode) -> Problem {
+    let (status, title) = match code {
+        RefusalCode::LimitsExceeded => (403, "Limit exceeded"),
+        RefusalCode::AccountFrozen => (403, "Account frozen"),
+        RefusalCode::ReservedAccount => (403, "Reserved account"),
+        RefusalCode::IdempotencyMismatch => return mismatch(),
+        RefusalCode::InsufficientFunds => (409, "Insufficient funds"),
+        RefusalCode::NonceConflict => (409, "Nonce conflict"),
+        _ => (409, "Refused by the ledger"),
+    };
+    Problem::new(status, code.as_str(), title, code.meaning())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: RefusalCode, seq: u64, expected: Option<u64>, replayed: bool) -> EntryAnswer {
+        EntryAnswer::Refused {
+            code,
+            seq: Some(seq),
+            expected,
+            replayed,
+        }
+    }
+
+    fn body(r: &Response) -> serde_json::Value {
+        serde_json::from_slice(r.body.as_bytes()).unwrap()
+    }
+
+    const TELL: Telling = Telling {
+        expected: true,
+        replayed: false,
+    };
+
+    #[test]
+    fn a_refusal_sent_again_is_the_same_to_the_byte() {
+        let first = refused(RefusalCode::NonceConflict, 9, Some(4), false);
+        let again = refused(RefusalCode::NonceConflict, 9, Some(4), true);
+        let (a, b) = (
+            answer(Shape::One, std::slice::from_ref(&first), TELL),
+            answer(Shape::One, &[again], TELL),
+        );
+        assert_eq!(a.body.as_bytes(), b.body.as_bytes());
+        assert_eq!((a.status, a.get("idempotency-replayed")), (409, None));
+        assert_eq!(b.get("idempotency-replayed"), Some("true"));
+        assert_eq!(body(&a)["details"]["expected"], 4);
+        let hidden = Telling {
+            expected: false,
+            ..TELL
+        };
+        assert!(
+            body(&answer(Shape::One, &[first], hidden))
+                .get("details")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_linked_batch_names_the_guilty_item_and_a_loose_one_tells_all() {
+        let all = [
+            refused(RefusalCode::LinkedFailed, 3, None, false),
+            refused(RefusalCode::InsufficientFunds, 4, None, false),
+        ];
+        let linked = answer(Shape::Batch { linked: true }, &all, TELL);
+        let told = body(&linked);
+        assert_eq!(
+            (linked.status, &told["code"]),
+            (409, &"insufficient_funds".into())
+        );
+        assert_eq!(told["details"]["item"], 1);
+        let loose = answer(Shape::Batch { linked: false }, &all[1..], TELL);
+        assert_eq!(loose.status, 200);
+        assert_eq!(body(&loose)["results"][0]["code"], "insufficient_funds");
+        let mixed = [
+            all[1].clone(),
+            refused(RefusalCode::IdempotencyMismatch, 0, None, true),
+        ];
+        assert_eq!(
+            answer(Shape::Batch { linked: false }, &mixed, TELL).status,
+            422
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! The ledger as the wallet sees it: paced tries, a breaker, and a clock on every call in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_client::{ClientError, LedgerClient};
+use ron_kernel::{Backoff, Breaker, Deadline, SharedClock, Shutdown, ShutdownTrigger};
+use ron_proto::ledger::{CommitAnswer, CommitRequest};
+
+use crate::metrics::Metrics;
+
+/// One try, at most.
+const TRY_MAX: Duration = Duration::from_secs(1);
+/// Tries of one commit.
+const TRIES: u32 = 3;
+/// Pauses between them: doubling from the first to the last, with this much jitter.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_CAP: Duration = Duration::from_secs(1);
+const JITTER: Duration = Duration::from_millis(20);
+
+/// What became of a commit.
+#[derive(Debug)]
+pub enum Committed {
+    /// The ledger answered every entry.
+    Answered(CommitAnswer),
+    /// Nothing was done; the text says why.
+    NotDone(String),
+    /// It may have been done.
+    Unknown(String),
+}
+
+/// Calls in flight: when each slot's call began, in microseconds since the start; 0 without one.
+#[derive(Debug)]
+struct Clocks {
+    slots: Vec<AtomicU64>,
+    zero: Instant,
+}
+
+impl Clocks {
+    fn set(&self, slot: usize, now: Option<Instant>) {
+        let us = now.map_or(0, |t| {
+            let us = t.saturating_duration_since(self.zero).as_micros();
+            u64::try_from(us).unwrap_or(u64::MAX).max(1)
+        });
+        self.slots[slot].store(us, Ordering::Release);
+    }
+
+    fn oldest(&self, now: Instant) -> Duration {
+        let begun = |slot: &AtomicU64| match slot.load(Ordering::Acquire) {
+            0 => None,
+            us => Some(self.zero + Duration::from_micros(us)),
+        };
+        let oldest = self.slots.iter().filter_map(begun).min();
+        oldest.map_or(Duration::ZERO, |t| now.saturating_duration_since(t))
+    }
+}
+
+/// The ledger and how it is doing.
+#[derive(Debug)]
+pub struct Upstream {
+    /// For reads; commits go through [`Upstream::commit`].
+    pub client: LedgerClient,
+    breaker: Breaker,
+    clocks: Clocks,
+    clock: SharedClock,
+    metrics: Metrics,
+    /// A call has hung long enough that new writes are refused.
+    stalled: AtomicBool,
+    /// The last probe failed.
+    away: AtomicBool,
+    idle: (ShutdownTrigger, Shutdown),
+}
+
+impl Upstream {
+    /// A ledger with `slots` callers that are watched.
+    pub fn new(client: LedgerClient, slots: usize, clock: SharedClock, metrics: Metrics) -> Self {
+        Self {
+            client,
+            breaker: Breaker::default(),
+            clocks: Clocks {
+                slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+                zero: clock.now(),
+            },
+            clock,
+            metrics,
+            stalled: AtomicBool::new(false),
+            away: AtomicBool::new(true),
+            idle: Shutdown::pair(),
+        }
+    }
+
+    /// Commits: at most three tries of at most a second each, all of them idempotent. `slot` is the caller's own.
+    pub fn commit(&self, slot: usize, request: &CommitRequest) -> Committed {
+        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, JITTER, ron_crypto::rand::u64());
+        let mut open: Option<String> = None;
+        let mut tries = 0;
+        loop {
+            if self.breaker.allow(self.clock.now()).is_err() {
+                let why = "the ledger failed too often; it is left alone for some seconds";
+                self.count("commit", "breaker_open");
+                return open.map_or_else(|| Committed::NotDone(why.to_owned()), Committed::Unknown);
+            }
+            tries += 1;
+            let done = self.watched(slot, || {
+                self.client.commit_once(request, Deadline::within(TRY_MAX))
+            });
+            match done {
+                Ok(answer) if answer.results.len() == request.entries.len() => {
+                    return Committed::Answered(answer);
+                }
+                Ok(_) => open = Some("the ledger answered another number of entries".to_owned()),
+                Err(ClientError::Unknown { detail }) => open = Some(detail),
+                Err(e) if open.is_none() && (tries >= TRIES || !e.retryable()) => {
+                    return Committed::NotDone(e.to_string());
+                }
+                Err(_) => {}
+            }
+            match open {
+                Some(why) if tries >= TRIES => return Committed::Unknown(why),
+                _ => {}
+            }
+            self.idle.1.wait(Deadline::within(backoff.next_pause()));
+        }
+    }
+
+    /// One call with the clock on it; its outcome counts for the breaker.
+    pub fn watched<T>(
+        &self,
+        slot: usize,
+        call: impl FnOnce() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        self.clocks.set(slot, Some(self.clock.now()));
+        let done = call();
+        self.clocks.set(slot, None);
+        let outcome = match &done {
+            Ok(_) => "done",
+            Err(ClientError::Unknown { .. }) => "unknown",
+            Err(ClientError::NotSent { .. }) => "not_sent",
+            Err(ClientError::Refused { .. }) => "refused",
+        };
+        self.count("commit", outcome);
+        // A refusal is an answer; only silence and failure count against the ledger.
+        let alive = match &done {
+            Ok(_) => true,
+            Err(ClientError::Refused { status, .. }) => *status < 500,
+            Err(_) => false,
+        };
+        self.breaker.record(self.clock.now(), alive);
+        self.show_breaker();
+        done
+    }
+
+    fn show_breaker(&self) {
+        self.metrics
+            .breaker
+            .with_label_values(&["ron-ledger"])
+            .set(self.breaker.level());
+    }
+
+    /// One look whether the ledger answers at all, with the clock on it.
+    pub fn probe(&self, slot: usize) -> Result<(), ClientError> {
+        self.clocks.set(slot, Some(self.clock.now()));
+        let done = self.client.head(Deadline::within(TRY_MAX));
+        self.clocks.set(slot, None);
+        self.away.store(done.is_err(), Ordering::Release);
+        // While writes are held back nothing else would close the breaker again.
+        if self.breaker.level() != 0 && self.breaker.allow(self.clock.now()).is_ok() {
+            self.breaker.record(self.clock.now(), done.is_ok());
+            self.show_breaker();
+        }
+        done.map(drop)
+    }
+
+    /// How long the oldest call has been under way.
+    pub fn oldest_call(&self) -> Duration {
+        self.clocks.oldest(self.clock.now())
+    }
+
+    /// Says whether new writes are to be refused because a call hangs.
+    pub fn set_stalled(&self, stalled: bool) {
+        self.stalled.store(stalled, Ordering::Release);
+    }
+
+    /// Why the ledger cannot be used now, if so.
+    pub fn trouble(&self) -> Option<&'static str> {
+        if self.stalled.load(Ordering::Acquire) {
+            Some("the ledger does not answer in time")
+        } else if self.away.load(Ordering::Acquire) {
+            Some("the ledger cannot be reached")
+        } else if self.breaker.level() == 2 {
+            Some("the ledger failed too often; it is left alone for some seconds")
+        } else {
+            None
+        }
+    }
+
+    fn count(&self, op: &'static str, outcome: &'static str) {
+        self.metrics
+            .upstream
+            .with_label_values(&["ron-ledger", op, outcome])
+            .inc();
+    }
+}
+
+/// Shared by everybody.
+pub type SharedUpstream = Arc<Upstream>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_call_is_the_one_that_began_first() {
+        let zero = Deadline::within(Duration::ZERO).at();
+        let clocks = Clocks {
+            slots: (0..3).map(|_| AtomicU64::new(0)).collect(),
+            zero,
+        };
+        let at = |ms| zero + Duration::from_millis(ms);
+        assert_eq!(clocks.oldest(at(50)), Duration::ZERO);
+        clocks.set(0, Some(at(10)));
+        clocks.set(2, Some(at(30)));
+        assert_eq!(clocks.oldest(at(50)), Duration::from_millis(40));
+        clocks.set(0, None);
+        assert_eq!(clocks.oldest(at(50)), Duration::from_millis(20));
+    }
+}

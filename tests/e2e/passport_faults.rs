@@ -1,0 +1,242 @@
+//! The issuer when things fail: its KMS stalls or goes away under load, and it is killed while it revokes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
+
+#[path = "support/line.rs"]
+mod line;
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use line::{Ended, Line, Way};
+use ron_http::Reply;
+use ron_proto::b64;
+use ron_tests::{Fleet, json, ron_binary};
+use serde_json::{Value, json};
+
+/// Deadline of a request, and what a busy machine may add.
+const ANSWERED: Duration = Duration::from_millis(5_500);
+
+fn read(path: &std::path::Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A second issuer beside the fleet's, that reaches the KMS by a line only.
+struct Issuer {
+    api: String,
+    form: String,
+    line: Line,
+    _process: Ended,
+    _data: tempfile::TempDir,
+}
+
+impl Issuer {
+    fn beside(fleet: &Fleet) -> Self {
+        let line = Line::to(&fleet.api("ron-kms"));
+        let data = tempfile::tempdir().unwrap();
+        let ports: Vec<TcpListener> = (0..2)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let addrs: Vec<String> = ports
+            .iter()
+            .map(|p| p.local_addr().unwrap().to_string())
+            .collect();
+        drop(ports);
+        let sets = [
+            "log.level=error".to_owned(),
+            format!("data_dir={}", data.path().display()),
+            format!("bind_addr={}", addrs[0]),
+            format!("health_addr={}", addrs[1]),
+            format!("kms.url=http://127.0.0.1:{}", line.port),
+        ];
+        let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
+        command
+            .arg("--config")
+            .arg(fleet.dir().join("svc-passport/config.toml"));
+        for set in &sets {
+            command.args(["--set", set]);
+        }
+        let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
+        let client = read(&fleet.dir().join("clients/operator.json"));
+        let form = format!(
+            "grant_type=client_credentials&audience=svc-wallet&client_id=operator&client_secret={}",
+            client["client_secret"].as_str().unwrap()
+        );
+        let since = Instant::now();
+        while std::net::TcpStream::connect(&addrs[0]).is_err() {
+            assert!(
+                since.elapsed() < Duration::from_secs(20),
+                "svc-passport does not listen"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self {
+            api: format!("http://{}", addrs[0]),
+            form,
+            line,
+            _process: process,
+            _data: data,
+        }
+    }
+
+    fn token(&self, fleet: &Fleet) -> Reply {
+        let kind = [("Content-Type", "application/x-www-form-urlencoded")];
+        fleet.post(
+            &format!("{}/oauth2/token", self.api),
+            None,
+            &self.form,
+            &kind,
+        )
+    }
+
+    /// A token, within a time.
+    fn works_within(&self, fleet: &Fleet, time: Duration) -> String {
+        let since = Instant::now();
+        loop {
+            let reply = self.token(fleet);
+            if reply.status == 200 {
+                return json(&reply, 200)["access_token"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
+            }
+            assert!(
+                since.elapsed() < time,
+                "{}",
+                String::from_utf8_lossy(&reply.body)
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Verifies, with a key that is published.
+    fn check(&self, fleet: &Fleet, token: &str) {
+        let header = b64::from_url(token.split('.').next().unwrap()).unwrap();
+        let header: Value = serde_json::from_slice(&header).unwrap();
+        let jwks = fleet.get(&format!("{}/.well-known/jwks.json", self.api), None);
+        assert!(
+            json(&jwks, 200)
+                .to_string()
+                .contains(header["kid"].as_str().unwrap())
+        );
+        let body = json!({"token": token}).to_string();
+        let verdict = fleet.post(
+            &format!("{}/v1/passport/verify", self.api),
+            None,
+            &body,
+            &[],
+        );
+        assert_eq!(json(&verdict, 200)["ok"], true);
+    }
+}
+
+#[test]
+fn a_kms_that_stalls_or_goes_away_costs_no_deadline_and_no_bad_token() {
+    let fleet = Fleet::start();
+    let issuer = Issuer::beside(&fleet);
+    let first = issuer.works_within(&fleet, Duration::from_secs(10));
+    issuer.check(&fleet, &first);
+    for way in [Way::Stalled, Way::Cut] {
+        issuer.line.set(way);
+        let answers: Vec<(u16, Duration)> = std::thread::scope(|scope| {
+            #[expect(clippy::needless_collect, reason = "all ask before one is waited for")]
+            let asks: Vec<_> = (0..24)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let began = Instant::now();
+                        (issuer.token(&fleet).status, began.elapsed())
+                    })
+                })
+                .collect();
+            asks.into_iter().map(|ask| ask.join().unwrap()).collect()
+        });
+        for (status, took) in &answers {
+            assert!([429, 503, 504].contains(status), "{answers:?}");
+            assert!(*took < ANSWERED, "{answers:?}");
+        }
+        // What needs no signature goes on.
+        issuer.check(&fleet, &first);
+        issuer.line.set(Way::Open);
+        let token = issuer.works_within(&fleet, Duration::from_secs(15));
+        issuer.check(&fleet, &token);
+    }
+}
+
+#[test]
+fn acknowledged_revocations_survive_a_loop_of_kills() {
+    let mut fleet = Fleet::start();
+    let mut acknowledged = BTreeSet::new();
+    let mut epoch = 1;
+    for round in 0..4 {
+        let revoker = fleet.token("svc-passport", Some("passport:revoke"));
+        let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
+        let pid = fleet.pid().to_string();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(150 + 70 * round));
+            let _ = Command::new("kill").args(["-KILL", &pid]).status();
+        });
+        let bearer = format!("Bearer {revoker}");
+        for n in 0.. {
+            let id = format!("r{round}-{n}");
+            let body = match n {
+                5 => json!({"epoch": epoch + 1, "reason": "test"}),
+                _ => json!({"jti": id, "reason": "test"}),
+            };
+            let call = ron_http::Call::post_json(
+                &url,
+                body.to_string().into_bytes(),
+                ron_kernel::Deadline::within(ron_tests::CALL),
+            );
+            let headers = [("Authorization", bearer.as_str())];
+            match fleet.http.call(call.headers(&headers)) {
+                // The epoch voids the revoker's own token, but its service hears of that a moment later.
+                Ok(reply) if reply.status == 200 && n == 5 => epoch += 1,
+                Ok(reply) if reply.status == 200 => {
+                    acknowledged.insert(id);
+                }
+                Ok(reply) if reply.status == 401 => break,
+                _ => break,
+            }
+        }
+        killer.join().unwrap();
+        fleet.kill();
+        fleet = Fleet::start_in(fleet.keep_dir());
+        let (known, now) = feed(&fleet);
+        assert!(
+            acknowledged.is_subset(&known),
+            "lost: {:?}",
+            acknowledged.difference(&known)
+        );
+        assert!(now >= epoch, "the epoch went back to {now} from {epoch}");
+        epoch = now;
+    }
+    assert!(acknowledged.len() > 8, "{}", acknowledged.len());
+}
+
+/// Revoked ids in the feed, whose numbers have no gap, and the epoch.
+fn feed(fleet: &Fleet) -> (BTreeSet<String>, u64) {
+    let mut known = BTreeSet::new();
+    let mut after = 0;
+    loop {
+        let url = format!(
+            "{}/v1/passport/events?after={after}",
+            fleet.api("svc-passport")
+        );
+        let page = json(&fleet.get(&url, None), 200);
+        let events = page["events"].as_array().unwrap();
+        for event in events {
+            after += 1;
+            assert_eq!(event["seq"], after);
+            known.extend(event["revoked"]["jti"].as_str().map(str::to_owned));
+        }
+        if events.len() < 1000 {
+            return (known, page["current_epoch"].as_u64().unwrap());
+        }
+    }
+}

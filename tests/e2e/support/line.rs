@@ -1,0 +1,93 @@
+//! A line between two processes that a test can cut or stall, and a process that ends with the test.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Child;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What a line does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Way {
+    /// Carries both ways.
+    Open,
+    /// Ends every connection, also new ones.
+    Cut,
+    /// Takes connections and bytes, and delivers nothing.
+    Stalled,
+}
+
+/// A port in front of another.
+pub struct Line {
+    /// Connect here.
+    pub port: u16,
+    way: Arc<AtomicU8>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Line {
+    /// A line to `host:port`.
+    pub fn to(target: &str) -> Self {
+        let target = target.trim_start_matches("http://").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let line = Self {
+            port,
+            way: Arc::new(AtomicU8::new(Way::Open as u8)),
+            open: Arc::default(),
+        };
+        let (way, open) = (line.way.clone(), line.open.clone());
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                if way.load(Ordering::SeqCst) == Way::Cut as u8 {
+                    continue; // dropped: the peer sees the end at once
+                }
+                let Ok(far) = TcpStream::connect(&target) else {
+                    continue;
+                };
+                for (from, into) in [(&near, &far), (&far, &near)] {
+                    let (from, into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
+                    let way = way.clone();
+                    std::thread::spawn(move || copy(from, into, &way));
+                }
+                open.lock().unwrap().extend([near, far]);
+            }
+        });
+        line
+    }
+
+    /// Changes what it does.
+    pub fn set(&self, way: Way) {
+        self.way.store(way as u8, Ordering::SeqCst);
+        if way == Way::Cut {
+            for stream in self.open.lock().unwrap().drain(..) {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+}
+
+fn copy(mut from: TcpStream, mut into: TcpStream, way: &AtomicU8) {
+    let mut buffer = [0; 8192];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        while way.load(Ordering::SeqCst) == Way::Stalled as u8 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if into.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    let _ = into.shutdown(Shutdown::Both);
+}
+
+/// A child that is ended by its process id, whatever happens.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

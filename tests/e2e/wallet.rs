@@ -1,0 +1,394 @@
+//! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients at once.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use ron_http::Reply;
+use ron_tests::{Fleet, json, ok};
+use serde_json::{Value, json};
+
+/// Rounds of concurrent duplicates; `RON_WALLET_ROUNDS` makes it a long lane.
+fn rounds() -> usize {
+    let set = std::env::var("RON_WALLET_ROUNDS");
+    set.ok().and_then(|v| v.parse().ok()).unwrap_or(12)
+}
+
+struct Wallet {
+    fleet: Fleet,
+    url: String,
+    token: String,
+}
+
+impl Wallet {
+    fn start() -> Self {
+        Self::of(Fleet::start())
+    }
+
+    fn of(fleet: Fleet) -> Self {
+        let (url, token) = (fleet.api("svc-wallet"), fleet.token("svc-wallet", None));
+        Self { fleet, url, token }
+    }
+
+    /// POST; a caller whose rate is used up sends again, as it is told.
+    fn post(&self, key: &str, path: &str, body: &Value) -> Reply {
+        loop {
+            let reply = self.fleet.post(
+                &format!("{}/v1/{path}", self.url),
+                Some(&self.token),
+                &body.to_string(),
+                &[("Idempotency-Key", key)],
+            );
+            if reply.status != 429 {
+                return reply;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn get(&self, path: &str) -> Reply {
+        self.fleet
+            .get(&format!("{}/v1/{path}", self.url), Some(&self.token))
+    }
+
+    fn issue(&self, key: &str, to: &str, n: u64) -> Value {
+        let body = json!({"to": to, "asset": "ron", "amount_minor": n.to_string()});
+        json(&self.post(key, "issue", &body), 200)
+    }
+
+    fn balance(&self, account: &str) -> (String, String, u64) {
+        let doc = json(
+            &self.get(&format!("balance?account={account}&asset=ron")),
+            200,
+        );
+        let text = |name: &str| doc[name].as_str().unwrap().to_owned();
+        let nonce = doc["nonce"].as_u64().unwrap();
+        (text("amount_minor"), text("available_minor"), nonce)
+    }
+}
+
+fn transfer(from: &str, to: &str, n: u64, nonce: u64) -> Value {
+    json!({"from": from, "to": to, "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce})
+}
+
+fn three(amount: &str, available: &str, nonce: u64) -> (String, String, u64) {
+    (amount.to_owned(), available.to_owned(), nonce)
+}
+
+#[test]
+fn holds_batches_freeze_limits_and_history() {
+    let w = Wallet::start();
+    w.issue("i", "a", 1_000);
+    holds(&w);
+    batches(&w);
+    freeze_and_limits(&w);
+    history_and_commands(&w);
+    ok(&w.fleet.ron(&["ledger", "verify"]));
+}
+
+fn holds(w: &Wallet) {
+    let hold = |key: &str, n: u64, nonce: u64, expires: &str| {
+        let body = json!({"from": "a", "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce, "expires_at": expires});
+        w.post(key, "hold", &body)
+    };
+    let far = "2200-01-01T00:00:00.000Z";
+    let made = json(&hold("h1", 400, 1, far), 200);
+    let id = made["txid"].as_str().unwrap().to_owned();
+    assert_eq!(w.balance("a"), three("1000", "600", 1));
+    let over = w.post("t0", "transfer", &transfer("a", "b", 601, 2));
+    assert_eq!(json(&over, 409)["code"], "insufficient_funds");
+    let capture = |key: &str, n: u64| {
+        let body = json!({"to": "shop", "amount_minor": n.to_string()});
+        w.post(key, &format!("hold/{id}/capture"), &body)
+    };
+    assert_eq!(json(&capture("c1", 150), 200)["from"], "a");
+    let state = json(&w.get(&format!("hold/{id}")), 200);
+    assert_eq!(
+        (&state["state"], &state["remaining_minor"]),
+        (&json!("open"), &json!("250"))
+    );
+    assert_eq!(json(&capture("c2", 251), 409)["code"], "hold_too_small");
+    let release = |key: &str| w.post(key, &format!("hold/{id}/release"), &json!({}));
+    let released = release("r1");
+    assert_eq!(json(&released, 200)["amount_minor"], "250");
+    assert_eq!(release("r1").body, released.body, "a replay");
+    assert_eq!(json(&release("r2"), 409)["code"], "hold_not_found");
+    assert_eq!(
+        json(&w.get(&format!("hold/{id}")), 200)["state"],
+        json!("ended")
+    );
+    assert_eq!(w.balance("a"), three("850", "850", 1));
+    let unknown = "tx_00000000000000010000000000000001";
+    let nobody = w.post("c3", &format!("hold/{unknown}/release"), &json!({}));
+    assert_eq!(nobody.status, 404);
+    // One that ends by itself.
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let soon = ron_proto::Timestamp(now.as_millis() as u64 + 600).to_string();
+    let brief = json(&hold("h2", 100, 2, &soon), 200)["txid"].clone();
+    assert_eq!(w.balance("a"), three("850", "750", 2));
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(w.balance("a"), three("850", "850", 2));
+    let late = w.post(
+        "c4",
+        &format!("hold/{}/capture", brief.as_str().unwrap()),
+        &json!({"to": "shop", "amount_minor": "1"}),
+    );
+    assert_eq!(json(&late, 409)["code"], "hold_not_found");
+}
+
+fn batches(w: &Wallet) {
+    let item = |from: &str, to: &str, n: u64, nonce: u64| {
+        let mut item = transfer(from, to, n, nonce);
+        item["op"] = "transfer".into();
+        item
+    };
+    let loose =
+        json!({"items": [item("a", "b", 50, 3), item("a", "b", 9_999, 4), item("a", "c", 50, 4)]});
+    let first = w.post("b1", "batch", &loose);
+    let results = json(&first, 200)["results"].clone();
+    let outcome = |i: usize| results[i]["outcome"].as_str().unwrap().to_owned();
+    assert_eq!(
+        [outcome(0), outcome(1), outcome(2)],
+        ["done", "refused", "done"]
+    );
+    let again = w.post("b1", "batch", &loose);
+    assert_eq!(again.body, first.body);
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    let mut longer = loose.clone();
+    longer["items"]
+        .as_array_mut()
+        .unwrap()
+        .push(item("a", "c", 1, 5));
+    let mut shorter = loose.clone();
+    shorter["items"].as_array_mut().unwrap().pop();
+    for other in [&longer, &shorter] {
+        assert_eq!(
+            json(&w.post("b1", "batch", other), 422)["code"],
+            "idempotency_mismatch"
+        );
+    }
+    let single = w.post("b1", "transfer", &transfer("a", "b", 50, 3));
+    assert_eq!(
+        single.status, 422,
+        "the key is the batch's, also for its first item"
+    );
+    let told = json(&w.get("ops/b1"), 200);
+    assert_eq!(
+        (&told["outcome"], told["results"].as_array().unwrap().len()),
+        (&json!("batch"), 3)
+    );
+    assert_eq!(w.balance("a"), three("750", "750", 4));
+    let linked =
+        json!({"linked": true, "items": [item("a", "b", 50, 5), item("b", "c", 9_999, 1)]});
+    let refused = w.post("b2", "batch", &linked);
+    let problem = json(&refused, 409);
+    assert_eq!(
+        (&problem["code"], &problem["details"]["item"]),
+        (&json!("insufficient_funds"), &json!(1))
+    );
+    assert_eq!(w.post("b2", "batch", &linked).body, refused.body);
+    assert_eq!(w.balance("a"), three("750", "750", 4), "all or nothing");
+    let linked = json!({"linked": true, "items": [item("a", "b", 50, 5), item("b", "c", 100, 1)]});
+    json(&w.post("b3", "batch", &linked), 200);
+    assert_eq!(w.balance("c").0, "150");
+    let many: Vec<Value> = (0..1_000)
+        .map(|n| json!({"op": "issue", "to": format!("m{}", n % 7), "asset": "ron", "amount_minor": "1"}))
+        .collect();
+    let body = json!({ "items": many });
+    let all = json(&w.post("b4", "batch", &body), 200);
+    assert_eq!(all["results"].as_array().unwrap().len(), 1_000);
+    let told = json(&w.get("ops/b4"), 200);
+    assert_eq!(told["results"], all["results"]);
+    let empty = w.post("b5", "batch", &json!({"items": []}));
+    assert_eq!(empty.status, 400);
+}
+
+fn freeze_and_limits(w: &Wallet) {
+    let verb = |key: &str, verb: &str| {
+        let answer = w.post(key, &format!("account/a/{verb}"), &json!({}));
+        assert_eq!(answer.status, 200, "{verb}");
+    };
+    verb("f1", "freeze");
+    let refused = w.post("t1", "transfer", &transfer("a", "b", 1, 6));
+    assert_eq!(json(&refused, 403)["code"], "account_frozen");
+    w.issue("i2", "a", 1);
+    verb("f2", "unfreeze");
+    json(&w.post("t2", "transfer", &transfer("a", "b", 1, 6)), 200);
+    assert_eq!(
+        json(&w.post("t1", "transfer", &transfer("a", "b", 1, 6)), 403)["code"],
+        "account_frozen",
+        "a refusal keeps its key"
+    );
+    let over = json!({"to": "a", "asset": "big", "amount_minor": "100000000000000000001"});
+    assert_eq!(
+        json(&w.post("l1", "issue", &over), 403)["code"],
+        "limits_exceeded"
+    );
+    // 100 times the most of one operation is the most of one day.
+    let most = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": "100000000000000000000"});
+    let day = json!({ "items": vec![most; 101] });
+    let results = json(&w.post("l2", "batch", &day), 200)["results"].clone();
+    assert_eq!(results[99]["outcome"], "done");
+    assert_eq!(results[100]["code"], "limits_exceeded");
+    let missing = w.fleet.post(
+        &format!("{}/v1/transfer", w.url),
+        Some(&w.token),
+        &transfer("a", "b", 1, 7).to_string(),
+        &[],
+    );
+    assert_eq!(missing.status, 400);
+}
+
+fn history_and_commands(w: &Wallet) {
+    let mut page = Value::Null;
+    for _ in 0..50 {
+        page = json(&w.get("account/shop/history"), 200);
+        if page["next"] == page["head"] {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let entries = page["entries"].as_array().unwrap();
+    let done: Vec<&Value> = entries.iter().filter(|e| e["refused"].is_null()).collect();
+    assert_eq!(done.len(), 1, "{page}");
+    assert_eq!(
+        (&done[0]["op"], &done[0]["amount_minor"]),
+        (&json!("capture"), &json!("150"))
+    );
+    let out = |args: &[&str]| ok(&w.fleet.ron(args));
+    let receipt: Value = serde_json::from_str(&out(&[
+        "wallet", "issue", "cli", "40", "--asset", "ron", "--json",
+    ]))
+    .unwrap();
+    assert_eq!(receipt["to"], "cli");
+    out(&[
+        "wallet", "transfer", "cli", "b", "10", "--asset", "ron", "--key", "cli-1",
+    ]);
+    let again = [
+        "wallet", "transfer", "cli", "b", "10", "--asset", "ron", "--key", "cli-1", "--nonce", "1",
+    ];
+    out(&again);
+    let hold = out(&["wallet", "hold", "cli", "20", "--asset", "ron", "--json"]);
+    let hold: Value = serde_json::from_str(&hold).unwrap();
+    let id = hold["txid"].as_str().unwrap();
+    out(&["wallet", "capture", id, "b", "5"]);
+    out(&["wallet", "release", id]);
+    out(&["wallet", "burn", "cli", "25", "--asset", "ron"]);
+    let shown = out(&["wallet", "balance", "cli", "--asset", "ron"]);
+    assert!(
+        shown.contains("amount     0") && shown.contains("nonce      3"),
+        "{shown}"
+    );
+    let told = out(&["wallet", "op", "cli-1"]);
+    assert!(told.contains("transfer"), "{told}");
+}
+
+/// Sends the same from `n` threads at the same moment.
+fn at_once(n: usize, send: impl Fn(usize) -> Reply + Sync) -> Vec<Reply> {
+    let start = std::sync::Barrier::new(n);
+    ron_kernel::scoped(n, |i| {
+        start.wait();
+        send(i)
+    })
+}
+
+#[test]
+fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
+    let w = Wallet::start();
+    w.issue("i", "a", 1_000_000);
+    for round in 0..rounds() {
+        let nonce = 2 * round as u64 + 1;
+        let (key, body) = (format!("same-{round}"), transfer("a", "b", 1, nonce));
+        let replies = at_once(64, |_| w.post(&key, "transfer", &body));
+        for reply in &replies {
+            assert_eq!(
+                reply.status,
+                200,
+                "{}",
+                String::from_utf8_lossy(&reply.body)
+            );
+            assert_eq!(reply.body, replies[0].body);
+        }
+        let replayed = |r: &&Reply| r.header("idempotency-replayed").is_some();
+        assert_eq!(replies.iter().filter(replayed).count(), 63, "round {round}");
+
+        let body = transfer("a", "b", 1, nonce + 1);
+        let replies = at_once(64, |i| {
+            w.post(&format!("own-{round}-{i}"), "transfer", &body)
+        });
+        let won = replies.iter().filter(|r| r.status == 200).count();
+        assert_eq!(won, 1, "round {round}");
+        for lost in replies.iter().filter(|r| r.status != 200) {
+            let problem = json(lost, 409);
+            assert_eq!(problem["code"], "nonce_conflict");
+            assert_eq!(problem["details"]["expected"], nonce + 2);
+        }
+    }
+    let all = 2 * rounds() as u64;
+    assert_eq!(w.balance("b").0, all.to_string());
+    assert_eq!(w.balance("a").2, all);
+}
+
+#[test]
+fn nonces_sent_at_once_in_order_on_one_connection_all_commit() {
+    let w = Wallet::start();
+    w.issue("i", "a", 1_000);
+    let address = w.url.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let limit = Some(Duration::from_secs(20));
+    stream.set_read_timeout(limit).unwrap();
+    let mut text = String::new();
+    let count = 14;
+    for nonce in 1..=count {
+        let body = transfer("a", "b", 1, nonce).to_string();
+        let close = if nonce == count {
+            "Connection: close\r\n"
+        } else {
+            ""
+        };
+        text.push_str(&format!(
+            "POST /v1/transfer HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nIdempotency-Key: n-{nonce}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{close}\r\n{body}",
+            w.token,
+            body.len()
+        ));
+    }
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(
+        answer.matches("HTTP/1.1 200 OK").count(),
+        count as usize,
+        "{answer}"
+    );
+    assert_eq!(w.balance("a").2, count);
+}
+
+#[test]
+fn a_replay_is_the_same_to_the_byte_across_a_restart() {
+    let w = Wallet::start();
+    w.issue("i", "a", 10);
+    let good = transfer("a", "b", 4, 1);
+    let bad = transfer("a", "b", 400, 2);
+    let before = [
+        w.post("good", "transfer", &good),
+        w.post("bad", "transfer", &bad),
+    ];
+    assert_eq!([before[0].status, before[1].status], [200, 409]);
+    let Wallet { mut fleet, .. } = w;
+    let dir = fleet.keep_dir();
+    fleet.kill();
+    let w = Wallet::of(Fleet::start_in(dir));
+    let after = [
+        w.post("good", "transfer", &good),
+        w.post("bad", "transfer", &bad),
+    ];
+    for (b, a) in before.iter().zip(&after) {
+        assert_eq!((b.status, &b.body), (a.status, &a.body));
+        assert_eq!(a.header("idempotency-replayed"), Some("true"));
+    }
+    assert_eq!(w.balance("a").0, "6");
+}

@@ -1,0 +1,419 @@
+//! The wallet and the ledger as processes of their own, stopped, killed and brought back: honest answers meanwhile,
+//! nothing acknowledged lost, nothing doubled, every open outcome resolved.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_tests::{ok, ron_binary, ron_on};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Kill rounds; `RON_KILL_ROUNDS` makes it a long lane.
+fn rounds() -> u64 {
+    let set = std::env::var("RON_KILL_ROUNDS");
+    set.ok().and_then(|v| v.parse().ok()).unwrap_or(6)
+}
+
+const NEEDED: [(&str, u16); 4] = [
+    ("ron-kms", 0),
+    ("svc-passport", 1),
+    ("ron-ledger", 2),
+    ("svc-wallet", 3),
+];
+
+struct Rig {
+    dir: TempDir,
+    base: u16,
+    children: BTreeMap<&'static str, Child>,
+    http: HttpClient,
+    token: String,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for child in self.children.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A base port with the twelve ports above it free at this moment.
+fn base_port() -> u16 {
+    let seed = std::process::id() as u16 % 150;
+    let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    (0..150)
+        .map(|n| 34_000 + (seed + n) % 150 * 60)
+        .find(|base| (0..6).all(|i| free(base + i * 10) && free(base + i * 10 + 5)))
+        .expect("some ports are free")
+}
+
+impl Rig {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = base_port();
+        ok(&ron_on(
+            dir.path(),
+            &["init", "--base-port", &base.to_string()],
+        ));
+        let mut rig = Self {
+            dir,
+            base,
+            children: BTreeMap::new(),
+            http: HttpClient::new(ClientConfig::default()),
+            token: String::new(),
+        };
+        for (name, _) in NEEDED {
+            rig.run(name);
+        }
+        for (name, _) in NEEDED {
+            rig.wait_ready(name);
+        }
+        let out = ok(&ron_on(
+            rig.dir.path(),
+            &["token", "--audience", "svc-wallet", "--ttl", "1h"],
+        ));
+        out.trim().clone_into(&mut rig.token);
+        rig
+    }
+
+    fn run(&mut self, name: &'static str) {
+        let child = Command::new(ron_binary().with_file_name(name))
+            .arg("--config")
+            .arg(self.dir.path().join(name).join("config.toml"))
+            .args(["--set", "log.level=error"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.children.insert(name, child);
+    }
+
+    fn kill(&mut self, name: &'static str) {
+        let mut child = self.children.remove(name).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn signal(&self, name: &str, signal: &str) {
+        let pid = self.children[name].id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn port(&self, name: &str) -> u16 {
+        let at = NEEDED.iter().find(|(n, _)| *n == name).unwrap().1;
+        // The order of services in a fleet's ports.
+        self.base + 10 * at
+    }
+
+    fn status(&self, name: &str) -> u16 {
+        let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
+        let by = Deadline::within(Duration::from_secs(2));
+        self.http.call(Call::get(&url, by)).map_or(0, |r| r.status)
+    }
+
+    fn wait_ready(&self, name: &str) {
+        self.wait_status(name, 200, Duration::from_secs(30));
+    }
+
+    fn wait_status(&self, name: &str, status: u16, at_most: Duration) -> Duration {
+        let began = Instant::now();
+        while self.status(name) != status {
+            assert!(
+                began.elapsed() < at_most,
+                "{name} is not {status} within {at_most:?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        began.elapsed()
+    }
+
+    fn call(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Reply, CallError> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port("svc-wallet"));
+        let bearer = format!("Bearer {}", self.token);
+        let mut headers = vec![("Authorization", bearer.as_str())];
+        headers.extend(key.map(|k| ("Idempotency-Key", k)));
+        self.http.call(Call {
+            method,
+            url: &url,
+            headers: &headers,
+            body: body.map(|b| b.to_string().into_bytes()),
+            content_type: body.map(|_| "application/json"),
+            deadline: Deadline::within(Duration::from_secs(10)),
+            idempotent: false,
+        })
+    }
+
+    fn issue(&self, key: &str, to: &str, n: u64) -> Result<Reply, CallError> {
+        let body = json!({"to": to, "asset": "ron", "amount_minor": n.to_string()});
+        self.call(Method::POST, "/v1/issue", Some(key), Some(&body))
+    }
+
+    fn get(&self, path: &str) -> Reply {
+        self.call(Method::GET, path, None, None).unwrap()
+    }
+
+    fn balance(&self, account: &str) -> Value {
+        let reply = self.get(&format!("/v1/balance?account={account}&asset=ron"));
+        assert_eq!(
+            reply.status,
+            200,
+            "{}",
+            String::from_utf8_lossy(&reply.body)
+        );
+        serde_json::from_slice(&reply.body).unwrap()
+    }
+}
+
+fn code(reply: &Reply) -> String {
+    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    body["code"].as_str().unwrap_or("").to_owned()
+}
+
+#[test]
+fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
+    let rig = Arc::new(Rig::start());
+    let first = rig.issue("before", "a", 5).unwrap();
+    assert_eq!(first.status, 200);
+    assert_eq!(rig.balance("a")["amount_minor"], "5");
+    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
+    rig.signal("ron-ledger", "-STOP");
+    let stopped = Instant::now();
+    // Written before anybody noticed: it waits for the ledger, and the same again waits with it.
+    let waiting = {
+        let rig = Arc::clone(&rig);
+        std::thread::spawn(move || ron_kernel::scoped(3, |_| rig.issue("during", "a", 7).unwrap()))
+    };
+    let took = rig.wait_status("svc-wallet", 503, Duration::from_secs(2));
+    println!("not ready {took:?} after the stop");
+    assert!(
+        took < Duration::from_millis(900),
+        "noticed only after {took:?}"
+    );
+    while stopped.elapsed() < Duration::from_millis(1_000) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let refused = rig.issue("late", "a", 1).unwrap();
+    assert_eq!(
+        (refused.status, code(&refused)),
+        (503, "retry_later".into())
+    );
+    let again = rig.issue("before", "a", 5).unwrap();
+    assert_eq!((again.status, &again.body), (200, &first.body), "a replay");
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    let other = rig.issue("before", "a", 6).unwrap();
+    assert_eq!(
+        (other.status, code(&other)),
+        (422, "idempotency_mismatch".into())
+    );
+    let told = rig.get("/v1/ops/before");
+    assert_eq!(told.status, 200);
+    assert_eq!(
+        rig.get("/v1/ops/never").status,
+        503,
+        "never 404 while it is away"
+    );
+    let old = rig.balance("a");
+    let stale = Duration::from_millis(old["stale_ms"].as_u64().unwrap());
+    assert_eq!(old["amount_minor"], "5");
+    assert!(
+        stale >= stopped.elapsed().saturating_sub(Duration::from_millis(100)),
+        "{stale:?}"
+    );
+    while stopped.elapsed() < Duration::from_millis(2_000) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    rig.signal("ron-ledger", "-CONT");
+    let replies = waiting.join().unwrap();
+    for reply in &replies {
+        assert_eq!(
+            reply.status,
+            200,
+            "{}",
+            String::from_utf8_lossy(&reply.body)
+        );
+        assert_eq!(reply.body, replies[0].body);
+    }
+    rig.wait_ready("svc-wallet");
+    assert_eq!(rig.balance("a")["amount_minor"], "12", "once");
+    assert_eq!(rig.issue("late", "a", 1).unwrap().status, 200);
+}
+
+#[test]
+fn an_open_outcome_is_told_as_such_and_is_resolved() {
+    let mut rig = Rig::start();
+    assert_eq!(rig.issue("before", "a", 5).unwrap().status, 200);
+    rig.signal("ron-ledger", "-STOP");
+    let open = rig.issue("open", "a", 7).unwrap();
+    assert_eq!(open.status, 504, "{}", String::from_utf8_lossy(&open.body));
+    assert_eq!(open.header("location"), Some("/v1/ops/open"));
+    // The wallet that told it goes down; the next one still knows that the outcome was open.
+    rig.kill("svc-wallet");
+    rig.kill("ron-ledger");
+    rig.run("svc-wallet");
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
+    assert_eq!(rig.get("/v1/ops/open").status, 503);
+    rig.run("ron-ledger");
+    rig.wait_ready("svc-wallet");
+    let told = rig.get("/v1/ops/open");
+    assert_eq!(told.status, 200, "{}", String::from_utf8_lossy(&told.body));
+    let told: Value = serde_json::from_slice(&told.body).unwrap();
+    let again = rig.issue("open", "a", 7).unwrap();
+    if told["outcome"] == "refused" {
+        assert_eq!(told["code"], "abandoned");
+        assert_eq!((again.status, code(&again)), (409, "abandoned".into()));
+        assert_eq!(rig.balance("a")["amount_minor"], "5");
+    } else {
+        assert_eq!(again.status, 200);
+        assert_eq!(rig.balance("a")["amount_minor"], "12");
+    }
+    assert_eq!(rig.get("/v1/ops/never").status, 404);
+}
+
+/// What one client was told, per key.
+#[derive(Default)]
+struct Told {
+    done: BTreeMap<String, Vec<u8>>,
+    open: Vec<String>,
+}
+
+#[test]
+fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
+    let mut rig = Rig::start();
+    let (mut all, mut seed) = (Told::default(), std::process::id() as u64 | 1);
+    println!("seed {seed}");
+    let mut below = |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    for round in 0..rounds() {
+        let stop = AtomicBool::new(false);
+        let pause = Duration::from_millis(50 + below(400));
+        let victims: &[&'static str] = [
+            &["ron-ledger"][..],
+            &["svc-wallet"],
+            &["ron-ledger", "svc-wallet"],
+        ][below(3) as usize];
+        let (told, gone) = std::thread::scope(|s| {
+            let (rig_ref, stop) = (&rig, &stop);
+            let clients: Vec<_> = (0..4)
+                .map(|c| s.spawn(move || load(rig_ref, round, c, stop)))
+                .collect();
+            std::thread::sleep(pause);
+            for name in victims {
+                rig_ref.signal(name, "-KILL");
+            }
+            std::thread::sleep(Duration::from_millis(150));
+            stop.store(true, Ordering::Release);
+            let told: Vec<Told> = clients.into_iter().map(|c| c.join().unwrap()).collect();
+            (told, victims)
+        });
+        for name in gone {
+            let mut child = rig.children.remove(name).unwrap();
+            child.wait().unwrap();
+            rig.run(name);
+        }
+        rig.wait_ready("ron-ledger");
+        rig.wait_ready("svc-wallet");
+        // The client's own breaker may be open; a new client has none of its memory.
+        rig.http = HttpClient::new(ClientConfig::default());
+        for part in told {
+            all.done.extend(part.done);
+            all.open.extend(part.open);
+        }
+    }
+    settle(&rig, all);
+    for name in ["svc-wallet", "ron-ledger"] {
+        rig.signal(name, "-TERM");
+        assert_eq!(
+            rig.children.get_mut(name).unwrap().wait().unwrap().code(),
+            Some(0),
+            "{name}"
+        );
+    }
+    let log: &Path = &rig.dir.path().join("ron-ledger/data/log");
+    ok(&ron_on(
+        rig.dir.path(),
+        &["ledger", "verify", "--log-dir", &log.to_string_lossy()],
+    ));
+}
+
+/// One client that issues single units, each under a key of its own.
+fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool) -> Told {
+    let mut told = Told::default();
+    for n in 0.. {
+        if stop.load(Ordering::Acquire) {
+            break;
+        }
+        let key = format!("k-{round}-{client}-{n}");
+        match rig.issue(&key, "sum", 1) {
+            Ok(reply) if reply.status == 200 => {
+                told.done.insert(key, reply.body);
+            }
+            Ok(reply) if reply.status == 504 => {
+                assert_eq!(
+                    reply.header("location"),
+                    Some(format!("/v1/ops/{key}").as_str())
+                );
+                told.open.push(key);
+            }
+            Ok(_) => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => {
+                // Nobody told this client anything: it asks again later, as for a 504.
+                told.open.push(key);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    told
+}
+
+/// Every acknowledged receipt is there, every open outcome becomes one of two, and the sum is right.
+fn settle(rig: &Rig, told: Told) {
+    let (done, open) = (told.done.len(), told.open.len());
+    assert!(done > 0);
+    for (key, body) in &told.done {
+        let again = rig.issue(key, "sum", 1).unwrap();
+        assert_eq!((again.status, &again.body), (200, body), "{key}");
+    }
+    let mut late = 0;
+    for key in &told.open {
+        let asked = rig.get(&format!("/v1/ops/{key}"));
+        let again = rig.issue(key, "sum", 1).unwrap();
+        match asked.status {
+            // The wallet was killed before it could tell anything: sending again is safe, and does it.
+            404 => assert_eq!(again.status, 200, "{key}"),
+            200 => {
+                let told: Value = serde_json::from_slice(&asked.body).unwrap();
+                let expected = if told["outcome"] == "done" { 200 } else { 409 };
+                assert_eq!(again.status, expected, "{key}: {told}");
+            }
+            other => panic!("{key}: {other}"),
+        }
+        late += u64::from(again.status == 200);
+    }
+    let sum = rig.balance("sum")["amount_minor"].clone();
+    assert_eq!(
+        sum,
+        (done as u64 + late).to_string(),
+        "none lost, none doubled"
+    );
+    println!("{done} acknowledged, {open} open, {late} of them done");
+}
