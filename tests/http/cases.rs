@@ -337,12 +337,24 @@ fn chunks(table: &mut Table) {
         ),
         ("CR CR at the end", format!("d\r\n{BODY}\r\n0\r\n\r\r")),
         (
-            "a trailer",
-            format!("d\r\n{BODY}\r\n0\r\nX-Trailer: y\r\n\r\n"),
+            "a trailer without a name",
+            format!("d\r\n{BODY}\r\n0\r\n: y\r\n\r\n"),
         ),
         (
-            "a trailer that would change the framing",
-            format!("d\r\n{BODY}\r\n0\r\nContent-Length: 50\r\n\r\n"),
+            "a trailer without a colon",
+            format!("d\r\n{BODY}\r\n0\r\nX\r\n\r\n"),
+        ),
+        (
+            "a space in the name of a trailer",
+            format!("d\r\n{BODY}\r\n0\r\nX Y: z\r\n\r\n"),
+        ),
+        (
+            "a folded trailer",
+            format!("d\r\n{BODY}\r\n0\r\n X: y\r\n\r\n"),
+        ),
+        (
+            "a NUL in a trailer",
+            format!("d\r\n{BODY}\r\n0\r\nX: a\0b\r\n\r\n"),
         ),
         (
             "a request in place of the trailer",

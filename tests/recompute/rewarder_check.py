@@ -8,6 +8,7 @@ Shares no code with the service: weights and caps are `fractions.Fraction`, ever
     ... --run-dir D     compare with a run directory (run.json, payouts.bin, snapshot.bin)
     ... --manifest F    compare with a manifest (`-` reads standard input)
     ... --payouts       add every payout to what is printed
+    ... --out D         write snapshot.bin, payouts.bin, policy.json and run.json to D
     rewarder_check.py --golden FILE --policy P C1 C2 ...                write the golden file (epoch
                         = the CSV's name without its ending, tenant `default`); --check compares
 
@@ -134,8 +135,9 @@ def shares(usage, policy):
         exact = fill(exact, spendable, {a: cap for a in exact})
     spent = sum(exact.values(), Fraction(0))
     assert spent.denominator == 1, "capped shares add up to whole units"
+    assert policy["rule_set"] in ("hamilton/1", "floor/1"), "an unknown rule set"
     got = {a: share.numerator // share.denominator for a, share in exact.items()}
-    units = int(spent) - sum(got.values())
+    units = 0 if policy["rule_set"] == "floor/1" else int(spent) - sum(got.values())
     order = sorted(exact, key=lambda a: (-(exact[a] - got[a]), a.encode()))
     for account in order[:units]:
         got[account] += 1
@@ -258,6 +260,7 @@ def main():
     parser.add_argument("--run-dir")
     parser.add_argument("--manifest")
     parser.add_argument("--payouts", action="store_true")
+    parser.add_argument("--out")
     parser.add_argument("--golden")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("csvs", nargs="*")
@@ -277,6 +280,12 @@ def main():
     if arguments.run_dir or arguments.manifest:
         print("\n".join(found) if found else f"{arguments.epoch}: equal")
         return 1 if found else 0
+    if arguments.out:
+        out = pathlib.Path(arguments.out)
+        files = {"snapshot.bin": snapshot, "payouts.bin": table,
+                 "policy.json": canonical(policy), "run.json": canonical(manifest)}
+        for name, content in files.items():
+            (out / name).write_bytes(content)
     if arguments.payouts:
         manifest["payout_rows"] = [[a, str(n)] for a, n in rows]
     print(json.dumps(manifest, indent=1))

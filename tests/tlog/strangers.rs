@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ron_tests::{copy_tree, json, ok, ron_binary, workspace};
+use ron_tlog::proof::TlogProof;
 
 use crate::node::{Home, Kms, eventually, free_port};
 
@@ -303,4 +304,62 @@ fn leaf(kms: &Kms, index: u64, checkpoint: &str) -> Vec<u8> {
     }
     let len = usize::from(u16::from_be_bytes([bundle[0], bundle[1]]));
     bundle[2..2 + len].to_vec()
+}
+
+#[test]
+fn the_audit_command_reads_a_directory_and_a_url() {
+    let home = Home::new();
+    let kms = home.start(&[]);
+    let key = kms.key("app");
+    let last = batch(&kms, &key, 300);
+    covered(&kms, last);
+    let url = format!("{}/audit/v1", kms.api);
+    let token = home
+        .path()
+        .join("clients/operator.kms.token")
+        .display()
+        .to_string();
+    let data = home.path().display().to_string();
+    let audit = |args: &[&str]| {
+        let mut command = Command::new(ron_binary());
+        command.arg("audit").args(args).args(["--data-dir", &data]);
+        command.output().expect("ron runs")
+    };
+    let over_http = ["--url", url.as_str(), "--token-file", token.as_str()];
+    for place in [&[][..], &over_http[..]] {
+        let with = |args: &[&'static str]| -> String {
+            let args: Vec<&str> = args.iter().copied().chain(place.iter().copied()).collect();
+            ok(&audit(&args))
+        };
+        let verdict = with(&["verify"]);
+        let words: Vec<&str> = verdict.split_whitespace().collect();
+        let at = words
+            .iter()
+            .position(|w| *w == "signatures")
+            .expect("a count");
+        let signatures: u64 = words[at - 1].parse().expect("a number");
+        // `ron init` signed a few of its own.
+        assert!((300..320).contains(&signatures), "{verdict}");
+        let stat = with(&["stat"]);
+        assert!(stat.contains("  sign\n") && stat.contains(&key), "{stat}");
+        let tail = with(&["tail", "-n", "2"]);
+        let leaves: Vec<serde_json::Value> = tail
+            .lines()
+            .map(|l| serde_json::from_str(l).expect("JSON"))
+            .collect();
+        assert!(leaves.len() == 2 && leaves[1]["op"] == "sign", "{tail}");
+        let proof = TlogProof::parse(&with(&["prove", "260"])).expect("a proof");
+        let leaf = leaf(&kms, 260, &proof.checkpoint);
+        let keys = std::slice::from_ref(&home.vkey);
+        assert!(proof.verify(&leaf, keys, Some(home.vkey.name())).is_ok());
+    }
+    let refused = audit(&["verify", "--url", &url]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--token-file"));
+    assert!(!audit(&["prove", "100000"]).status.success());
+    // Nobody has cosigned this log, and a policy that asks for it says so.
+    let witness = crate::node::WitnessHome::new("w.example/1", &[&home.vkey]);
+    let policy = witness.policy(&home.vkey, home.path());
+    let refused = audit(&["verify", "--policy", &policy]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("cosigned"));
 }

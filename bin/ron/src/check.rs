@@ -43,15 +43,9 @@ pub struct LogPlace {
     vkey: Option<String>,
 }
 
-/// Runs and their keys.
-#[derive(Args)]
-pub struct RewarderArgs {
-    #[command(subcommand)]
-    command: RewarderCommand,
-}
-
+/// The offline checks of `ron rewarder`.
 #[derive(Subcommand)]
-enum RewarderCommand {
+pub enum RewarderCommand {
     /// Recompute a run from its inputs and check everything in its directory.
     Verify {
         /// The run's directory; every run of the data directory when absent.
@@ -68,8 +62,9 @@ enum RewarderCommand {
     },
 }
 
+/// Keys to check runs with.
 #[derive(Args)]
-struct RunKeys {
+pub struct RunKeys {
     /// Data directory of `ron up` (or a copy of it).
     #[arg(long)]
     data_dir: Option<PathBuf>,
@@ -89,9 +84,9 @@ pub fn ledger(args: LogArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `ron rewarder`.
-pub fn rewarder(args: RewarderArgs) -> Result<(), String> {
-    match args.command {
+/// Runs `ron rewarder verify | prove`.
+pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
+    match command {
         RewarderCommand::Verify { dir, keys } => {
             let layout = Layout::new(keys.data_dir.as_deref())?;
             let pins = keys.pins(&layout)?;

@@ -8,6 +8,7 @@ mod init;
 mod layout;
 mod ledger;
 mod policy;
+mod rewarder;
 mod shell;
 mod token;
 mod up;
@@ -38,8 +39,7 @@ enum Command {
     Ledger(ledger::LedgerArgs),
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
-    /// Verify runs and prove payouts offline.
-    Rewarder(check::RewarderArgs),
+    Rewarder(rewarder::RewarderArgs),
     /// Print a completion script for a shell.
     Completions {
         /// bash, zsh, fish, elvish or powershell.
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Command::Ledger(args) => ledger::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),
-        Command::Rewarder(args) => check::rewarder(args),
+        Command::Rewarder(args) => rewarder::run(args),
         Command::Completions { shell } => shell::completions(shell, Cli::command()),
         Command::Man => shell::man(Cli::command()),
     };

@@ -71,6 +71,17 @@ impl RewarderClient {
         self.put(&path, csv, "text/csv", deadline)
     }
 
+    /// Stores a sealed snapshot under its content id; storing it again changes nothing.
+    pub fn put_sealed(
+        &self,
+        cid: &ContentId,
+        sealed: Vec<u8>,
+        deadline: Deadline,
+    ) -> Result<SnapshotInfo, ClientError> {
+        let path = format!("/rewarder/snapshots/{}", encode(&cid.to_string()));
+        self.put(&path, sealed, "application/octet-stream", deadline)
+    }
+
     /// Asks for an epoch to be computed (and, with auto-settle on, settled); waits up to `wait` for
     /// the end. Asking again with the same inputs answers with the same run.
     pub fn compute(

@@ -239,13 +239,21 @@ pub enum RuleSet {
     /// Largest remainder (Hamilton) over rational weights; ties by account bytes, ascending.
     #[serde(rename = "hamilton/1")]
     Hamilton1,
+    /// The floor of each exact share; the units left over stay in the residual. The plainer way
+    /// that came before `hamilton/1`.
+    #[serde(rename = "floor/1")]
+    Floor1,
 }
 
 impl RuleSet {
+    /// Every rule set.
+    pub const ALL: [Self; 2] = [Self::Hamilton1, Self::Floor1];
+
     /// The name that enters the run key.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Hamilton1 => "hamilton/1",
+            Self::Floor1 => "floor/1",
         }
     }
 }
@@ -470,6 +478,8 @@ pub struct EpochRun {
     pub reason: Option<RunReason>,
     /// True if this run never pays.
     pub dry_run: bool,
+    /// True if settlement was asked for, by configuration or by a caller.
+    pub settles: bool,
     /// The usage it pays for.
     pub snapshot: ContentId,
     /// The policy it pays by.

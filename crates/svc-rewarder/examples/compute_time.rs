@@ -4,6 +4,7 @@
 //! `cargo run --release -p svc-rewarder --example compute_time -- [N] [T]`
 
 use std::error::Error;
+use std::path::Path;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
@@ -13,8 +14,8 @@ use ron_proto::rewarder::{ImportKind, POLICY_KIND};
 use ron_proto::{b64, jcs};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify};
-use svc_rewarder::inputs::{import, snapshot::Sealed};
-use svc_rewarder::manifest::{compute, tree};
+use svc_rewarder::inputs::{import, snapshot::Sealed, source::Target};
+use svc_rewarder::manifest::{self, compute_to, reader::Reader};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -32,33 +33,62 @@ fn main() -> Result<(), Failure> {
 
 fn run(accounts: u64, threads: usize) -> Result<(), Failure> {
     println!("{accounts} accounts, {threads} threads");
-    let text = timed("make CSV", || csv(accounts));
+    let dir = std::env::temp_dir().join(format!("compute-time-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let result = stages(accounts, &dir);
+    std::fs::remove_dir_all(&dir)?;
+    result
+}
+
+/// From a CSV file to a run directory, every file as large as it has to be, memory bounded.
+fn stages(accounts: u64, dir: &Path) -> Result<(), Failure> {
+    let text = dir.join("usage.csv");
+    timed("make CSV", || csv(accounts, &text))?;
+    let options = import::Options {
+        kind: ImportKind::Totals,
+        target: Target::file(&dir.join("snapshot.bin"))?,
+        spill: Some(import::Spill {
+            memory: 256 << 20,
+            scratch: dir.to_owned(),
+        }),
+    };
+    let source = std::fs::File::open(&text)?;
     let sealed = timed("import and seal", || {
-        import::csv(text.as_bytes(), ImportKind::Totals)
+        import::import([(import::Format::Csv, source)], options).map_err(|(_, error)| error)
     })?;
-    println!(
-        "  {} bytes of CSV, {} bytes sealed",
-        text.len(),
-        sealed.bytes().len()
-    );
-    let bytes = sealed.bytes().to_vec();
-    drop((text, sealed));
+    println!("  {} bytes sealed", sealed.source().len());
+    drop(sealed);
     let policy = policy()?;
-    let tenant = "default".parse()?;
-    let epoch = "bench".parse()?;
-    let sealed = timed("read and check sealed", || Sealed::parse(bytes))?;
-    let computed = timed("compute (shares, table, root, manifest)", || {
-        compute(&tenant, &epoch, &sealed, &policy, &())
+    let (tenant, epoch) = ("default".parse()?, "bench".parse()?);
+    let sealed = timed("read and check sealed", || {
+        Sealed::open(&dir.join("snapshot.bin"))
     })?;
-    let table = computed.table.ok_or("the run was quarantined")?;
-    timed("Merkle-sum root alone", || tree::root(&table));
-    timed("one proof", || tree::path(&table, table.len() / 2));
+    let target = Target::file(&dir.join("payouts.bin"))?;
+    let computed = timed("compute (shares, table, tree, manifest)", || {
+        compute_to(target, &tenant, &epoch, &sealed, &policy, &())
+    })?;
+    let run = dir.join("run");
+    timed("make artifacts durable", || {
+        manifest::dir::write(&run, &computed, &sealed, &policy)
+    })?;
+    let reader = timed("open for reading", || Reader::open(&run))?;
+    let middle = reader.range(reader.len() / 2, reader.len() / 2 + 1)?;
+    timed("one proof", || reader.prove(&middle[0].account))?;
+    println!("  peak memory {} KiB", peak_memory());
     let totals = computed.manifest.totals;
     println!("  recipients {}", totals.recipients);
     println!("  payout     {}", totals.payout_minor);
     println!("  residual   {}", totals.residual_minor);
     println!("  commitment {}", computed.manifest.commitment);
     Ok(())
+}
+
+/// The kernel's high-water mark of resident memory, in KiB.
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.map_or("?", |line| line.trim().trim_end_matches(" kB"))
+        .to_owned()
 }
 
 fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {
@@ -71,8 +101,8 @@ fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {
 }
 
 /// Heavy-tailed amounts above 2^64 from a fixed generator: the same text on every machine.
-fn csv(accounts: u64) -> String {
-    use std::fmt::Write as _;
+fn csv(accounts: u64, path: &Path) -> std::io::Result<()> {
+    use std::io::Write as _;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move || {
         state ^= state << 13;
@@ -80,20 +110,21 @@ fn csv(accounts: u64) -> String {
         state ^= state << 17;
         state
     };
-    let mut text = String::from("account,metric,amount\n");
+    let mut text = std::io::BufWriter::new(std::fs::File::create(path)?);
+    writeln!(text, "account,metric,amount")?;
     for row in 0..accounts {
         let account = format!("eth:0x{:016x}{:016x}{row:08x}", next(), next());
         let skew = 1 + u128::from(next() % 1_000) * u128::from(next() % 1_000);
         let collateral = skew * (1 << 60) + u128::from(next());
-        let _ = writeln!(text, "{account},collateral,{collateral}");
+        writeln!(text, "{account},collateral,{collateral}")?;
         if row % 3 != 0 {
-            let _ = writeln!(text, "{account},smoothing_pool,{}", next());
+            writeln!(text, "{account},smoothing_pool,{}", next())?;
         }
         if row % 100 == 0 {
-            let _ = writeln!(text, "{account},oracle,{}", u128::from(next()) * 97);
+            writeln!(text, "{account},oracle,{}", u128::from(next()) * 97)?;
         }
     }
-    text
+    text.flush()
 }
 
 fn policy() -> Result<VerifiedPolicy, Failure> {

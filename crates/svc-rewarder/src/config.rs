@@ -11,7 +11,7 @@ use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7480", "127.0.0.1:7485");
 
-static KEYS: [Key; 20] = [
+static KEYS: [Key; 22] = [
     Key::path(
         "policy.dir",
         "",
@@ -72,6 +72,17 @@ static KEYS: [Key; 20] = [
         "Length of an epoch; a computation may take half of it.",
     )
     .range("1s", "720h"),
+    Key::duration(
+        "retention",
+        "0s",
+        "How long the artifacts of settled epochs and of dry runs are kept; 0s keeps them for ever.",
+    )
+    .range("0s", "87600h"),
+    Key::path(
+        "snapshot.dir",
+        "",
+        "Directory of sealed snapshots named <hex>.bin after their content id, beside the uploaded ones.",
+    ),
     Key::size(
         "limits.max_snapshot_bytes",
         "1MiB",
@@ -153,6 +164,10 @@ pub struct Settings {
     pub auto_settle: bool,
     /// Budget of one computation.
     pub compute_budget: Duration,
+    /// How long artifacts are kept; zero for ever.
+    pub retention: Duration,
+    /// Sealed snapshots beside the uploaded ones.
+    pub snapshot_dir: Option<PathBuf>,
     /// Largest upload.
     pub snapshot_bytes_max: usize,
     /// Threads that take epochs.
@@ -183,6 +198,8 @@ impl Settings {
             upstream_timeout: config.duration("upstream_timeout"),
             auto_settle: config.bool("auto_settle"),
             compute_budget: config.duration("epoch_duration") / 2,
+            retention: config.duration("retention"),
+            snapshot_dir: config.path_opt("snapshot.dir").map(PathBuf::from),
             snapshot_bytes_max: bytes("limits.max_snapshot_bytes"),
             jobs: config.usize("concurrency.jobs"),
             compute_workers: match config.usize("concurrency.compute_workers") {

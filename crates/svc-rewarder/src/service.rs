@@ -171,7 +171,8 @@ fn assemble(
         root.to_owned(),
         settings.policy_dir.clone(),
         settings.policy_keys.clone(),
-    );
+    )
+    .with_snapshots(settings.snapshot_dir.clone());
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
         tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
@@ -187,7 +188,8 @@ fn assemble(
             settings.jobs + 1 + usize::from(emitter.is_some()),
         )),
     };
-    spawn_workers(&stages, settings, &library, &queues, &metrics)?;
+    sweep_spool(root).map_err(StartError::failed)?;
+    spawn_workers(&stages, settings, &library, root, &queues, &metrics)?;
     let writer = ArtifactWriter {
         root: root.join("runs"),
         results: queues.results.1.clone(),
@@ -195,6 +197,9 @@ fn assemble(
         emits: emitter.is_some(),
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
+        registry: registry.clone(),
+        retention: settings.retention,
+        clock: chassis.clock.clone(),
         disk: Box::new(chassis.ready.hook("artifacts")),
     };
     stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
@@ -233,6 +238,14 @@ fn assemble(
     })
 }
 
+/// What a crash left half-written is computed again, so it may go.
+fn sweep_spool(root: &std::path::Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(root.join("spool")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn emitter(
     chassis: &Chassis,
     settings: &Settings,
@@ -264,6 +277,7 @@ fn emitter(
         pinned: settings.manifest_keys.clone(),
         principal: to.principal.clone(),
         call_timeout: settings.upstream_timeout,
+        retry_pause: std::time::Duration::from_millis(100),
         clock: chassis.clock.clone(),
         metrics: metrics.clone(),
         upstream: Box::new(chassis.ready.hook("settlement")),
@@ -308,11 +322,13 @@ fn spawn_workers(
     stages: &Stages<'_>,
     settings: &Settings,
     library: &Library,
+    root: &std::path::Path,
     queues: &Queues,
     metrics: &Metrics,
 ) -> Result<(), StartError> {
     let worker = Worker {
         library: library.clone(),
+        spool: root.join("spool"),
         pool: calc_pool(stages.sup, settings.compute_workers)?,
         work: queues.work.1.clone(),
         results: queues.results.0.clone(),

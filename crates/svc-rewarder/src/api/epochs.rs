@@ -14,6 +14,7 @@ use ron_proto::values::{Account, EpochId};
 
 use super::{Api, errors, param};
 use crate::calculus::Rules;
+use crate::manifest::reader::Reader;
 use crate::manifest::verify::{self, ProveError, VerifyError};
 use crate::manifest::{dir, run_key};
 use crate::runs::registry::Entry;
@@ -139,9 +140,10 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
             .library
             .policy(&id.0, &policy_id, &policy_hash)
             .map_err(|error| errors::library(&error, true))?;
+        // Only the header is read here; whoever computes reads and checks every byte.
         let usage = api
             .library
-            .snapshot(&id.0, &snapshot)
+            .snapshot_head(&id.0, &snapshot)
             .map_err(|error| errors::library(&error, false))?;
         Rules::new(&policy.policy, &usage.metric_names())
             .map_err(|error| errors::policy_mismatch(error.to_string()))?;
@@ -217,12 +219,12 @@ fn sealed(api: &Api, request: &Request) -> Result<std::path::PathBuf, Problem> {
         );
         return Err(Problem::not_found(detail));
     }
-    Ok(dir::path(
-        &api.artifacts,
-        &run.tenant,
-        &run.epoch,
-        run.dry_run,
-    ))
+    let dir = dir::path(&api.artifacts, &run.tenant, &run.epoch, run.dry_run);
+    if run.at_rest() && !dir.exists() {
+        let detail = "the artifacts of this run are past their retention and were removed";
+        return Err(Problem::not_found(detail));
+    }
+    Ok(dir)
 }
 
 fn damaged(error: &VerifyError) -> Problem {
@@ -258,12 +260,10 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
             entry(api, request)?.run.reason.as_ref(),
         ));
     }
-    let table = verify::read_table(&dir, &manifest).map_err(|error| damaged(&error))?;
-    let count = table.len() as u64;
+    let reader = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
+    let count = reader.len();
     let end = from.saturating_add(limit).min(count);
-    let payouts = (from..end)
-        .map(|index| table.payout(index as usize))
-        .collect();
+    let payouts = reader.range(from, end).map_err(|error| damaged(&error))?;
     let next = (end < count && from < end).then_some(end);
     Ok(Response::json(
         200,

@@ -11,10 +11,13 @@ use ron_proto::values::ContentId;
 use super::{Api, errors, param};
 use crate::inputs::import;
 use crate::inputs::snapshot::Sealed;
+use crate::runs::library::LibraryError;
 
 const CSV: &str = "text/csv";
 const NDJSON: &str = "application/x-ndjson";
 const CANONICAL: &str = "application/octet-stream";
+/// Largest sealed file that is sent as one answer, in bytes.
+const ANSWER_MAX: usize = 64 << 20;
 
 /// The routes of this resource.
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
@@ -52,7 +55,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         .summary("The sealed file, or what it holds for Accept: application/json.")
         .returns_bytes(200, CANONICAL)
         .returns::<SnapshotInfo>(200)
-        .errors(&[400, 404, 409, 503])
+        .errors(&[400, 404, 409, 413, 503])
         .while_draining(),
     ]
 }
@@ -116,5 +119,13 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
     {
         return Ok(Response::json(200, &sealed.info()));
     }
-    Ok(Response::bytes(200, CANONICAL, sealed.bytes().to_vec()).etag(&cid.to_string()))
+    if sealed.source().len() > api.snapshot_bytes_max.max(ANSWER_MAX) as u64 {
+        let detail = "the snapshot is larger than one answer may be; ask for application/json, \
+                      or take the file from the data directory";
+        return Err(Problem::too_large(detail));
+    }
+    let bytes = sealed
+        .bytes()
+        .map_err(|error| errors::library(&LibraryError::Io(error), false))?;
+    Ok(Response::bytes(200, CANONICAL, bytes.into_owned()).etag(&cid.to_string()))
 }

@@ -1,14 +1,25 @@
-//! Largest remainder with an upper bound per account.
+//! Largest remainder with an upper bound per account, in passes over the usage.
 //!
 //! Hamilton's method: everyone gets the floor of the exact share, and the units left over go one
 //! each to the largest remainders. It keeps quota (nobody is off by one unit or more) and a
 //! larger weight never earns less. The remainders are compared exactly, and ties go to the lower
 //! row, that is to the lower account bytes.
+//!
+//! No pass keeps anything per row: the rows an account cap binds are those above a threshold
+//! weight, and the remainders that earn a unit are those above a threshold remainder, which is
+//! found by counting (a radix selection). So memory does not grow with the number of accounts.
 
 use rayon::prelude::*;
 use ruint::Uint;
 
-use super::{CHUNK, Stop, Watch, narrow};
+use super::usage::{Block, chunk, chunks};
+use super::weights::Weigher;
+use super::{Stop, Usage, Watch, narrow};
+
+/// Remainders are counted in 2^BUCKET_BITS buckets a pass. Few in unit tests, for many passes.
+const BUCKET_BITS: usize = if cfg!(test) { 3 } else { 12 };
+/// Up to this many candidates are collected and sorted instead of counted further.
+const COLLECT_MAX: u64 = if cfg!(test) { 4 } else { 1 << 18 };
 
 /// True if every product of a weight below `total` and an amount below `pool` fits the width.
 pub(super) fn fits<const B: usize, const L: usize>(total: &Uint<B, L>, pool: u128) -> bool {
@@ -19,151 +30,403 @@ fn bits(value: u128) -> usize {
     (u128::BITS - value.leading_zeros()) as usize
 }
 
-/// Splits `pool` in proportion to `weights`, whose sum is `total`, at most `cap` each. Amounts by
-/// row; what no row may take is in none of them.
-pub(super) fn apportion<const B: usize, const L: usize>(
-    mut weights: Vec<Uint<B, L>>,
-    total: Uint<B, L>,
-    pool: u128,
-    cap: Option<u128>,
-    watch: &impl Watch,
-) -> Result<Vec<u128>, Stop> {
-    let mut amounts = vec![0_u128; weights.len()];
-    if total.is_zero() || pool == 0 {
-        watch.shared(weights.len() as u64);
-        return Ok(amounts);
-    }
-    if !fits(&total, pool) {
-        return Err(Stop::Overflow("the product of a weight and the pool"));
-    }
-    let (mut rest, mut left) = (total, pool);
-    if let Some(cap) = cap.filter(|cap| *cap < pool) {
-        for row in over_cap(&weights, &mut rest, &mut left, cap) {
-            amounts[row as usize] = cap;
-            weights[row as usize] = Uint::ZERO;
-        }
-    }
-    if rest.is_zero() {
-        watch.shared(weights.len() as u64);
-        return Ok(amounts);
-    }
-    let spent = floors(&mut weights, &mut amounts, &rest, left, watch)?;
-    let units = left
-        .checked_sub(spent)
-        .ok_or(Stop::Broken("the floors pass the pool"))?;
-    hand_out(&weights, &mut amounts, units)?;
-    Ok(amounts)
-}
-
-/// The rows that the cap binds, by water-filling: while the heaviest row left would get more than
-/// the cap from what is left, it gets the cap, and both pool and weight shrink. `rest` and `left`
-/// come out as the weight and the pool of the others.
-fn over_cap<const B: usize, const L: usize>(
-    weights: &[Uint<B, L>],
-    rest: &mut Uint<B, L>,
-    left: &mut u128,
+/// Which rows the account cap binds: those with `weight x left > limit`.
+#[derive(Clone, Debug)]
+struct Bound<const B: usize, const L: usize> {
     cap: u128,
-) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..weights.len())
-        .filter(|row| !weights[*row].is_zero())
-        .map(|row| row as u32)
-        .collect();
-    let heavier_first = |a: &u32, b: &u32| {
-        weights[*b as usize]
-            .cmp(&weights[*a as usize])
-            .then(a.cmp(b))
-    };
-    // A capped row takes a whole cap, so no more rows than pool / cap can be bound.
-    if let Some(most) = left
-        .checked_div(cap)
-        .and_then(|most| usize::try_from(most).ok())
-        && most < order.len()
-    {
-        order.select_nth_unstable_by(most, heavier_first);
-        order.truncate(most + 1);
-    }
-    order.par_sort_unstable_by(heavier_first);
-    let cap_wide = Uint::<B, L>::from(cap);
-    let mut bound = 0;
-    for row in &order {
-        let weight = weights[*row as usize];
-        if weight.wrapping_mul(Uint::from(*left)) <= cap_wide.wrapping_mul(*rest) {
-            break;
-        }
-        *rest -= weight;
-        *left -= cap;
-        bound += 1;
-    }
-    order.truncate(bound);
-    order
+    left: Uint<B, L>,
+    limit: Uint<B, L>,
 }
 
-/// Writes the floor of each exact share into `amounts` (where there is weight) and leaves the
-/// remainder in place of the weight. Returns the sum of the floors.
-fn floors<const B: usize, const L: usize>(
-    weights: &mut [Uint<B, L>],
-    amounts: &mut [u128],
-    rest: &Uint<B, L>,
+/// Which remainders earn one unit more.
+#[derive(Clone, Debug)]
+struct Cut<const B: usize, const L: usize> {
+    /// Every remainder above this one.
+    above: Uint<B, L>,
+    /// And the first so many rows, in row order, of those that are equal to it.
+    ties: u64,
+}
+
+/// How a pool is split: enough to compute any row's share from the row alone, but for ties.
+#[derive(Clone, Debug)]
+pub(super) struct Split<const B: usize, const L: usize> {
+    weigher: Weigher<B, L>,
+    bound: Option<Bound<B, L>>,
+    /// Weight and money of the rows that no cap binds.
+    rest: Uint<B, L>,
     left: u128,
-    watch: &impl Watch,
-) -> Result<u128, Stop> {
-    let pool = Uint::<B, L>::from(left);
-    weights
-        .par_chunks_mut(CHUNK)
-        .zip(amounts.par_chunks_mut(CHUNK))
-        .map(|(weights, amounts)| {
-            if watch.cancelled() {
-                return Err(Stop::Cancelled);
-            }
-            let mut spent = 0_u128;
-            for (weight, amount) in weights.iter_mut().zip(amounts.iter_mut()) {
-                if weight.is_zero() {
-                    continue;
-                }
-                let (floor, remainder) = weight.wrapping_mul(pool).div_rem(*rest);
-                *amount = narrow(&floor)?;
-                *weight = remainder;
-                spent = spent
-                    .checked_add(*amount)
-                    .ok_or(Stop::Broken("the floors of one chunk pass 2^128"))?;
-            }
-            watch.shared(weights.len() as u64);
-            Ok(spent)
-        })
-        .try_reduce(
-            || 0,
-            |a, b| {
-                a.checked_add(b)
-                    .ok_or(Stop::Broken("the floors pass 2^128"))
-            },
-        )
+    cut: Option<Cut<B, L>>,
 }
 
-/// One unit each to the `units` largest remainders.
-fn hand_out<const B: usize, const L: usize>(
-    remainders: &[Uint<B, L>],
-    amounts: &mut [u128],
-    units: u128,
-) -> Result<(), Stop> {
-    if units == 0 {
-        return Ok(());
+/// A row's share before ties are settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Raw {
+    /// The row in its block.
+    pub at: u32,
+    /// Minor units.
+    pub amount: u128,
+    /// One more if it is among the first ties.
+    pub tie: bool,
+}
+
+impl<const B: usize, const L: usize> Split<B, L> {
+    /// Plans the split of `pool` in proportion to the weights, whose sum is `total`, at most `cap`
+    /// each; with `remainders` the units left over are handed out, without they stay.
+    pub(super) fn plan<U: Usage>(
+        usage: &U,
+        weigher: Weigher<B, L>,
+        total: Uint<B, L>,
+        pool: u128,
+        cap: Option<u128>,
+        remainders: bool,
+        watch: &impl Watch,
+    ) -> Result<Self, Stop> {
+        let mut split = Self {
+            weigher,
+            bound: None,
+            rest: total,
+            left: pool,
+            cut: None,
+        };
+        if total.is_zero() || pool == 0 {
+            split.rest = Uint::ZERO;
+            return Ok(split);
+        }
+        if !fits(&total, pool) {
+            return Err(Stop::Overflow("the product of a weight and the pool"));
+        }
+        if let Some(cap) = cap.filter(|cap| *cap < pool) {
+            split.fill(usage, total, pool, cap, watch)?;
+        }
+        if remainders && !split.rest.is_zero() {
+            split.select(usage, watch)?;
+        }
+        Ok(split)
     }
-    let mut order: Vec<u32> = (0..remainders.len())
-        .filter(|row| !remainders[*row].is_zero())
-        .map(|row| row as u32)
-        .collect();
-    // The remainders add up to `units` whole shares and each is less than one.
-    let units = usize::try_from(units)
-        .ok()
-        .filter(|units| *units < order.len())
-        .ok_or(Stop::Broken("more units left over than remainders"))?;
-    order.select_nth_unstable_by(units, |a, b| {
-        remainders[*b as usize]
-            .cmp(&remainders[*a as usize])
-            .then(a.cmp(b))
-    });
-    for row in &order[..units] {
-        amounts[*row as usize] += 1;
+
+    /// Water-filling: whoever would get more than the cap gets the cap, what is given up flows to
+    /// the others, until none is above. Every round lowers the threshold weight, so the rows of one
+    /// round are among those of the next.
+    fn fill<U: Usage>(
+        &mut self,
+        usage: &U,
+        total: Uint<B, L>,
+        pool: u128,
+        cap: u128,
+        watch: &impl Watch,
+    ) -> Result<(), Stop> {
+        let mut known = 0;
+        loop {
+            let bound = Bound {
+                cap,
+                left: Uint::from(self.left),
+                limit: Uint::<B, L>::from(cap).wrapping_mul(self.rest),
+            };
+            let (count, weight) = self.over(usage, &bound, watch)?;
+            if count == known {
+                return Ok(());
+            }
+            let taken = cap
+                .checked_mul(u128::from(count))
+                .and_then(|taken| pool.checked_sub(taken));
+            self.left = taken.ok_or(Stop::Broken("account caps pass the pool"))?;
+            self.rest = total
+                .checked_sub(weight)
+                .ok_or(Stop::Broken("capped rows weigh more than all rows"))?;
+            self.bound = Some(bound);
+            known = count;
+        }
     }
-    Ok(())
+
+    /// How many rows a bound catches, and what they weigh.
+    fn over<U: Usage>(
+        &self,
+        usage: &U,
+        bound: &Bound<B, L>,
+        watch: &impl Watch,
+    ) -> Result<(u64, Uint<B, L>), Stop> {
+        let count = |block: &Block<'_>| {
+            let mut caught = (0_u64, Uint::<B, L>::ZERO);
+            for at in 0..block.rows() {
+                let weight = self.weigher.weight(block, at);
+                if weight.wrapping_mul(bound.left) > bound.limit {
+                    caught.0 += 1;
+                    caught.1 = caught.1.wrapping_add(weight);
+                }
+            }
+            caught
+        };
+        (0..chunks(usage))
+            .into_par_iter()
+            .map(|at| {
+                go_on(watch)?;
+                Ok(count(&chunk(usage, at)?))
+            })
+            .try_reduce(
+                || (0, Uint::ZERO),
+                |a, b| Ok((a.0 + b.0, a.1.wrapping_add(b.1))),
+            )
+    }
+
+    /// Floor and remainder of a row's exact share, or its cap.
+    fn exact(&self, weight: Uint<B, L>) -> Result<(u128, Uint<B, L>), Stop> {
+        if let Some(bound) = &self.bound
+            && weight.wrapping_mul(bound.left) > bound.limit
+        {
+            return Ok((bound.cap, Uint::ZERO));
+        }
+        let product = weight.wrapping_mul(Uint::from(self.left));
+        let (floor, remainder) = product.div_rem(self.rest);
+        Ok((narrow(&floor)?, remainder))
+    }
+
+    /// The shares of a block, zeros left out.
+    pub(super) fn shares(&self, block: &Block<'_>) -> Result<Vec<Raw>, Stop> {
+        let mut shares = Vec::with_capacity(block.rows());
+        if self.rest.is_zero() && self.bound.is_none() {
+            return Ok(shares);
+        }
+        for at in 0..block.rows() {
+            let weight = self.weigher.weight(block, at);
+            if weight.is_zero() {
+                continue;
+            }
+            let (mut amount, remainder) = self.exact(weight)?;
+            let order = match &self.cut {
+                Some(cut) if !remainder.is_zero() => remainder.cmp(&cut.above),
+                _ => std::cmp::Ordering::Less,
+            };
+            // A floor is below a pool of at most 2^128-1 if there is a remainder.
+            amount += u128::from(order.is_gt());
+            let tie = order.is_eq();
+            if amount > 0 || tie {
+                let at = at as u32; // a block has at most CHUNK rows
+                shares.push(Raw { at, amount, tie });
+            }
+        }
+        Ok(shares)
+    }
+
+    /// How many ties earn a unit.
+    pub(super) fn ties(&self) -> u64 {
+        self.cut.as_ref().map_or(0, |cut| cut.ties)
+    }
+
+    /// Finds the threshold remainder.
+    fn select<U: Usage>(&mut self, usage: &U, watch: &impl Watch) -> Result<(), Stop> {
+        let mut range = Range {
+            low: Uint::ZERO,
+            bits: self.rest.bit_len(),
+        };
+        let mut tally = self.tally(usage, &range, watch)?;
+        let units = self
+            .left
+            .checked_sub(tally.spent)
+            .ok_or(Stop::Broken("the floors pass the pool"))?;
+        if units == 0 {
+            return Ok(());
+        }
+        // The remainders add up to `units` whole shares and each is less than one.
+        let mut want = u64::try_from(units)
+            .ok()
+            .filter(|units| *units < tally.found)
+            .ok_or(Stop::Broken("more units left over than remainders"))?;
+        loop {
+            if tally.least == tally.most {
+                self.cut = Some(Cut {
+                    above: tally.least,
+                    ties: want,
+                });
+                return Ok(());
+            }
+            if tally.found <= COLLECT_MAX {
+                self.cut = Some(self.cut_among(usage, &range, want, watch)?);
+                return Ok(());
+            }
+            want = range.narrow(&tally.buckets, want)?;
+            tally = self.tally(usage, &range, watch)?;
+        }
+    }
+
+    /// Counts the remainders of a range.
+    fn tally<U: Usage>(
+        &self,
+        usage: &U,
+        range: &Range<B, L>,
+        watch: &impl Watch,
+    ) -> Result<Tally<B, L>, Stop> {
+        (0..chunks(usage))
+            .into_par_iter()
+            .try_fold(Tally::default, |mut tally, at| {
+                go_on(watch)?;
+                self.each_remainder(&chunk(usage, at)?, |floor, remainder| {
+                    tally.spend(floor)?;
+                    if let Some(bucket) = range.bucket(&remainder) {
+                        tally.count(bucket, remainder);
+                    }
+                    Ok(())
+                })?;
+                Ok(tally)
+            })
+            .try_reduce(Tally::default, Tally::join)
+    }
+
+    fn each_remainder(
+        &self,
+        block: &Block<'_>,
+        mut see: impl FnMut(u128, Uint<B, L>) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        for at in 0..block.rows() {
+            let weight = self.weigher.weight(block, at);
+            if weight.is_zero() {
+                continue;
+            }
+            match &self.bound {
+                Some(bound) if weight.wrapping_mul(bound.left) > bound.limit => {}
+                _ => {
+                    let (floor, remainder) = self.exact(weight)?;
+                    see(floor, remainder)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the few remainders of a range and cuts among them.
+    fn cut_among<U: Usage>(
+        &self,
+        usage: &U,
+        range: &Range<B, L>,
+        want: u64,
+        watch: &impl Watch,
+    ) -> Result<Cut<B, L>, Stop> {
+        let collect = |at: usize| {
+            go_on(watch)?;
+            let mut found = Vec::new();
+            self.each_remainder(&chunk(usage, at)?, |_, remainder| {
+                if range.bucket(&remainder).is_some() {
+                    found.push(remainder);
+                }
+                Ok(())
+            })?;
+            Ok(found)
+        };
+        let join = |mut a: Vec<_>, mut b: Vec<_>| {
+            a.append(&mut b);
+            Ok(a)
+        };
+        let mut found = (0..chunks(usage))
+            .into_par_iter()
+            .map(collect)
+            .try_reduce(Vec::new, join)?;
+        found.par_sort_unstable_by(|a, b| b.cmp(a));
+        let broken = Stop::Broken("remainders were lost between two passes");
+        let last = usize::try_from(want).ok().and_then(|n| n.checked_sub(1));
+        let above = *last.and_then(|last| found.get(last)).ok_or(broken)?;
+        let higher = found.partition_point(|remainder| *remainder > above) as u64;
+        Ok(Cut {
+            above,
+            ties: want - higher,
+        })
+    }
+}
+
+fn go_on(watch: &impl Watch) -> Result<(), Stop> {
+    if watch.cancelled() {
+        Err(Stop::Cancelled)
+    } else {
+        Ok(())
+    }
+}
+
+/// Remainders from `low` on, below `low + 2^bits`; zero is never among them.
+struct Range<const B: usize, const L: usize> {
+    low: Uint<B, L>,
+    bits: usize,
+}
+
+impl<const B: usize, const L: usize> Range<B, L> {
+    const fn shift(&self) -> usize {
+        self.bits.saturating_sub(BUCKET_BITS)
+    }
+
+    fn bucket(&self, remainder: &Uint<B, L>) -> Option<usize> {
+        if remainder.is_zero() || *remainder < self.low {
+            return None;
+        }
+        let above = *remainder - self.low;
+        if above.bit_len() > self.bits {
+            return None;
+        }
+        // At most BUCKET_BITS bits are left.
+        usize::try_from(above >> self.shift()).ok()
+    }
+
+    /// Goes on in the bucket that holds the `want`-th largest; returns which one it is there.
+    fn narrow(&mut self, buckets: &[u64], mut want: u64) -> Result<u64, Stop> {
+        for (at, count) in buckets.iter().enumerate().rev() {
+            if want <= *count {
+                self.low += Uint::<B, L>::from(at) << self.shift();
+                self.bits = self.shift();
+                return Ok(want);
+            }
+            want -= count;
+        }
+        Err(Stop::Broken("more units left over than remainders"))
+    }
+}
+
+/// What one pass over the remainders of a range found.
+struct Tally<const B: usize, const L: usize> {
+    /// Sum of all floors, in the range or not.
+    spent: u128,
+    found: u64,
+    least: Uint<B, L>,
+    most: Uint<B, L>,
+    buckets: Vec<u64>,
+}
+
+impl<const B: usize, const L: usize> Default for Tally<B, L> {
+    fn default() -> Self {
+        Self {
+            spent: 0,
+            found: 0,
+            least: Uint::MAX,
+            most: Uint::ZERO,
+            buckets: Vec::new(),
+        }
+    }
+}
+
+impl<const B: usize, const L: usize> Tally<B, L> {
+    fn spend(&mut self, floor: u128) -> Result<(), Stop> {
+        let spent = self.spent.checked_add(floor);
+        self.spent = spent.ok_or(Stop::Broken("the floors pass 2^128"))?;
+        Ok(())
+    }
+
+    fn count(&mut self, bucket: usize, remainder: Uint<B, L>) {
+        if self.buckets.is_empty() {
+            self.buckets = vec![0; 1 << BUCKET_BITS];
+        }
+        self.buckets[bucket] += 1;
+        self.found += 1;
+        self.least = self.least.min(remainder);
+        self.most = self.most.max(remainder);
+    }
+
+    fn join(mut self, other: Self) -> Result<Self, Stop> {
+        self.spend(other.spent)?;
+        self.found += other.found;
+        self.least = self.least.min(other.least);
+        self.most = self.most.max(other.most);
+        if self.buckets.is_empty() {
+            self.buckets = other.buckets;
+        } else {
+            for (mine, more) in self.buckets.iter_mut().zip(&other.buckets) {
+                *mine += more;
+            }
+        }
+        Ok(self)
+    }
 }

@@ -8,33 +8,37 @@
 //!               -> payouts below the minimum fall back into the residual
 //! ```
 //!
+//! A [`Plan`] is made in passes over the usage and then tells each share; nothing is kept per row,
+//! so memory does not grow with the epoch.
+//!
 //! **Invariants:** payouts and residual add up to the pool exactly. The result depends on the
 //! sorted usage and the rules alone: not on the number of threads, which only split index
 //! ranges and fill slots by index, and not on any clock, file or map order. Amounts are 128-bit
-//! integers and every product is exact; what would not fit its width is an [`Stop::Overflow`],
+//! integers and every product is exact; what would not fit its width is a [`Stop::Overflow`],
 //! never a wrap.
 
 mod apportion;
 mod rules;
+mod usage;
 mod weights;
 
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use ron_proto::rewarder::RuleSet;
 use ruint::Uint;
 use ruint::aliases::{U256, U512, U1024};
 
+use apportion::Raw;
+use weights::Weigher;
+
 pub use rules::{RuleError, Rules, check_policy};
+pub(crate) use usage::trim;
+pub use usage::{Block, Usage};
 
 /// Rows one rayon task takes at a time; also the grain of progress and cancellation.
-pub(crate) const CHUNK: usize = 8_192;
-
-/// Usage per account, sorted by account bytes without duplicates.
-pub trait Usage: Sync {
-    /// Number of accounts; below 2^32.
-    fn accounts(&self) -> usize;
-    /// The account of row `row`.
-    fn account(&self, row: usize) -> &[u8];
-    /// How much of metric `metric` (in the order the rules were made for) row `row` has.
-    fn amount(&self, row: usize, metric: usize) -> u128;
-}
+/// Odd and small in unit tests, so that their few rows cross many borders.
+pub(crate) const CHUNK: usize = if cfg!(test) { 7 } else { 8_192 };
 
 /// Whoever started a computation, looking in from outside.
 pub trait Watch: Sync {
@@ -67,6 +71,9 @@ pub enum Stop {
     /// [`Watch::cancelled`] said so.
     #[error("cancelled before the result was complete")]
     Cancelled,
+    /// The usage could not be read, or the result not written.
+    #[error("{0}")]
+    Io(String),
 }
 
 impl Stop {
@@ -76,6 +83,7 @@ impl Stop {
             Self::Overflow(_) => "overflow",
             Self::Broken(_) => "conservation",
             Self::Cancelled => "cancelled",
+            Self::Io(_) => "io",
         }
     }
 }
@@ -89,82 +97,146 @@ pub struct Share {
     pub amount: u128,
 }
 
-/// The result of an epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The shares above zero, in row order.
-    pub shares: Vec<Share>,
+/// The sums of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sums {
     /// What was to be split.
     pub pool: u128,
     /// Sum of the shares.
     pub payout: u128,
     /// `pool - payout`.
     pub residual: u128,
+    /// How many shares there are.
+    pub recipients: u64,
 }
 
-/// Splits the pool. Runs in the caller's rayon pool.
-pub fn compute<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Outcome, Stop> {
+/// Everything that must be known of the whole epoch before any share can be told.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    split: Split,
+    rules: Arc<Rules>,
+}
+
+/// The narrowest integers in which every product of a weight and the pool is exact.
+#[derive(Clone, Debug)]
+enum Split {
+    Narrow(Box<apportion::Split<256, 4>>),
+    Middle(Box<apportion::Split<512, 8>>),
+    Wide(Box<apportion::Split<1024, 16>>),
+}
+
+impl Split {
+    fn shares(&self, block: &Block<'_>) -> Result<Vec<Raw>, Stop> {
+        match self {
+            Self::Narrow(split) => split.shares(block),
+            Self::Middle(split) => split.shares(block),
+            Self::Wide(split) => split.shares(block),
+        }
+    }
+
+    fn ties(&self) -> u64 {
+        match self {
+            Self::Narrow(split) => split.ties(),
+            Self::Middle(split) => split.ties(),
+            Self::Wide(split) => split.ties(),
+        }
+    }
+}
+
+/// Plans an epoch. Runs in the caller's rayon pool.
+pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Plan, Stop> {
     if u32::try_from(usage.accounts()).is_err() {
         return Err(Stop::Overflow("the number of accounts"));
     }
-    let amounts = match weights::categories(usage, rules)? {
+    let rules = Arc::new(rules.clone());
+    let (pool, cap) = (rules.pool, rules.cap);
+    let hand_out = match rules.rule_set {
+        RuleSet::Hamilton1 => true,
+        RuleSet::Floor1 => false,
+    };
+    let split = match weights::categories(usage, &rules)? {
         None => {
             let factors: Vec<U256> = rules.factors().map(U256::from).collect();
-            let weights = weights::weigh(usage, rules, &factors, watch)?;
-            split(weights, rules.pool, rules, watch)?
+            let weigher = Weigher::new(&rules, &factors)?;
+            let total = weigher.total(usage, watch)?;
+            if apportion::fits(&total, pool) {
+                let split =
+                    apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
+                Split::Narrow(Box::new(split))
+            } else {
+                let (weigher, total) = (weigher.widen(), U512::from(total));
+                let split =
+                    apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
+                Split::Middle(Box::new(split))
+            }
         }
         Some(shaped) => {
-            let weights = weights::weigh::<_, 1024, 16>(usage, rules, &shaped.factors, watch)?;
-            let total = weights::sum(&weights)?;
-            apportion::apportion(weights, total, shaped.pool, rules.cap, watch)?
+            let (weigher, pool) = (Weigher::new(&rules, &shaped.factors)?, shaped.pool);
+            let total = weigher.total(usage, watch)?;
+            let split = apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
+            Split::Wide(Box::new(split))
         }
     };
-    settle(&amounts, rules)
+    Ok(Plan { split, rules })
 }
 
-/// Takes the narrowest integers in which every product of a weight and the pool is exact.
-fn split(
-    weights: Vec<U256>,
-    pool: u128,
-    rules: &Rules,
-    watch: &impl Watch,
-) -> Result<Vec<u128>, Stop> {
-    let total = weights::sum(&weights)?;
-    if apportion::fits(&total, pool) {
-        return apportion::apportion(weights, total, pool, rules.cap, watch);
-    }
-    let wide: Vec<U512> = weights.iter().map(|weight| U512::from(*weight)).collect();
-    apportion::apportion(wide, U512::from(total), pool, rules.cap, watch)
-}
+/// Blocks computed side by side before their shares are told in order.
+const WINDOW: usize = 32;
 
-/// Drops what is below the minimum and closes the books.
-fn settle(amounts: &[u128], rules: &Rules) -> Result<Outcome, Stop> {
-    let least = rules.min_payout.max(1);
-    let mut shares = Vec::new();
-    let mut payout = 0_u128;
-    for (row, &amount) in amounts.iter().enumerate() {
-        if amount < least {
-            continue;
+impl Plan {
+    /// Tells every share above zero to `tell`, in row order, with its account. Drops what is below
+    /// the minimum and closes the books.
+    pub fn tell<U: Usage>(
+        &self,
+        usage: &U,
+        watch: &impl Watch,
+        mut tell: impl FnMut(Share, &[u8]) -> Result<(), Stop>,
+    ) -> Result<Sums, Stop> {
+        let least = self.rules.min_payout.max(1);
+        let mut ties = self.split.ties();
+        let (mut payout, mut recipients) = (0_u128, 0_u64);
+        let chunks = usage::chunks(usage);
+        for from in (0..chunks).step_by(WINDOW) {
+            let window = (from..chunks.min(from + WINDOW)).into_par_iter().map(|at| {
+                if watch.cancelled() {
+                    return Err(Stop::Cancelled);
+                }
+                let block = usage::chunk(usage, at)?;
+                let shares = self.split.shares(&block)?;
+                watch.shared(block.rows() as u64);
+                Ok((block, shares))
+            });
+            for (block, shares) in window.collect::<Result<Vec<_>, Stop>>()? {
+                for raw in shares {
+                    let amount = raw.amount + u128::from(raw.tie && ties > 0);
+                    ties -= u64::from(raw.tie && ties > 0);
+                    if amount < least {
+                        continue;
+                    }
+                    if self.rules.cap.is_some_and(|cap| amount > cap) {
+                        return Err(Stop::Broken("a share is above the account cap"));
+                    }
+                    let sum = payout.checked_add(amount);
+                    payout = sum.ok_or(Stop::Broken("the shares pass 2^128"))?;
+                    recipients += 1;
+                    let at = raw.at as usize;
+                    // The number of accounts was checked to fit 32 bits.
+                    let row = (block.first() + at) as u32;
+                    tell(Share { row, amount }, block.account(at))?;
+                }
+            }
         }
-        if rules.cap.is_some_and(|cap| amount > cap) {
-            return Err(Stop::Broken("a share is above the account cap"));
+        if ties > 0 {
+            return Err(Stop::Broken("units were left over after all ties"));
         }
-        payout = payout
-            .checked_add(amount)
-            .ok_or(Stop::Broken("the shares pass 2^128"))?;
-        let row = u32::try_from(row).map_err(|_| Stop::Overflow("the number of accounts"))?;
-        shares.push(Share { row, amount });
+        let residual = self.rules.pool.checked_sub(payout);
+        Ok(Sums {
+            pool: self.rules.pool,
+            payout,
+            residual: residual.ok_or(Stop::Broken("the shares add up to more than the pool"))?,
+            recipients,
+        })
     }
-    let residual = rules
-        .pool
-        .checked_sub(payout)
-        .ok_or(Stop::Broken("the shares add up to more than the pool"))?;
-    Ok(Outcome {
-        shares,
-        pool: rules.pool,
-        payout,
-        residual,
-    })
 }
 
 /// The 128-bit value of `value`, which the caller knows to be at most a 128-bit pool.

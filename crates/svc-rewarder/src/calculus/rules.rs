@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{
     CATEGORIES_MAX, ELIGIBILITY_LIST_MAX, EventClass, METRICS_MAX, Metric, POLICY_FORMAT, Ratio,
-    RewardPolicy,
+    RewardPolicy, RuleSet,
 };
 
-use super::Usage;
+use super::Block;
 
 /// Why a policy cannot be run, or not on this snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +35,7 @@ pub(super) struct MetricFactor {
 /// What [`super::compute`] needs of a policy, in the usage's metric order.
 #[derive(Clone, Debug)]
 pub struct Rules {
+    pub(super) rule_set: RuleSet,
     pub(super) pool: u128,
     pub(super) cap: Option<u128>,
     pub(super) min_payout: u128,
@@ -199,6 +200,7 @@ impl Rules {
             .map(|(name, least)| (metrics.iter().position(|metric| metric == name), least.0));
         let bytes = |account: &ron_proto::values::Account| account.as_str().as_bytes().to_vec();
         Ok(Self {
+            rule_set: policy.rule_set,
             pool: policy.pool.amount_minor.0,
             cap: policy.caps.account_minor.map(|cap| cap.0),
             min_payout: policy.min_payout_minor.0,
@@ -227,12 +229,12 @@ impl Rules {
         self.metrics.iter().map(|metric| metric.factor)
     }
 
-    /// True if the account of `row` takes part.
-    pub(super) fn eligible<U: Usage>(&self, usage: &U, row: usize) -> bool {
+    /// True if the account of a block's row takes part.
+    pub(super) fn eligible(&self, block: &Block<'_>, at: usize) -> bool {
         if self.exclude.is_empty() && self.prefixes.is_empty() && self.minimum.is_empty() {
             return true;
         }
-        let account = usage.account(row);
+        let account = block.account(at);
         if self
             .exclude
             .binary_search_by(|other| other.as_slice().cmp(account))
@@ -251,7 +253,7 @@ impl Rules {
         }
         self.minimum
             .iter()
-            .all(|(metric, least)| metric.map_or(0, |metric| usage.amount(row, metric)) >= *least)
+            .all(|(metric, least)| metric.map_or(0, |metric| block.amount(at, metric)) >= *least)
     }
 }
 

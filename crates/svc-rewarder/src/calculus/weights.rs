@@ -1,10 +1,13 @@
 //! Weights: what each row's usage counts for, and how category caps shape it.
 
+use std::sync::Arc;
+
 use rayon::prelude::*;
 use ruint::Uint;
 use ruint::aliases::{U256, U512};
 
-use super::{CHUNK, Rules, Stop, Usage, Watch, Wide};
+use super::usage::{Block, chunk, chunks};
+use super::{Rules, Stop, Usage, Watch, Wide};
 
 /// Factors per metric after category caps, and the part of the pool they may spend.
 pub(super) struct Shaped {
@@ -14,63 +17,78 @@ pub(super) struct Shaped {
     pub pool: u128,
 }
 
-/// The weight of every row: the sum over metrics of amount times factor.
-pub(super) fn weigh<U: Usage, const B: usize, const L: usize>(
-    usage: &U,
-    rules: &Rules,
-    factors: &[Uint<B, L>],
-    watch: &impl Watch,
-) -> Result<Vec<Uint<B, L>>, Stop> {
-    let widest = factors.iter().map(Uint::bit_len).max().unwrap_or(0);
-    // 128 bits of amount and up to 2^7 metrics: below this line no sum of products wraps.
-    if widest + 128 + 7 > B {
-        return Err(Stop::Overflow("a weight"));
+/// Weighs rows: the sum over metrics of amount times factor, and nothing for who takes no part.
+#[derive(Clone, Debug)]
+pub(super) struct Weigher<const B: usize, const L: usize> {
+    rules: Arc<Rules>,
+    /// Metrics that count, with their factors.
+    paid: Vec<(usize, Uint<B, L>)>,
+}
+
+impl<const B: usize, const L: usize> Weigher<B, L> {
+    /// With one factor per metric of the rules.
+    pub(super) fn new(rules: &Arc<Rules>, factors: &[Uint<B, L>]) -> Result<Self, Stop> {
+        let widest = factors.iter().map(Uint::bit_len).max().unwrap_or(0);
+        // 128 bits of amount and up to 2^7 metrics: below this line no weight wraps.
+        if widest + 128 + 7 > B {
+            return Err(Stop::Overflow("a weight"));
+        }
+        let paid = factors.iter().copied().enumerate();
+        Ok(Self {
+            rules: Arc::clone(rules),
+            paid: paid.filter(|(_, factor)| !factor.is_zero()).collect(),
+        })
     }
-    let paid: Vec<(usize, Uint<B, L>)> = factors
-        .iter()
-        .copied()
-        .enumerate()
-        .filter(|(_, factor)| !factor.is_zero())
-        .collect();
-    let mut weights = vec![Uint::<B, L>::ZERO; usage.accounts()];
-    weights
-        .par_chunks_mut(CHUNK)
-        .enumerate()
-        .try_for_each(|(chunk, weights)| {
+
+    /// The same weights in wider integers.
+    pub(super) fn widen<const C: usize, const M: usize>(&self) -> Weigher<C, M> {
+        let wide = |(metric, factor): &(usize, Uint<B, L>)| (*metric, Uint::<C, M>::from(*factor));
+        Weigher {
+            rules: Arc::clone(&self.rules),
+            paid: self.paid.iter().map(wide).collect(),
+        }
+    }
+
+    /// The weight of a block's row.
+    pub(super) fn weight(&self, block: &Block<'_>, at: usize) -> Uint<B, L> {
+        let mut weight = Uint::ZERO;
+        if !self.rules.eligible(block, at) {
+            return weight;
+        }
+        for (metric, factor) in &self.paid {
+            let amount = block.amount(at, *metric);
+            if amount != 0 {
+                weight = weight.wrapping_add(factor.wrapping_mul(Uint::<B, L>::from(amount)));
+            }
+        }
+        weight
+    }
+
+    /// The exact sum over all rows.
+    pub(super) fn total<U: Usage>(
+        &self,
+        usage: &U,
+        watch: &impl Watch,
+    ) -> Result<Uint<B, L>, Stop> {
+        let add = |a: Uint<B, L>, b: Uint<B, L>| {
+            a.checked_add(b)
+                .ok_or(Stop::Overflow("the sum of the weights"))
+        };
+        let part = |at: usize| {
             if watch.cancelled() {
                 return Err(Stop::Cancelled);
             }
-            for (at, weight) in weights.iter_mut().enumerate() {
-                let row = chunk * CHUNK + at;
-                if !rules.eligible(usage, row) {
-                    continue;
-                }
-                for (metric, factor) in &paid {
-                    let amount = usage.amount(row, *metric);
-                    if amount != 0 {
-                        *weight =
-                            weight.wrapping_add(factor.wrapping_mul(Uint::<B, L>::from(amount)));
-                    }
-                }
-            }
-            watch.weighed(weights.len() as u64);
-            Ok(())
-        })?;
-    Ok(weights)
-}
-
-/// The exact sum.
-pub(super) fn sum<const B: usize, const L: usize>(
-    weights: &[Uint<B, L>],
-) -> Result<Uint<B, L>, Stop> {
-    let add = |a: Uint<B, L>, b: Uint<B, L>| {
-        a.checked_add(b)
-            .ok_or(Stop::Overflow("the sum of the weights"))
-    };
-    weights
-        .par_chunks(CHUNK)
-        .map(|chunk| chunk.iter().copied().try_fold(Uint::ZERO, add))
-        .try_reduce(|| Uint::ZERO, add)
+            let block = chunk(usage, at)?;
+            let mut rows = 0..block.rows();
+            let sum = rows.try_fold(Uint::ZERO, |sum, at| add(sum, self.weight(&block, at)))?;
+            watch.weighed(block.rows() as u64);
+            Ok(sum)
+        };
+        (0..chunks(usage))
+            .into_par_iter()
+            .map(part)
+            .try_reduce(|| Uint::ZERO, add)
+    }
 }
 
 /// The factors under category caps, or `None` when no cap binds.
@@ -140,23 +158,23 @@ fn category_sums<U: Usage>(usage: &U, rules: &Rules) -> Result<Vec<U256>, Stop> 
         .enumerate()
         .map(|(metric, rule)| (metric, rule.category, U256::from(rule.factor)))
         .collect();
-    (0..usage.accounts().div_ceil(CHUNK))
+    (0..chunks(usage))
         .into_par_iter()
-        .map(|chunk| {
+        .map(|at| {
+            let block = chunk(usage, at)?;
             let mut sums = zero();
-            for row in chunk * CHUNK..usage.accounts().min((chunk + 1) * CHUNK) {
-                if !rules.eligible(usage, row) {
+            for at in 0..block.rows() {
+                if !rules.eligible(&block, at) {
                     continue;
                 }
                 for (metric, category, factor) in &factors {
                     // 64 bits of factor, 128 of amount, 13 of rows and 6 of metrics.
-                    let part = factor.wrapping_mul(U256::from(usage.amount(row, *metric)));
+                    let part = factor.wrapping_mul(U256::from(block.amount(at, *metric)));
                     sums[*category] = sums[*category].wrapping_add(part);
                 }
             }
-            sums
+            Ok(sums)
         })
-        .map(Ok)
         .try_reduce(zero, add)
 }
 

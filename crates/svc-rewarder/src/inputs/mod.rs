@@ -4,3 +4,4 @@
 pub mod import;
 pub mod policy;
 pub mod snapshot;
+pub mod source;

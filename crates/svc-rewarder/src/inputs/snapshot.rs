@@ -14,12 +14,17 @@
 //! The same usage always gives the same bytes, so the content id (BLAKE3-256 of the whole file)
 //! names the usage itself.
 
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
 use rayon::prelude::*;
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{METRICS_MAX, Metric, MetricTotal, SnapshotInfo};
 use ron_proto::values::{Account, Amount, ContentId};
 
-use crate::calculus::{CHUNK, Usage};
+use super::source::{Source, Target};
+use crate::calculus::{Block, CHUNK, Stop, Usage, trim};
 
 /// First bytes of every sealed snapshot; the digit is the format's version.
 pub const MAGIC: &[u8; 8] = b"RONUSG1\n";
@@ -62,46 +67,53 @@ pub enum SealError {
     /// Counts or sums do not match the records.
     #[error("the header's {0} do not match the records")]
     Totals(&'static str),
+    /// It could not be read or written.
+    #[error("the snapshot's file: {0}")]
+    Io(String),
 }
 
-/// A checked snapshot in memory.
+impl From<std::io::Error> for SealError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error.to_string())
+    }
+}
+
+/// A checked snapshot, in memory or in a file.
 #[derive(Clone, Debug)]
 pub struct Sealed {
-    bytes: Vec<u8>,
+    source: Arc<Source>,
     cid: ContentId,
+    head: Head,
+}
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Head {
     width: usize,
     records: usize,
+    body: [u8; 32],
     metrics: Vec<MetricTotal>,
 }
 
-/// What a snapshot is written from.
-pub(super) struct Unsealed<'a> {
-    /// Sorted by name.
-    pub metrics: Vec<Metric>,
-    /// Accounts sorted by bytes, without duplicates, each with its row in the columns.
-    pub rows: Vec<(&'a [u8], usize)>,
-    /// Amounts by row, one column per metric; a column may end early, with zeros.
-    pub columns: Vec<&'a [u128]>,
-}
-
-impl Sealed {
-    /// Checks everything the format promises. Refuses trailing bytes, unsorted or doubled
-    /// accounts, and totals that do not match.
-    pub fn parse(bytes: Vec<u8>) -> Result<Self, SealError> {
-        if bytes.len() < HEAD {
+impl Head {
+    /// Reads the header and checks what it says about itself and about the length.
+    pub fn read(source: &Source) -> Result<Self, SealError> {
+        let found = source.len();
+        if found < HEAD as u64 {
             return Err(SealError::Header("it is shorter than a header"));
         }
-        if &bytes[..8] != MAGIC {
-            let newer = bytes.starts_with(b"RONUSG") && bytes[7] == b'\n';
+        let fixed = source.at(0, HEAD)?;
+        if &fixed[..8] != MAGIC {
+            let newer = fixed.starts_with(b"RONUSG") && fixed[7] == b'\n';
             return Err(if newer {
                 SealError::Newer
             } else {
                 SealError::Header("wrong first bytes")
             });
         }
-        let width = be32(&bytes[8..]) as usize;
-        let count = be32(&bytes[12..]) as usize;
-        let records = be64(&bytes[16..]);
+        let width = be32(&fixed[8..]) as usize;
+        let count = be32(&fixed[12..]) as usize;
+        let records = be64(&fixed[16..]);
         if width > Account::MAX_LEN || count > METRICS_MAX {
             return Err(SealError::Header("its widths are out of range"));
         }
@@ -111,78 +123,74 @@ impl Sealed {
             ));
         }
         let record = (width + AMOUNT * count) as u64;
-        let found = bytes.len() as u64;
         let expected = records
             .checked_mul(record)
             .and_then(|body| body.checked_add((HEAD + METRIC_ENTRY * count) as u64));
-        match expected {
-            Some(expected) if expected == found => {}
-            other => {
-                return Err(SealError::Length {
-                    expected: other.unwrap_or(u64::MAX),
-                    found,
-                });
-            }
+        if expected != Some(found) {
+            return Err(SealError::Length {
+                expected: expected.unwrap_or(u64::MAX),
+                found,
+            });
         }
-        let metrics = parse_metrics(&bytes[HEAD..HEAD + METRIC_ENTRY * count])?;
-        let body = HEAD + METRIC_ENTRY * count;
-        if blake3::hash(&bytes[body..]).as_bytes() != &bytes[24..HEAD] {
-            return Err(SealError::Hash);
-        }
-        let records =
-            usize::try_from(records).map_err(|_| SealError::Header("too many records"))?;
-        let cid = ContentId::of(&bytes);
-        let sealed = Self {
-            bytes,
-            cid,
+        Ok(Self {
             width,
-            records,
-            metrics,
-        };
-        sealed.check_records()?;
-        sealed.check_totals()?;
-        Ok(sealed)
+            records: usize::try_from(records).map_err(|_| SealError::Header("too many records"))?,
+            body: first(&fixed[24..]),
+            metrics: parse_metrics(&source.at(HEAD as u64, METRIC_ENTRY * count)?)?,
+        })
     }
 
-    /// Writes and re-reads: what leaves here has passed every check of [`Sealed::parse`].
-    pub(super) fn seal(unsealed: &Unsealed<'_>) -> Result<Self, SealError> {
-        let count = unsealed.metrics.len();
-        let width = unsealed
-            .rows
-            .iter()
-            .map(|(account, _)| account.len())
-            .max()
-            .unwrap_or(0);
-        let body = HEAD + METRIC_ENTRY * count;
-        let mut bytes = vec![0; body];
-        bytes.reserve_exact((width + AMOUNT * count) * unsealed.rows.len());
-        let mut totals = vec![(0_u64, 0_u128); count];
-        for (account, row) in &unsealed.rows {
-            let start = bytes.len();
-            bytes.extend_from_slice(account);
-            bytes.resize(start + width, 0);
-            for (column, (above, sum)) in unsealed.columns.iter().zip(&mut totals) {
-                let amount = column.get(*row).copied().unwrap_or(0);
-                bytes.extend_from_slice(&amount.to_be_bytes());
-                *above += u64::from(amount != 0);
-                *sum = sum
-                    .checked_add(amount)
-                    .ok_or(SealError::Totals("sums (above 2^128)"))?;
-            }
+    /// The metrics, sorted by name.
+    pub fn metric_names(&self) -> Vec<Metric> {
+        let names = self.metrics.iter().map(|total| total.metric.clone());
+        names.collect()
+    }
+
+    /// Number of accounts.
+    pub const fn accounts(&self) -> usize {
+        self.records
+    }
+
+    const fn body_at(&self) -> u64 {
+        (HEAD + METRIC_ENTRY * self.metrics.len()) as u64
+    }
+
+    const fn record(&self) -> usize {
+        self.width + AMOUNT * self.metrics.len()
+    }
+}
+
+impl Sealed {
+    /// Checks everything the format promises. Refuses trailing bytes, unsorted or doubled
+    /// accounts, and totals that do not match.
+    pub fn parse(bytes: Vec<u8>) -> Result<Self, SealError> {
+        Self::check(Source::Memory(bytes))
+    }
+
+    /// The same for a file of any size, which is read and not kept in memory.
+    pub fn open(path: &Path) -> Result<Self, SealError> {
+        Self::check(Source::open(path)?)
+    }
+
+    /// The same for either.
+    pub fn check(source: Source) -> Result<Self, SealError> {
+        let head = Head::read(&source)?;
+        let mut whole = blake3::Hasher::new();
+        let mut body = blake3::Hasher::new();
+        whole.update(&source.at(0, head.body_at() as usize)?);
+        source.each(head.body_at(), |piece| {
+            rayon::join(|| whole.update_rayon(piece), || body.update_rayon(piece));
+        })?;
+        if body.finalize().as_bytes() != &head.body {
+            return Err(SealError::Hash);
         }
-        let hash = blake3::hash(&bytes[body..]);
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&(width as u32).to_be_bytes());
-        bytes[12..16].copy_from_slice(&(count as u32).to_be_bytes());
-        bytes[16..24].copy_from_slice(&(unsealed.rows.len() as u64).to_be_bytes());
-        bytes[24..HEAD].copy_from_slice(hash.as_bytes());
-        for (at, (metric, (above, sum))) in unsealed.metrics.iter().zip(&totals).enumerate() {
-            let entry = &mut bytes[HEAD + at * METRIC_ENTRY..HEAD + (at + 1) * METRIC_ENTRY];
-            entry[..metric.as_str().len()].copy_from_slice(metric.as_str().as_bytes());
-            entry[METRIC_NAME..METRIC_NAME + 8].copy_from_slice(&above.to_be_bytes());
-            entry[METRIC_NAME + 8..].copy_from_slice(&sum.to_be_bytes());
-        }
-        Self::parse(bytes)
+        let sealed = Self {
+            source: Arc::new(source),
+            cid: ContentId(*whole.finalize().as_bytes()),
+            head,
+        };
+        sealed.check_records()?;
+        Ok(sealed)
     }
 
     /// The content id of the whole file.
@@ -190,95 +198,66 @@ impl Sealed {
         self.cid
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The whole file; for snapshots known to be small.
+    pub fn bytes(&self) -> std::io::Result<Cow<'_, [u8]>> {
+        self.source.whole()
+    }
+
+    /// Where it is.
+    pub fn source(&self) -> &Source {
+        &self.source
     }
 
     /// The metrics it holds, sorted by name.
     pub fn metrics(&self) -> &[MetricTotal] {
-        &self.metrics
+        &self.head.metrics
     }
 
     /// Their names.
     pub fn metric_names(&self) -> Vec<Metric> {
-        self.metrics
-            .iter()
-            .map(|total| total.metric.clone())
-            .collect()
+        self.head.metric_names()
     }
 
     /// What the API says about it.
     pub fn info(&self) -> SnapshotInfo {
         SnapshotInfo {
             cid: self.cid,
-            accounts: self.records as u64,
-            bytes: self.bytes.len() as u64,
-            metrics: self.metrics.clone(),
+            accounts: self.head.records as u64,
+            bytes: self.source.len(),
+            metrics: self.head.metrics.clone(),
         }
     }
 
-    fn record(&self, row: usize) -> &[u8] {
-        let size = self.width + AMOUNT * self.metrics.len();
-        let start = HEAD + METRIC_ENTRY * self.metrics.len() + row * size;
-        &self.bytes[start..start + size]
+    fn read(&self, first: usize, rows: usize) -> std::io::Result<Block<'_>> {
+        let record = self.head.record();
+        let from = self.head.body_at() + (first * record) as u64;
+        let bytes = self.source.at(from, rows * record)?;
+        Ok(Block::new(
+            first,
+            bytes,
+            self.head.width,
+            self.head.metrics.len(),
+        ))
     }
 
+    /// Every rule of a record, and the header's totals.
     fn check_records(&self) -> Result<(), SealError> {
-        let first_bad = (0..self.records).into_par_iter().find_map_first(|row| {
-            let padded = &self.record(row)[..self.width];
-            let why = if !account_field(padded) {
-                Some("its account is malformed")
-            } else if row > 0 && &self.record(row - 1)[..self.width] >= padded {
-                Some("its account is out of order or doubled")
-            } else {
-                None
-            };
-            why.map(|why| SealError::Record {
-                record: row as u64 + 1,
-                why,
-            })
-        });
-        if let Some(bad) = first_bad {
-            return Err(bad);
-        }
-        let full = (0..self.records)
+        let records = self.head.records;
+        let found = (0..records.div_ceil(CHUNK))
             .into_par_iter()
-            .any(|row| self.record(row)[self.width - 1] != 0);
-        if self.records > 0 && !full {
+            .map(|chunk| self.check_chunk(chunk * CHUNK, records.min((chunk + 1) * CHUNK)))
+            .reduce(|| Ok(Found::default()), Found::join)?;
+        if records > 0 && !found.full {
             return Err(SealError::Header(
                 "its account width is not that of the longest account",
             ));
         }
-        Ok(())
-    }
-
-    fn check_totals(&self) -> Result<(), SealError> {
-        let zero = || Some(vec![(0_u64, 0_u128); self.metrics.len()]);
-        let add = |a: Option<Vec<(u64, u128)>>, b: Option<Vec<(u64, u128)>>| {
-            let (mut a, b) = (a?, b?);
-            for ((above, sum), (more, part)) in a.iter_mut().zip(b) {
-                *above += more;
-                *sum = sum.checked_add(part)?;
-            }
-            Some(a)
+        let totals = if records == 0 {
+            Vec::new()
+        } else {
+            found.totals
         };
-        let totals = (0..self.records.div_ceil(CHUNK))
-            .into_par_iter()
-            .map(|chunk| {
-                let mut totals = zero()?;
-                for row in chunk * CHUNK..self.records.min((chunk + 1) * CHUNK) {
-                    for (metric, (above, sum)) in totals.iter_mut().enumerate() {
-                        let amount = self.amount(row, metric);
-                        *above += u64::from(amount != 0);
-                        *sum = sum.checked_add(amount)?;
-                    }
-                }
-                Some(totals)
-            })
-            .reduce(zero, add)
-            .ok_or(SealError::Totals("sums (above 2^128)"))?;
-        for (total, (above, sum)) in self.metrics.iter().zip(totals) {
+        for (total, (above, sum)) in self.head.metrics.iter().zip(totals) {
             if total.accounts != above {
                 return Err(SealError::Totals("counts"));
             }
@@ -288,20 +267,162 @@ impl Sealed {
         }
         Ok(())
     }
+
+    fn check_chunk(&self, from: usize, to: usize) -> Result<Found, SealError> {
+        // With the row before, so that the order is checked across chunks.
+        let before = usize::from(from > 0);
+        let block = self.read(from - before, to - from + before)?;
+        let metrics = self.head.metrics.len();
+        let mut found = Found {
+            full: false,
+            totals: vec![(0, 0); metrics],
+        };
+        for at in before..block.rows() {
+            let padded = block.padded(at);
+            let refuse = |why| SealError::Record {
+                record: (block.first() + at) as u64 + 1,
+                why,
+            };
+            if !account_field(padded) {
+                return Err(refuse("its account is malformed"));
+            }
+            if at > 0 && block.padded(at - 1) >= padded {
+                return Err(refuse("its account is out of order or doubled"));
+            }
+            found.full |= padded.last() != Some(&0);
+            for (metric, (above, sum)) in found.totals.iter_mut().enumerate() {
+                let amount = block.amount(at, metric);
+                *above += u64::from(amount != 0);
+                *sum = add_up(*sum, amount)?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn add_up(sum: u128, more: u128) -> Result<u128, SealError> {
+    sum.checked_add(more)
+        .ok_or(SealError::Totals("sums (above 2^128)"))
+}
+
+/// What the records of some chunks add up to.
+#[derive(Default)]
+struct Found {
+    /// An account fills the whole width.
+    full: bool,
+    totals: Vec<(u64, u128)>,
+}
+
+impl Found {
+    /// Of two faults the first one counts, so that the answer does not depend on timing.
+    fn join(a: Result<Self, SealError>, b: Result<Self, SealError>) -> Result<Self, SealError> {
+        let (mut a, b) = (a?, b?);
+        if a.totals.is_empty() {
+            return Ok(b);
+        }
+        a.full |= b.full;
+        for ((above, sum), (more, part)) in a.totals.iter_mut().zip(b.totals) {
+            *above += more;
+            *sum = add_up(*sum, part)?;
+        }
+        Ok(a)
+    }
 }
 
 impl Usage for Sealed {
     fn accounts(&self) -> usize {
-        self.records
+        self.head.records
     }
 
-    fn account(&self, row: usize) -> &[u8] {
-        trim(&self.record(row)[..self.width])
+    fn width(&self) -> usize {
+        self.head.width
     }
 
-    fn amount(&self, row: usize, metric: usize) -> u128 {
-        let at = self.width + AMOUNT * metric;
-        be128(&self.record(row)[at..at + AMOUNT])
+    fn block(&self, first: usize, rows: usize) -> Result<Block<'_>, Stop> {
+        self.read(first, rows)
+            .map_err(|error| Stop::Io(format!("the snapshot cannot be read: {error}")))
+    }
+}
+
+/// Writes a sealed snapshot, account by account in order.
+pub(super) struct SealWriter {
+    target: Target,
+    width: usize,
+    metrics: Vec<Metric>,
+    totals: Vec<(u64, u128)>,
+    records: u64,
+    body: blake3::Hasher,
+    buffer: Vec<u8>,
+}
+
+/// Buffered bytes of a [`SealWriter`].
+const BUFFER: usize = 1 << 20;
+
+impl SealWriter {
+    /// For these metrics, sorted by name, and accounts of at most `width` bytes, of which one has
+    /// exactly `width`.
+    pub(super) fn new(
+        mut target: Target,
+        metrics: Vec<Metric>,
+        width: usize,
+    ) -> Result<Self, SealError> {
+        target.start(HEAD + METRIC_ENTRY * metrics.len())?;
+        Ok(Self {
+            target,
+            width,
+            totals: vec![(0, 0); metrics.len()],
+            metrics,
+            records: 0,
+            body: blake3::Hasher::new(),
+            buffer: Vec::with_capacity(BUFFER + 4_096),
+        })
+    }
+
+    /// The next account in byte order, with one amount per metric.
+    pub(super) fn push(
+        &mut self,
+        account: &[u8],
+        amounts: impl Iterator<Item = u128>,
+    ) -> Result<(), SealError> {
+        let end = self.buffer.len() + self.width;
+        self.buffer.extend_from_slice(account);
+        self.buffer.resize(end, 0);
+        for (amount, (above, sum)) in amounts.zip(&mut self.totals) {
+            self.buffer.extend_from_slice(&amount.to_be_bytes());
+            *above += u64::from(amount != 0);
+            *sum = add_up(*sum, amount)?;
+        }
+        self.records += 1;
+        if self.buffer.len() >= BUFFER {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SealError> {
+        self.body.update_rayon(&self.buffer);
+        self.target.append(&self.buffer)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Writes the header and re-reads everything: what leaves here has passed every check.
+    pub(super) fn finish(mut self) -> Result<Sealed, SealError> {
+        self.flush()?;
+        let mut head = vec![0; HEAD + METRIC_ENTRY * self.metrics.len()];
+        head[..8].copy_from_slice(MAGIC);
+        head[8..12].copy_from_slice(&(self.width as u32).to_be_bytes());
+        head[12..16].copy_from_slice(&(self.metrics.len() as u32).to_be_bytes());
+        head[16..24].copy_from_slice(&self.records.to_be_bytes());
+        head[24..HEAD].copy_from_slice(self.body.finalize().as_bytes());
+        for (at, (metric, (above, sum))) in self.metrics.iter().zip(&self.totals).enumerate() {
+            let entry = &mut head[HEAD + at * METRIC_ENTRY..HEAD + (at + 1) * METRIC_ENTRY];
+            entry[..metric.as_str().len()].copy_from_slice(metric.as_str().as_bytes());
+            entry[METRIC_NAME..METRIC_NAME + 8].copy_from_slice(&above.to_be_bytes());
+            entry[METRIC_NAME + 8..].copy_from_slice(&sum.to_be_bytes());
+        }
+        let source = self.target.finish(&head)?;
+        Sealed::check(source.ok_or(SealError::Header("it was written nowhere"))?)
     }
 }
 
@@ -335,15 +456,6 @@ pub(crate) fn account_field(padded: &[u8]) -> bool {
         && account
             .iter()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'/' | b'_' | b'-'))
-}
-
-/// `padded` without the NULs at its end.
-pub(crate) fn trim(padded: &[u8]) -> &[u8] {
-    let end = padded
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |last| last + 1);
-    &padded[..end]
 }
 
 fn be32(bytes: &[u8]) -> u32 {

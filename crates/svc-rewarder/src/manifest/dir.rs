@@ -1,6 +1,6 @@
 //! The artifact directory of a run: written whole or not at all.
 //!
-//! Files: `run.json` (manifest), `payouts.bin`, `snapshot.bin`, `policy.json` with
+//! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json` with
 //! `policy.json.sig`, and, added when they exist, `run.sig.json` and `ledger.json`. A directory is
 //! filled under a temporary name, every file and the directory are flushed, and a rename puts it
 //! in place. Files added later go the same way one by one.
@@ -16,6 +16,7 @@ use ron_service::signed_policy;
 use super::Computed;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
+use crate::inputs::source::Source;
 
 /// The manifest.
 pub const RUN: &str = "run.json";
@@ -23,6 +24,8 @@ pub const RUN: &str = "run.json";
 pub const RUN_SIG: &str = "run.sig.json";
 /// The payout table; absent for a quarantined run.
 pub const PAYOUTS: &str = "payouts.bin";
+/// The upper part of the payouts' tree; a shortcut for readers.
+pub const TREE: &str = "payouts.tree";
 /// The sealed snapshot.
 pub const SNAPSHOT: &str = "snapshot.bin";
 /// The policy's canonical bytes.
@@ -62,11 +65,14 @@ pub fn write(
     fs::create_dir(&temp)?;
     let signature = signed_policy::signature_bytes(&policy.signature).map_err(io::Error::other)?;
     let manifest = to_json(&computed.manifest)?;
-    put(&temp.join(SNAPSHOT), snapshot.bytes())?;
+    snapshot.source().place(&temp.join(SNAPSHOT))?;
     put(&temp.join(POLICY), &policy.canonical)?;
     put(&temp.join(POLICY_SIG), &signature)?;
     if let Some(table) = &computed.table {
-        put(&temp.join(PAYOUTS), table.bytes())?;
+        table.source().place(&temp.join(PAYOUTS))?;
+    }
+    if let Some(tree) = &computed.tree {
+        put(&temp.join(TREE), &tree.to_bytes())?;
     }
     put(&temp.join(RUN), &manifest)?;
     sync_dir(&temp)?;
@@ -103,6 +109,30 @@ pub fn add_once(dir: &Path, name: &str, bytes: &[u8], temp_tag: &str) -> io::Res
     }
 }
 
+/// The same for bytes of any size.
+pub fn place_once(source: &Source, target: &Path, temp_tag: &str) -> io::Result<bool> {
+    let (Some(dir), Some(name)) = (target.parent(), target.file_name()) else {
+        return Err(io::Error::other("a file has a directory and a name"));
+    };
+    let temp = dir.join(format!(".new.{temp_tag}.{}", name.to_string_lossy()));
+    remove_file(&temp)?;
+    source.place(&temp)?;
+    let linked = fs::hard_link(&temp, target);
+    fs::remove_file(&temp)?;
+    match linked {
+        Ok(()) => sync_dir(dir).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Canonical JSON of a document of ours.
 pub fn to_json<T: serde::Serialize>(document: &T) -> io::Result<Vec<u8>> {
     jcs::to_vec(document).map_err(io::Error::other)
@@ -123,7 +153,8 @@ pub fn create_dirs(dir: &Path) -> io::Result<()> {
     dir.parent().map_or(Ok(()), sync_dir)
 }
 
-fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Writes a file, durably; for files in a directory that is not in place yet.
+pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;
     file.sync_all()

@@ -4,6 +4,7 @@
 //! time, on the ledger or on the state of the run.
 
 pub mod dir;
+pub mod reader;
 pub mod table;
 pub mod tree;
 pub mod verify;
@@ -16,10 +17,12 @@ use ron_proto::rewarder::{
 use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 use serde::Serialize;
 
-use crate::calculus::{self, Rules, Stop, Usage, Watch};
+use crate::calculus::{self, Rules, Stop, Sums, Usage, Watch};
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
+use crate::inputs::source::Target;
 use table::Table;
+use tree::Tree;
 
 const RUN_KEY_DOMAIN: &[u8] = b"ron-rewarder/v1/run-key\0";
 const COMMITMENT_DOMAIN: &[u8] = b"ron-rewarder/v1/commitment\0";
@@ -95,8 +98,12 @@ pub fn commitment(manifest: &RunManifest) -> ContentId {
 pub struct Computed {
     /// The manifest, with its commitment.
     pub manifest: RunManifest,
-    /// The payout table; none for a quarantined run.
+    /// The payout table; none for a quarantined run, or when it was written nowhere.
     pub table: Option<Table>,
+    /// The table's first bytes, which name its content; none for a quarantined run.
+    pub head: Option<[u8; table::HEAD]>,
+    /// The table's tree.
+    pub tree: Option<Tree>,
     /// What broke, for a quarantined run.
     pub quarantine: Option<Stop>,
 }
@@ -110,10 +117,12 @@ pub enum RunError {
     /// The result was no longer wanted.
     #[error("cancelled before the result was complete")]
     Cancelled,
+    /// The snapshot could not be read, or the payout table not written.
+    #[error("{0}")]
+    Io(String),
 }
 
-/// Computes an epoch: shares, payout table, root, manifest. A broken invariant or an overflow
-/// gives a quarantined manifest, not an error.
+/// Computes an epoch in memory; see [`compute_to`].
 pub fn compute(
     tenant: &Tenant,
     epoch: &EpochId,
@@ -121,52 +130,67 @@ pub fn compute(
     policy: &VerifiedPolicy,
     watch: &impl Watch,
 ) -> Result<Computed, RunError> {
+    let memory = Target::Memory(Vec::new());
+    compute_to(memory, tenant, epoch, snapshot, policy, watch)
+}
+
+/// Computes an epoch: shares, payout table (to `target`), root, manifest. A broken invariant or an
+/// overflow gives a quarantined manifest, not an error. Memory does not grow with the epoch, but
+/// for a target in memory.
+pub fn compute_to(
+    target: Target,
+    tenant: &Tenant,
+    epoch: &EpochId,
+    snapshot: &Sealed,
+    policy: &VerifiedPolicy,
+    watch: &impl Watch,
+) -> Result<Computed, RunError> {
     let rules = Rules::new(&policy.policy, &snapshot.metric_names())?;
-    let built = calculus::compute(snapshot, &rules, watch).and_then(|outcome| {
-        let table = Table::build(snapshot, &outcome, &policy.policy)?;
-        let totals = RunTotals {
-            pool_minor: Amount(outcome.pool),
-            payout_minor: Amount(outcome.payout),
-            residual_minor: Amount(outcome.residual),
-            recipients: outcome.shares.len() as u64,
-        };
-        check_books(&totals, &table)?;
-        Ok((table, totals))
+    let built = calculus::plan(snapshot, &rules, watch).and_then(|plan| {
+        let built = Table::build(snapshot, &plan, &policy.policy, target, watch)?;
+        let root = built.tree.root();
+        let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
+        check_books(&built.sums, &root, &policy.policy)?;
+        Ok((built, root))
     });
-    let (table, totals, quarantine) = match built {
-        Ok((table, totals)) => (Some(table), totals, None),
+    let (built, payouts, totals, quarantine) = match built {
+        Ok((built, root)) => {
+            let totals = RunTotals {
+                pool_minor: Amount(built.sums.pool),
+                payout_minor: Amount(built.sums.payout),
+                residual_minor: Amount(built.sums.residual),
+                recipients: built.sums.recipients,
+            };
+            (Some(built), Some(root), totals, None)
+        }
         Err(Stop::Cancelled) => return Err(RunError::Cancelled),
-        Err(stop) => (None, nothing_paid(rules.pool()), Some(stop)),
+        Err(Stop::Io(why)) => return Err(RunError::Io(why)),
+        Err(stop) => (None, None, nothing_paid(rules.pool()), Some(stop)),
     };
-    let payouts = table.as_ref().map(tree::root);
     let manifest = assemble(tenant, epoch, snapshot, policy, totals, payouts);
+    let head = built.as_ref().map(|built| built.head);
+    let (table, tree) = built.map_or((None, None), |built| (built.table, Some(built.tree)));
     Ok(Computed {
         manifest,
         table,
+        head,
+        tree,
         quarantine,
     })
 }
 
-/// The books must close whatever way they are added up.
-fn check_books(totals: &RunTotals, table: &Table) -> Result<(), Stop> {
-    let spent = totals.payout_minor.checked_add(totals.residual_minor);
-    if spent != Some(totals.pool_minor) {
+/// The books must close whatever way they are added up: by the shares as they were told, and by
+/// the tree over what was written.
+fn check_books(sums: &Sums, root: &PayoutsRoot, policy: &RewardPolicy) -> Result<(), Stop> {
+    if sums.payout.checked_add(sums.residual) != Some(sums.pool) {
         return Err(Stop::Broken(
             "payouts and residual do not add up to the pool",
         ));
     }
-    let mut sum = Amount::ZERO;
-    for row in 0..table.len() {
-        sum = sum
-            .checked_add(Amount(table.amount(row)))
-            .ok_or(Stop::Broken("the payout table passes 2^128"))?;
-    }
-    let paid_out = if table.residual_row() {
-        totals.pool_minor
-    } else {
-        totals.payout_minor
-    };
-    if sum != paid_out || sum.0 != table.total() {
+    let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
+    let moved = if apart { sums.pool } else { sums.payout };
+    let rows = sums.recipients + u64::from(apart);
+    if root.total_minor.0 != moved || root.count != rows {
         return Err(Stop::Broken(
             "the payout table does not add up to the totals",
         ));
@@ -229,5 +253,7 @@ fn assemble(
     manifest
 }
 
+#[cfg(test)]
+mod laws_tests;
 #[cfg(test)]
 mod tests;

@@ -14,16 +14,24 @@
 //! Records are sorted by account and a record's position is its index in the ledger's
 //! settlement. Only the residual's record stands outside the order, last.
 
+use std::borrow::Cow;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
 use rayon::prelude::*;
 use ron_proto::rewarder::{Payout, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
-use crate::calculus::{Outcome, Stop, Usage};
-use crate::inputs::snapshot::{account_field, be64, be128, trim};
+use super::tree::{self, Grower, Overflow, Tree};
+use crate::calculus::{Plan, Stop, Sums, Usage, Watch, trim};
+use crate::inputs::snapshot::{account_field, be64, be128};
+use crate::inputs::source::{Source, Target};
 
 /// First bytes of every payout table; the digit is the format's version.
 pub const MAGIC: &[u8; 8] = b"RONPAY1\n";
-const HEAD: usize = 72;
+/// Bytes of the header.
+pub const HEAD: usize = 72;
 const AMOUNT: usize = 16;
 
 /// Why bytes are not a payout table.
@@ -43,73 +51,127 @@ pub enum TableError {
     /// Hash or sum do not match the records.
     #[error("the header's {0} does not match the records")]
     Totals(&'static str),
+    /// It could not be read.
+    #[error("it cannot be read: {0}")]
+    Io(String),
 }
 
-/// A checked payout table in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl From<io::Error> for TableError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error.to_string())
+    }
+}
+
+impl From<Overflow> for TableError {
+    fn from(_: Overflow) -> Self {
+        Self::Totals("sum")
+    }
+}
+
+/// A payout table, in memory or in a file.
+#[derive(Clone, Debug)]
 pub struct Table {
-    bytes: Vec<u8>,
+    source: Arc<Source>,
     width: usize,
     records: usize,
     total: u128,
     residual_row: bool,
 }
 
+/// What writing a table tells.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The table, unless it was written nowhere.
+    pub table: Option<Table>,
+    /// Its first bytes, which name its content.
+    pub head: [u8; HEAD],
+    /// Its tree.
+    pub tree: Tree,
+    /// The calculus' own sums.
+    pub sums: Sums,
+}
+
+/// Records hashed and written at a time.
+const BATCH: usize = tree::GROUP * 16;
+
 impl Table {
-    /// Writes the table of an outcome. The residual gets a record of its own when the policy
+    /// Writes the table of an epoch. The residual gets a record of its own when the policy
     /// gives it to another account than the pool.
     pub fn build<U: Usage>(
         usage: &U,
-        outcome: &Outcome,
+        plan: &Plan,
         policy: &RewardPolicy,
-    ) -> Result<Self, Stop> {
-        let owner = policy.residual.owner.as_str().as_bytes();
-        let residual_row = policy.residual.owner != policy.pool.account && outcome.residual > 0;
-        let shares = &outcome.shares;
-        let width = shares
-            .iter()
-            .map(|share| usage.account(share.row as usize).len())
-            .chain(residual_row.then_some(owner.len()))
-            .max()
-            .unwrap_or(0);
-        let records = shares.len() + usize::from(residual_row);
-        let total = if residual_row {
-            outcome.pool
-        } else {
-            outcome.payout
-        };
-        let mut bytes = vec![0; HEAD];
-        bytes.reserve_exact(records * (width + AMOUNT));
-        let mut push = |account: &[u8], amount: u128| {
-            let start = bytes.len();
-            bytes.extend_from_slice(account);
-            bytes.resize(start + width, 0);
-            bytes.extend_from_slice(&amount.to_be_bytes());
-        };
-        for share in shares {
-            push(usage.account(share.row as usize), share.amount);
+        mut target: Target,
+        watch: &impl Watch,
+    ) -> Result<Built, Stop> {
+        // The width is that of the longest account paid, which is known only at the end. It is
+        // nearly always that of the longest account; if not, everything is written once more.
+        let mut width = usage.width();
+        loop {
+            let mut writer = Writer::new(&mut target, width)?;
+            let sums = plan.tell(usage, watch, |share, account| {
+                writer.push(account, share.amount)
+            })?;
+            let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
+            let owner = policy.residual.owner.as_str().as_bytes();
+            let longest = writer.longest.max(if apart { owner.len() } else { 0 });
+            if longest != width {
+                width = longest;
+                continue;
+            }
+            if apart {
+                writer.push(owner, sums.residual)?;
+            }
+            let (head, tree) = writer.finish(apart)?;
+            let source = target.finish(&head).map_err(unwritable)?;
+            let table = source.map(Self::trusted).transpose();
+            let table =
+                table.map_err(|_| Stop::Broken("the payout table breaks its own format"))?;
+            return Ok(Built {
+                table,
+                head,
+                tree,
+                sums,
+            });
         }
-        if residual_row {
-            push(owner, outcome.residual);
-        }
-        let hash = blake3::hash(&bytes[HEAD..]);
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&(width as u32).to_be_bytes());
-        bytes[12..16].copy_from_slice(&u32::from(residual_row).to_be_bytes());
-        bytes[16..24].copy_from_slice(&(records as u64).to_be_bytes());
-        bytes[24..40].copy_from_slice(&total.to_be_bytes());
-        bytes[40..HEAD].copy_from_slice(hash.as_bytes());
-        Self::parse(bytes).map_err(|_| Stop::Broken("the payout table breaks its own format"))
     }
 
     /// Checks everything the format promises.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, TableError> {
-        if bytes.len() < HEAD || &bytes[..8] != MAGIC {
+        Self::checked(Source::Memory(bytes))
+    }
+
+    /// The same for a file of any size.
+    pub fn open(path: &Path) -> Result<Self, TableError> {
+        Self::checked(Source::open(path)?)
+    }
+
+    fn checked(source: Source) -> Result<Self, TableError> {
+        let table = Self::trusted(source)?;
+        let mut body = blake3::Hasher::new();
+        table.source.each(HEAD as u64, |piece| {
+            body.update_rayon(piece);
+        })?;
+        if body.finalize().as_bytes()[..] != table.source.at(40, 32)?[..] {
+            return Err(TableError::Totals("hash"));
+        }
+        table.check_records()?;
+        Ok(table)
+    }
+
+    /// Checks the header and the length only: the records are believed where something else
+    /// vouches for them, such as the tree.
+    pub fn trusted(source: Source) -> Result<Self, TableError> {
+        if source.len() < HEAD as u64 {
+            return Err(TableError::Header("it is shorter than a header"));
+        }
+        let head = source.at(0, HEAD)?;
+        if &head[..8] != MAGIC {
             return Err(TableError::Header("wrong first bytes"));
         }
-        let width = be32(&bytes[8..]) as usize;
-        let flags = be32(&bytes[12..]);
-        let records = be64(&bytes[16..]);
+        let width = be32(&head[8..]) as usize;
+        let flags = be32(&head[12..]);
+        let records = be64(&head[16..]);
         if width > Account::MAX_LEN || flags > 1 || (records == 0) != (width == 0) {
             return Err(TableError::Header("its widths or flags are out of range"));
         }
@@ -119,65 +181,95 @@ impl Table {
             ));
         }
         let body = records.checked_mul((width + AMOUNT) as u64);
-        if body.and_then(|body| body.checked_add(HEAD as u64)) != Some(bytes.len() as u64) {
+        if body.and_then(|body| body.checked_add(HEAD as u64)) != Some(source.len()) {
             return Err(TableError::Header(
                 "its length is not what the header promises",
             ));
         }
-        if blake3::hash(&bytes[HEAD..]).as_bytes() != &bytes[40..HEAD] {
-            return Err(TableError::Totals("hash"));
-        }
         let records =
             usize::try_from(records).map_err(|_| TableError::Header("too many records"))?;
-        let total = be128(&bytes[24..]);
-        let table = Self {
-            bytes,
+        let total = be128(&head[24..]);
+        drop(head);
+        Ok(Self {
+            source: Arc::new(source),
             width,
             records,
             total,
             residual_row: flags == 1,
-        };
-        table.check_records()?;
-        Ok(table)
+        })
     }
 
     fn check_records(&self) -> Result<(), TableError> {
         let sorted = self.records - usize::from(self.residual_row);
-        let first_bad = (0..self.records).into_par_iter().find_map_first(|row| {
-            let padded = &self.record(row)[..self.width];
-            let why = if !account_field(padded) {
-                Some("its account is malformed")
-            } else if self.amount(row) == 0 {
-                Some("its amount is zero")
-            } else if row > 0 && row < sorted && &self.record(row - 1)[..self.width] >= padded {
-                Some("its account is out of order or doubled")
-            } else {
-                None
+        let (mut full, mut sum) = (self.records == 0, 0_u128);
+        for first in (0..self.records).step_by(BATCH) {
+            // With the record before, so that the order is checked across batches.
+            let before = usize::from(first > 0);
+            let rows = BATCH.min(self.records - first);
+            let bytes = self.records(first - before, rows + before)?;
+            let size = self.record_size();
+            let record = |at: usize| bytes[at * size..(at + 1) * size].split_at(self.width);
+            let check = |at: usize| {
+                let (row, (padded, amount)) = (first - before + at, record(at));
+                let why = if !account_field(padded) {
+                    "its account is malformed"
+                } else if be128(amount) == 0 {
+                    "its amount is zero"
+                } else if at > 0 && row < sorted && record(at - 1).0 >= padded {
+                    "its account is out of order or doubled"
+                } else {
+                    return None;
+                };
+                let index = row as u64;
+                Some(TableError::Record { index, why })
             };
-            why.map(|why| TableError::Record {
-                index: row as u64,
-                why,
-            })
-        });
-        if let Some(bad) = first_bad {
-            return Err(bad);
+            let range = before..rows + before;
+            if let Some(bad) = range.clone().into_par_iter().find_map_first(check) {
+                return Err(bad);
+            }
+            for (padded, amount) in range.map(record) {
+                full |= padded.last() != Some(&0);
+                let more = sum.checked_add(be128(amount));
+                sum = more.ok_or(TableError::Totals("sum"))?;
+            }
         }
-        let full = (0..self.records).any(|row| self.record(row)[self.width - 1] != 0);
-        if self.records > 0 && !full {
+        if !full {
             return Err(TableError::Header(
                 "its account width is not that of the longest account",
             ));
         }
-        let sum = (0..self.records).try_fold(0_u128, |sum, row| sum.checked_add(self.amount(row)));
-        if sum != Some(self.total) {
+        if sum != self.total {
             return Err(TableError::Totals("sum"));
         }
         Ok(())
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The whole file; for tables known to be small.
+    pub fn bytes(&self) -> io::Result<Cow<'_, [u8]>> {
+        self.source.whole()
+    }
+
+    /// Its first bytes: with the hash of the records in them, they name the whole table.
+    pub fn head(&self) -> io::Result<[u8; HEAD]> {
+        let mut head = [0; HEAD];
+        head.copy_from_slice(&self.source.at(0, HEAD)?);
+        Ok(head)
+    }
+
+    /// Where it is.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Bytes of one record.
+    pub const fn record_size(&self) -> usize {
+        self.width + AMOUNT
+    }
+
+    /// The bytes of `rows` records from `first` on.
+    pub fn records(&self, first: usize, rows: usize) -> io::Result<Cow<'_, [u8]>> {
+        let size = self.record_size();
+        self.source.at((HEAD + first * size) as u64, rows * size)
     }
 
     /// Number of records.
@@ -200,48 +292,115 @@ impl Table {
         self.residual_row
     }
 
-    fn record(&self, row: usize) -> &[u8] {
-        let size = self.width + AMOUNT;
-        &self.bytes[HEAD + row * size..HEAD + (row + 1) * size]
-    }
-
-    /// The account of a record.
-    pub fn account(&self, row: usize) -> &[u8] {
-        trim(&self.record(row)[..self.width])
-    }
-
-    /// The amount of a record, in minor units.
-    pub fn amount(&self, row: usize) -> u128 {
-        be128(&self.record(row)[self.width..])
-    }
-
-    /// The record as the API shows it.
-    pub fn payout(&self, row: usize) -> Payout {
-        let account = std::str::from_utf8(self.account(row))
-            .ok()
-            .and_then(|text| text.parse().ok());
-        Payout {
+    /// The record in `bytes` as the API shows it.
+    pub fn payout(&self, row: usize, bytes: &[u8]) -> Result<Payout, TableError> {
+        let (account, amount) = bytes.split_at(self.width);
+        let account = std::str::from_utf8(trim(account)).ok();
+        let account = account.and_then(|text| text.parse().ok());
+        Ok(Payout {
             index: row as u64,
-            account: account.expect("parse has checked every account"),
-            amount_minor: Amount(self.amount(row)),
-        }
+            account: account.ok_or(TableError::Record {
+                index: row as u64,
+                why: "its account is malformed",
+            })?,
+            amount_minor: Amount(be128(amount)),
+        })
+    }
+
+    /// Every record, in order; for tables known to be small.
+    pub fn payouts(&self) -> Result<Vec<Payout>, TableError> {
+        let bytes = self.records(0, self.records)?;
+        let records = bytes.chunks_exact(self.record_size()).enumerate();
+        records
+            .map(|(row, bytes)| self.payout(row, bytes))
+            .collect()
     }
 
     /// Where an account's own payout is. The residual's record is found only when the owner has
     /// no other.
-    pub fn find(&self, account: &Account) -> Option<usize> {
+    pub fn find(&self, account: &Account) -> io::Result<Option<usize>> {
         let wanted = account.as_str().as_bytes();
         let sorted = self.records - usize::from(self.residual_row);
+        let at = |row: usize| -> io::Result<Vec<u8>> {
+            Ok(trim(&self.records(row, 1)?[..self.width]).to_vec())
+        };
         let (mut low, mut high) = (0, sorted);
         while low < high {
             let middle = low.midpoint(high);
-            match self.account(middle).cmp(wanted) {
-                std::cmp::Ordering::Equal => return Some(middle),
+            match at(middle)?.as_slice().cmp(wanted) {
+                std::cmp::Ordering::Equal => return Ok(Some(middle)),
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Greater => high = middle,
             }
         }
-        (self.residual_row && self.account(sorted) == wanted).then_some(sorted)
+        Ok((self.residual_row && at(sorted)? == wanted).then_some(sorted))
+    }
+}
+
+fn unwritable(error: io::Error) -> Stop {
+    Stop::Io(format!("the payout table cannot be written: {error}"))
+}
+
+/// Writes records, and hashes them by groups on the way.
+struct Writer<'a> {
+    target: &'a mut Target,
+    width: usize,
+    longest: usize,
+    buffer: Vec<u8>,
+    records: u64,
+    body: blake3::Hasher,
+    grower: Grower,
+}
+
+impl<'a> Writer<'a> {
+    fn new(target: &'a mut Target, width: usize) -> Result<Self, Stop> {
+        target.start(HEAD).map_err(unwritable)?;
+        Ok(Self {
+            target,
+            width,
+            longest: 0,
+            buffer: Vec::new(),
+            records: 0,
+            body: blake3::Hasher::new(),
+            grower: Grower::default(),
+        })
+    }
+
+    fn push(&mut self, account: &[u8], amount: u128) -> Result<(), Stop> {
+        self.longest = self.longest.max(account.len());
+        let end = self.buffer.len() + self.width;
+        self.buffer.extend_from_slice(account);
+        self.buffer.resize(end, 0);
+        self.buffer.extend_from_slice(&amount.to_be_bytes());
+        self.records += 1;
+        if self.buffer.len() == BATCH * (self.width + AMOUNT) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Stop> {
+        self.body.update_rayon(&self.buffer);
+        let grown = self.grower.add(&self.buffer, self.width + AMOUNT);
+        grown.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
+        self.target.append(&self.buffer).map_err(unwritable)?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn finish(mut self, residual_row: bool) -> Result<([u8; HEAD], Tree), Stop> {
+        self.flush()?;
+        let tree = self.grower.finish();
+        let root = tree.root();
+        let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(MAGIC);
+        head[8..12].copy_from_slice(&(self.width as u32).to_be_bytes());
+        head[12..16].copy_from_slice(&u32::from(residual_row).to_be_bytes());
+        head[16..24].copy_from_slice(&self.records.to_be_bytes());
+        head[24..40].copy_from_slice(&root.total_minor.0.to_be_bytes());
+        head[40..].copy_from_slice(self.body.finalize().as_bytes());
+        Ok((head, tree))
     }
 }
 

@@ -12,11 +12,15 @@
 //! Levels are built pairwise; a last node without a partner moves up unchanged. An empty table
 //! has the top hash of 32 zero bytes and the total 0.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 use ron_proto::rewarder::{Payout, PayoutsRoot, ProofSide, ProofStep};
 use ron_proto::values::{Amount, ContentId};
 
-use super::table::Table;
+use super::table::{Table, TableError};
+use crate::calculus::trim;
+use crate::inputs::snapshot::be128;
 
 const LEAF: &[u8] = b"ron-rewarder/v1/leaf\0";
 const NODE: &[u8] = b"ron-rewarder/v1/node\0";
@@ -69,42 +73,161 @@ fn seal(count: u64, top: &Node) -> PayoutsRoot {
     }
 }
 
-fn leaves(table: &Table) -> Vec<Node> {
-    (0..table.len())
-        .into_par_iter()
-        .map(|row| leaf(row as u64, table.account(row), table.amount(row)))
-        .collect()
+/// Leaves of one group: a table is hashed, stored and checked by groups of so many records.
+pub const GROUP: usize = if cfg!(test) { 4 } else { 8_192 };
+/// Bytes of a stored node.
+const NODE_BYTES: usize = 48;
+
+fn level_up(nodes: &[Node]) -> Result<Vec<Node>, Overflow> {
+    let join_pair = |pair: &[Node]| match pair {
+        [left, right] => join(left, right).ok_or(Overflow),
+        single => Ok(single[0]),
+    };
+    nodes.chunks(2).map(join_pair).collect()
 }
 
-fn level_up(nodes: &[Node]) -> Vec<Node> {
-    nodes
-        .par_chunks(2)
-        .map(|pair| match pair {
-            [left, right] => join(left, right).expect("a checked table adds up below 2^128"),
-            single => single[0],
-        })
-        .collect()
-}
+/// The sums pass 2^128-1, which no true table's do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the payouts add up to more than 2^128-1")]
+pub struct Overflow;
 
-/// The root over all records.
-pub fn root(table: &Table) -> PayoutsRoot {
-    let mut nodes = leaves(table);
+fn top_of(mut nodes: Vec<Node>) -> Result<Node, Overflow> {
     while nodes.len() > 1 {
-        nodes = level_up(&nodes);
+        nodes = level_up(&nodes)?;
     }
-    let empty = Node {
+    Ok(nodes.first().copied().unwrap_or(Node {
         hash: [0; 32],
         sum: 0,
-    };
-    seal(table.len() as u64, nodes.first().unwrap_or(&empty))
+    }))
 }
 
-/// The path of record `row` to the root, or `None` if there is no such record.
-pub fn path(table: &Table, row: usize) -> Option<Vec<ProofStep>> {
-    if row >= table.len() {
-        return None;
+/// The upper part of the tree: the top node of every group of [`GROUP`] leaves. It is small, it
+/// leads to the root, and with it a few records can be checked without reading the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    count: u64,
+    tops: Vec<Node>,
+}
+
+/// Grows a [`Tree`] group by group.
+#[derive(Clone, Debug, Default)]
+pub struct Grower {
+    count: u64,
+    tops: Vec<Node>,
+}
+
+impl Grower {
+    /// Adds records in table order: `size` bytes each, an account padded with NUL and its amount
+    /// in the last 16. All calls but the last bring whole groups.
+    pub fn add(&mut self, records: &[u8], size: usize) -> Result<(), Overflow> {
+        debug_assert!(self.count.is_multiple_of(GROUP as u64));
+        let first = self.count;
+        let mut tops = records
+            .par_chunks(GROUP * size)
+            .enumerate()
+            .map(|(group, records)| top_of(leaves(first + (group * GROUP) as u64, records, size)))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.tops.append(&mut tops);
+        self.count += (records.len() / size) as u64;
+        Ok(())
     }
-    let (mut nodes, mut at, mut path) = (leaves(table), row, Vec::new());
+
+    /// Nothing more comes.
+    pub fn finish(self) -> Tree {
+        Tree {
+            count: self.count,
+            tops: self.tops,
+        }
+    }
+}
+
+fn leaves(first: u64, records: &[u8], size: usize) -> Vec<Node> {
+    let leaf_of = |(index, record): (u64, &[u8])| {
+        let (account, amount) = record.split_at(size - 16);
+        leaf(index, trim(account), be128(amount))
+    };
+    (first..)
+        .zip(records.chunks_exact(size))
+        .map(leaf_of)
+        .collect()
+}
+
+impl Tree {
+    /// Hashes a table, reading it once.
+    pub fn of(table: &Table) -> Result<Self, TableError> {
+        let mut grower = Grower::default();
+        let step = GROUP * 32;
+        for first in (0..table.len()).step_by(step) {
+            let records = table.records(first, step.min(table.len() - first))?;
+            grower.add(&records, table.record_size())?;
+        }
+        Ok(grower.finish())
+    }
+
+    /// The root over all records.
+    pub fn root(&self) -> Result<PayoutsRoot, Overflow> {
+        Ok(seal(self.count, &top_of(self.tops.clone())?))
+    }
+
+    /// The tree as it is stored: one node (hash, sum) per group.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.tops.len() * NODE_BYTES);
+        for node in &self.tops {
+            bytes.extend_from_slice(&node.hash);
+            bytes.extend_from_slice(&node.sum.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// A stored tree, if it leads to `root`.
+    pub fn from_bytes(bytes: &[u8], root: &PayoutsRoot) -> Option<Self> {
+        if !bytes.len().is_multiple_of(NODE_BYTES) {
+            return None;
+        }
+        let node = |bytes: &[u8]| {
+            let mut hash = [0; 32];
+            hash.copy_from_slice(&bytes[..32]);
+            let sum = be128(&bytes[32..]);
+            Node { hash, sum }
+        };
+        let tree = Self {
+            count: root.count,
+            tops: bytes.chunks_exact(NODE_BYTES).map(node).collect(),
+        };
+        let groups = root.count.div_ceil(GROUP as u64);
+        let good = tree.tops.len() as u64 == groups && tree.root() == Ok(*root);
+        good.then_some(tree)
+    }
+
+    /// The records of a group, read from `table` and checked against this tree.
+    pub fn group<'a>(&self, table: &'a Table, group: usize) -> Result<Cow<'a, [u8]>, TableError> {
+        let first = group * GROUP;
+        let records = table.records(first, GROUP.min(table.len() - first))?;
+        let top = top_of(leaves(first as u64, &records, table.record_size()))?;
+        if self.tops.get(group) == Some(&top) {
+            Ok(records)
+        } else {
+            Err(TableError::Totals("tree"))
+        }
+    }
+
+    /// The path of record `row` to the root, or `None` if there is no such record.
+    pub fn path(&self, table: &Table, row: usize) -> Result<Option<Vec<ProofStep>>, TableError> {
+        if row >= table.len() {
+            return Ok(None);
+        }
+        let group = row / GROUP;
+        let records = self.group(table, group)?;
+        let nodes = leaves((group * GROUP) as u64, &records, table.record_size());
+        let mut path = Vec::new();
+        climb(nodes, row % GROUP, &mut path)?;
+        climb(self.tops.clone(), group, &mut path)?;
+        Ok(Some(path))
+    }
+}
+
+/// Adds the neighbours from node `at` up to the last level.
+fn climb(mut nodes: Vec<Node>, mut at: usize, path: &mut Vec<ProofStep>) -> Result<(), Overflow> {
     while nodes.len() > 1 {
         if let Some(partner) = nodes.get(at ^ 1) {
             path.push(ProofStep {
@@ -117,10 +240,10 @@ pub fn path(table: &Table, row: usize) -> Option<Vec<ProofStep>> {
                 sum_minor: Amount(partner.sum),
             });
         }
-        nodes = level_up(&nodes);
+        nodes = level_up(&nodes)?;
         at /= 2;
     }
-    Some(path)
+    Ok(())
 }
 
 /// Why a path does not lead to the root.

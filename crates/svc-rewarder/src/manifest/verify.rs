@@ -15,11 +15,14 @@ use ron_proto::values::Account;
 use serde::de::DeserializeOwned;
 
 use super::dir;
-use super::table::Table;
-use super::tree::{self, PathError};
-use super::{commitment, compute};
+use super::reader::Reader;
+use super::table::{self, Table};
+use super::tree::{self, PathError, Tree};
+use super::{commitment, compute_to};
+use crate::calculus::Watch;
 use crate::inputs::policy;
 use crate::inputs::snapshot::Sealed;
+use crate::inputs::source::Target;
 use ron_service::pinned::KeyRing;
 
 /// The keys an auditor trusts.
@@ -41,7 +44,7 @@ pub struct VerifyError {
     pub why: String,
 }
 
-fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyError {
+pub(super) fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyError {
     VerifyError {
         file,
         why: why.to_string(),
@@ -61,6 +64,15 @@ pub struct Verified {
 
 /// Recomputes the run in `dir` and checks everything in it.
 pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> {
+    verify_watched(dir, pins, &())
+}
+
+/// The same, looked at from outside.
+pub fn verify_watched(
+    dir: &Path,
+    pins: &Pins,
+    watch: &impl Watch,
+) -> Result<Verified, VerifyError> {
     let manifest = read_manifest(dir)?;
     let signature = check_signature(dir, &manifest, &pins.manifest)?;
     let policy = policy::verify_stored(
@@ -75,20 +87,21 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
             &"it is not the policy the manifest names",
         ));
     }
-    let snapshot = Sealed::parse(must_read(dir, dir::SNAPSHOT)?)
-        .map_err(|error| wrong(dir::SNAPSHOT, &error))?;
+    let snapshot =
+        Sealed::open(&dir.join(dir::SNAPSHOT)).map_err(|error| wrong(dir::SNAPSHOT, &error))?;
     if snapshot.cid() != manifest.inputs.snapshot {
         return Err(wrong(
             dir::SNAPSHOT,
             &"it is not the snapshot the manifest names",
         ));
     }
-    let again = compute(
+    let again = compute_to(
+        Target::Nowhere,
         &manifest.tenant,
         &manifest.epoch_id,
         &snapshot,
         &policy,
-        &(),
+        watch,
     )
     .map_err(|error| wrong(dir::RUN, &error))?;
     if again.manifest != manifest {
@@ -97,23 +110,49 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
             &"computing it again gives another manifest",
         ));
     }
-    match (&again.table, read(dir, dir::PAYOUTS)?) {
-        (Some(table), Some(stored)) if table.bytes() == stored => {}
-        (None, None) => {}
-        (Some(_), None) => return Err(wrong(dir::PAYOUTS, &"it is missing")),
-        _ => {
-            return Err(wrong(
-                dir::PAYOUTS,
-                &"computing it again gives another payout table",
-            ));
-        }
-    }
+    let table = check_table(dir, again.head.as_ref())?;
+    check_tree(dir, again.tree.as_ref())?;
     check_evidence(dir, &manifest)?;
     Ok(Verified {
         manifest,
         signature,
-        table: again.table,
+        table,
     })
+}
+
+/// The stored table must be the recomputed one: the head names its content.
+fn check_table(dir: &Path, head: Option<&[u8; table::HEAD]>) -> Result<Option<Table>, VerifyError> {
+    let other = || {
+        wrong(
+            dir::PAYOUTS,
+            &"computing it again gives another payout table",
+        )
+    };
+    let path = dir.join(dir::PAYOUTS);
+    match (head, path.exists()) {
+        (None, false) => Ok(None),
+        (None, true) => Err(other()),
+        (Some(_), false) => Err(wrong(dir::PAYOUTS, &"it is missing")),
+        (Some(head), true) => {
+            let table = Table::open(&path).map_err(|error| wrong(dir::PAYOUTS, &error))?;
+            let found = table.head().map_err(|error| wrong(dir::PAYOUTS, &error))?;
+            if found == *head {
+                Ok(Some(table))
+            } else {
+                Err(other())
+            }
+        }
+    }
+}
+
+/// The tree beside the table may be missing, but not be another one.
+fn check_tree(dir: &Path, tree: Option<&Tree>) -> Result<(), VerifyError> {
+    let stored = read(dir, dir::TREE)?;
+    match (stored, tree) {
+        (None, _) => Ok(()),
+        (Some(bytes), Some(tree)) if tree.to_bytes() == bytes => Ok(()),
+        _ => Err(wrong(dir::TREE, &"computing it again gives another tree")),
+    }
 }
 
 /// Reads `run.json` and checks what it says about itself.
@@ -158,19 +197,6 @@ fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError>
     Ok(())
 }
 
-/// Reads the payout table and checks it against the manifest's root.
-pub fn read_table(dir: &Path, manifest: &RunManifest) -> Result<Table, VerifyError> {
-    let table =
-        Table::parse(must_read(dir, dir::PAYOUTS)?).map_err(|error| wrong(dir::PAYOUTS, &error))?;
-    if Some(tree::root(&table)) != manifest.payouts {
-        return Err(wrong(
-            dir::PAYOUTS,
-            &"it does not hash to the manifest's root",
-        ));
-    }
-    Ok(table)
-}
-
 /// Why there is no proof.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProveError {
@@ -185,20 +211,10 @@ pub enum ProveError {
 /// The proof of `account`'s payout from the run in `dir`.
 pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
     let manifest = read_manifest(dir)?;
-    let Some(payouts) = manifest.payouts else {
+    if manifest.payouts.is_none() {
         return Err(ProveError::NotPaid);
-    };
-    let table = read_table(dir, &manifest)?;
-    let row = table.find(account).ok_or(ProveError::NotPaid)?;
-    let path = tree::path(&table, row).ok_or(ProveError::NotPaid)?;
-    Ok(PayoutProof {
-        tenant: manifest.tenant,
-        epoch_id: manifest.epoch_id,
-        commitment: manifest.commitment,
-        payout: table.payout(row),
-        path,
-        payouts,
-    })
+    }
+    Reader::with(dir, manifest)?.prove(account)
 }
 
 /// Why a proof does not hold.
@@ -237,7 +253,7 @@ fn must_read(dir: &Path, file: &'static str) -> Result<Vec<u8>, VerifyError> {
     read(dir, file)?.ok_or_else(|| wrong(file, &"it is missing"))
 }
 
-fn read(dir: &Path, file: &'static str) -> Result<Option<Vec<u8>>, VerifyError> {
+pub(super) fn read(dir: &Path, file: &'static str) -> Result<Option<Vec<u8>>, VerifyError> {
     match fs::read(dir.join(file)) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -3,14 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
+use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
+use ron_proto::rewarder::RunState;
 
+use super::registry::Registry;
 use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
 use super::{Intent, Job, News, Update, reason};
+use crate::inputs::source::Source;
 use crate::manifest::dir;
+use crate::manifest::table::Table;
 use crate::metrics::Metrics;
 
 const IDLE: Duration = Duration::from_secs(5);
+/// Time between two looks for artifacts past their retention.
+const SWEEP: Duration = Duration::from_mins(1);
 
 /// What the writer works with.
 pub struct ArtifactWriter {
@@ -26,6 +32,12 @@ pub struct ArtifactWriter {
     pub updates: Sender<Update>,
     /// Counters.
     pub metrics: Metrics,
+    /// The run table, to find what may go.
+    pub registry: Registry,
+    /// How long artifacts of settled epochs and dry runs are kept; zero for ever.
+    pub retention: Duration,
+    /// Time.
+    pub clock: SharedClock,
     /// Called with what went wrong with the disk, or with `None` when it works.
     pub disk: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
@@ -33,7 +45,12 @@ pub struct ArtifactWriter {
 impl ArtifactWriter {
     /// The thread's body. At shutdown it finishes what is queued.
     pub fn run(&self, ctx: &ThreadCtx) {
+        let mut sweep = Deadline::within(Duration::ZERO);
         loop {
+            if sweep.expired() {
+                self.sweep(&ctx.shutdown);
+                sweep = Deadline::within(SWEEP);
+            }
             match self.results.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(item) => self.tick(item, &ctx.shutdown),
                 Recv::Timeout => {}
@@ -67,6 +84,37 @@ impl ArtifactWriter {
         }
     }
 
+    /// Removes artifacts past their retention. Only those of runs that have come to rest for good:
+    /// what may still be signed or paid stays, whatever its age. The run itself stays known.
+    pub fn sweep(&self, shutdown: &Shutdown) {
+        if self.retention.is_zero() {
+            return;
+        }
+        let keep_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
+        let now = self.clock.unix_ms();
+        for entry in self.registry.all() {
+            let run = &entry.run;
+            let over = run.state == RunState::Settled
+                || (run.dry_run && run.at_rest() && run.state != RunState::Failed);
+            if shutdown.is_set() {
+                return;
+            }
+            if !over || now.saturating_sub(run.updated_at.0) < keep_ms {
+                continue;
+            }
+            let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
+            match std::fs::remove_dir_all(&target) {
+                Ok(()) => {
+                    tracing::info!(event = "artifacts_swept", epoch = %run.epoch, "past retention");
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(event = "sweep_failed", reason = %error, "artifacts stay");
+                }
+            }
+        }
+    }
+
     fn write(&self, job: &Job, product: &Product) -> News {
         let run = &*job.run;
         let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
@@ -83,6 +131,10 @@ impl ArtifactWriter {
             ));
         }
         (self.disk)(None);
+        // The artifacts have their own link to a table that was spooled.
+        if let Some(Source::File { path, .. }) = computed.table.as_ref().map(Table::source) {
+            let _ = std::fs::remove_file(path); // what stays is swept at the next start
+        }
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {
             self.metrics

@@ -12,14 +12,16 @@ use std::time::Duration;
 use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
 use ron_proto::policy::digest_message;
-use ron_proto::rewarder::{LedgerEvidence, ManifestSig, RunManifest, RunReason, SettlementSeqs};
+use ron_proto::rewarder::{
+    LedgerEvidence, ManifestSig, Payout, RunManifest, RunReason, SettlementSeqs,
+};
 use ron_proto::strict;
 use ron_proto::values::{Amount, Timestamp};
 
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
 use super::{Intent, News, Update, reason};
-use crate::manifest::table::Table;
+use crate::manifest::reader::Reader;
 use crate::manifest::{dir, verify};
 use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
@@ -46,6 +48,8 @@ pub struct Emitter {
     pub principal: PrincipalName,
     /// Budget of one upstream call.
     pub call_timeout: Duration,
+    /// Least pause between two tries of a call; up to two and a half times as long.
+    pub retry_pause: Duration,
     /// Time.
     pub clock: SharedClock,
     /// Counters.
@@ -111,11 +115,7 @@ impl Emitter {
     fn attempt(&self, intent: &Intent, shutdown: &Shutdown) -> Step<News> {
         let run = &*intent.run;
         let dir = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
-        let damaged = |error: verify::VerifyError| {
-            let detail = format!("the artifacts are damaged ({error}); compute the epoch again");
-            Pause::Fail(reason("artifacts_damaged", detail))
-        };
-        let manifest = verify::read_manifest(&dir).map_err(damaged)?;
+        let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
         if run
             .commitment
             .is_some_and(|commitment| commitment != manifest.commitment)
@@ -123,17 +123,18 @@ impl Emitter {
             let detail = "the artifacts are those of another run; compute the epoch again";
             return Err(Pause::Fail(reason("artifacts_damaged", detail)));
         }
-        let table = verify::read_table(&dir, &manifest).map_err(damaged)?;
-        intent.progress.sealed(table.len() as u64);
-        self.ensure_signed(&dir, &manifest, shutdown)?;
+        let payouts = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
+        let manifest = &payouts.manifest;
+        intent.progress.sealed(payouts.len());
+        self.ensure_signed(&dir, manifest, shutdown)?;
         if !run.settle {
             return Ok(News::Signed);
         }
-        self.ensure_evidence(&dir, &manifest, shutdown)?;
-        let open_seq = self.open(&manifest, &table, shutdown)?;
+        self.ensure_evidence(&dir, manifest, shutdown)?;
+        let open_seq = self.open(&payouts, shutdown)?;
         self.report(intent, News::Settling { open_seq }, shutdown);
-        self.pay(intent, &manifest, &table, shutdown)?;
-        let close_seq = self.close(&manifest, shutdown)?;
+        self.pay(intent, &payouts, shutdown)?;
+        let close_seq = self.close(manifest, shutdown)?;
         let seqs = SettlementSeqs {
             open_seq: Some(open_seq),
             close_seq: Some(close_seq),
@@ -148,13 +149,8 @@ impl Emitter {
         shutdown: &Shutdown,
         ask: impl Fn(Deadline) -> Result<T, PortError>,
     ) -> Step<T> {
-        let pause = Duration::from_millis(100);
-        let mut backoff = Backoff::new(
-            pause,
-            pause,
-            Duration::from_millis(150),
-            self.clock.unix_ms(),
-        );
+        let pause = self.retry_pause;
+        let mut backoff = Backoff::new(pause, pause, pause * 3 / 2, self.clock.unix_ms());
         loop {
             match ask(Deadline::within(self.call_timeout)) {
                 Ok(answer) => return Ok(answer),
@@ -255,8 +251,9 @@ impl Emitter {
         Ok(answers.swap_remove(0))
     }
 
-    fn open(&self, manifest: &RunManifest, table: &Table, shutdown: &Shutdown) -> Step<u64> {
-        let Some(payouts) = manifest.payouts else {
+    fn open(&self, payouts: &Reader, shutdown: &Shutdown) -> Step<u64> {
+        let manifest = &payouts.manifest;
+        let Some(root) = manifest.payouts else {
             return Err(Pause::Fail(reason(
                 "quarantined",
                 "a quarantined run is never paid",
@@ -268,10 +265,10 @@ impl Emitter {
             epoch: manifest.epoch_id.clone(),
             from: manifest.pool_account.clone(),
             asset: manifest.asset.clone(),
-            amount_minor: Amount(table.total()),
+            amount_minor: Amount(payouts.total()),
             commitment: manifest.commitment,
-            sum_root: payouts.root,
-            recipients: table.len() as u64,
+            sum_root: root.root,
+            recipients: payouts.len(),
         };
         match self.commit_one(entry, shutdown)? {
             EntryAnswer::Done { seq, .. } => Ok(seq),
@@ -290,7 +287,7 @@ impl Emitter {
                 let detail = format!(
                     "{} holds less than the {} minor units this epoch pays; fund it",
                     manifest.pool_account,
-                    table.total()
+                    payouts.total()
                 );
                 Err(Pause::Hold(reason("pool_short", detail)))
             }
@@ -298,13 +295,8 @@ impl Emitter {
         }
     }
 
-    fn pay(
-        &self,
-        intent: &Intent,
-        manifest: &RunManifest,
-        table: &Table,
-        shutdown: &Shutdown,
-    ) -> Step<()> {
+    fn pay(&self, intent: &Intent, payouts: &Reader, shutdown: &Shutdown) -> Step<()> {
+        let manifest = &payouts.manifest;
         let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
         let doc = self.call(LEDGER, shutdown, |by| self.ledger.epoch(tenant, epoch, by))?;
         let doc = doc.ok_or_else(|| {
@@ -313,7 +305,7 @@ impl Emitter {
                 "the ledger lost an epoch it just opened",
             ))
         })?;
-        let count = table.len() as u64;
+        let count = payouts.len();
         let mut next = if doc.state == EpochState::Closed {
             count
         } else {
@@ -325,8 +317,10 @@ impl Emitter {
                 return Err(Pause::Stop);
             }
             let last = count.min(next + MAX_ENTRIES as u64);
-            let batch: Vec<Entry> = (next..last)
-                .map(|index| self.payout(manifest, table, index))
+            let rows = payouts.range(next, last).map_err(|error| damaged(&error))?;
+            let batch: Vec<Entry> = rows
+                .into_iter()
+                .map(|payout| self.payout(manifest, payout))
                 .collect();
             next = self.check_batch(next, &self.commit(&batch, shutdown)?)?;
             intent.progress.settled_to(next);
@@ -334,14 +328,12 @@ impl Emitter {
         Ok(())
     }
 
-    fn payout(&self, manifest: &RunManifest, table: &Table, index: u64) -> Entry {
-        // The table is in memory, so its rows are counted by usize.
-        let payout = table.payout(index as usize);
+    fn payout(&self, manifest: &RunManifest, payout: Payout) -> Entry {
         Entry::Payout {
             principal: self.principal.clone(),
             tenant: manifest.tenant.clone(),
             epoch: manifest.epoch_id.clone(),
-            index,
+            index: payout.index,
             to: payout.account,
             asset: manifest.asset.clone(),
             amount_minor: payout.amount_minor,
@@ -387,6 +379,11 @@ const LEDGER: &str = "the ledger";
 fn refused(what: &str, code: RefusalCode) -> Pause {
     let detail = format!("the ledger refused {what}: {}", code.meaning());
     Pause::Hold(reason(code.as_str(), detail))
+}
+
+fn damaged(error: &verify::VerifyError) -> Pause {
+    let detail = format!("the artifacts are damaged ({error}); compute the epoch again");
+    Pause::Fail(reason("artifacts_damaged", detail))
 }
 
 fn write<T: serde::Serialize>(dir: &Path, name: &str, document: &T) -> Step<()> {

@@ -14,7 +14,8 @@ use ron_proto::strict;
 use ron_proto::values::{ContentId, Tenant};
 
 use crate::inputs::policy::{self, PolicyRefused, VerifiedPolicy};
-use crate::inputs::snapshot::Sealed;
+use crate::inputs::snapshot::{Head, Sealed};
+use crate::inputs::source::Source;
 use crate::manifest::dir;
 use ron_service::pinned::KeyRing;
 
@@ -41,6 +42,8 @@ pub struct Library {
     root: PathBuf,
     policy_dir: Option<PathBuf>,
     keys: KeyRing,
+    /// Sealed snapshots put there by others, `<hex>.bin`, for every tenant.
+    snapshot_dir: Option<PathBuf>,
 }
 
 impl Library {
@@ -50,7 +53,15 @@ impl Library {
             root,
             policy_dir,
             keys,
+            snapshot_dir: None,
         }
+    }
+
+    /// With a directory of snapshots beside the uploaded ones. They are read where they are, and
+    /// every byte is checked against the id that was asked for.
+    pub fn with_snapshots(mut self, dir: Option<PathBuf>) -> Self {
+        self.snapshot_dir = dir;
+        self
     }
 
     /// Checks a policy against the trusted keys without storing it.
@@ -70,30 +81,42 @@ impl Library {
     pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
         let dir = self.snapshots(tenant);
         dir::create_dirs(&dir)?;
-        let name = format!("{}.bin", hex::encode(sealed.cid().0));
-        if dir.join(&name).exists() {
+        let target = dir.join(format!("{}.bin", hex::encode(sealed.cid().0)));
+        if target.exists() {
             return Ok(false);
         }
-        Ok(dir::add_once(&dir, &name, sealed.bytes(), &unique())?)
+        Ok(dir::place_once(sealed.source(), &target, &unique())?)
     }
 
     /// Reads and checks a snapshot.
     pub fn snapshot(&self, tenant: &Tenant, cid: &ContentId) -> Result<Sealed, LibraryError> {
-        let path = self
-            .snapshots(tenant)
-            .join(format!("{}.bin", hex::encode(cid.0)));
-        let bytes = fs::read(&path).map_err(|error| {
-            missing_or(error, || {
-                format!("there is no snapshot {cid}; upload it first")
-            })
-        })?;
         let damaged =
             |why: String| LibraryError::Refused(format!("snapshot {cid} is damaged: {why}"));
-        let sealed = Sealed::parse(bytes).map_err(|error| damaged(error.to_string()))?;
+        let source = self.snapshot_source(tenant, cid)?;
+        let sealed = Sealed::check(source).map_err(|error| damaged(error.to_string()))?;
         if sealed.cid() != *cid {
             return Err(damaged("its content is not that of its name".into()));
         }
         Ok(sealed)
+    }
+
+    /// Reads a snapshot's header only.
+    pub fn snapshot_head(&self, tenant: &Tenant, cid: &ContentId) -> Result<Head, LibraryError> {
+        Head::read(&self.snapshot_source(tenant, cid)?)
+            .map_err(|error| LibraryError::Refused(format!("snapshot {cid} is damaged: {error}")))
+    }
+
+    fn snapshot_source(&self, tenant: &Tenant, cid: &ContentId) -> Result<Source, LibraryError> {
+        let name = format!("{}.bin", hex::encode(cid.0));
+        let mut found = Source::open(&self.snapshots(tenant).join(&name));
+        if let (Err(_), Some(dir)) = (&found, &self.snapshot_dir) {
+            found = Source::open(&dir.join(&name));
+        }
+        found.map_err(|error| {
+            missing_or(error, || {
+                format!("there is no snapshot {cid}; upload it first")
+            })
+        })
     }
 
     /// Stores a signed policy. The same one again is fine (false); an older version than the

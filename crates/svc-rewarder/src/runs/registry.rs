@@ -31,6 +31,7 @@ impl Entry {
             state: run.state,
             reason: run.reason.clone(),
             dry_run: run.dry_run,
+            settles: run.settle,
             snapshot: run.snapshot,
             policy_id: run.policy_id.clone(),
             policy_hash: run.policy_hash,

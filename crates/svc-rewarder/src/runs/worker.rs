@@ -1,6 +1,7 @@
 //! Compute workers: take a queued run, read its inputs, compute it on the rayon pool, and hand the
 //! result to the artifact writer.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,14 @@ use super::{Job, News, Run, Update, reason};
 use crate::calculus::Usage;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
-use crate::manifest::{self, Computed, RunError};
+use crate::inputs::source::Target;
+use crate::manifest::{self, Computed, RunError, dir};
 use crate::metrics::Metrics;
 
 /// How long an idle loop sleeps at most before it looks around.
 const IDLE: Duration = Duration::from_secs(5);
+/// Payout tables of epochs with up to this many accounts (some 12 MB) are kept in memory.
+const IN_MEMORY_MAX: usize = if cfg!(test) { 100 } else { 65_536 };
 
 /// A computed run, or why there is none.
 pub struct ResultItem {
@@ -43,6 +47,8 @@ pub struct Product {
 pub struct Worker {
     /// Snapshots and policies.
     pub library: Library,
+    /// Where payout tables wait that are too large for memory. Emptied at start.
+    pub spool: PathBuf,
     /// The rayon pool.
     pub pool: Arc<ThreadPool>,
     /// Jobs.
@@ -95,8 +101,8 @@ impl Worker {
         }
         let run = &*job.run;
         let snapshot = self
-            .library
-            .snapshot(&run.tenant, &run.snapshot)
+            .pool
+            .install(|| self.library.snapshot(&run.tenant, &run.snapshot))
             .map_err(|e| refused(&e))?;
         let policy = self
             .library
@@ -108,9 +114,13 @@ impl Worker {
             cancelled: || job.deadline.expired() || shutdown.is_set(),
         };
         let timer = self.metrics.compute_seconds.start_timer();
-        let computed = self
-            .pool
-            .install(|| manifest::compute(&run.tenant, &run.epoch, &snapshot, &policy, &watch));
+        let target = self.target(run, snapshot.accounts()).map_err(|error| {
+            reason("io", format!("the payout table cannot be written: {error}"))
+        })?;
+        let computed = self.pool.install(|| {
+            let (tenant, epoch) = (&run.tenant, &run.epoch);
+            manifest::compute_to(target, tenant, epoch, &snapshot, &policy, &watch)
+        });
         match computed {
             Ok(computed) => {
                 timer.observe_duration();
@@ -124,7 +134,18 @@ impl Worker {
             }
             Err(RunError::Rules(error)) => Err(reason("policy_mismatch", error.to_string())),
             Err(RunError::Cancelled) => Err(late()),
+            Err(RunError::Io(why)) => Err(reason("io", why)),
         }
+    }
+
+    /// Small payout tables stay in memory until they are written with the other artifacts; large
+    /// ones go to the spool.
+    fn target(&self, run: &Run, accounts: usize) -> std::io::Result<Target> {
+        if accounts <= IN_MEMORY_MAX {
+            return Ok(Target::Memory(Vec::new()));
+        }
+        dir::create_dirs(&self.spool)?;
+        Target::file(&self.spool.join(hex::encode(run.run_key.0)))
     }
 }
 

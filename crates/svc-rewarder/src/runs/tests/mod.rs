@@ -5,6 +5,7 @@
 //! lost. The simulated ledger keeps the rules of the real one: an epoch is bound to one manifest
 //! for ever, payouts come in index order and are known by index, the books must close.
 
+mod chaos;
 mod ledger;
 mod life;
 
@@ -391,4 +392,64 @@ fn a_full_batch_of_the_longest_payouts_fits_one_commit() {
     let bytes = serde_json::to_vec(&entry).expect("JSON").len() + 1;
     let batch = bytes * ron_proto::ledger::MAX_ENTRIES + 100;
     assert!(batch <= ron_proto::ledger::MAX_COMMIT_BYTES, "{batch}");
+}
+
+#[test]
+fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    life.writer.retention = Duration::from_millis(1);
+    let place = |epoch: &str| {
+        let epoch = epoch.parse().expect("an epoch");
+        dir::path(&root.path().join("runs"), &tenant(), &epoch, false)
+    };
+    for (epoch, state) in [("e1", RunState::Settled), ("e2", RunState::Held)] {
+        let ask = inputs(root.path(), epoch, 5, false);
+        let _ = life.ask(epoch, ask, false);
+        life.settle_down();
+        assert_eq!(life.run(epoch).state, state, "the pool pays for one epoch");
+    }
+    life.shutdown
+        .wait(Deadline::within(Duration::from_millis(5)));
+    life.writer.sweep(&life.shutdown);
+    assert!(!place("e1").exists());
+    assert!(place("e2").exists(), "what may still be paid stays");
+    let ask = inputs(root.path(), "e1", 5, false);
+    assert_eq!(
+        status(life.ask("e1", ask, false)).0,
+        200,
+        "and the run stays known"
+    );
+}
+
+#[test]
+fn snapshots_of_a_directory_are_read_in_place_and_checked() {
+    let (root, other) = (
+        tempfile::tempdir().expect("a"),
+        tempfile::tempdir().expect("b"),
+    );
+    let Ask::Compute { snapshot, .. } = inputs(root.path(), "e1", 4, false) else {
+        panic!("a compute")
+    };
+    let name = format!("{}.bin", hex::encode(snapshot.0));
+    let stored = root.path().join("snapshots/tenant-default").join(&name);
+    std::fs::rename(stored, other.path().join(&name)).expect("moved");
+    let library = library(root.path());
+    assert!(matches!(
+        library.snapshot(&tenant(), &snapshot),
+        Err(LibraryError::Missing(_))
+    ));
+    let library = library.with_snapshots(Some(other.path().to_owned()));
+    assert_eq!(
+        library.snapshot(&tenant(), &snapshot).expect("there").cid(),
+        snapshot
+    );
+    let wrong = ron_proto::values::ContentId([9; 32]);
+    let liar = other.path().join(format!("{}.bin", hex::encode(wrong.0)));
+    std::fs::copy(other.path().join(&name), liar).expect("writable");
+    let error = library
+        .snapshot(&tenant(), &wrong)
+        .expect_err("another content");
+    assert!(matches!(error, LibraryError::Refused(_)), "{error}");
 }

@@ -1,0 +1,241 @@
+//! `ron rewarder compute | settle`: an epoch from sealed usage and a signed policy, here or in the
+//! running service.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use ron_proto::rewarder::{ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
+use ron_proto::{ContentId, EpochId, strict};
+use ron_service::pinned::{KeyRing, PinnedKey};
+use svc_rewarder::calculus::{Usage as _, Watch};
+use svc_rewarder::inputs::policy::{VerifiedPolicy, verify_stored};
+use svc_rewarder::inputs::snapshot::Sealed;
+use svc_rewarder::inputs::source::Target;
+use svc_rewarder::manifest::{compute_to, dir};
+
+use super::import::dir_of;
+use super::remote::{Remote, failed, within};
+use super::{ROWS, bar};
+use crate::layout::Layout;
+use crate::verifiers;
+
+/// Compute an epoch: with --out here, into a run directory that verify and prove read; without, in
+/// the running service, which settles it where settlement is automatic.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --out run\n  \
+                  ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --dry-run\n  \
+                  ron rewarder compute 2026-11 --snapshot b3:... --policy reward.json"
+)]
+pub struct ComputeArgs {
+    /// The epoch's id: 1 to 64 of [A-Za-z0-9:._-].
+    epoch: String,
+    /// A sealed snapshot, or the content id of one that the service has.
+    #[arg(long)]
+    snapshot: String,
+    /// A signed policy in canonical form, with its signature beside it in <file>.sig.
+    #[arg(long)]
+    policy: PathBuf,
+    /// Compute here, and put the run into this directory, which must not exist.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Whose epoch it is; in the service, the caller's.
+    #[arg(long, default_value = "default")]
+    tenant: String,
+    /// Key of policies (base64url), instead of the one in verifiers.json; for --out.
+    #[arg(long)]
+    policy_key: Option<String>,
+    /// Compute, but never pay; for the service.
+    #[arg(long, conflicts_with = "out")]
+    dry_run: bool,
+    /// Longest wait for the service, in seconds.
+    #[arg(long, default_value_t = 600)]
+    wait: u64,
+    /// Data directory of `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print the manifest (or, from the service, the run) as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Settle a sealed epoch and wait until everybody is paid.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  ron rewarder settle 2026-11")]
+pub struct SettleArgs {
+    /// The epoch's id.
+    epoch: String,
+    /// Longest wait, in seconds.
+    #[arg(long, default_value_t = 600)]
+    wait: u64,
+    /// Data directory of `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print the run as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `ron rewarder compute`.
+pub fn run(args: &ComputeArgs) -> Result<(), String> {
+    match &args.out {
+        Some(out) => here(args, out),
+        None => there(args),
+    }
+}
+
+/// Rows on a bar.
+struct Bar(ProgressBar);
+
+impl Watch for Bar {
+    fn weighed(&self, _: u64) {}
+    fn shared(&self, rows: u64) {
+        self.0.inc(rows);
+    }
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
+    if out.exists() {
+        return Err(format!("{} exists; name a new directory", out.display()));
+    }
+    let cannot = |e: std::io::Error| format!("cannot write {}: {e}", out.display());
+    let out = &std::path::absolute(out).map_err(cannot)?;
+    let epoch = args.epoch.parse().map_err(|e| format!("{e}"))?;
+    let tenant = args.tenant.parse().map_err(|e| format!("{e}"))?;
+    let policy = trusted_policy(args)?;
+    let sealed =
+        Sealed::open(Path::new(&args.snapshot)).map_err(|e| format!("{}: {e}", args.snapshot))?;
+    let parent = dir_of(out);
+    dir::create_dirs(&parent).map_err(cannot)?;
+    let name = out.file_name().unwrap_or_default().to_string_lossy();
+    let table = parent.join(format!(".payouts.{name}"));
+    let target = Target::file(&table).map_err(cannot)?;
+    let watch = Bar(bar("compute", sealed.accounts() as u64, ROWS));
+    let computed = compute_to(target, &tenant, &epoch, &sealed, &policy, &watch);
+    watch.0.finish_and_clear();
+    let written = computed.map_err(|e| e.to_string()).and_then(|computed| {
+        dir::write(out, &computed, &sealed, &policy).map_err(cannot)?;
+        Ok(computed)
+    });
+    let _ = std::fs::remove_file(&table); // the run has its own link to it
+    let computed = written?;
+    if args.json {
+        let text = serde_json::to_string(&computed.manifest).map_err(|e| e.to_string())?;
+        println!("{text}");
+    } else {
+        print_manifest(&computed.manifest);
+    }
+    match computed.quarantine {
+        None => Ok(()),
+        Some(stop) => Err(format!("the run is quarantined: {stop}")),
+    }
+}
+
+/// The policy, if it is signed by the given or kept key.
+fn trusted_policy(args: &ComputeArgs) -> Result<VerifiedPolicy, String> {
+    let key = match &args.policy_key {
+        Some(key) => key.clone(),
+        None => verifiers::read(&Layout::new(args.data_dir.as_deref())?)?.policy_public_key,
+    };
+    let ring = KeyRing::new(vec![key.parse::<PinnedKey>()?]);
+    let (json, signature) = policy_files(&args.policy)?;
+    verify_stored(&json, Some(&signature), &ring)
+        .map_err(|e| format!("{}: {e}", args.policy.display()))
+}
+
+fn policy_files(path: &Path) -> Result<(Vec<u8>, Vec<u8>), String> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+    };
+    let mut sig = path.as_os_str().to_owned();
+    sig.push(".sig");
+    Ok((read(path)?, read(Path::new(&sig))?))
+}
+
+fn there(args: &ComputeArgs) -> Result<(), String> {
+    let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
+    let remote = Remote::connect(args.data_dir.as_deref())?;
+    let snapshot: ContentId = match args.snapshot.parse() {
+        Ok(cid) => cid,
+        Err(_) => remote.upload(Path::new(&args.snapshot))?,
+    };
+    let (json, signature) = policy_files(&args.policy)?;
+    let policy =
+        strict::from_slice(&json).map_err(|e| format!("{}: {e}", args.policy.display()))?;
+    let signature = ron_service::signed_policy::parse_signature(&signature)
+        .map_err(|e| format!("{}.sig: {e}", args.policy.display()))?;
+    let id = strict::from_slice::<ron_proto::rewarder::RewardPolicy>(&json)
+        .map_err(|e| format!("{}: {e}", args.policy.display()))?
+        .id;
+    let signed = SignedPolicy { policy, signature };
+    let stored = remote.client.put_policy(&id, &signed, within());
+    let stored = stored.map_err(failed)?;
+    let request = ComputeRequest {
+        snapshot,
+        policy_id: id,
+        policy_hash: stored.hash,
+        dry_run: args.dry_run,
+    };
+    let asked = remote
+        .client
+        .compute(&epoch, &request, Duration::ZERO, within());
+    let asked = asked.map_err(failed)?;
+    // What settles by itself is waited for to the end; what does not rests when it is sealed.
+    let settles = !args.dry_run && asked.settles;
+    let done = |run: &EpochRun| match run.state {
+        RunState::Settled => true,
+        RunState::Sealed => !settles,
+        _ => false,
+    };
+    let run = remote.watch(&epoch, Duration::from_secs(args.wait), done)?;
+    print_run(&run, args.json)
+}
+
+/// Runs `ron rewarder settle`.
+pub fn settle(args: &SettleArgs) -> Result<(), String> {
+    let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
+    let remote = Remote::connect(args.data_dir.as_deref())?;
+    remote.client.settle(&epoch, within()).map_err(failed)?;
+    let wait = Duration::from_secs(args.wait);
+    let run = remote.watch(&epoch, wait, |run| run.state == RunState::Settled)?;
+    print_run(&run, args.json)
+}
+
+fn print_manifest(manifest: &RunManifest) {
+    let totals = &manifest.totals;
+    println!("{}", manifest.commitment);
+    println!("{:<12} {:>40}", "recipients", totals.recipients);
+    for (what, amount) in [
+        ("pool", totals.pool_minor),
+        ("paid", totals.payout_minor),
+        ("residual", totals.residual_minor),
+    ] {
+        println!("{what:<12} {:>40}", amount.to_string());
+    }
+}
+
+fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
+    if json {
+        println!("{}", serde_json::to_string(run).map_err(|e| e.to_string())?);
+        return Ok(());
+    }
+    println!("epoch {} is {}", run.epoch_id, run.state.as_str());
+    if let Some(commitment) = run.commitment {
+        println!("manifest     {commitment}");
+    }
+    if let Some(totals) = &run.totals {
+        println!("{:<12} {:>40}", "recipients", totals.recipients);
+        println!("{:<12} {:>40}", "paid", totals.payout_minor.to_string());
+        println!(
+            "{:<12} {:>40}",
+            "residual",
+            totals.residual_minor.to_string()
+        );
+    }
+    Ok(())
+}

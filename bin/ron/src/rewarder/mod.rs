@@ -1,0 +1,76 @@
+//! `ron rewarder`: seals usage, computes epochs here or in the running service, settles, exports,
+//! draws, verifies and proves.
+
+mod compute;
+mod export;
+mod import;
+mod plot;
+mod remote;
+
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::check;
+
+/// Seal usage, compute and settle epochs, verify and prove payouts.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  ron rewarder import usage.csv --out usage.sealed\n  \
+                  ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --out run\n  \
+                  ron rewarder verify run\n  ron rewarder prove run acct:alice\n  \
+                  ron rewarder plot --out epochs.svg"
+)]
+pub struct RewarderArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Import(import::ImportArgs),
+    Compute(compute::ComputeArgs),
+    Settle(compute::SettleArgs),
+    Export(export::ExportArgs),
+    Plot(plot::PlotArgs),
+    #[command(flatten)]
+    Check(check::RewarderCommand),
+}
+
+/// Runs `ron rewarder`.
+pub fn run(args: RewarderArgs) -> Result<(), String> {
+    match args.command {
+        Command::Import(args) => import::run(&args),
+        Command::Compute(args) => compute::run(&args),
+        Command::Settle(args) => compute::settle(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Plot(args) => plot::run(&args),
+        Command::Check(command) => check::rewarder(command),
+    }
+}
+
+/// A bar on standard error; nothing is drawn where that is no terminal.
+fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar
+}
+
+const ROWS: &str = "{msg:>12} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}";
+const BYTES: &str = "{msg:>12} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+
+/// `256MiB`, `1GiB`, `4096`.
+fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err("write a number of bytes, or with KiB, MiB or GiB".into()),
+    };
+    let count: usize = digits.parse().map_err(|e| format!("{e}"))?;
+    count.checked_mul(unit).ok_or_else(|| "too large".into())
+}

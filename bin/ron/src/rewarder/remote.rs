@@ -1,0 +1,97 @@
+//! The running rewarder, as the command line reaches it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_client::{ClientError, Credential, RewarderClient, TokenAsk};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::{Deadline, Shutdown};
+use ron_proto::rewarder::{EpochRun, RunState};
+use ron_proto::{ContentId, EpochId};
+use svc_rewarder::inputs::snapshot::Sealed;
+
+use super::{ROWS, bar};
+use crate::layout::Layout;
+use crate::{fleet, token};
+
+/// Longest wait for one call.
+const CALL: Duration = Duration::from_secs(60);
+
+/// A client with a fresh token.
+pub struct Remote {
+    /// The client.
+    pub client: RewarderClient,
+}
+
+/// A deadline for one call.
+pub fn within() -> Deadline {
+    Deadline::within(CALL)
+}
+
+/// What a refused call shows.
+pub fn failed(error: ClientError) -> String {
+    format!("svc-rewarder: {error}")
+}
+
+impl Remote {
+    /// Asks the issuer of the fleet on `data_dir` for a token.
+    pub fn connect(data_dir: Option<&Path>) -> Result<Self, String> {
+        let layout = Layout::new(data_dir)?;
+        let http = Arc::new(HttpClient::new(ClientConfig::default()));
+        let ask = TokenAsk {
+            audience: "svc-rewarder",
+            ..TokenAsk::default()
+        };
+        let token = token::fetch(&layout, &http, "operator", &ask)?;
+        let endpoints = fleet::known_endpoints(&layout)?;
+        let api = &endpoints.of("svc-rewarder")?.api;
+        Ok(Self {
+            client: RewarderClient::new(api, Credential::bearer(&token), http.clone()),
+        })
+    }
+
+    /// Sends a sealed snapshot; sending it again changes nothing.
+    pub fn upload(&self, path: &Path) -> Result<ContentId, String> {
+        let sealed = Sealed::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let bytes = sealed.bytes().map_err(|e| e.to_string())?.into_owned();
+        let cid = sealed.cid();
+        let sent = self.client.put_sealed(&cid, bytes, within());
+        sent.map(|_| cid).map_err(failed)
+    }
+
+    /// Waits, with a bar, until `done` says so.
+    pub fn watch(
+        &self,
+        epoch: &EpochId,
+        longest: Duration,
+        done: impl Fn(&EpochRun) -> bool,
+    ) -> Result<EpochRun, String> {
+        let end = Deadline::within(longest);
+        let bar = bar("queued", 0, ROWS);
+        loop {
+            let run = self.client.epoch(epoch, within()).map_err(failed)?;
+            let p = &run.progress;
+            let (pos, len) = match run.state {
+                RunState::Queued | RunState::Computing => (p.shares_computed, p.rows_total),
+                _ => (p.intents_settled, p.intents_total),
+            };
+            bar.set_message(run.state.as_str());
+            bar.set_length(len);
+            bar.set_position(pos);
+            let why = run.reason.as_ref();
+            let why = why.map_or_else(String::new, |r| format!(": {}: {}", r.code, r.detail));
+            if done(&run) {
+                bar.finish_and_clear();
+                return Ok(run);
+            }
+            let over = matches!(run.state, RunState::Failed | RunState::Quarantined);
+            if over || end.expired() {
+                bar.finish_and_clear();
+                return Err(format!("epoch {epoch} is {}{why}", run.state.as_str()));
+            }
+            let (_keep, never) = Shutdown::pair();
+            never.wait(Deadline::within(Duration::from_millis(50)));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Usage as the calculus sees it: rows in the fixed-width form of a sealed snapshot, by blocks, so
+//! that a snapshot may be larger than memory.
+
+use std::borrow::Cow;
+
+use super::{CHUNK, Stop};
+
+/// Bytes of one amount.
+const AMOUNT: usize = 16;
+
+/// Usage per account, sorted by account bytes without duplicates.
+pub trait Usage: Sync {
+    /// Number of accounts; below 2^32.
+    fn accounts(&self) -> usize;
+    /// Length of the longest account, in bytes.
+    fn width(&self) -> usize;
+    /// Rows `first .. first + rows`, all of which exist.
+    fn block(&self, first: usize, rows: usize) -> Result<Block<'_>, Stop>;
+}
+
+/// Some consecutive rows.
+#[derive(Clone, Debug)]
+pub struct Block<'a> {
+    first: usize,
+    bytes: Cow<'a, [u8]>,
+    width: usize,
+    size: usize,
+}
+
+impl<'a> Block<'a> {
+    /// Rows from row `first` on: each an account padded with NUL to `width`, then one amount per
+    /// metric (16 bytes, big-endian).
+    pub fn new(first: usize, bytes: Cow<'a, [u8]>, width: usize, metrics: usize) -> Self {
+        let size = width + AMOUNT * metrics;
+        debug_assert!(size > 0 && bytes.len().is_multiple_of(size));
+        Self {
+            first,
+            bytes,
+            width,
+            size,
+        }
+    }
+
+    /// The row number of its first row.
+    pub const fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.bytes.len() / self.size
+    }
+
+    /// The account field of the block's row `at`, with its padding.
+    pub fn padded(&self, at: usize) -> &[u8] {
+        &self.bytes[at * self.size..at * self.size + self.width]
+    }
+
+    /// The account of the block's row `at`.
+    pub fn account(&self, at: usize) -> &[u8] {
+        trim(self.padded(at))
+    }
+
+    /// How much of metric `metric` the block's row `at` has.
+    pub fn amount(&self, at: usize, metric: usize) -> u128 {
+        let from = at * self.size + self.width + AMOUNT * metric;
+        let mut amount = [0; AMOUNT];
+        amount.copy_from_slice(&self.bytes[from..from + AMOUNT]);
+        u128::from_be_bytes(amount)
+    }
+}
+
+/// `padded` without the NULs at its end.
+pub(crate) fn trim(padded: &[u8]) -> &[u8] {
+    let end = padded
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
+    &padded[..end]
+}
+
+/// How many blocks of [`CHUNK`] rows there are.
+pub(super) fn chunks<U: Usage>(usage: &U) -> usize {
+    usage.accounts().div_ceil(CHUNK)
+}
+
+/// Block `chunk` of [`CHUNK`] rows; the last one may be shorter.
+pub(super) fn chunk<U: Usage>(usage: &U, chunk: usize) -> Result<Block<'_>, Stop> {
+    let first = chunk * CHUNK;
+    usage.block(first, CHUNK.min(usage.accounts() - first))
+}

@@ -1,0 +1,284 @@
+//! The growing table of an import: what has been read so far, added up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use ron_proto::ledger::ESCROW_PREFIX;
+use ron_proto::rewarder::{ImportKind, METRICS_MAX, Metric};
+use ron_proto::values::{Account, Amount};
+
+use super::spill::{Cell, Merged, Runs};
+use super::{ImportError, Spill, at};
+use crate::inputs::snapshot::{SealWriter, Sealed};
+use crate::inputs::source::Target;
+
+const TWICE: &str =
+    "this account already has a total for this metric; import events with kind=events";
+
+/// Bytes an account takes beside its name: two shared pointers, their counts, a slot in the map.
+const ACCOUNT_COST: usize = 112;
+/// Bytes a cell takes: amount and place, with the slack of growing vectors.
+const CELL_COST: usize = 36;
+
+/// Where a row stood: the number of its source in the upper 16 bits, its line in the others. Zero
+/// is nowhere.
+type Place = u64;
+
+/// One metric by row number.
+#[derive(Default)]
+struct Column {
+    amounts: Vec<u128>,
+    /// Where each was given first; a zero in `totals` counts as given.
+    places: Vec<Place>,
+    /// Of all rows, spilled or not.
+    sum: u128,
+}
+
+/// The table. The map is only looked up, never walked, so its order reaches nothing.
+pub(super) struct Rows {
+    kind: ImportKind,
+    source: u64,
+    index: HashMap<Arc<[u8]>, usize>,
+    accounts: Vec<Arc<[u8]>>,
+    name_bytes: usize,
+    longest: usize,
+    /// Metrics by name; their numbers are those of `columns`.
+    metrics: BTreeMap<Metric, usize>,
+    columns: Vec<Column>,
+    spill: Option<(Spill, Runs)>,
+}
+
+impl Rows {
+    pub(super) fn new(kind: ImportKind, spill: Option<Spill>) -> Self {
+        Self {
+            kind,
+            source: 0,
+            index: HashMap::new(),
+            accounts: Vec::new(),
+            name_bytes: 0,
+            longest: 0,
+            metrics: BTreeMap::new(),
+            columns: Vec::new(),
+            spill: spill.map(|spill| {
+                let runs = Runs::new(&spill.scratch);
+                (spill, runs)
+            }),
+        }
+    }
+
+    /// Lines are those of source `number` from here on.
+    pub(super) fn next_source(&mut self, number: usize) {
+        self.source = (number as u64) << 48;
+    }
+
+    pub(super) fn add(
+        &mut self,
+        line: u64,
+        account: &str,
+        metric: &str,
+        amount: &str,
+    ) -> Result<(), ImportError> {
+        let amount: Amount = amount
+            .parse()
+            .map_err(|error| at(line, format!("{error}")))?;
+        self.add_amount(line, account, metric, amount.0)
+    }
+
+    /// The same for an amount that needs no parsing.
+    pub(super) fn add_amount(
+        &mut self,
+        line: u64,
+        account: &str,
+        metric: &str,
+        amount: u128,
+    ) -> Result<(), ImportError> {
+        let row = self.row(line, account)?;
+        let number = self.metric(line, metric)?;
+        let column = &mut self.columns[number];
+        if column.amounts.len() <= row {
+            column.amounts.resize(row + 1, 0);
+            column.places.resize(row + 1, 0);
+        }
+        let first = column.places[row] == 0;
+        if !first && self.kind == ImportKind::Totals {
+            return Err(at(line, TWICE));
+        }
+        if first {
+            column.places[row] = self.source | line;
+        }
+        let sum = column.sum.checked_add(amount);
+        column.sum = sum.ok_or_else(|| at(line, "the sum of this metric passes 2^128-1"))?;
+        column.amounts[row] += amount;
+        if first {
+            self.spill_if_full()?;
+        }
+        Ok(())
+    }
+
+    fn metric(&mut self, line: u64, metric: &str) -> Result<usize, ImportError> {
+        if let Some(number) = self.metrics.get(metric) {
+            return Ok(*number);
+        }
+        let name: Metric = metric
+            .parse()
+            .map_err(|error: ron_proto::values::ValueError| {
+                at(line, format!("not a valid metric: {}", error.why))
+            })?;
+        if self.columns.len() == METRICS_MAX {
+            return Err(at(line, format!("more than {METRICS_MAX} metrics")));
+        }
+        self.metrics.insert(name, self.columns.len());
+        self.columns.push(Column::default());
+        Ok(self.columns.len() - 1)
+    }
+
+    fn row(&mut self, line: u64, account: &str) -> Result<usize, ImportError> {
+        if let Some(row) = self.index.get(account.as_bytes()) {
+            return Ok(*row);
+        }
+        account
+            .parse::<Account>()
+            .map_err(|error| at(line, format!("{error}")))?;
+        if account.starts_with(ESCROW_PREFIX) {
+            return Err(at(
+                line,
+                "accounts under escrow: belong to the ledger and cannot be paid",
+            ));
+        }
+        self.longest = self.longest.max(account.len());
+        self.name_bytes += account.len();
+        let account: Arc<[u8]> = Arc::from(account.as_bytes());
+        let row = self.accounts.len();
+        self.accounts.push(Arc::clone(&account));
+        self.index.insert(account, row);
+        Ok(row)
+    }
+
+    fn spill_if_full(&mut self) -> Result<(), ImportError> {
+        let Some((limits, _)) = &self.spill else {
+            return Ok(());
+        };
+        let cells: usize = self.columns.iter().map(|column| column.amounts.len()).sum();
+        let used = self.accounts.len() * ACCOUNT_COST + self.name_bytes + cells * CELL_COST;
+        if used > limits.memory {
+            self.spill_all()?;
+        }
+        Ok(())
+    }
+
+    /// Row numbers in the byte order of their accounts.
+    fn order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.accounts.len() as u32).collect();
+        order.par_sort_unstable_by(|a, b| {
+            self.accounts[*a as usize].cmp(&self.accounts[*b as usize])
+        });
+        order
+    }
+
+    fn cells(&self, row: usize) -> impl Iterator<Item = Cell> + '_ {
+        let columns = self.columns.iter().enumerate();
+        columns.filter_map(move |(metric, column)| {
+            let place = *column.places.get(row).filter(|place| **place != 0)?;
+            Some(Cell {
+                metric: metric as u8, // below METRICS_MAX
+                place,
+                amount: column.amounts[row],
+            })
+        })
+    }
+
+    /// Moves what is in memory to a sorted run on disk.
+    fn spill_all(&mut self) -> Result<(), ImportError> {
+        let Some((limits, mut runs)) = self.spill.take() else {
+            return Ok(());
+        };
+        let order = self.order();
+        let rows = order.iter().map(|row| *row as usize);
+        let written = runs.write(rows.map(|row| (&*self.accounts[row], self.cells(row))));
+        written.map_err(|error| ImportError::Scratch(error.to_string()))?;
+        self.spill = Some((limits, runs));
+        self.index = HashMap::new();
+        self.accounts = Vec::new();
+        self.name_bytes = 0;
+        for column in &mut self.columns {
+            (column.amounts, column.places) = (Vec::new(), Vec::new());
+        }
+        Ok(())
+    }
+
+    /// The fault to report when source `number` was refused: a total given twice may stand before
+    /// it, in rows that have been spilled and not compared yet.
+    pub(super) fn first_fault(mut self, number: usize, fault: ImportError) -> (usize, ImportError) {
+        let ImportError::Line { line, .. } = &fault else {
+            return (number, fault);
+        };
+        let place = self.source | line;
+        if self.kind == ImportKind::Events || self.spill_all().is_err() {
+            return (number, fault);
+        }
+        let twice = self.spill.take().and_then(|(_, runs)| runs.first_twice());
+        match twice.filter(|twice| *twice < place) {
+            Some(twice) => twice_at(twice),
+            None => (number, fault),
+        }
+    }
+
+    /// Writes the snapshot. An error names its source where it has one.
+    pub(super) fn seal(mut self, target: Target) -> Result<Sealed, (Option<usize>, ImportError)> {
+        let spilled = self
+            .spill
+            .as_ref()
+            .is_some_and(|(_, runs)| !runs.is_empty());
+        if spilled {
+            self.spill_all().map_err(|error| (None, error))?;
+        }
+        let names: Vec<Metric> = self.metrics.keys().cloned().collect();
+        let by_name: Vec<usize> = self.metrics.values().copied().collect();
+        let seal_fault = |error| (None, ImportError::Seal(error));
+        let mut writer = SealWriter::new(target, names, self.longest).map_err(seal_fault)?;
+        if let Some((_, runs)) = self.spill.take().filter(|_| spilled) {
+            seal_runs(runs, self.kind, &by_name, &mut writer)?;
+        } else {
+            self.index = HashMap::new();
+            for row in self.order() {
+                let amount = |metric: &usize| {
+                    let amounts = &self.columns[*metric].amounts;
+                    amounts.get(row as usize).copied().unwrap_or(0)
+                };
+                let account = &self.accounts[row as usize];
+                let pushed = writer.push(account, by_name.iter().map(amount));
+                pushed.map_err(seal_fault)?;
+            }
+        }
+        writer.finish().map_err(seal_fault)
+    }
+}
+
+fn twice_at(place: Place) -> (usize, ImportError) {
+    let (number, line) = (place >> 48, place & ((1 << 48) - 1));
+    (number as usize, at(line, TWICE))
+}
+
+fn seal_runs(
+    runs: Runs,
+    kind: ImportKind,
+    by_name: &[usize],
+    writer: &mut SealWriter,
+) -> Result<(), (Option<usize>, ImportError)> {
+    let mut pushed = Ok(());
+    let merged = runs.merge(|account: &[u8], cells: &Merged| {
+        if pushed.is_ok() {
+            let amounts = by_name.iter().map(|metric| cells.amount(*metric));
+            pushed = writer.push(account, amounts);
+        }
+    });
+    let twice = merged.map_err(|error| (None, ImportError::Scratch(error.to_string())))?;
+    match twice.filter(|_| kind == ImportKind::Totals) {
+        Some(place) => {
+            let (number, error) = twice_at(place);
+            Err((Some(number), error))
+        }
+        None => pushed.map_err(|error| (None, ImportError::Seal(error))),
+    }
+}

@@ -1,0 +1,130 @@
+//! Reads a run's payouts a few at a time, each one checked against the manifest's root.
+//!
+//! The upper part of the tree lies beside the table; it is small, and it is believed because it
+//! leads to the root. So one payout, or one page of them, costs one group of records, however
+//! large the epoch is.
+
+use std::path::Path;
+
+use ron_proto::rewarder::{Payout, PayoutProof, PayoutsRoot, RunManifest};
+use ron_proto::values::Account;
+
+use super::dir;
+use super::table::{Table, TableError};
+use super::tree::{GROUP, Tree};
+use super::verify::{ProveError, VerifyError, read, read_manifest, wrong};
+use crate::inputs::source::Source;
+
+/// The payouts of a run that was not quarantined.
+#[derive(Debug)]
+pub struct Reader {
+    /// The run's manifest.
+    pub manifest: RunManifest,
+    payouts: PayoutsRoot,
+    table: Table,
+    tree: Tree,
+}
+
+fn damaged(error: &TableError) -> VerifyError {
+    wrong(dir::PAYOUTS, error)
+}
+
+impl Reader {
+    /// Opens a run directory. Fails for a quarantined run, which has no payouts.
+    pub fn open(dir: &Path) -> Result<Self, VerifyError> {
+        Self::with(dir, read_manifest(dir)?)
+    }
+
+    /// The same for a manifest that was read already.
+    pub fn with(dir: &Path, manifest: RunManifest) -> Result<Self, VerifyError> {
+        let Some(payouts) = manifest.payouts else {
+            return Err(wrong(dir::RUN, &"a quarantined run has no payouts"));
+        };
+        let source =
+            Source::open(&dir.join(dir::PAYOUTS)).map_err(|error| wrong(dir::PAYOUTS, &error))?;
+        let table = Table::trusted(source).map_err(|error| damaged(&error))?;
+        if table.len() as u64 != payouts.count || table.total() != payouts.total_minor.0 {
+            return Err(wrong(
+                dir::PAYOUTS,
+                &"its count or total is not the manifest's",
+            ));
+        }
+        let stored = read(dir, dir::TREE)?;
+        let stored = stored.and_then(|bytes| Tree::from_bytes(&bytes, &payouts));
+        let tree = match stored {
+            Some(tree) => tree,
+            // Only a shortcut: lost or altered, it is made again from the table.
+            None => Tree::of(&table).map_err(|error| damaged(&error))?,
+        };
+        if tree.root() != Ok(payouts) {
+            return Err(wrong(
+                dir::PAYOUTS,
+                &"it does not hash to the manifest's root",
+            ));
+        }
+        Ok(Self {
+            manifest,
+            payouts,
+            table,
+            tree,
+        })
+    }
+
+    /// Number of payouts.
+    pub const fn len(&self) -> u64 {
+        self.payouts.count
+    }
+
+    /// True if nothing is paid.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What they add up to, in minor units.
+    pub const fn total(&self) -> u128 {
+        self.payouts.total_minor.0
+    }
+
+    /// Payouts `from .. to`, as far as there are any.
+    pub fn range(&self, from: u64, to: u64) -> Result<Vec<Payout>, VerifyError> {
+        self.read_range(from, to).map_err(|error| damaged(&error))
+    }
+
+    fn read_range(&self, from: u64, to: u64) -> Result<Vec<Payout>, TableError> {
+        let size = self.table.record_size();
+        let (mut row, end) = (from as usize, to.min(self.len()) as usize);
+        let mut payouts = Vec::with_capacity(end.saturating_sub(row));
+        while row < end {
+            let group = row / GROUP;
+            let records = self.tree.group(&self.table, group)?;
+            let last = end.min((group + 1) * GROUP);
+            for at in row..last {
+                let within = (at % GROUP) * size;
+                payouts.push(self.table.payout(at, &records[within..within + size])?);
+            }
+            row = last;
+        }
+        Ok(payouts)
+    }
+
+    /// The proof of `account`'s payout.
+    pub fn prove(&self, account: &Account) -> Result<PayoutProof, ProveError> {
+        let found = self.table.find(account);
+        let row = found.map_err(|error| wrong(dir::PAYOUTS, &error))?;
+        let row = row.ok_or(ProveError::NotPaid)?;
+        let path = self.tree.path(&self.table, row);
+        let path = path.map_err(|error| damaged(&error))?;
+        let payouts = self.range(row as u64, row as u64 + 1)?;
+        let (Some(path), Some(payout)) = (path, payouts.into_iter().next()) else {
+            return Err(ProveError::NotPaid);
+        };
+        Ok(PayoutProof {
+            tenant: self.manifest.tenant.clone(),
+            epoch_id: self.manifest.epoch_id.clone(),
+            commitment: self.manifest.commitment,
+            payout,
+            path,
+            payouts: self.payouts,
+        })
+    }
+}

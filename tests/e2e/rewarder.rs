@@ -1,0 +1,263 @@
+//! `ron rewarder` as a user runs it: import, compute, verify, prove, export and plot offline, the
+//! same through a running fleet, DuckDB as the second opinion, and memory that stays bounded.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use ron_tests::{Fleet, ok, python, ron_binary, workspace};
+use serde_json::Value;
+
+fn ron(dir: &Path, args: &[&str]) -> Output {
+    Command::new(ron_binary())
+        .arg("rewarder")
+        .args(args)
+        .current_dir(dir)
+        .output()
+        .unwrap()
+}
+
+fn refused(dir: &Path, args: &[&str]) -> String {
+    let out = ron(dir, args);
+    assert_eq!(out.status.code(), Some(1), "{args:?}");
+    String::from_utf8(out.stderr).unwrap()
+}
+
+#[test]
+fn duckdb_pays_the_same() {
+    let out = Command::new(python())
+        .arg(workspace().join("tests/recompute/duckdb_check.py"))
+        .args(["--ron", ron_binary().to_str().unwrap()])
+        .output()
+        .unwrap();
+    let text = ok(&out);
+    assert!(text.contains("105 of 105 epochs equal"), "{text}");
+}
+
+#[test]
+fn an_epoch_goes_through_the_fleet_and_comes_back_proven() {
+    let fleet = Fleet::start();
+    let work = tempfile::tempdir().unwrap();
+    let (dir, data) = (work.path(), fleet.dir().to_str().unwrap());
+    let csv = workspace().join("examples/rocketpool/interval-45.csv");
+    let policy = fleet.dir().join("policy/reward.json");
+    let policy = policy.to_str().unwrap();
+    let info = ok(&ron(
+        dir,
+        &[
+            "import",
+            csv.to_str().unwrap(),
+            "--out",
+            "u.sealed",
+            "--json",
+        ],
+    ));
+    let cid = serde_json::from_str::<Value>(&info).unwrap()["cid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let here = [
+        "compute",
+        "cli:1",
+        "--snapshot",
+        "u.sealed",
+        "--policy",
+        policy,
+    ];
+    ok(&ron(
+        dir,
+        &[&here[..], &["--out", "run", "--data-dir", data]].concat(),
+    ));
+    let there = [&here[..], &["--data-dir", data, "--json"]].concat();
+    let dry: Value =
+        serde_json::from_str(&ok(&ron(dir, &[&there[..], &["--dry-run"]].concat()))).unwrap();
+    assert_eq!(
+        (&dry["state"], &dry["snapshot"]),
+        (&"sealed".into(), &cid.as_str().into())
+    );
+    fund(&fleet);
+    let paid: Value = serde_json::from_str(&ok(&ron(dir, &there))).unwrap();
+    assert_eq!(paid["state"], "settled");
+    let run = fleet
+        .dir()
+        .join("svc-rewarder/data/runs/tenant-default/epoch-cli:1");
+    let local = std::fs::read(dir.join("run/run.json")).unwrap();
+    assert_eq!(
+        std::fs::read(run.join("run.json")).unwrap(),
+        local,
+        "here and there the same bytes"
+    );
+    let settled = ok(&ron(dir, &["settle", "cli:1", "--data-dir", data]));
+    assert!(
+        settled.contains("is settled"),
+        "settling again changes nothing: {settled}"
+    );
+    ok(&ron(
+        dir,
+        &["verify", run.to_str().unwrap(), "--data-dir", data],
+    ));
+    offline(dir, &run);
+    altered(dir, &run, data);
+}
+
+/// The demo funds the pool and pays its own epochs; ours needs one pool more.
+fn fund(fleet: &Fleet) {
+    let policy = std::fs::read(fleet.dir().join("policy/reward.json")).unwrap();
+    let policy: Value = serde_json::from_slice(&policy).unwrap();
+    let body = serde_json::json!({
+        "to": policy["pool"]["account"], "asset": policy["asset"],
+        "amount_minor": policy["pool"]["amount_minor"]
+    });
+    let token = fleet.token("svc-wallet", None);
+    let url = format!("{}/v1/issue", fleet.api("svc-wallet"));
+    let reply = fleet.post(
+        &url,
+        Some(&token),
+        &body.to_string(),
+        &[("Idempotency-Key", "fund-1")],
+    );
+    ron_tests::json(&reply, 200);
+}
+
+fn offline(dir: &Path, run: &Path) {
+    let run = run.to_str().unwrap();
+    let payouts = ok(&ron(dir, &["export", run]));
+    let mut rows = payouts.lines();
+    assert_eq!(rows.next(), Some("index,account,amount_minor"));
+    let first: Vec<&str> = rows.next().unwrap().split(',').collect();
+    let proof: Value = serde_json::from_str(&ok(&ron(dir, &["prove", run, first[1]]))).unwrap();
+    assert_eq!(proof["payout"]["amount_minor"], first[2]);
+    let manifest = std::fs::read(Path::new(run).join("run.json")).unwrap();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    let sum: u128 = payouts
+        .lines()
+        .skip(1)
+        .map(|row| row.rsplit(',').next().unwrap().parse::<u128>().unwrap())
+        .sum();
+    assert_eq!(manifest["totals"]["payout_minor"], sum.to_string());
+    ok(&ron(
+        dir,
+        &["export", run, "--format", "ndjson", "--out", "p.ndjson"],
+    ));
+    let lines = std::fs::read_to_string(dir.join("p.ndjson")).unwrap();
+    assert_eq!(lines.lines().count() + 1, payouts.lines().count());
+    ok(&ron(dir, &["plot", run, "run", "--out", "p.svg"]));
+    let svg = std::fs::read_to_string(dir.join("p.svg")).unwrap();
+    assert_eq!(svg.matches("<polyline").count(), 2, "one curve a run");
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+}
+
+/// A byte of the manifest, or of a payout, and the checks fail.
+fn altered(dir: &Path, run: &Path, data: &str) {
+    for (file, at) in [("run.json", 40), ("payouts.bin", 200)] {
+        let copy = dir.join(format!("altered-{file}"));
+        std::fs::create_dir(&copy).unwrap();
+        for entry in std::fs::read_dir(run).unwrap() {
+            let entry = entry.unwrap();
+            let mut bytes = std::fs::read(entry.path()).unwrap();
+            if entry.file_name() == file {
+                bytes[at] ^= 1;
+            }
+            std::fs::write(copy.join(entry.file_name()), bytes).unwrap();
+        }
+        let why = refused(dir, &["verify", copy.to_str().unwrap(), "--data-dir", data]);
+        assert!(why.contains(file), "{why}");
+        assert!(
+            !ron(dir, &["export", copy.to_str().unwrap()])
+                .status
+                .success()
+        );
+    }
+}
+
+#[test]
+fn a_bad_row_is_named_by_file_and_line_and_leaves_nothing_behind() {
+    let work = tempfile::tempdir().unwrap();
+    let dir = work.path();
+    std::fs::create_dir(dir.join("events")).unwrap();
+    std::fs::write(dir.join("events/1.csv"), "account,metric,amount\na,m,1\n").unwrap();
+    let bad = "{\"account\":\"a\",\"metric\":\"m\",\"amount\":\"2\"}\n{\"account\":\"a\"}\n";
+    std::fs::write(dir.join("events/2.ndjson"), bad).unwrap();
+    let why = refused(dir, &["import", "events", "--kind", "events", "--out", "u"]);
+    assert!(why.contains("2.ndjson: line 2"), "{why}");
+    std::fs::write(dir.join("events/2.ndjson"), bad.lines().next().unwrap()).unwrap();
+    let why = refused(dir, &["import", "events", "--out", "u"]);
+    assert!(
+        why.contains("2.ndjson: line 1: this account already"),
+        "{why}"
+    );
+    let left: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["events"]);
+    ok(&ron(
+        dir,
+        &["import", "events", "--kind", "events", "--out", "u"],
+    ));
+    let why = refused(
+        dir,
+        &[
+            "compute",
+            "e",
+            "--snapshot",
+            "u",
+            "--policy",
+            "none",
+            "--out",
+            "r",
+        ],
+    );
+    assert!(why.contains("cannot read"), "{why}");
+}
+
+/// Peak resident memory of an import, in KiB, read while it runs.
+fn peak(dir: &Path, memory: &str, out: &str) -> u64 {
+    let mut child = Command::new(ron_binary())
+        .args([
+            "rewarder", "import", "big.csv", "--out", out, "--memory", memory,
+        ])
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let seen = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        peak = peak.max(seen.unwrap_or(0));
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(child.wait().unwrap().success());
+    peak
+}
+
+#[test]
+fn an_import_larger_than_its_memory_stays_within_it() {
+    let work = tempfile::tempdir().unwrap();
+    let dir = work.path();
+    let mut text = String::from("account,metric,amount\n");
+    let mut state = 1_u64;
+    for row in 0..400_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        writeln!(text, "acct:{:016x}-{row:06},m,{}", state, state >> 40).unwrap();
+    }
+    std::fs::write(dir.join("big.csv"), text).unwrap();
+    let (small, large) = (peak(dir, "4MiB", "small"), peak(dir, "1GiB", "large"));
+    println!("peak memory: {small} KiB with 4 MiB for rows, {large} KiB with 1 GiB");
+    assert!(small < 48 << 10, "{small} KiB");
+    assert!(
+        large > small + (24 << 10),
+        "the large one needs its memory: {large} KiB"
+    );
+    assert_eq!(
+        std::fs::read(dir.join("small")).unwrap(),
+        std::fs::read(dir.join("large")).unwrap()
+    );
+}
