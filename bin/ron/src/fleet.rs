@@ -298,7 +298,7 @@ fn load(
     if let Some(endpoints) = endpoints
         && name == "svc-admin"
     {
-        text = real_nodes(&text, endpoints);
+        text = real_nodes(&text, endpoints, layout);
     }
     let env = |key: &str| std::env::var(key).ok();
     let file = Some((path.as_path(), text.as_str()));
@@ -358,8 +358,8 @@ fn peers(name: &str, endpoints: &Endpoints) -> Result<Flags, String> {
     Ok(flags)
 }
 
-/// The console's nodes, with the addresses of this run in the blocks that are named after ours.
-fn real_nodes(text: &str, endpoints: &Endpoints) -> String {
+/// The console's nodes, with the addresses and token files of this run in the blocks that are named after ours.
+fn real_nodes(text: &str, endpoints: &Endpoints, layout: &Layout) -> String {
     let mut out = String::with_capacity(text.len());
     let mut current: Option<&Endpoint> = None;
     for line in text.lines() {
@@ -372,6 +372,17 @@ fn real_nodes(text: &str, endpoints: &Endpoints) -> String {
             }
             ("health_url", Some(e)) => Some(format!("health_url = \"{}\"", e.health)),
             ("api_url", Some(e)) => Some(format!("api_url = \"{}\"", e.api)),
+            ("credential_file", Some(e)) => {
+                let path = layout.token("svc-admin", &e.service).display().to_string();
+                Some(format!(
+                    "credential_file = {}",
+                    serde_json::Value::from(path)
+                ))
+            }
+            ("jwks_url", None) => endpoints
+                .of("svc-passport")
+                .ok()
+                .map(|e| format!("jwks_url = \"{}/.well-known/jwks.json\"", e.api)),
             _ => None,
         };
         out.push_str(replaced.as_deref().unwrap_or(line));
@@ -396,6 +407,7 @@ mod tests {
         };
         let text = "[[nodes]]\nid = \"ron-kms\"\nhealth_url = \"http://x\"\napi_url = \"http://y\"\n[[nodes]]\nid = \"other\"\nhealth_url = \"http://z\"\n";
         let want = "[[nodes]]\nid = \"ron-kms\"\nhealth_url = \"http://127.0.0.1:2\"\napi_url = \"http://127.0.0.1:1\"\n[[nodes]]\nid = \"other\"\nhealth_url = \"http://z\"\n";
-        assert_eq!(real_nodes(text, &endpoints), want);
+        let layout = Layout::new(None).expect("a default place");
+        assert_eq!(real_nodes(text, &endpoints, &layout), want);
     }
 }

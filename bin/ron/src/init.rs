@@ -31,7 +31,7 @@ use crate::layout::{
 use crate::{policy, verifiers};
 
 /// Calls of one service to another: caller, callee, scopes, KMS key prefixes.
-pub const CALLS: [(&str, &str, &str, &str); 5] = [
+pub const CALLS: [(&str, &str, &str, &str); 9] = [
     (
         "svc-passport",
         "ron-kms",
@@ -51,7 +51,16 @@ pub const CALLS: [(&str, &str, &str, &str); 5] = [
         "kms:sign,kms:read",
         "ron/manifest/",
     ),
-    ("svc-admin", "svc-rewarder", "rewarder:read", ""),
+    (
+        "svc-admin",
+        "svc-rewarder",
+        "rewarder:read,admin:operate",
+        "",
+    ),
+    ("svc-admin", "ron-kms", "admin:operate", ""),
+    ("svc-admin", "svc-passport", "admin:operate", ""),
+    ("svc-admin", "ron-ledger", "admin:operate", ""),
+    ("svc-admin", "svc-wallet", "admin:operate", ""),
 ];
 
 /// Scopes of the operator's own service token at the KMS.

@@ -313,9 +313,14 @@ pub struct UiConfig {
     pub as_of: Timestamp,
     pub version: String,
     pub instance: String,
-    /// `none`, or `passport`.
+    /// `none`, `ingress` or `passport`.
     pub auth_mode: String,
+    /// True when this caller may look; false when the page has to ask for a passport first.
+    pub signed_in: bool,
+    /// True: no action is possible, whatever else is configured.
     pub read_only: bool,
+    /// Actions that the configuration allows, from `reload` and `shutdown`; empty when read-only.
+    pub actions: Vec<String>,
     pub interval_seconds: f64,
     pub window_seconds: f64,
     pub default_theme: String,
@@ -336,6 +341,139 @@ pub struct Me {
     pub auth_mode: String,
 }
 
+/// `POST /api/session`: a pasted passport, exchanged for a cookie that scripts cannot read.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionRequest {
+    /// A passport for this console, as `ron token --audience svc-admin` prints it.
+    pub token: String,
+}
+
+impl std::fmt::Debug for SessionRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionRequest")
+    }
+}
+
+/// `POST /api/nodes/{id}/reload` and `/shutdown`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ActionRequest {
+    /// The id of the node once more, so that no click acts on the wrong one.
+    pub confirm: String,
+}
+
+/// The answer to an action that the node accepted.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ActionAnswer {
+    pub as_of: Timestamp,
+    pub id: String,
+    /// `reload` or `shutdown`.
+    pub action: String,
+    /// The node's own word: `reloaded`, `unchanged`, `stopping`; `accepted` when it gave none.
+    pub result: String,
+    /// What the reload changed, as the node says it.
+    pub changes: Vec<String>,
+}
+
+/// The answer to `POST /api/nodes/{id}/refresh`: the node is asked next.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RefreshAnswer {
+    pub as_of: Timestamp,
+    pub id: String,
+}
+
+/// One line of the audit: who wanted what, and what came of it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuditEntry {
+    /// Grows by one with each line.
+    pub seq: u64,
+    pub at: Timestamp,
+    /// `reload`, `shutdown`, `refresh`, `session`, `config` or `read`.
+    pub action: String,
+    /// The node, where there is one.
+    pub node: Option<String>,
+    /// Who; `anonymous` when nobody could be told.
+    pub subject: String,
+    pub roles: Vec<String>,
+    /// `started`, `done`, `denied`, `failed` or `unknown`.
+    pub result: String,
+    /// A closed code of why, for what was not done.
+    pub reason: Option<String>,
+    /// What the node or the gate said, in words.
+    pub detail: Option<String>,
+    /// Joins the lines of one request, and the logs of console and node.
+    pub request_id: String,
+    /// Address of the caller, without port.
+    pub peer: String,
+}
+
+/// `GET /api/audit`: the last lines, newest first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuditList {
+    pub as_of: Timestamp,
+    /// True when the lines outlive a restart of the console.
+    pub durable: bool,
+    /// Lines that could not be kept because too many came at once; they are in the log.
+    pub dropped: u64,
+    pub entries: Vec<AuditEntry>,
+}
+
+/// One reward epoch, as its rewarder tells it. Amounts are decimal strings of minor units.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EpochView {
+    /// The node that runs it.
+    pub node: String,
+    pub tenant: String,
+    pub epoch: String,
+    /// `queued`, `computing`, `sealed`, `settling`, `settled`, `held`, `quarantined` or `failed`.
+    pub run_state: String,
+    pub reason_code: Option<String>,
+    pub reason: Option<String>,
+    pub dry_run: bool,
+    pub policy: String,
+    pub pool_minor: Option<String>,
+    pub payout_minor: Option<String>,
+    pub residual_minor: Option<String>,
+    pub recipients: Option<u64>,
+    pub rows_total: u64,
+    pub shares_computed: u64,
+    pub intents_total: u64,
+    pub intents_settled: u64,
+    pub eta_ms: Option<u64>,
+    pub attempts: u32,
+    pub commitment: Option<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// How reading the epochs of one node went.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EpochSource {
+    pub node: String,
+    /// When they were last read; `null` when they never were.
+    pub read_at: Option<Timestamp>,
+    /// Why they could not be read the last time.
+    pub problem: Option<String>,
+    /// True when there are more epochs than the console reads.
+    pub truncated: bool,
+}
+
+/// `GET /api/epochs`: the epochs of every rewarder of the fleet, those that need somebody first.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EpochList {
+    pub as_of: Timestamp,
+    pub sources: Vec<EpochSource>,
+    pub epochs: Vec<EpochView>,
+}
+
 /// Whether a log's head was checked against a key this console holds.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -348,6 +486,31 @@ pub enum LogVerdict {
     Failed,
     /// The log could not be read.
     Unreachable,
+}
+
+/// What is known about the present head continuing the one seen before.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LogConsistency {
+    /// There is no earlier head to compare with.
+    FirstLook,
+    /// Size and root are those of the last look.
+    Unchanged,
+    /// The log's own tiles prove that it only grew.
+    Proven,
+    /// The log grew, but its tiles could not be read, so nothing is proven yet.
+    NotProven,
+    /// The log's past changed.
+    Broken,
+}
+
+/// A witness that is configured for a log.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LogWitness {
+    pub name: String,
+    /// True when its signature is on the present head and holds.
+    pub signed: bool,
 }
 
 /// The head of one verifiable log.
@@ -365,8 +528,13 @@ pub struct LogHead {
     pub reason: String,
     /// When the head was read; `null` when it never was.
     pub read_at: Option<Timestamp>,
-    /// Since when size and root are what they are.
+    /// Since when size and root are what they are, as far as this console saw: the age of the checkpoint.
     pub unchanged_since: Option<Timestamp>,
+    pub consistency: LogConsistency,
+    /// The size that `consistency` compares with.
+    pub compared_with: Option<u64>,
+    /// Empty when no witness is configured.
+    pub witnesses: Vec<LogWitness>,
 }
 
 /// `GET /api/log-heads`.

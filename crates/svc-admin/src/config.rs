@@ -1,8 +1,10 @@
 //! The configuration of svc-admin: one table of keys, and what they mean once checked.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use ron_proto::caveat::IpBlock;
 use ron_service::config::{CHASSIS_KEYS, Config, ConfigProblem, Key, SubTable, Table, listen_keys};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7490", "127.0.0.1:7495");
@@ -38,10 +40,50 @@ pub static NODE_KEYS: &[Key] = &[
         "The log's verifier key; without it the head is shown as not checked.",
     )
     .range("0", "256"),
+    Key::list(
+        "log_witnesses",
+        "",
+        "Verifier keys of witnesses whose signatures the head should carry.",
+    ),
+    Key::path(
+        "credential_file",
+        "",
+        "File (0600) with the service token for actions and epochs; read at each use.",
+    ),
+    Key::text(
+        "metrics_path",
+        "/metrics",
+        "Where below health_url the metrics are.",
+    )
+    .range("1", "128"),
 ];
 
 static KEYS: &[Key] = &[
-    Key::tables("nodes", NODE_KEYS, "The services to watch."),
+    Key::tables("nodes", NODE_KEYS, "The services to watch.").reloadable(),
+    Key::list(
+        "discovery.files",
+        "",
+        "Prometheus file_sd files (.json, .yml, .yaml) with more services to watch.",
+    )
+    .reloadable(),
+    Key::duration(
+        "discovery.interval",
+        "5s",
+        "Time between two looks at the discovery files.",
+    )
+    .range("250ms", "1h"),
+    Key::bool(
+        "read_only",
+        true,
+        "No action is possible, whatever else is allowed.",
+    )
+    .reloadable(),
+    Key::duration(
+        "action_timeout",
+        "5s",
+        "Time for a node to answer an action.",
+    )
+    .range("100ms", "60s"),
     Key::duration(
         "sampler.metrics_interval",
         "5s",
@@ -86,27 +128,56 @@ static KEYS: &[Key] = &[
     .range("10", "1000000"),
     Key::choice(
         "auth.mode",
-        &["none", "passport"],
+        &["none", "ingress", "passport"],
         "none",
-        "Who may look: none lets every local caller (loopback only), passport asks for admin:view.",
+        "Who may look: none lets every local caller (loopback only), ingress believes a listed proxy's headers, passport asks for admin:view.",
     ),
+    Key::list(
+        "ingress.proxies",
+        "",
+        "Address blocks, as in 10.0.0.0/8, of the proxies whose headers are believed.",
+    )
+    .reloadable(),
+    Key::text("ingress.header_user", "X-User", "Header with the user's name.").range("1", "64"),
+    Key::text(
+        "ingress.header_groups",
+        "X-Groups",
+        "Header with the user's groups, separated by commas.",
+    )
+    .range("1", "64"),
+    Key::list("ingress.viewer_groups", "", "Groups that may look.").reloadable(),
+    Key::list(
+        "ingress.operator_groups",
+        "",
+        "Groups that may look and reload nodes.",
+    )
+    .reloadable(),
+    Key::list(
+        "ingress.admin_groups",
+        "",
+        "Groups that may look, reload and shut down nodes.",
+    )
+    .reloadable(),
     Key::list(
         "allowed_hosts",
         "localhost,127.0.0.1,::1",
         "Host names under which browsers may reach the console; the bind address is always among them.",
-    ),
+    )
+    .reloadable(),
     Key::choice(
         "ui.theme",
         &["system", "light", "dark", "red-eye"],
         "system",
         "Theme until the operator chooses one.",
-    ),
+    )
+    .reloadable(),
     Key::choice(
         "ui.language",
         &["en-US", "es-ES"],
         "en-US",
         "Language until the operator chooses one.",
-    ),
+    )
+    .reloadable(),
 ];
 
 /// All keys of svc-admin.
@@ -121,6 +192,8 @@ pub static TABLE: Table = Table {
 pub enum AuthMode {
     /// Everyone who reaches the loopback address; read-only.
     None,
+    /// Those whom a listed proxy names.
+    Ingress,
     /// Holders of a passport with `admin:view`.
     Passport,
 }
@@ -130,6 +203,7 @@ impl AuthMode {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Ingress => "ingress",
             Self::Passport => "passport",
         }
     }
@@ -145,6 +219,10 @@ pub struct NodeSpec {
     pub api_url: Option<String>,
     pub environment: String,
     pub log: Option<LogSpec>,
+    /// Where the service token for this node is.
+    pub credential: Option<PathBuf>,
+    /// Starts with a slash.
+    pub metrics_path: String,
 }
 
 /// Where a node's verifiable log is, and the key that must have signed its head.
@@ -153,6 +231,37 @@ pub struct LogSpec {
     /// Full URL of the log's routes.
     pub base_url: String,
     pub vkey: Option<String>,
+    /// Verifier keys.
+    pub witnesses: Vec<String>,
+}
+
+/// Whom a proxy may name, and what its groups mean.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ingress {
+    pub proxies: Vec<IpBlock>,
+    pub header_user: String,
+    pub header_groups: String,
+    pub viewers: Vec<String>,
+    pub operators: Vec<String>,
+    pub admins: Vec<String>,
+}
+
+/// Which actions the configuration allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Actions {
+    pub read_only: bool,
+    pub reload: bool,
+    pub shutdown: bool,
+    pub timeout: Duration,
+}
+
+impl Actions {
+    /// The names of those that may happen.
+    pub fn names(&self) -> Vec<String> {
+        let all = [("reload", self.reload), ("shutdown", self.shutdown)];
+        let on = all.iter().filter(|(_, on)| *on && !self.read_only);
+        on.map(|(name, _)| (*name).to_owned()).collect()
+    }
 }
 
 /// How nodes are looked at.
@@ -174,12 +283,22 @@ impl Sampling {
     }
 }
 
+/// Files that name more nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discovery {
+    pub files: Vec<PathBuf>,
+    pub interval: Duration,
+}
+
 /// The validated configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub nodes: Vec<NodeSpec>,
     pub sampling: Sampling,
+    pub discovery: Discovery,
     pub auth: AuthMode,
+    pub ingress: Ingress,
+    pub actions: Actions,
     /// Lower case, without ports.
     pub allowed_hosts: Vec<String>,
     pub theme: String,
@@ -219,6 +338,8 @@ impl Settings {
             ));
         }
         let auth = auth_mode(config, bound, &nodes, &mut problems);
+        let ingress = ingress(config, auth, &mut problems);
+        let actions = actions(config, auth, &mut problems);
         let mut allowed_hosts: Vec<String> = config
             .list("allowed_hosts")
             .iter()
@@ -233,7 +354,17 @@ impl Settings {
             Ok(Self {
                 nodes,
                 sampling,
+                discovery: Discovery {
+                    files: config
+                        .list("discovery.files")
+                        .iter()
+                        .map(PathBuf::from)
+                        .collect(),
+                    interval: config.duration("discovery.interval"),
+                },
                 auth,
+                ingress,
+                actions,
                 allowed_hosts,
                 theme,
                 language,
@@ -251,6 +382,9 @@ fn auth_mode(
     nodes: &[NodeSpec],
     problems: &mut Vec<ConfigProblem>,
 ) -> AuthMode {
+    if config.str("auth.mode") == "ingress" {
+        return AuthMode::Ingress;
+    }
     if config.str("auth.mode") != "none" {
         if config.str_opt("auth.issuer").is_none() {
             let why = "must be set when auth.mode is passport";
@@ -267,6 +401,56 @@ fn auth_mode(
         problems.push(config.problem("auth.mode", why));
     }
     AuthMode::None
+}
+
+/// What proxies may say; the mode needs at least one proxy and one group that may look.
+fn ingress(config: &Config, auth: AuthMode, problems: &mut Vec<ConfigProblem>) -> Ingress {
+    let words = |key: &str| -> Vec<String> {
+        let trimmed = config.list(key).iter().map(|word| word.trim().to_owned());
+        trimmed.filter(|word| !word.is_empty()).collect()
+    };
+    let mut proxies = Vec::new();
+    for text in words("ingress.proxies") {
+        match text.parse::<IpBlock>() {
+            Ok(block) => proxies.push(block),
+            Err(_) => problems.push(config.problem(
+                "ingress.proxies",
+                format!("{text} is not an address block such as 127.0.0.1/32"),
+            )),
+        }
+    }
+    let found = Ingress {
+        proxies,
+        header_user: config.str("ingress.header_user").to_ascii_lowercase(),
+        header_groups: config.str("ingress.header_groups").to_ascii_lowercase(),
+        viewers: words("ingress.viewer_groups"),
+        operators: words("ingress.operator_groups"),
+        admins: words("ingress.admin_groups"),
+    };
+    let nobody = found.viewers.is_empty() && found.operators.is_empty() && found.admins.is_empty();
+    if auth == AuthMode::Ingress && (found.proxies.is_empty() || nobody) {
+        let why = "ingress needs ingress.proxies and at least one of ingress.viewer_groups, ingress.operator_groups, ingress.admin_groups";
+        problems.push(config.problem("auth.mode", why));
+    }
+    found
+}
+
+fn actions(config: &Config, auth: AuthMode, problems: &mut Vec<ConfigProblem>) -> Actions {
+    let actions = Actions {
+        read_only: config.bool("read_only"),
+        reload: config.bool("actions.enable_reload"),
+        shutdown: config.bool("actions.enable_shutdown"),
+        timeout: config.duration("action_timeout"),
+    };
+    if !actions.read_only && auth == AuthMode::None {
+        let why = "false needs callers that are known: set auth.mode to passport or ingress";
+        problems.push(config.problem("read_only", why));
+    }
+    if !actions.read_only && config.path_opt("data_dir").is_none() && !config.bool("amnesia") {
+        let why = "false needs data_dir, where the audit of actions is kept (or amnesia = true)";
+        problems.push(config.problem("read_only", why));
+    }
+    actions
 }
 
 fn node_spec(block: &SubTable) -> Result<NodeSpec, String> {
@@ -291,8 +475,13 @@ fn node_spec(block: &SubTable) -> Result<NodeSpec, String> {
         (Some(path), Some(api)) => Some(LogSpec {
             base_url: format!("{api}/{}", path.trim_matches('/')),
             vkey: block.str_opt("log_vkey").map(str::to_owned),
+            witnesses: block.list("log_witnesses").to_vec(),
         }),
     };
+    let metrics_path = block.str("metrics_path").to_owned();
+    if !metrics_path.starts_with('/') || metrics_path.contains(['#', ' ']) {
+        return Err(format!("{id}: metrics_path must start with /"));
+    }
     Ok(NodeSpec {
         display_name: block.str_opt("display_name").unwrap_or(&id).to_owned(),
         environment: block.str("environment").to_owned(),
@@ -300,11 +489,13 @@ fn node_spec(block: &SubTable) -> Result<NodeSpec, String> {
         health_url,
         api_url,
         log,
+        credential: block.path_opt("credential_file").map(PathBuf::from),
+        metrics_path,
     })
 }
 
 /// Checks the form of a URL and takes the slash off its end.
-fn base_url(text: &str) -> Result<String, &'static str> {
+pub(crate) fn base_url(text: &str) -> Result<String, &'static str> {
     let Some(rest) = text.strip_prefix("http://") else {
         return Err("must start with http://");
     };
@@ -315,101 +506,5 @@ fn base_url(text: &str) -> Result<String, &'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    fn load(text: &str, bound: &str) -> Result<Settings, String> {
-        let show = |problems: Vec<ConfigProblem>| {
-            problems
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("\n")
-        };
-        let config = Config::from_toml(&TABLE, Path::new("t.toml"), text).map_err(show)?;
-        Settings::from_config(&config, bound.parse().expect("an address")).map_err(show)
-    }
-
-    #[test]
-    fn the_table_is_sound() {
-        assert_eq!(
-            ron_service::config::table_faults(&TABLE.rows()),
-            [] as [String; 0]
-        );
-        assert_eq!(
-            ron_service::config::table_faults(&NODE_KEYS.iter().collect::<Vec<_>>()),
-            [] as [String; 0]
-        );
-    }
-
-    #[test]
-    fn nodes_are_read() {
-        let got = load(
-            "[[nodes]]\nid = \"kms\"\nhealth_url = \"http://127.0.0.1:7445/\"\napi_url = \"http://127.0.0.1:7440\"\nlog_path = \"/audit/v1\"\nlog_vkey = \"k\"\n[[nodes]]\nid = \"x\"\nhealth_url = \"http://[::1]:1\"\n",
-            "127.0.0.1",
-        )
-        .expect("valid");
-        assert_eq!(got.nodes[0].health_url, "http://127.0.0.1:7445");
-        assert_eq!(
-            got.nodes[0].log,
-            Some(LogSpec {
-                base_url: "http://127.0.0.1:7440/audit/v1".into(),
-                vkey: Some("k".into())
-            })
-        );
-        assert_eq!(
-            (
-                got.nodes[1].display_name.as_str(),
-                got.nodes[1].environment.as_str()
-            ),
-            ("x", "dev")
-        );
-        assert_eq!(got.sampling.slots(), 61);
-        assert!(got.allowed_hosts.contains(&"127.0.0.1".to_owned()));
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_in_words() {
-        let check = |text: &str, bound: &str, words: &str| {
-            let got = load(text, bound).expect_err(words);
-            assert!(got.contains(words), "{words:?} in {got:?}");
-        };
-        let node =
-            |id: &str, url: &str| format!("[[nodes]]\nid = \"{id}\"\nhealth_url = \"{url}\"\n");
-        check(
-            &(node("a", "http://h:1") + &node("a", "http://h:2")),
-            "127.0.0.1",
-            "two blocks with the id a",
-        );
-        check(
-            &node("a", "https://h:1"),
-            "127.0.0.1",
-            "must start with http://",
-        );
-        check(&node("a", "http://u@h:1"), "127.0.0.1", "without user");
-        check(&node("a/b", "http://h:1"), "127.0.0.1", "has an id");
-        check(
-            &(node("a", "http://h:1") + "log_path = \"/x\"\n"),
-            "127.0.0.1",
-            "log_path needs api_url",
-        );
-        check("", "0.0.0.0", "loopback only");
-        check(
-            &(node("a", "http://h:1") + "environment = \"prod\"\n"),
-            "127.0.0.1",
-            "prod node",
-        );
-        check("[auth]\nmode = \"passport\"\n", "0.0.0.0", "auth.issuer");
-        check(
-            "[sampler]\nmetrics_interval = \"10s\"\nmetrics_window = \"15s\"\n",
-            "127.0.0.1",
-            "at least twice",
-        );
-        check(
-            "[[nodes]]\nid = \"a\"\nhealth_url = \"http://h:1\"\ntoken = \"x\"\n",
-            "127.0.0.1",
-            "token",
-        );
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -276,6 +276,8 @@ pub(crate) mod tests {
             api_url: None,
             environment: "dev".into(),
             log: None,
+            credential: None,
+            metrics_path: "/metrics".into(),
         };
         Node::new(spec, sampling())
     }

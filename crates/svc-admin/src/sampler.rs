@@ -7,92 +7,55 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_http::{Call, CallError, Failure, HttpClient};
-use ron_kernel::time::Instant;
-use ron_kernel::{Deadline, KernelMetrics, SharedClock, ThreadCtx};
+use ron_http::{Call, CallError, Failure};
+use ron_kernel::{Deadline, Receiver, Recv, SendError, ThreadCtx};
 
-use crate::config::Sampling;
 use crate::dialect;
+use crate::fleet::{Event, Fleet};
 use crate::node::{Answers, Node, Outcome};
 use crate::state::Silence;
 
-/// Between the first questions to two nodes, at most.
-const FIRST_SPACING: Duration = Duration::from_millis(50);
+/// A sampler without work looks this often whether it still runs.
+const IDLE: Duration = Duration::from_secs(60);
 /// Looks after a refusal that come early.
 const EAGER_LOOKS: u32 = 3;
 const EAGER_PAUSE: Duration = Duration::from_secs(1);
 /// Timeouts after which a node is asked less often, and how much less.
 const SLOW_AFTER: u32 = 5;
 const SLOW_FACTOR: u32 = 3;
-/// The topology is asked for once in so many looks; it changes only with a restart.
-const TOPOLOGY_EVERY: u64 = 6;
 
-/// What the samplers share.
+/// A node that is due.
 #[derive(Debug)]
-pub struct Fleet {
-    pub nodes: Vec<Node>,
-    pub sampling: Sampling,
-    pub client: Arc<HttpClient>,
-    pub clock: SharedClock,
-    pub metrics: KernelMetrics,
+pub struct Look {
+    pub node: Arc<Node>,
+    pub with_topology: bool,
 }
 
 impl Fleet {
-    /// How many sampler threads this fleet wants.
-    pub fn threads(&self) -> usize {
-        self.nodes.len().clamp(1, self.sampling.max_threads)
-    }
-
-    /// The node with this id.
-    pub fn node(&self, id: &str) -> Option<&Node> {
-        self.nodes.iter().find(|node| node.spec.id == id)
-    }
-
-    /// The body of one sampler thread: looks at every node of its share when it is due, until shutdown.
-    pub fn sampler(&self, ctx: &ThreadCtx) {
-        let share = || (ctx.index..self.nodes.len()).step_by(self.threads());
-        let began = self.clock.now();
-        let mut due: Vec<Instant> = share().map(|at| began + self.first_look(at)).collect();
-        let mut looks = vec![0_u64; due.len()];
+    /// The body of one sampler thread: looks at the nodes that the scheduler hands out, until shutdown.
+    pub fn sampler(&self, looks: &Receiver<Look>, ctx: &ThreadCtx) {
         loop {
-            let Some(next) = due
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, at)| **at)
-                .map(|(slot, _)| slot)
-            else {
-                // A fleet without nodes: nothing to do but to be told to stop.
-                if ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {
+            let look = match looks.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+                Recv::Item(look) => look,
+                Recv::Timeout => continue,
+                Recv::Shutdown | Recv::Closed => return,
+            };
+            let pause = self.look(&look.node, look.with_topology);
+            let mut event = Event::Looked {
+                node: look.node,
+                pause,
+            };
+            // The scheduler empties its queue all the time; a flood of orders must not lose a node.
+            while let Err(SendError::Full(back)) = self.events.try_send(event) {
+                event = back;
+                if ctx
+                    .shutdown
+                    .wait(Deadline::within(Duration::from_millis(20)))
+                {
                     return;
                 }
-                continue;
-            };
-            if ctx.shutdown.wait(Deadline::at_instant(due[next])) {
-                return;
             }
-            let index = ctx.index + next * self.threads();
-            let node = &self.nodes[index];
-            let pause = self.look(node, looks[next].is_multiple_of(TOPOLOGY_EVERY));
-            looks[next] += 1;
-            due[next] = if looks[next] == 1 {
-                began + self.sampling.interval + self.spread(index)
-            } else {
-                due[next] + pause
-            };
-            // After a stall the lost looks are skipped, not caught up with.
-            due[next] = due[next].max(self.clock.now());
         }
-    }
-
-    /// When a node is first asked: at once, but not all in the same moment.
-    fn first_look(&self, index: usize) -> Duration {
-        let even = self.sampling.interval / self.nodes.len().max(1) as u32;
-        even.min(FIRST_SPACING) * index as u32
-    }
-
-    /// A node's place within the interval, so that the fleet is asked evenly.
-    fn spread(&self, index: usize) -> Duration {
-        self.sampling.interval * index as u32 / self.nodes.len().max(1) as u32
     }
 
     /// Asks one node, takes the outcome in, and says how long to wait before the next time.
@@ -168,7 +131,7 @@ impl Fleet {
         };
         let status = get("/api/v1/status").map_err(silent)?;
         let ready = get("/readyz").map_err(silent)?;
-        let metrics = match get("/metrics") {
+        let metrics = match get(&node.spec.metrics_path) {
             Ok(reply) if reply.is_success() => Ok(reply.body),
             Ok(reply) => Err(format!("answered {}", reply.status)),
             Err(error) => Err(error.detail),
@@ -244,27 +207,27 @@ fn silence_of(error: &CallError, deadline: Deadline) -> Silence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Sampling;
     use crate::node::tests::{node, sampling};
     use crate::state::judge;
-    use ron_http::ClientConfig;
-    use ron_kernel::{Registry, SystemClock};
+    use ron_http::{ClientConfig, HttpClient};
+    use ron_kernel::{KernelMetrics, Registry, SystemClock};
     use ron_proto::admin::NodeState;
     use std::net::TcpListener;
 
-    fn fleet(nodes: Vec<Node>, poll_timeout: Duration) -> Fleet {
-        Fleet {
-            nodes,
-            sampling: Sampling {
-                poll_timeout,
-                ..sampling()
-            },
-            client: Arc::new(HttpClient::new(ClientConfig {
-                connect_timeout: poll_timeout,
-                ..ClientConfig::default()
-            })),
-            clock: SystemClock::shared(),
-            metrics: KernelMetrics::new(&Registry::new("t")),
-        }
+    fn fleet(node: Node, poll_timeout: Duration) -> Fleet {
+        let sampling = Sampling {
+            poll_timeout,
+            ..sampling()
+        };
+        let client = Arc::new(HttpClient::new(ClientConfig {
+            connect_timeout: poll_timeout,
+            ..ClientConfig::default()
+        }));
+        let metrics = KernelMetrics::new(&Registry::new("t"));
+        let (fleet, _events) = Fleet::new(sampling, client, SystemClock::shared(), metrics);
+        fleet.adopt(vec![Arc::new(node)]);
+        fleet
     }
 
     fn node_at(listener: &TcpListener) -> Node {
@@ -278,9 +241,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let closed = node_at(&listener);
         drop(listener);
-        let fleet = fleet(vec![closed], Duration::from_secs(3));
-        let pause = fleet.look(&fleet.nodes[0], true);
-        let view = fleet.nodes[0].view();
+        let fleet = fleet(closed, Duration::from_secs(3));
+        let node = fleet.node("n").expect("adopted");
+        let pause = fleet.look(&node, true);
+        let view = node.view();
         assert_eq!(
             view.facts.silence,
             Some(Silence::Refused),
@@ -297,17 +261,18 @@ mod tests {
     #[test]
     fn a_hung_port_times_out_within_the_poll_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let fleet = fleet(vec![node_at(&listener)], Duration::from_millis(150));
+        let fleet = fleet(node_at(&listener), Duration::from_millis(150));
+        let node = fleet.node("n").expect("adopted");
         let started = fleet.clock.now();
-        fleet.look(&fleet.nodes[0], true);
+        fleet.look(&node, true);
         let took = fleet.clock.now() - started;
         assert!(took < Duration::from_millis(1500), "{took:?}");
-        let facts = &fleet.nodes[0].view().facts;
+        let facts = &node.view().facts;
         assert_eq!(
             facts.silence,
             Some(Silence::Timeout),
             "{:?}",
-            fleet.nodes[0].view().polling.last_error
+            node.view().polling.last_error
         );
         assert_eq!(
             judge(facts, fleet.clock.unix_ms()).state,
@@ -331,19 +296,5 @@ mod tests {
             pause_after(Duration::from_millis(250), 1, Some(Silence::Refused)),
             Duration::from_millis(250)
         );
-    }
-
-    #[test]
-    fn looks_are_spread_over_the_interval() {
-        let fleet = fleet(
-            (0..10).map(|n| node(&n.to_string())).collect(),
-            Duration::from_secs(1),
-        );
-        assert_eq!(fleet.first_look(9), FIRST_SPACING * 9);
-        assert_eq!(
-            (fleet.spread(0), fleet.spread(5)),
-            (Duration::ZERO, Duration::from_millis(2500))
-        );
-        assert_eq!(fleet.threads(), 4, "bounded by max_threads");
     }
 }

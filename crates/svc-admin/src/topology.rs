@@ -1,14 +1,23 @@
 //! The threads, queues and locks of svc-admin, as constants that the running service is built from.
 
-use ron_kernel::{Count, LockSpec, Stage, ThreadSpec, Topology};
+use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// One sampler per node up to the limit; beyond it nodes share.
+/// Knows when each node is due.
+pub const SCHEDULER: ThreadSpec = ThreadSpec {
+    name: "adm-sched",
+    count: Count::One,
+    stage: Stage::Intake,
+    critical: false,
+    job: "decides which node is asked when, takes refresh orders",
+};
+
+/// As many as nodes, up to the limit; beyond it nodes share.
 pub const SAMPLERS: ThreadSpec = ThreadSpec {
     name: "adm-samp-",
     count: Count::Pool("sampler.max_threads"),
     stage: Stage::Intake,
     critical: false,
-    job: "asks its nodes how they are, keeps their samples",
+    job: "asks nodes how they are, keeps their samples",
 };
 
 /// Builds what the page reads.
@@ -29,6 +38,86 @@ pub const LOG_HEADS: ThreadSpec = ThreadSpec {
     job: "reads and checks the heads of the fleet's logs",
 };
 
+/// Reads the reward epochs.
+pub const EPOCHS: ThreadSpec = ThreadSpec {
+    name: "adm-epochs",
+    count: Count::One,
+    stage: Stage::Intake,
+    critical: false,
+    job: "reads the epochs of the fleet's rewarders",
+};
+
+/// The only one who says which nodes are watched.
+pub const DISCOVERY: ThreadSpec = ThreadSpec {
+    name: "adm-files",
+    count: Count::One,
+    stage: Stage::Intake,
+    critical: false,
+    job: "brings the fleet in line with configuration and discovery files",
+};
+
+/// Carries out reload and shutdown.
+pub const ACTIONS: ThreadSpec = ThreadSpec {
+    name: "adm-act",
+    count: Count::One,
+    stage: Stage::Work,
+    critical: false,
+    job: "asks nodes to reload or shut down, one at a time, between two lines of the audit",
+};
+
+/// The only writer of the audit.
+pub const AUDIT: ThreadSpec = ThreadSpec {
+    name: "adm-audit",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: true,
+    job: "makes the lines of the audit durable",
+};
+
+/// Orders to the scheduler, and the looks that ended.
+pub static METRICS_CMD: QueueSpec = METRICS_CMD_ROW;
+const METRICS_CMD_ROW: QueueSpec = QueueSpec {
+    name: "metrics_cmd",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "API, adm-samp",
+    to: "adm-sched",
+    when_full: "429 to who asked for a refresh; samplers wait and try again",
+};
+
+/// Nodes that are due.
+pub static LOOKS: QueueSpec = LOOKS_ROW;
+const LOOKS_ROW: QueueSpec = QueueSpec {
+    name: "looks",
+    capacity: 128,
+    overflow: Overflow::RejectNew,
+    from: "adm-sched",
+    to: "adm-samp",
+    when_full: "the node stays due",
+};
+
+/// Actions that passed their gates.
+pub static ACTIONS_QUEUE: QueueSpec = ACTIONS_ROW;
+const ACTIONS_ROW: QueueSpec = QueueSpec {
+    name: "actions",
+    capacity: 16,
+    overflow: Overflow::RejectNew,
+    from: "API",
+    to: "adm-act",
+    when_full: "429, nothing was done",
+};
+
+/// Lines for the audit.
+pub static AUDIT_QUEUE: QueueSpec = AUDIT_ROW;
+const AUDIT_ROW: QueueSpec = QueueSpec {
+    name: "audit",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "API, adm-act",
+    to: "adm-audit",
+    when_full: "a denial goes to the log alone and is counted; an action is refused",
+};
+
 /// One per node; a thread never holds two.
 pub const NODE_LOCK: LockSpec = LockSpec {
     name: "node.rings",
@@ -40,8 +129,8 @@ pub const NODE_LOCK: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-admin",
     prefix: "adm",
-    threads: [SAMPLERS, VIEW, LOG_HEADS],
-    queues: [],
+    threads: [SCHEDULER, SAMPLERS, VIEW, LOG_HEADS, EPOCHS, DISCOVERY, ACTIONS, AUDIT],
+    queues: [METRICS_CMD_ROW, LOOKS_ROW, ACTIONS_ROW, AUDIT_ROW],
     locks: [NODE_LOCK],
 };
 

@@ -3,6 +3,7 @@
 //! Handlers never put a fleet together; they hand out bytes. A body is replaced only when its content changed, so
 //! its entity tag stays as long as there is nothing new.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use ron_proto::admin::{
 };
 
 use crate::derive::{Fold, on_grid, short};
+use crate::fleet::{Fleet, Roster};
 use crate::node::{Node, NodeView, is_gone, restarts};
-use crate::sampler::Fleet;
 use crate::state::{Verdict, is_stale, judge};
 
 /// Time between two builds.
@@ -45,11 +46,20 @@ pub struct Published {
     pub overview: Doc,
     /// In the order of the configuration.
     pub summaries: Vec<NodeSummary>,
+    /// Positions in `summaries` by id.
+    pub places: BTreeMap<String, usize>,
+    /// The roster it was built from.
+    pub generation: u64,
     /// When it was built, in unix milliseconds.
     pub built_ms: u64,
 }
 
 impl Published {
+    /// What is said of one node.
+    pub fn summary(&self, id: &str) -> Option<&NodeSummary> {
+        self.places.get(id).map(|at| &self.summaries[*at])
+    }
+
     /// The list of nodes, problems first.
     pub fn node_list(&self) -> NodeList {
         let mut nodes = self.summaries.clone();
@@ -69,6 +79,8 @@ pub fn empty_board() -> Board {
     Snapshot::new(Published {
         overview: Doc::empty(),
         summaries: Vec::new(),
+        places: BTreeMap::new(),
+        generation: 0,
         built_ms: 0,
     })
 }
@@ -76,7 +88,7 @@ pub fn empty_board() -> Board {
 /// The memory of the builder: since when each node is in its state.
 #[derive(Debug, Default)]
 pub struct Builder {
-    since: Vec<(NodeState, u64)>,
+    since: BTreeMap<String, (NodeState, u64)>,
 }
 
 impl Builder {
@@ -90,45 +102,49 @@ impl Builder {
     /// Builds once.
     pub fn tick(&mut self, fleet: &Fleet, board: &Board) {
         let now = fleet.clock.unix_ms();
-        if !news(fleet, &board.load(), now) {
+        let roster = fleet.roster();
+        if !news(&roster, &board.load(), now) {
             return;
         }
-        let rows: Vec<OverviewNode> = fleet
+        if self.since.len() > roster.nodes.len() {
+            self.since.retain(|id, _| fleet.node(id).is_some());
+        }
+        let rows: Vec<OverviewNode> = roster
             .nodes
             .iter()
-            .enumerate()
-            .map(|(at, node)| self.row(at, node, now, fleet))
+            .map(|node| self.row(node, now, fleet))
             .collect();
         let summaries: Vec<NodeSummary> = rows.iter().map(|row| row.summary.clone()).collect();
+        let places = summaries.iter().enumerate();
+        let places = places.map(|(at, s)| (s.id.clone(), at)).collect();
         board.store(Published {
             overview: doc(&overview(rows, now, fleet)),
             summaries,
+            places,
+            generation: roster.generation,
             built_ms: now,
         });
     }
 
-    fn row(&mut self, at: usize, node: &Node, now: u64, fleet: &Fleet) -> OverviewNode {
+    fn row(&mut self, node: &Node, now: u64, fleet: &Fleet) -> OverviewNode {
         let view = node.view();
         let verdict = judge(&view.facts, now);
-        if self.since.len() <= at {
-            self.since.resize(at + 1, (NodeState::Unknown, now));
-        }
-        if self.since[at].0 != verdict.state {
-            let (id, from, to) = (
-                &node.spec.id,
-                self.since[at].0.as_str(),
-                verdict.state.as_str(),
-            );
+        let id = &node.spec.id;
+        let known = self.since.get(id).copied();
+        let (from, since) = known.unwrap_or((NodeState::Unknown, now));
+        let since = if from == verdict.state { since } else { now };
+        if from != verdict.state {
+            let (from, to) = (from.as_str(), verdict.state.as_str());
             let reason = verdict.reasons.first().map_or("", |r| r.code.as_str());
             tracing::info!(event = "node_state", node = %id, from, to, reason);
-            self.since[at] = (verdict.state, now);
         }
-        row(node, &view, verdict, self.since[at].1, now, fleet)
+        self.since.insert(id.clone(), (verdict.state, since));
+        row(node, &view, verdict, since, now, fleet)
     }
 }
 
 /// True when a node was looked at since the last build, or time alone changed what is to be said of it.
-fn news(fleet: &Fleet, last: &Published, now: u64) -> bool {
+fn news(roster: &Roster, last: &Published, now: u64) -> bool {
     let same = |node: &Node, said: &NodeSummary| {
         let facts = &node.view().facts;
         let verdict = judge(facts, now);
@@ -137,9 +153,9 @@ fn news(fleet: &Fleet, last: &Published, now: u64) -> bool {
             && verdict.reasons == said.reasons
             && is_stale(facts, now) == said.stale
     };
-    let built = !last.overview.etag.is_empty() && last.summaries.len() == fleet.nodes.len();
+    let built = !last.overview.etag.is_empty() && last.generation == roster.generation;
     !(built
-        && fleet
+        && roster
             .nodes
             .iter()
             .zip(&last.summaries)
@@ -256,9 +272,9 @@ fn problems_first(a: &NodeSummary, b: &NodeSummary) -> std::cmp::Ordering {
 }
 
 /// Serialises, and tags with a hash of the content without its time: `asOf` is the first member.
-fn doc(overview: &Overview) -> Doc {
+pub fn doc<T: serde::Serialize>(value: &T) -> Doc {
     // Our API types hold strings, numbers and lists: they always serialise. An empty body would show at once.
-    let body = serde_json::to_vec(overview).unwrap_or_default();
+    let body = serde_json::to_vec(value).unwrap_or_default();
     let timeless = body.iter().position(|byte| *byte == b',').unwrap_or(0);
     Doc {
         etag: tag(&body[timeless..]),
@@ -286,13 +302,10 @@ mod tests {
 
     fn fleet(ids: &[&str]) -> (Fleet, Arc<ManualClock>) {
         let clock = ManualClock::at(1_000_000);
-        let fleet = Fleet {
-            nodes: ids.iter().map(|id| node(id)).collect(),
-            sampling: sampling(),
-            client: Arc::new(HttpClient::new(ClientConfig::default())),
-            clock: clock.clone(),
-            metrics: KernelMetrics::new(&Registry::new("t")),
-        };
+        let client = Arc::new(HttpClient::new(ClientConfig::default()));
+        let metrics = KernelMetrics::new(&Registry::new("t"));
+        let (fleet, _) = Fleet::new(sampling(), client, clock.clone(), metrics);
+        fleet.adopt(ids.iter().map(|id| Arc::new(node(id))).collect());
         (fleet, clock)
     }
 
@@ -304,8 +317,8 @@ mod tests {
     fn problems_come_first_and_since_is_kept() {
         let (fleet, clock) = fleet(&["a", "b", "c"]);
         let (board, mut builder) = (empty_board(), Builder::default());
-        fleet.nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
-        fleet.nodes[2].absorb(
+        fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
+        fleet.roster().nodes[2].absorb(
             crate::node::Outcome::Silent {
                 silence: crate::state::Silence::Refused,
                 detail: String::new(),
@@ -341,13 +354,13 @@ mod tests {
     fn the_tag_changes_exactly_with_the_content() {
         let (fleet, clock) = fleet(&["a"]);
         let (board, mut builder) = (empty_board(), Builder::default());
-        fleet.nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
+        fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
         builder.tick(&fleet, &board);
         let first = board.load().overview.etag.clone();
         clock.advance(Duration::from_millis(300));
         builder.tick(&fleet, &board);
         assert_eq!(board.load().overview.etag, first, "nothing new");
-        fleet.nodes[0].absorb(answer("up 1\n"), 1_005_000, 5_000);
+        fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_005_000, 5_000);
         builder.tick(&fleet, &board);
         assert_ne!(board.load().overview.etag, first, "a new sample");
     }
@@ -356,7 +369,7 @@ mod tests {
     fn silence_turns_unknown_and_stale_by_time_alone() {
         let (fleet, clock) = fleet(&["a"]);
         let (board, mut builder) = (empty_board(), Builder::default());
-        fleet.nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
+        fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
         builder.tick(&fleet, &board);
         assert_eq!(read(&board).nodes[0].summary.state, NodeState::Healthy);
         clock.advance(Duration::from_millis(15_001));

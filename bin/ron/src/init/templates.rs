@@ -69,7 +69,9 @@ pub fn service(
         _ => {}
     }
     if name == "svc-admin" {
-        nodes(&mut text, base_port, bootstrap);
+        // Passports count only where auth.mode says so; the default lets whoever is on this host look.
+        auth(&mut text, base_port);
+        nodes(&mut text, layout, base_port, bootstrap);
     } else {
         auth(&mut text, base_port);
         principals(&mut text, name, hashes);
@@ -119,7 +121,7 @@ fn principals(text: &mut String, callee: &str, hashes: &TokenHashes) {
     }
 }
 
-fn nodes(text: &mut String, base_port: u16, bootstrap: &Bootstrap) {
+fn nodes(text: &mut String, layout: &Layout, base_port: u16, bootstrap: &Bootstrap) {
     for name in SERVICES {
         let port = port(base_port, name);
         let _ = write!(
@@ -132,6 +134,13 @@ fn nodes(text: &mut String, base_port: u16, bootstrap: &Bootstrap) {
             "ron-ledger" => Some(("/log/v1", &bootstrap.ledger_vkey)),
             _ => None,
         };
+        if CALLS
+            .iter()
+            .any(|(caller, callee, ..)| *caller == "svc-admin" && *callee == name)
+        {
+            let path = layout.token("svc-admin", name).display().to_string();
+            let _ = writeln!(text, "credential_file = {}", quoted(&path));
+        }
         if let Some((path, vkey)) = log {
             let _ = writeln!(text, "log_path = \"{path}\"\nlog_vkey = \"{vkey}\"");
         }

@@ -163,8 +163,22 @@ impl Supervisor {
         n: usize,
         body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
     ) {
+        self.grow_pool(spec, 0, n.max(1), body);
+    }
+
+    /// Adds the members `from..to` to a pool that already runs: a reload may ask for more threads.
+    ///
+    /// # Panics
+    /// As [`Supervisor::spawn`].
+    pub fn grow_pool(
+        &self,
+        spec: &'static ThreadSpec,
+        from: usize,
+        to: usize,
+        body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
+    ) {
         let body = returning(body);
-        for index in 0..n.max(1) {
+        for index in from..to {
             let start = Start {
                 spec,
                 name: format!("{}{index}", spec.name),

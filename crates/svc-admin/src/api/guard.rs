@@ -14,20 +14,55 @@ pub fn guarded<F>(console: &Console, request: &Request, serve: F) -> Response
 where
     F: FnOnce(&Console, &Request) -> Result<Response, Problem>,
 {
-    let allowed = request
-        .header("host")
-        .is_some_and(|host| host_allowed(host, &console.settings.allowed_hosts));
-    let answer = if allowed {
-        serve(console, request)
-    } else {
-        Err(Problem::forbidden(
-            "this host name is not in allowed_hosts of svc-admin; add it there if it is yours",
-        ))
-    };
+    let answer = known_host(console, request).and_then(|()| serve(console, request));
     dress(answer.into())
 }
 
-fn dress(response: Response) -> Response {
+/// 403 for callers who came under a host name that is not listed.
+pub fn known_host(console: &Console, request: &Request) -> Result<(), Problem> {
+    let settings = console.settings.load();
+    let host = request.header("host");
+    if host.is_some_and(|host| host_allowed(host, &settings.allowed_hosts)) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(
+        "this host name is not in allowed_hosts of svc-admin; add it there if it is yours",
+    ))
+}
+
+/// The header that the page puts on everything that is not a read. Another site's form cannot.
+pub const OWN_HEADER: &str = "x-ron-console";
+
+/// 403 for changes that another site may have caused: they must carry the page's own header, come from its own
+/// origin where a browser says so, and show a cookie only together with both.
+pub fn own_origin(console: &Console, request: &Request) -> Result<(), Problem> {
+    known_host(console, request)?;
+    let refuse = |why: &str| {
+        Err(Problem::new(
+            403,
+            "cross_site",
+            "Not from the console's own page",
+            why,
+        ))
+    };
+    if request.header(OWN_HEADER).is_none() {
+        return refuse("send the header X-Ron-Console with any value");
+    }
+    if let Some(site) = request.header("sec-fetch-site")
+        && !matches!(site, "same-origin" | "none")
+    {
+        return refuse("the browser says that another site asked for this");
+    }
+    if let Some(origin) = request.header("origin") {
+        let host = origin.split_once("://").map_or("", |(_, host)| host);
+        if !host_allowed(host, &console.settings.load().allowed_hosts) {
+            return refuse("the origin is not in allowed_hosts");
+        }
+    }
+    Ok(())
+}
+
+pub fn dress(response: Response) -> Response {
     response
         .header("content-security-policy", CSP)
         .header("referrer-policy", "no-referrer")

@@ -1,29 +1,45 @@
 //! The JSON API and the page: one router, one guard around every handler.
 
+mod act;
 mod guard;
 mod page;
+mod session;
 mod views;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
+use ron_http::{ApiInfo, Method, Need, Request, Response, Route, Router};
+use ron_kernel::{Sender, Snapshot};
 use ron_proto::admin::{
-    FacetList, LogHeads, Me, MetricsSummary, NodeList, NodeStatus, Overview, QueryAnswer, UiConfig,
+    ActionAnswer, ActionRequest, AuditList, EpochList, FacetList, LogHeads, Me, MetricsSummary,
+    NodeList, NodeStatus, Overview, QueryAnswer, RefreshAnswer, SessionRequest, UiConfig,
 };
 use ron_proto::{Problem, Timestamp, scope};
 
+use crate::actions::{Action, Job};
+use crate::audit::SharedAudit;
 use crate::config::{AuthMode, Settings};
+use crate::epochs::Epochs;
+use crate::fleet::Fleet;
+use crate::gate::Gate;
 use crate::logs::Heads;
-use crate::sampler::Fleet;
 use crate::view::Board;
 
-/// Everything the handlers read. They change nothing.
+/// How long an action may take, with the wait for those before it.
+const ACTION_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Everything the handlers read, and the two queues that they fill.
 #[derive(Debug)]
 pub struct Console {
     pub fleet: Arc<Fleet>,
     pub board: Arc<Board>,
     pub heads: Arc<Heads>,
-    pub settings: Settings,
+    pub epochs: Arc<Epochs>,
+    pub audit: SharedAudit,
+    pub jobs: Sender<Job>,
+    pub gate: Arc<Gate>,
+    pub settings: Arc<Snapshot<Settings>>,
     pub instance: String,
     pub started: Timestamp,
 }
@@ -33,12 +49,13 @@ pub fn router(console: &Arc<Console>) -> Router {
     let info = ApiInfo {
         title: "svc-admin",
         version: env!("CARGO_PKG_VERSION"),
-        description: "The operator console: the state of every service of the fleet, with reasons and figures. Read-only.",
+        description: "The operator console: the state of every service of the fleet, with reasons and figures; with reload and shutdown where the configuration allows them.",
     };
     Router::new(info)
         .add_all(page_routes(console))
         .add_all(fleet_routes(console))
         .add_all(node_routes(console))
+        .add_all(change_routes(console))
 }
 
 type Serve = fn(&Console, &Request) -> Result<Response, Problem>;
@@ -46,11 +63,15 @@ type Serve = fn(&Console, &Request) -> Result<Response, Problem>;
 /// A guarded view. In mode none the loopback bind is the gate; otherwise every view asks for the
 /// viewer's scope.
 fn view(console: &Arc<Console>, pattern: &'static str, serve: Serve) -> Route {
-    let need = match console.settings.auth {
+    guarded(console, pattern, viewer(console), serve)
+}
+
+fn viewer(console: &Console) -> Need {
+    // The mode needs a restart to change, so routes can be built for it.
+    match console.settings.load().auth {
         AuthMode::None => Need::Public,
-        AuthMode::Passport => Need::Scope(scope::ADMIN_VIEW),
-    };
-    guarded(console, pattern, need, serve)
+        AuthMode::Ingress | AuthMode::Passport => Need::Scope(scope::ADMIN_VIEW),
+    }
 }
 
 fn guarded(console: &Arc<Console>, pattern: &'static str, need: Need, serve: Serve) -> Route {
@@ -77,7 +98,7 @@ fn page_routes(console: &Arc<Console>) -> impl Iterator<Item = Route> {
     })
 }
 
-fn fleet_routes(console: &Arc<Console>) -> [Route; 5] {
+fn fleet_routes(console: &Arc<Console>) -> [Route; 7] {
     [
         guarded(console, "/api/ui-config", Need::Public, views::ui_config)
             .summary("What the page needs first")
@@ -94,6 +115,12 @@ fn fleet_routes(console: &Arc<Console>) -> [Route; 5] {
         view(console, "/api/log-heads", views::log_heads)
             .summary("Heads of the verifiable logs")
             .returns::<LogHeads>(200),
+        view(console, "/api/epochs", views::epochs)
+            .summary("Reward epochs, those that need somebody first")
+            .returns::<EpochList>(200),
+        view(console, "/api/audit", views::audit)
+            .summary("The last lines of the audit, newest first")
+            .returns::<AuditList>(200),
     ]
 }
 
@@ -135,5 +162,54 @@ fn node_routes(console: &Arc<Console>) -> [Route; 4] {
             )
             .returns::<QueryAnswer>(200)
             .errors(&[400, 404]),
+    ]
+}
+
+/// What is not a read.
+fn change_routes(console: &Arc<Console>) -> [Route; 5] {
+    let change = |method, pattern, need, serve: Serve| {
+        let console = console.clone();
+        let handler =
+            ron_http::sync(move |request: &Request| Ok(guard::guarded(&console, request, serve)));
+        Route::new(method, pattern, need, handler)
+    };
+    // The scope of the action itself is asked for by the handler, so that a refusal names the caller in the audit.
+    let action = |pattern, action| {
+        let inner = console.clone();
+        Route::new(
+            Method::POST,
+            pattern,
+            viewer(console),
+            move |request, responder| {
+                act::act(&inner, action, &request, responder);
+            },
+        )
+        .body::<ActionRequest>()
+        .deadline(ACTION_DEADLINE)
+        .returns::<ActionAnswer>(200)
+        .errors(&[400, 403, 404, 429, 502, 503, 504])
+    };
+    [
+        change(Method::POST, "/api/session", Need::Public, session::open)
+            .summary("Exchange a passport for a cookie")
+            .body::<SessionRequest>()
+            .returns::<Me>(200)
+            .errors(&[400, 401, 403, 409, 503]),
+        change(Method::DELETE, "/api/session", Need::Public, session::close)
+            .summary("Forget the cookie")
+            .returns_nothing(204)
+            .errors(&[403]),
+        change(
+            Method::POST,
+            "/api/nodes/{id}/refresh",
+            viewer(console),
+            act::refresh,
+        )
+        .summary("Ask a node how it is, next")
+        .returns::<RefreshAnswer>(202)
+        .errors(&[403, 404, 429]),
+        action("/api/nodes/{id}/reload", Action::Reload)
+            .summary("Have a node read its configuration again"),
+        action("/api/nodes/{id}/shutdown", Action::Shutdown).summary("Have a node drain and end"),
     ]
 }

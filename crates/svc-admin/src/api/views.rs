@@ -1,34 +1,38 @@
 //! The views: answers put together from what samplers and builder have published. Nothing here asks a node.
 
-use ron_http::{Request, Response};
+use std::sync::Arc;
+
+use ron_http::{Principal, Request, Response};
 use ron_proto::admin::{
-    FacetList, LogHeads, Me, MetricsSummary, NodeStatus, NodeSummary, QueryAnswer, QueryKind,
-    QuerySeries, UiConfig,
+    EpochList, FacetList, LogHeads, Me, MetricsSummary, NodeStatus, NodeSummary, QueryAnswer,
+    QueryKind, QuerySeries, UiConfig,
 };
-use ron_proto::{Problem, Timestamp, scope};
+use ron_proto::{Problem, Timestamp};
 use serde::Serialize;
 
 use super::Console;
-use crate::config::AuthMode;
 use crate::derive;
+use crate::gate;
 use crate::node::Node;
 use crate::promtext::{Item, Labels, Reader};
 use crate::rings::{Rings, Series};
-use crate::view::{Doc, tag};
+use crate::view::{Doc, doc};
 
 /// Most series in one query answer.
 const QUERY_SERIES: usize = 50;
 
 pub fn ui_config(console: &Console, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
-    let settings = &console.settings;
+    let settings = console.settings.load();
     let words = |all: &[&str]| all.iter().map(|&word| word.to_owned()).collect();
     Ok(json(&UiConfig {
         as_of: console.started,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         instance: console.instance.clone(),
         auth_mode: settings.auth.as_str().to_owned(),
-        read_only: true,
+        signed_in: console.gate.may_look(&gate::head_of(request)),
+        read_only: settings.actions.read_only,
+        actions: settings.actions.names(),
         interval_seconds: settings.sampling.interval.as_secs_f64(),
         window_seconds: settings.sampling.window.as_secs_f64(),
         default_theme: settings.theme.clone(),
@@ -40,31 +44,19 @@ pub fn ui_config(console: &Console, request: &Request) -> Result<Response, Probl
 
 pub fn me(console: &Console, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
-    let who = &request.principal;
-    let named = [
-        ("viewer", scope::ADMIN_VIEW),
-        ("operator", scope::ADMIN_OPERATE),
-        ("admin", scope::ADMIN_ADMIN),
-    ];
-    let local = console.settings.auth == AuthMode::None;
-    let roles = named.iter().filter(|(role, scope)| {
-        if local {
-            *role == "viewer"
-        } else {
-            who.has_scope(scope)
-        }
-    });
-    Ok(json(&Me {
+    Ok(json(&whoami(console, &request.principal)))
+}
+
+/// The caller as the console sees it.
+pub fn whoami(console: &Console, who: &Principal) -> Me {
+    let mode = console.settings.load().auth;
+    Me {
         as_of: now(console),
-        subject: if local {
-            "local operator".to_owned()
-        } else {
-            who.name.clone()
-        },
+        subject: gate::subject(who, mode),
         tenant: who.tenant.to_string(),
-        roles: roles.map(|(role, _)| (*role).to_owned()).collect(),
-        auth_mode: console.settings.auth.as_str().to_owned(),
-    }))
+        roles: gate::roles(who, mode),
+        auth_mode: mode.as_str().to_owned(),
+    }
 }
 
 pub fn overview(console: &Console, request: &Request) -> Result<Response, Problem> {
@@ -93,7 +85,7 @@ pub fn status(console: &Console, request: &Request) -> Result<Response, Problem>
             .map(|p| p.restart_count);
     }
     Ok(json(&NodeStatus {
-        as_of: sampled(console, node),
+        as_of: sampled(console, &node),
         summary,
         health_url: node.spec.health_url.clone(),
         api_url: node.spec.api_url.clone(),
@@ -116,9 +108,9 @@ pub fn metrics_summary(console: &Console, request: &Request) -> Result<Response,
         view.points.iter().map(|p| which(&p.rates)).collect()
     };
     Ok(json(&MetricsSummary {
-        as_of: sampled(console, node),
+        as_of: sampled(console, &node),
         id: node.spec.id.clone(),
-        window_seconds: console.settings.sampling.window.as_secs_f64(),
+        window_seconds: console.fleet.sampling.window.as_secs_f64(),
         current: view.rates.clone(),
         times_ms: view.points.iter().map(|p| p.time_ms).collect(),
         request_rate: pick(|r| r.request_rate),
@@ -132,7 +124,7 @@ pub fn metrics_summary(console: &Console, request: &Request) -> Result<Response,
 pub fn facets(console: &Console, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let (node, _) = find(console, request)?;
-    let from = from_ms(console, console.settings.sampling.window.as_secs());
+    let from = from_ms(console, console.fleet.sampling.window.as_secs());
     let mut facets = node.with_rings(|rings| derive::facets(rings, from));
     for facet in &mut facets {
         for value in [
@@ -145,9 +137,9 @@ pub fn facets(console: &Console, request: &Request) -> Result<Response, Problem>
         }
     }
     Ok(json(&FacetList {
-        as_of: sampled(console, node),
+        as_of: sampled(console, &node),
         id: node.spec.id.clone(),
-        window_seconds: console.settings.sampling.window.as_secs_f64(),
+        window_seconds: console.fleet.sampling.window.as_secs_f64(),
         facets,
     }))
 }
@@ -179,7 +171,7 @@ pub fn query(console: &Console, request: &Request) -> Result<Response, Problem> 
     let (times_ms, series, truncated) =
         node.with_rings(|rings| select(rings, name, &wanted, kind, from));
     Ok(json(&QueryAnswer {
-        as_of: sampled(console, node),
+        as_of: sampled(console, &node),
         id: node.spec.id.clone(),
         name: name.to_owned(),
         kind,
@@ -187,6 +179,19 @@ pub fn query(console: &Console, request: &Request) -> Result<Response, Problem> 
         series,
         truncated,
     }))
+}
+
+pub fn epochs(console: &Console, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&[])?;
+    let epochs: &EpochList = &console.epochs.load();
+    Ok(json(epochs))
+}
+
+pub fn audit(console: &Console, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&[])?;
+    let mut list = console.audit.list();
+    list.as_of = list.as_of.max(console.started);
+    Ok(json(&list))
 }
 
 pub fn log_heads(console: &Console, request: &Request) -> Result<Response, Problem> {
@@ -247,10 +252,10 @@ fn matchers(text: &str) -> Result<Vec<(String, String)>, Problem> {
     }
 }
 
-fn find<'a>(console: &'a Console, request: &Request) -> Result<(&'a Node, NodeSummary), Problem> {
+pub fn find(console: &Console, request: &Request) -> Result<(Arc<Node>, NodeSummary), Problem> {
     let id = request.param("id");
     let board = console.board.load();
-    let summary = board.summaries.iter().find(|summary| summary.id == id);
+    let summary = board.summary(id);
     match (console.fleet.node(id), summary) {
         (Some(node), Some(summary)) => Ok((node, summary.clone())),
         (Some(_), None) => Err(Problem::unavailable("the console has only just started", 1)),
@@ -268,7 +273,7 @@ fn sampled(console: &Console, node: &Node) -> Timestamp {
         .map_or(console.started, Timestamp)
 }
 
-fn now(console: &Console) -> Timestamp {
+pub fn now(console: &Console) -> Timestamp {
     Timestamp(console.fleet.clock.unix_ms())
 }
 
@@ -280,17 +285,9 @@ fn from_ms(console: &Console, window_s: u64) -> u64 {
         .saturating_sub(window_s.saturating_mul(1000))
 }
 
-/// JSON tagged by its bytes; the front answers 304 to those who hold them.
+/// JSON tagged by its content without its time; the front answers 304 to those who hold it.
 fn json<T: Serialize>(value: &T) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(bytes) => {
-            let etag = tag(&bytes);
-            Response::bytes(200, "application/json", bytes)
-                .etag(&etag)
-                .cache("no-store")
-        }
-        Err(_) => Problem::internal("the answer could not be written").into(),
-    }
+    ready(&doc(value))
 }
 
 fn ready(doc: &Doc) -> Response {

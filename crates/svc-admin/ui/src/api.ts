@@ -46,14 +46,31 @@ export interface LogHead {
   id: string; origin: string | null; size: Num; root: string | null;
   verdict: "verified" | "unverified" | "failed" | "unreachable"; reason: string;
   readAt: string | null; unchangedSince: string | null;
+  consistency: "firstLook" | "unchanged" | "proven" | "notProven" | "broken"; comparedWith: Num;
+  witnesses: { name: string; signed: boolean }[];
 }
 export interface LogHeads { asOf: string; logs: LogHead[] }
 export interface UiConfig {
-  asOf: string; version: string; instance: string; authMode: string; readOnly: boolean;
+  asOf: string; version: string; instance: string; authMode: string; signedIn: boolean; readOnly: boolean; actions: string[];
   intervalSeconds: number; windowSeconds: number; defaultTheme: string; themes: string[];
   defaultLanguage: string; languages: string[];
 }
 export interface Me { asOf: string; subject: string; tenant: string; roles: string[]; authMode: string }
+
+export interface AuditEntry {
+  seq: number; at: string; action: string; node: string | null; subject: string; roles: string[];
+  result: "started" | "done" | "denied" | "failed" | "unknown"; reason: string | null; detail: string | null; requestId: string; peer: string;
+}
+export interface AuditList { asOf: string; durable: boolean; dropped: number; entries: AuditEntry[] }
+export interface Epoch {
+  node: string; tenant: string; epoch: string; runState: string; reasonCode: string | null; reason: string | null; dryRun: boolean; policy: string;
+  poolMinor: string | null; payoutMinor: string | null; residualMinor: string | null; recipients: Num;
+  rowsTotal: number; sharesComputed: number; intentsTotal: number; intentsSettled: number; etaMs: Num; attempts: number;
+  commitment: string | null; createdAt: string; updatedAt: string;
+}
+export interface EpochSource { node: string; readAt: string | null; problem: string | null; truncated: boolean }
+export interface EpochList { asOf: string; sources: EpochSource[]; epochs: Epoch[] }
+export interface ActionAnswer { asOf: string; id: string; action: string; result: string; changes: string[] }
 
 /** How long one request may take before the page calls the connection lost. */
 const TIMEOUT_MS = 8000;
@@ -64,24 +81,30 @@ export class HttpError extends Error {
   }
 }
 
-// A pasted token lives here and nowhere else: it is gone with the tab.
-let token = "";
-export function setToken(value: string) { token = value.trim(); }
-
 export interface Fetched<T> { data: T; etag: string; serverMs: number | null }
 
 /** Reads `path`; resolves to null when the server says that what we hold (`etag`) is current. */
 export async function get<T>(path: string, etag = "", signal?: AbortSignal): Promise<Fetched<T> | null> {
   const headers: Record<string, string> = { accept: "application/json" };
   if (etag) headers["if-none-match"] = etag;
-  if (token) headers["authorization"] = `Bearer ${token}`;
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   const reply = await fetch(path, { headers, cache: "no-store", credentials: "same-origin", signal: signal ? AbortSignal.any([signal, limit]) : limit });
   if (reply.status === 304) return null;
-  if (!reply.ok) {
-    const body = await reply.json().catch(() => ({}));
-    throw new HttpError(reply.status, String(body.code ?? ""), String(body.detail ?? reply.statusText));
-  }
+  if (!reply.ok) throw await problem(reply);
   const date = Date.parse(reply.headers.get("date") ?? "");
   return { data: (await reply.json()) as T, etag: reply.headers.get("etag") ?? "", serverMs: Number.isNaN(date) ? null : date };
+}
+
+/** Sends something that is not a read. The header tells the console that its own page asks. */
+export async function send<T>(method: "POST" | "DELETE", path: string, body?: unknown): Promise<T | null> {
+  const headers: Record<string, string> = { accept: "application/json", "x-ron-console": "1" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const reply = await fetch(path, { method, headers, credentials: "same-origin", signal: AbortSignal.timeout(30_000), ...(body === undefined ? {} : { body: JSON.stringify(body) }) });
+  if (!reply.ok) throw await problem(reply);
+  return reply.status === 204 ? null : ((await reply.json()) as T);
+}
+
+async function problem(reply: Response): Promise<HttpError> {
+  const body = await reply.json().catch(() => ({}));
+  return new HttpError(reply.status, String(body.code ?? ""), String(body.detail ?? reply.statusText));
 }

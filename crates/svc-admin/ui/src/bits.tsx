@@ -31,6 +31,11 @@ export function StateBadge({ state, big = false }: { state: State; big?: boolean
   );
 }
 
+/** Icon, word and colour for what is not a node's state but reads like one. */
+export function Tag({ state, words, title }: { state: State; words: string; title?: string }) {
+  return <span class={`badge b-${state}`} {...(title ? { title } : {})}><StateIcon state={state} size={14} />{words}</span>;
+}
+
 /** A small line of the recent past. Gaps are gaps. The figure beside it says the same in words. */
 export function Spark({ values, width = 112, height = 28 }: { values: Num[]; width?: number; height?: number }) {
   const top = Math.max(...values.map((v) => v ?? 0), 1e-9);
@@ -58,11 +63,12 @@ export function Spark({ values, width = 112, height = 28 }: { values: Num[]; wid
   );
 }
 
-export function Card({ title, hint, aside, children, flush = false }: { title: string; hint?: string; aside?: ComponentChildren; children: ComponentChildren; flush?: boolean }) {
+export function Card({ title, hint, aside, children, flush = false, level = 2 }: { title: string; hint?: string; aside?: ComponentChildren; children: ComponentChildren; flush?: boolean; level?: 1 | 2 }) {
+  const H = level === 1 ? "h1" : "h2";
   return (
     <section class={`card${flush ? " flush" : ""}`} aria-label={title}>
       <header>
-        <h2>{title}{hint && <small>{hint}</small>}</h2>
+        <H class="cardtitle">{title}{hint && <small>{hint}</small>}</H>
         {aside}
       </header>
       {children}

@@ -27,6 +27,9 @@ function alpha(hex: string, share: string): string {
   return /^#[0-9a-f]{6}$/i.test(hex) ? hex + share : hex;
 }
 
+/** Too few samples for a line to be seen: they are shown as points. */
+function young(line: Line): boolean { return line.values.filter((v) => v !== null).length < 3; }
+
 function options(p: ChartProps, width: number, onCursor: (at: number | null) => void): uPlot.Options {
   const ink = css("--muted"), grid = css("--line-soft");
   const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: `11px ${css("--font")}`, gap: 8 };
@@ -46,7 +49,7 @@ function options(p: ChartProps, width: number, onCursor: (at: number | null) => 
       ...p.lines.map((line, i) => {
         const tone = css(`--tone-${((p.tone ?? 0) + i) % TONES}`);
         return {
-          label: line.label, stroke: tone, width: 1.75, spanGaps: false, points: { show: p.timesMs.length < 3 },
+          label: line.label, stroke: tone, width: 1.75, spanGaps: false, points: { show: young(line) },
           ...(p.lines.length === 1 ? { fill: alpha(tone, "22") } : {}),
         } as uPlot.Series;
       }),
@@ -60,7 +63,7 @@ export function Chart(p: ChartProps) {
   const plot = useRef<uPlot | null>(null);
   const [at, setAt] = useState<number | null>(null);
   const data = [p.timesMs.map((ms) => ms / 1000), ...p.lines.map((l) => l.values)] as uPlot.AlignedData;
-  const shape = `${p.lines.map((l) => l.label).join("|")}·${p.theme}·${p.utc}·${document.documentElement.lang}`;
+  const shape = `${p.lines.map((l) => l.label + (young(l) ? "." : "")).join("|")}·${p.theme}·${p.utc}·${document.documentElement.lang}`;
 
   useEffect(() => {
     const host = box.current!;

@@ -1,6 +1,6 @@
 // The fleet: one look tells whether all is well, and if not, what and why. Problems come first.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { Num, Overview, OverviewNode, State } from "./api.ts";
 import { Age, Card, Figure, Spark, StateBadge, StateIcon, uptime } from "./bits.tsx";
 import { Chart, type Line } from "./chart.tsx";
@@ -9,6 +9,8 @@ import { t } from "./i18n.ts";
 import { setQuery, type Route } from "./live.ts";
 
 const STATES: State[] = ["down", "degraded", "unknown", "healthy"];
+/** Rows before the rest waits for a click: a thousand nodes stay quick. */
+const PAGE = 100;
 /** Lines in the fleet chart; what is beyond is added up into one. */
 const MOST_LINES = 8;
 
@@ -83,6 +85,7 @@ function Table({ overview, route, utc }: { overview: Overview; route: Route; utc
     const hay = `${s.id} ${s.displayName} ${s.service ?? ""} ${s.environment} ${s.version ?? ""} ${s.state} ${s.reasons.map((r) => r.text).join(" ")}`.toLowerCase();
     return words.every((w) => hay.includes(w)) && (!only || (only === "problems" ? s.state !== "healthy" : s.state === only));
   };
+  const [pages, setPages] = useState(1);
   const rows = overview.nodes.filter(match);
   if (SORTS[sort]) rows.sort(SORTS[sort]);
   const problems = overview.nodes.length - overview.counts.healthy;
@@ -105,15 +108,16 @@ function Table({ overview, route, utc }: { overview: Overview; route: Route; utc
         <Search value={q} />
       </div>
     }>
-      <div class="scroll">
+      <div class="scroll" tabIndex={0}>
         <table class="fleet">
           <thead><tr>
             <th scope="col">{t("state")}</th>{head("name", t("service"))}<th scope="col" class="why">{t("why")}</th>
             {head("rate", t("requests"), "num")}{head("p99", t("p99"), "num")}<th scope="col">{t("planes")}</th>{head("uptime", t("uptime"), "num")}<th scope="col" class="num">{t("seen")}</th>
           </tr></thead>
-          <tbody>{rows.map((x) => <Row key={x.summary.id} node={x} utc={utc} />)}</tbody>
+          <tbody>{rows.slice(0, pages * PAGE).map((x) => <Row key={x.summary.id} node={x} utc={utc} />)}</tbody>
         </table>
       </div>
+      {rows.length > pages * PAGE && <p class="more"><button type="button" class="chip" onClick={() => setPages(pages + 1)}>{t("showMore", { n: Math.min(PAGE, rows.length - pages * PAGE), m: rows.length })}</button></p>}
       {!rows.length && <p class="none">{t("noMatch")} <button type="button" class="plain" onClick={() => setQuery({ q: "", state: "" })}>{t("clear")}</button></p>}
     </Card>
   );

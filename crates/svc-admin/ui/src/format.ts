@@ -62,3 +62,15 @@ function sig(value: number): string {
 function trim(text: string): string {
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
+
+/** Minor units, a decimal string of any length, in groups of three. Never a float. */
+export function minor(text: string): string {
+  return text.replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
+}
+
+/** A date and a clock time, local or UTC. */
+export function stamp(ms: number, utc: boolean): string {
+  const d = new Date(ms);
+  const [y, m, day] = utc ? [d.getUTCFullYear(), d.getUTCMonth(), d.getUTCDate()] : [d.getFullYear(), d.getMonth(), d.getDate()];
+  return `${y}-${String(m! + 1).padStart(2, "0")}-${String(day).padStart(2, "0")} ${clock(ms, utc)}`;
+}

@@ -1,7 +1,7 @@
 // Every word of the page, in every language it speaks. A missing key is a type error.
 
 const en = {
-  title: "ron console", skip: "Skip to content", fleet: "Fleet", logs: "Logs", settings: "Settings",
+  title: "ron console", skip: "Skip to content", fleet: "Fleet", logs: "Keys and logs", settings: "Settings",
   healthy: "Healthy", degraded: "Degraded", down: "Down", unknown: "Unknown",
   readOnly: "Read-only", readOnlyHint: "This console shows; it changes nothing.",
   allHealthy: "All {n} services are healthy", oneHealthy: "The only service is healthy", attention: "{k} of {n} services need attention", attentionOne: "1 of {n} services needs attention",
@@ -23,15 +23,24 @@ const en = {
   back: "All services", notFound: "There is no such service", notFoundHint: "It is not in the configuration of this console.",
   theme: "Theme", system: "System", light: "Light", dark: "Dark", redEye: "Red-eye", language: "Language", refresh: "Refresh", every: "every {t}", off: "off", timeZone: "Times", local: "Local", utc: "UTC",
   shortcuts: "Keyboard", scSearch: "filter services", scHelp: "this sheet", scRefresh: "refresh now", scFleet: "all services", close: "Close",
-  signIn: "Sign in", signInHint: "Paste a passport for svc-admin with the scope admin:view. It stays in this tab and is gone when the tab closes.", token: "Passport", signInBad: "The console did not accept it: {why}",
-  logsTitle: "Verifiable logs", logsHint: "heads as published; any stranger can check them", log: "Log", size: "Entries", root: "Root", verdict: "Signature", verified: "Verified", unverified: "Not checked", failed: "Failed", unreachable: "Unreachable", unchanged: "Head since", noLogs: "No node with a log has an api_url.",
+  signIn: "Sign in", signInHint: "Paste a passport for svc-admin with the scope admin:view. The console keeps it in a cookie that no script can read, until it ends.", token: "Passport", signInBad: "The console did not accept it: {why}",
+  logsTitle: "Verifiable logs", logsHint: "heads as published; any stranger can check them", log: "Log", size: "Entries", root: "Root", verdict: "Signature", verified: "Verified", unverified: "Not checked", failed: "Failed", unreachable: "Unreachable", unchanged: "Checkpoint age", noLogs: "No node with a log has an api_url.",
   other: "others", chartLabel: "{title}, {n} series over the {w}. Latest: {latest}. Arrow keys move the cursor.", noTraffic: "No samples yet",
+  epochs: "Epochs", audit: "Audit", actionsEnabled: "Actions enabled", actionsHint: "This console may act on services: {a}.",
+  signOut: "Sign out", signedIn: "Signed in as", roles: "Roles", authMode: "Who may look", authNone: "everyone on this host", authIngress: "whom the proxy names", authPassport: "holders of a passport",
+  about: "This console", preferences: "Preferences", preferencesHint: "kept in this browser", interval: "Asks each service", window: "Keeps samples for", allowed: "Allowed actions", noActions: "none: it is read-only",
+  showMore: "Show {n} more of {m}", notSeenYet: "Not asked yet", oldData: "This data is old", oldDataHint: "The console last looked {t} ago.",
+  witness: "Witnesses", noWitness: "none configured", witnessSigned: "{n} signed", witnessMissing: "{n} missing", consistency: "Since last head", firstLook: "First look", unchangedHead: "Unchanged", proven: "Proven", notProven: "Not proven", broken: "Broken", from: "from {n}",
+  epochsTitle: "Reward epochs", epochsHint: "those that need somebody first; amounts in minor units", epoch: "Epoch", progress: "Progress", pool: "Pool", paid: "Paid out", residual: "Residual", recipients: "Recipients", updatedAt: "Changed", noEpochs: "No epoch was run yet.", noRewarder: "No rewarder answered yet.", epochsUnread: "Epochs of {n} cannot be read: {why}", dryRun: "dry run", truncated: "There are more epochs than are shown.", left: "{t} left",
+  auditTitle: "Audit", auditHint: "who wanted to act, and what came of it", who: "Who", what: "What", result: "Result", detail: "Detail", noAudit: "Nobody has tried to act yet.", notDurable: "Kept in memory only: set data_dir to keep the audit over a restart.", auditDropped: "{n} lines came too fast and are in the log only.", from_: "from",
+  rDone: "done", rDenied: "denied", rFailed: "failed", rUnknown: "outcome unknown", rStarted: "started", aReload: "Reload", aShutdown: "Shut down", aSession: "Sign-in", aOther: "Other",
+  actions: "Actions", actReload: "Reload configuration", actShutdown: "Shut down", confirmTitle: "{a} {n}?", confirmHint: "Type the name of the service to confirm.", confirmGo: "Do it", cancel: "Cancel", acted: "{a}: {r}", actFailed: "{a} failed: {why}", nothingChanged: "nothing changed", askNow: "Ask now", gShortcut: "go to epochs, audit, logs, settings",
 };
 
 export type Key = keyof typeof en;
 
 const es: Record<Key, string> = {
-  title: "consola ron", skip: "Ir al contenido", fleet: "Flota", logs: "Registros", settings: "Ajustes",
+  title: "consola ron", skip: "Ir al contenido", fleet: "Flota", logs: "Claves y registros", settings: "Ajustes",
   healthy: "Sano", degraded: "Degradado", down: "Caído", unknown: "Desconocido",
   readOnly: "Solo lectura", readOnlyHint: "Esta consola muestra; no cambia nada.",
   allHealthy: "Los {n} servicios están sanos", oneHealthy: "El único servicio está sano", attention: "{k} de {n} servicios requieren atención", attentionOne: "1 de {n} servicios requiere atención",
@@ -53,9 +62,18 @@ const es: Record<Key, string> = {
   back: "Todos los servicios", notFound: "No existe ese servicio", notFoundHint: "No está en la configuración de esta consola.",
   theme: "Tema", system: "Sistema", light: "Claro", dark: "Oscuro", redEye: "Nocturno rojo", language: "Idioma", refresh: "Actualizar", every: "cada {t}", off: "no", timeZone: "Horas", local: "Local", utc: "UTC",
   shortcuts: "Teclado", scSearch: "filtrar servicios", scHelp: "esta hoja", scRefresh: "actualizar ahora", scFleet: "todos los servicios", close: "Cerrar",
-  signIn: "Entrar", signInHint: "Pegue un pasaporte para svc-admin con el ámbito admin:view. Se queda en esta pestaña y desaparece al cerrarla.", token: "Pasaporte", signInBad: "La consola no lo aceptó: {why}",
-  logsTitle: "Registros verificables", logsHint: "cabezas publicadas; cualquiera puede comprobarlas", log: "Registro", size: "Entradas", root: "Raíz", verdict: "Firma", verified: "Verificada", unverified: "Sin comprobar", failed: "Fallida", unreachable: "Inaccesible", unchanged: "Cabeza desde hace", noLogs: "Ningún nodo con registro tiene api_url.",
+  signIn: "Entrar", signInHint: "Pegue un pasaporte para svc-admin con el ámbito admin:view. La consola lo guarda en una cookie que ningún script puede leer, hasta que caduque.", token: "Pasaporte", signInBad: "La consola no lo aceptó: {why}",
+  logsTitle: "Registros verificables", logsHint: "cabezas publicadas; cualquiera puede comprobarlas", log: "Registro", size: "Entradas", root: "Raíz", verdict: "Firma", verified: "Verificada", unverified: "Sin comprobar", failed: "Fallida", unreachable: "Inaccesible", unchanged: "Edad del punto de control", noLogs: "Ningún nodo con registro tiene api_url.",
   other: "otros", chartLabel: "{title}, {n} series en {w}. Último: {latest}. Las flechas mueven el cursor.", noTraffic: "Aún sin muestras",
+  epochs: "Épocas", audit: "Auditoría", actionsEnabled: "Acciones activas", actionsHint: "Esta consola puede actuar sobre los servicios: {a}.",
+  signOut: "Salir", signedIn: "Sesión de", roles: "Roles", authMode: "Quién puede mirar", authNone: "todos en esta máquina", authIngress: "quien nombre el proxy", authPassport: "quien tenga un pasaporte",
+  about: "Esta consola", preferences: "Preferencias", preferencesHint: "se guardan en este navegador", interval: "Pregunta a cada servicio", window: "Guarda muestras durante", allowed: "Acciones permitidas", noActions: "ninguna: es de solo lectura",
+  showMore: "Mostrar {n} más de {m}", notSeenYet: "Aún sin preguntar", oldData: "Estos datos son antiguos", oldDataHint: "La consola miró por última vez hace {t}.",
+  witness: "Testigos", noWitness: "ninguno configurado", witnessSigned: "{n} firmaron", witnessMissing: "faltan {n}", consistency: "Desde la última cabeza", firstLook: "Primera vista", unchangedHead: "Sin cambios", proven: "Probada", notProven: "Sin probar", broken: "Rota", from: "desde {n}",
+  epochsTitle: "Épocas de recompensa", epochsHint: "primero las que necesitan a alguien; importes en unidades mínimas", epoch: "Época", progress: "Progreso", pool: "Fondo", paid: "Pagado", residual: "Resto", recipients: "Receptores", updatedAt: "Cambió", noEpochs: "Aún no se ha ejecutado ninguna época.", noRewarder: "Ningún servicio de recompensas ha respondido.", epochsUnread: "No se pueden leer las épocas de {n}: {why}", dryRun: "simulacro", truncated: "Hay más épocas de las que se muestran.", left: "faltan {t}",
+  auditTitle: "Auditoría", auditHint: "quién quiso actuar y qué resultó", who: "Quién", what: "Qué", result: "Resultado", detail: "Detalle", noAudit: "Nadie ha intentado actuar todavía.", notDurable: "Solo en memoria: defina data_dir para conservar la auditoría tras un reinicio.", auditDropped: "{n} líneas llegaron demasiado rápido y solo están en el registro.", from_: "desde",
+  rDone: "hecho", rDenied: "denegado", rFailed: "fallido", rUnknown: "resultado desconocido", rStarted: "iniciado", aReload: "Recargar", aShutdown: "Apagar", aSession: "Entrada", aOther: "Otra",
+  actions: "Acciones", actReload: "Recargar configuración", actShutdown: "Apagar", confirmTitle: "¿{a} {n}?", confirmHint: "Escriba el nombre del servicio para confirmar.", confirmGo: "Hacerlo", cancel: "Cancelar", acted: "{a}: {r}", actFailed: "{a} falló: {why}", nothingChanged: "sin cambios", askNow: "Preguntar ya", gShortcut: "ir a épocas, auditoría, registros, ajustes",
 };
 
 const packs: Record<string, Record<Key, string>> = { "en-US": en, "es-ES": es };

@@ -16,7 +16,7 @@ let skewMs = 0;
 /** The server's clock as well as this browser knows it. */
 export function serverNow(): number { return Date.now() + skewMs; }
 
-/** Polls `path` every `everyMs` (0: once), pausing while the tab is hidden. */
+/** Polls `path` every `everyMs` (0: once), pausing while the tab is hidden. An empty path asks nothing. */
 export function useLive<T>(path: string, everyMs: number): Live<T> {
   const [view, setView] = useState<{ data: T | null; error: Error | null; okAt: number | null }>({ data: null, error: null, okAt: null });
   const held = useRef({ path: "", etag: "" });
@@ -31,6 +31,7 @@ export function useLive<T>(path: string, everyMs: number): Live<T> {
       held.current = { path, etag: "" };
       setView({ data: null, error: null, okAt: null });
     }
+    if (!path) { kick.current = () => {}; return; }
     const tick = async () => {
       // One question at a time: a second one would start a second rhythm.
       if (asking) return;

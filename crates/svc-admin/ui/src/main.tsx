@@ -2,32 +2,37 @@
 
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { HttpError, setToken, type LogHeads, type Me, type Overview, type UiConfig } from "./api.ts";
-import { Age, Card, StateIcon } from "./bits.tsx";
+import { HttpError, send, type Me, type Overview, type UiConfig } from "./api.ts";
+import { Audit } from "./audit.tsx";
+import { StateIcon } from "./bits.tsx";
+import { Epochs } from "./epochs.tsx";
 import { Fleet } from "./fleet.tsx";
-import { clock, span, whole } from "./format.ts";
-import { languages, setLanguage, t, type Key } from "./i18n.ts";
-import { useLive, useRoute, useSecond, useSetting, type Live } from "./live.ts";
+import { clock, span } from "./format.ts";
+import { setLanguage, t, type Key } from "./i18n.ts";
+import { serverNow, useLive, useRoute, useSecond, useSetting, type Live } from "./live.ts";
+import { Logs } from "./logs.tsx";
 import { NodeView } from "./node.tsx";
+import { Pickers, SettingsView, Shortcuts, type Choices } from "./settings.tsx";
 import "./app.css";
 
-const THEMES: [string, Key][] = [["system", "system"], ["light", "light"], ["dark", "dark"], ["red-eye", "redEye"]];
-const REFRESH = ["2", "5", "15", "60", "0"];
+const VIEWS: [string, Key][] = [["", "fleet"], ["logs", "logs"], ["epochs", "epochs"], ["audit", "audit"], ["settings", "settings"]];
+/** Intervals after which what is shown is called old. */
+const OLD_INTERVALS = 3;
 
 function App() {
-  const config = useLive<UiConfig>("api/ui-config", 0);
+  const config = useLive<UiConfig>("api/ui-config", 30_000);
   const ui = config.data;
   const [theme, setTheme] = useSetting("theme", ui?.defaultTheme ?? "system");
   const [language, setLang] = useSetting("language", navigator.language.startsWith("es") ? "es-ES" : "en-US");
   const [zone, setZone] = useSetting("zone", "local");
   const [every, setEvery] = useSetting("refresh", "5");
-  const [, signedIn] = useState(0);
+  const me = useLive<Me>(ui?.signedIn ? "api/me" : "", 60_000);
   const route = useRoute();
   setLanguage(language);
   const shown = useTheme(theme);
   const utc = zone === "utc";
   const everyMs = Number(every) * 1000;
-  const overview = useLive<Overview>("api/overview", everyMs);
+  const overview = useLive<Overview>(ui?.signedIn ? "api/overview" : "", everyMs);
   useSecond();
 
   useEffect(() => {
@@ -38,36 +43,47 @@ function App() {
   const help = useRef<HTMLDialogElement>(null);
   useKeys({ help, refresh: overview.refresh });
 
-  const refused = overview.error instanceof HttpError && (overview.error.status === 401 || overview.error.status === 403);
+  const place = VIEWS.some(([path]) => path === route.path[0]) ? route.path[0]! : "";
+  const choices: Choices = { theme, setTheme, language, setLang, zone, setZone, every, setEvery };
+  const again = () => { config.refresh(); me.refresh(); overview.refresh(); };
+  const signOut = () => void send("DELETE", "api/session").then(() => location.reload(), again);
+  const oldFor = overview.data && !overview.error ? (serverNow() - Date.parse(overview.data.asOf)) / 1000 : 0;
+  const refused = (ui !== null && !ui.signedIn) || overview.error instanceof HttpError && (overview.error.status === 401 || overview.error.status === 403);
   return (
     <>
       <a class="skip" href="#main" onClick={(e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>{t("skip")}</a>
       <header class="top">
         <a class="brand" href="#/"><svg width="26" height="26" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" class="mark" /><path d="M7 18.5h4.2l2.6-8 4.4 13 2.6-8.5 1.2 3.5h3" class="pulse" /></svg><b>ron</b></a>
-        <nav aria-label={t("title")}>
-          <a href="#/" aria-current={route.path[0] !== "logs" ? "page" : undefined}>{t("fleet")}</a>
-          <a href="#/logs" aria-current={route.path[0] === "logs" ? "page" : undefined}>{t("logs")}</a>
-        </nav>
+        {!refused && <nav aria-label={t("title")}>
+          {VIEWS.map(([path, words]) => <a key={path} href={`#/${path}`} aria-current={place === path ? "page" : undefined}>{t(words)}</a>)}
+        </nav>}
         <span class="grow" />
         {ui?.readOnly && <span class="lock" title={t("readOnlyHint")}><svg width="12" height="12" viewBox="0 0 12 12" aria-hidden="true"><path d="M3 5V3.6a3 3 0 0 1 6 0V5h.5c.3 0 .5.2.5.5v5c0 .3-.2.5-.5.5h-7a.5.5 0 0 1-.5-.5v-5c0-.3.2-.5.5-.5H3Zm1.2 0h3.6V3.6a1.8 1.8 0 0 0-3.6 0V5Z" fill="currentColor" /></svg>{t("readOnly")}</span>}
-        <Pulse live={overview} off={everyMs === 0} />
-        <Settings {...{ theme, setTheme, language, setLang, zone, setZone, every, setEvery, ui }} />
+        {ui && !ui.readOnly && ui.actions.length > 0 && <span class="lock armed" title={t("actionsHint", { a: ui.actions.join(", ") })}>{t("actionsEnabled")}</span>}
+        {!refused && <Pulse live={overview} off={everyMs === 0} />}
+        <Settings {...choices} />
       </header>
       {overview.error && !refused && overview.okAt !== null && (
         <div class="lost" role="alert"><StateIcon state="down" /> <b>{t("lost")}.</b> {t("lostHint", { t: clock(overview.okAt, utc) })}</div>
       )}
+      {ui && everyMs > 0 && oldFor > OLD_INTERVALS * Math.max(ui.intervalSeconds, everyMs / 1000) && (
+        <div class="lost old" role="status"><StateIcon state="unknown" /> <b>{t("oldData")}.</b> {t("oldDataHint", { t: span(oldFor) })}</div>
+      )}
       <main id="main" tabIndex={-1} class={overview.error && overview.data ? "frozen" : ""}>
-        {refused ? <SignIn why={overview.error!.message} done={() => { signedIn((n) => n + 1); overview.refresh(); }} />
-          : route.path[0] === "nodes" && route.path[1] ? <NodeView key={route.path[1]} id={route.path[1]} everyMs={everyMs} utc={utc} theme={shown} />
-          : route.path[0] === "logs" ? <Logs everyMs={everyMs} utc={utc} />
+        {refused ? <SignIn why={overview.error?.message ?? ""} mode={ui?.authMode ?? ""} done={again} />
+          : route.path[0] === "nodes" && route.path[1] ? <NodeView key={route.path[1]} id={route.path[1]} everyMs={everyMs} utc={utc} theme={shown} ui={ui} me={me.data} />
+          : place === "epochs" ? <Epochs everyMs={everyMs} utc={utc} />
+          : place === "audit" ? <Audit everyMs={everyMs} utc={utc} />
+          : place === "settings" ? <SettingsView choices={choices} ui={ui} me={me.data} signOut={signOut} />
+          : place === "logs" ? <Logs everyMs={everyMs} utc={utc} />
           : overview.data ? <Fleet overview={overview.data} route={route} utc={utc} theme={shown} />
-          : overview.error ? <div class="empty" role="alert"><h1>{t("lost")}</h1><p>{overview.error.message}</p></div>
+          : overview.error ?? config.error ? <div class="empty" role="alert"><h1>{t("lost")}</h1><p>{(overview.error ?? config.error)!.message}</p></div>
           : <p class="none" role="status">{t("loading")}</p>}
       </main>
-      <footer>{ui && <>svc-admin {ui.version} · {ui.instance} · <Who /></>}</footer>
+      <footer>{ui && <>svc-admin {ui.version} · {ui.instance} · {me.data ? `${me.data.subject} (${me.data.roles.join(", ")})` : "–"}</>}</footer>
       <dialog ref={help} aria-label={t("shortcuts")}>
         <h2>{t("shortcuts")}</h2>
-        <dl class="keys">{([["/", "scSearch"], ["r", "scRefresh"], ["f", "scFleet"], ["?", "scHelp"]] as [string, Key][]).map(([k, w]) => <div><dt><kbd>{k}</kbd></dt><dd>{t(w)}</dd></div>)}</dl>
+        <Shortcuts />
         <button type="button" class="chip" onClick={() => help.current?.close()}>{t("close")}</button>
       </dialog>
     </>
@@ -95,7 +111,8 @@ function useKeys({ help, refresh }: { help: { current: HTMLDialogElement | null 
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (at.closest("input, textarea, select")) { if (event.key === "Escape") at.blur(); return; }
       const act: Record<string, () => void> = {
-        "/": () => dispatchEvent(new Event("ron:search")), "?": () => help.current?.showModal(), r: refresh, f: () => { location.hash = "#/"; },
+        "/": () => dispatchEvent(new Event("ron:search")), "?": () => help.current?.showModal(), r: refresh,
+        f: () => { location.hash = "#/"; }, l: () => { location.hash = "#/logs"; }, e: () => { location.hash = "#/epochs"; }, a: () => { location.hash = "#/audit"; }, s: () => { location.hash = "#/settings"; },
       };
       if (act[event.key]) { event.preventDefault(); act[event.key]!(); }
     };
@@ -110,9 +127,7 @@ function Pulse({ live, off }: { live: Live<Overview>; off: boolean }) {
   return <button type="button" class={`beat${live.error ? " bad" : off ? " off" : ""}`} onClick={live.refresh} title={t("scRefresh")}><i aria-hidden="true" />{words}</button>;
 }
 
-interface Choice { theme: string; setTheme: (v: string) => void; language: string; setLang: (v: string) => void; zone: string; setZone: (v: string) => void; every: string; setEvery: (v: string) => void; ui: UiConfig | null }
-
-function Settings(c: Choice) {
+function Settings(c: Choices) {
   const box = useRef<HTMLDetailsElement>(null);
   useEffect(() => {
     const onClick = (event: Event) => { if (box.current && !box.current.contains(event.target as Node)) box.current.open = false; };
@@ -121,60 +136,40 @@ function Settings(c: Choice) {
     addEventListener("keydown", onKey);
     return () => { removeEventListener("click", onClick); removeEventListener("keydown", onKey); };
   }, []);
-  const pick = (label: string, value: string, set: (v: string) => void, options: [string, string][]) => (
-    <label>{label}<select value={value} onChange={(e) => set(e.currentTarget.value)}>{options.map(([v, words]) => <option value={v} selected={v === value}>{words}</option>)}</select></label>
-  );
   return (
     <details class="settings" ref={box}>
       <summary aria-label={t("settings")} title={t("settings")}><svg width="18" height="18" viewBox="0 0 18 18" aria-hidden="true"><path d="M2 5h7m5 0h2M2 13h2m5 0h7M9 5a2.5 2.5 0 1 0 5 0 2.5 2.5 0 0 0-5 0ZM4 13a2.5 2.5 0 1 0 5 0 2.5 2.5 0 0 0-5 0Z" fill="none" stroke="currentColor" stroke-width="1.6" stroke-linecap="round" /></svg></summary>
       <div class="sheet">
-        {pick(t("theme"), c.theme, c.setTheme, THEMES.map(([v, k]) => [v, t(k)]))}
-        {pick(t("refresh"), c.every, c.setEvery, REFRESH.map((v) => [v, v === "0" ? t("off") : t("every", { t: span(Number(v)) })]))}
-        {pick(t("timeZone"), c.zone, c.setZone, [["local", t("local")], ["utc", t("utc")]])}
-        {pick(t("language"), c.language, c.setLang, languages)}
+        <Pickers {...c} />
       </div>
     </details>
   );
 }
 
-function Who() {
-  const me = useLive<Me>("api/me", 0).data;
-  return <>{me ? `${me.subject} (${me.roles.join(", ")})` : "–"}</>;
-}
-
-function SignIn({ why, done }: { why: string; done: () => void }) {
+function SignIn({ why, mode, done }: { why: string; mode: string; done: () => void }) {
   const [value, setValue] = useState("");
+  const [bad, setBad] = useState("");
+  if (mode === "ingress") return <div class="empty" role="alert"><h1>{t("signIn")}</h1><p>{why}</p></div>;
+  const enter = async (event: Event) => {
+    event.preventDefault();
+    try {
+      await send<Me>("POST", "api/session", { token: value.trim() });
+      setBad("");
+      done();
+    } catch (error) {
+      setBad((error as Error).message);
+    }
+    setValue("");
+  };
   return (
-    <form class="signin card" onSubmit={(e) => { e.preventDefault(); setToken(value); setValue(""); done(); }}>
+    <form class="signin card" onSubmit={enter}>
       <h1>{t("signIn")}</h1>
       <p>{t("signInHint")}</p>
+      <pre><code>ron token --audience svc-admin --scope 'admin:view'</code></pre>
       <label>{t("token")}<input type="password" autoComplete="off" required value={value} onInput={(e) => setValue(e.currentTarget.value)} /></label>
-      <p class="quiet">{t("signInBad", { why })}</p>
+      {bad && <p class="bad" role="alert">{t("signInBad", { why: bad })}</p>}
       <button type="submit" class="go">{t("signIn")}</button>
     </form>
-  );
-}
-
-function Logs({ everyMs, utc }: { everyMs: number; utc: boolean }) {
-  const live = useLive<LogHeads>("api/log-heads", everyMs);
-  if (!live.data) return <p class="none" role="status">{live.error ? live.error.message : t("loading")}</p>;
-  const state = { verified: "healthy", unverified: "unknown", failed: "down", unreachable: "degraded" } as const;
-  return (
-    <Card flush title={t("logsTitle")} hint={t("logsHint")}>
-      {live.data.logs.length === 0 ? <p class="none">{t("noLogs")}</p> : (
-        <div class="scroll"><table>
-          <thead><tr><th scope="col">{t("verdict")}</th><th scope="col">{t("log")}</th><th scope="col" class="num">{t("size")}</th><th scope="col">{t("root")}</th><th scope="col" class="num">{t("seen")}</th><th scope="col" class="num">{t("unchanged")}</th></tr></thead>
-          <tbody>{live.data.logs.map((l) => (
-            <tr>
-              <td><span class={`badge b-${state[l.verdict]}`} title={l.reason}><StateIcon state={state[l.verdict]} size={14} />{t(l.verdict)}</span></td>
-              <th scope="row">{l.origin ?? l.id}<small>{l.id} · {l.reason}</small></th>
-              <td class="num">{whole(l.size)}</td><td><code class="root">{l.root ?? "–"}</code></td>
-              <td class="num"><Age at={l.readAt} utc={utc} /></td><td class="num"><Age at={l.unchangedSince} utc={utc} bare /></td>
-            </tr>
-          ))}</tbody>
-        </table></div>
-      )}
-    </Card>
   );
 }
 

@@ -1,14 +1,17 @@
 // One node in full: what it says about itself, how it does, and how the console fares when it asks.
 
-import type { FacetList, MetricsSummary, NodeStatus, Queue } from "./api.ts";
-import { HttpError } from "./api.ts";
+import type { FacetList, Me, MetricsSummary, NodeStatus, Queue, UiConfig } from "./api.ts";
+import { HttpError, send } from "./api.ts";
+import { Actions } from "./act.tsx";
 import { Age, Card, Figure, StateBadge, uptime } from "./bits.tsx";
 import { Chart } from "./chart.tsx";
 import { percent, rate, seconds, span, whole } from "./format.ts";
 import { t } from "./i18n.ts";
 import { useLive } from "./live.ts";
 
-export function NodeView({ id, everyMs, utc, theme }: { id: string; everyMs: number; utc: boolean; theme: string }) {
+export interface NodeProps { id: string; everyMs: number; utc: boolean; theme: string; ui: UiConfig | null; me: Me | null }
+
+export function NodeView({ id, everyMs, utc, theme, ui, me }: NodeProps) {
   const base = `api/nodes/${encodeURIComponent(id)}`;
   const status = useLive<NodeStatus>(`${base}/status`, everyMs);
   const metrics = useLive<MetricsSummary>(`${base}/metrics/summary`, everyMs);
@@ -18,11 +21,13 @@ export function NodeView({ id, everyMs, utc, theme }: { id: string; everyMs: num
     return <>{back}<div class="empty"><h1>{t("notFound")}</h1><p>{t("notFoundHint")}</p></div></>;
   }
   const s = status.data;
-  if (!s) return <>{back}<p class="none" role="status">{t("loading")}</p></>;
+  if (!s) return <>{back}<p class="none" role="status">{status.error ? status.error.message : t("loading")}</p></>;
+  const askNow = () => void send("POST", `${base}/refresh`).catch(() => null).then(() => setTimeout(status.refresh, 600));
   return (
     <>
       {back}
-      <Head status={s} utc={utc} />
+      <Head status={s} utc={utc} askNow={askNow} />
+      <Actions id={id} ui={ui} me={me} done={status.refresh} />
       {metrics.data && <Charts m={metrics.data} utc={utc} theme={theme} />}
       <div class="pair">
         <Planes status={s} />
@@ -34,7 +39,7 @@ export function NodeView({ id, everyMs, utc, theme }: { id: string; everyMs: num
   );
 }
 
-function Head({ status, utc }: { status: NodeStatus; utc: boolean }) {
+function Head({ status, utc, askNow }: { status: NodeStatus; utc: boolean; askNow: () => void }) {
   const s = status.summary;
   const fact = (label: string, value: preact.ComponentChildren) => <div><dt>{label}</dt><dd>{value ?? <span class="quiet">{t("notReported")}</span>}</dd></div>;
   const p = status.polling;
@@ -43,7 +48,7 @@ function Head({ status, utc }: { status: NodeStatus; utc: boolean }) {
       <div class="say">
         <div>
           <h1>{s.displayName} <StateBadge state={s.state} big /></h1>
-          <p class="quiet">{t("forSpan", { t: "" })}<Age at={s.since} utc={utc} bare /> · {t("seen").toLowerCase()}: <Age at={s.sampledAt} utc={utc} /></p>
+          <p class="quiet">{t("forSpan", { t: "" })}<Age at={s.since} utc={utc} bare /> · {t("seen").toLowerCase()}: <Age at={s.sampledAt} utc={utc} /> <button type="button" class="plain" onClick={askNow}>{t("askNow")}</button></p>
           {s.reasons.length > 0 && <ul class="reasons">{s.reasons.map((r) => <li>{r.text} <code>{r.code}</code></li>)}</ul>}
         </div>
       </div>
@@ -83,7 +88,7 @@ function Planes({ status }: { status: NodeStatus }) {
   return (
     <Card flush title={t("planes")} hint={t("planesHint")}>
       {status.planes.length === 0 ? <p class="none">{t("notReported")}</p> : (
-        <div class="scroll"><table>
+        <div class="scroll" tabIndex={0}><table>
           <thead><tr><th scope="col">{t("state")}</th><th scope="col">{t("plane")}</th><th scope="col" class="num">{t("restarts")}</th><th scope="col">{t("reason")}</th></tr></thead>
           <tbody>{status.planes.map((p) => (
             <tr><td><StateBadge state={p.health} /></td><th scope="row"><code>{p.name}</code></th><td class="num">{p.restartCount}</td><td>{p.reason ?? <span class="quiet">–</span>}</td></tr>
@@ -98,7 +103,7 @@ function Queues({ queues }: { queues: Queue[] }) {
   return (
     <Card flush title={t("queues")} hint={t("queuesHint")}>
       {queues.length === 0 ? <p class="none">{t("notReported")}</p> : (
-        <div class="scroll"><table>
+        <div class="scroll" tabIndex={0}><table>
           <thead><tr><th scope="col">{t("queue")}</th><th scope="col">{t("fill")}</th><th scope="col">{t("whenFull")}</th><th scope="col" class="num">{t("dropped")}</th><th scope="col" class="num">{t("rejected")}</th></tr></thead>
           <tbody>{queues.map((q) => (
             <tr>
@@ -120,7 +125,7 @@ function Routes({ facets }: { facets: FacetList }) {
   const quiet = facets.facets.length - called.length;
   return (
     <Card flush title={t("routes")} hint={t("routesHint")}>
-      <div class="scroll"><table>
+      <div class="scroll" tabIndex={0}><table>
         <thead><tr><th scope="col">{t("route")}</th><th scope="col" class="num">{t("perSecond")}</th><th scope="col" class="num">{t("errors")}</th><th scope="col" class="num">{t("refused")}</th><th scope="col" class="num">p50</th><th scope="col" class="num">p95</th><th scope="col" class="num">p99</th><th scope="col" class="num">{t("total")}</th></tr></thead>
         <tbody>{called.map((f) => (
           <tr>
@@ -138,7 +143,7 @@ function Threads({ status }: { status: NodeStatus }) {
   if (!status.threads.length) return null;
   return (
     <Card flush title={t("threads")}>
-      <div class="scroll"><table>
+      <div class="scroll" tabIndex={0}><table>
         <thead><tr><th scope="col">{t("thread")}</th><th scope="col" class="num">{t("live")}</th><th scope="col" class="num">{t("restarts")}</th><th scope="col">{t("job")}</th></tr></thead>
         <tbody>{status.threads.map((x) => (
           <tr><th scope="row"><code>{x.name}</code></th><td class="num">{whole(x.live)}<small> / {whole(x.total)}</small></td><td class="num"><Figure value={x.restarts} of={whole} /></td><td>{x.job}</td></tr>

@@ -1,0 +1,90 @@
+//! The session: a pasted passport becomes a cookie that scripts cannot read. The console keeps nothing; the cookie is
+//! the passport, judged anew with each request, and worth nothing once it has ended or was revoked.
+
+use ron_http::{Authorizer as _, Need, Request, Response};
+use ron_proto::admin::SessionRequest;
+use ron_proto::{Problem, b64, scope};
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::{Console, guard, views};
+use crate::audit::{ended, line};
+use crate::config::AuthMode;
+use crate::gate::{COOKIE, Who, head_of, with_bearer};
+
+/// Browsers drop cookies that are larger, name and attributes included.
+const TOKEN_BYTES_MAX: usize = 3_900;
+
+/// `POST /api/session`.
+pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
+    guard::own_origin(console, request)?;
+    if console.settings.load().auth != AuthMode::Passport {
+        let why = "sessions exist only where auth.mode is passport";
+        return Err(Problem::conflict(why));
+    }
+    let token = Zeroizing::new(request.json::<SessionRequest>()?.token);
+    let token = token.trim();
+    let plain = token
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if token.is_empty() || !plain || token.starts_with("ron_") {
+        return Err(Problem::bad_request(
+            "token is not a passport; see: ron token --audience svc-admin",
+        ));
+    }
+    if token.len() > TOKEN_BYTES_MAX {
+        return Err(Problem::bad_request(
+            "this passport is too long for a cookie; ask for fewer scopes or caveats",
+        ));
+    }
+    let head = with_bearer(&head_of(request), token);
+    let judged = console
+        .gate
+        .passports
+        .authorize(&head, &Need::Scope(scope::ADMIN_VIEW));
+    let mut who = Who::of(request, AuthMode::Passport);
+    let principal = judged.inspect_err(|problem| {
+        "anonymous".clone_into(&mut who.subject);
+        let denied = ended(
+            line("session", None, &who),
+            "denied",
+            problem.code,
+            &problem.detail,
+        );
+        console.audit.note(denied);
+    })?;
+    let me = views::whoami(console, &principal);
+    who.subject.clone_from(&me.subject);
+    who.roles.clone_from(&me.roles);
+    console.audit.note(line("session", None, &who));
+    // Without a path the cookie is for /api of wherever the page is, also below a sub-path.
+    let life = seconds_left(token, console.fleet.clock.unix_ms() / 1000);
+    let cookie = format!("{COOKIE}={token}; HttpOnly; Secure; SameSite=Strict; Max-Age={life}");
+    Ok(Response::json(200, &me)
+        .header("set-cookie", cookie)
+        .cache("no-store"))
+}
+
+/// `DELETE /api/session`.
+pub fn close(console: &Console, request: &Request) -> Result<Response, Problem> {
+    guard::own_origin(console, request)?;
+    let gone = format!("{COOKIE}=; HttpOnly; Secure; SameSite=Strict; Max-Age=0");
+    Ok(Response::empty(204)
+        .header("set-cookie", gone)
+        .cache("no-store"))
+}
+
+/// How long a passport that was already judged still holds.
+fn seconds_left(token: &str, now_s: u64) -> u64 {
+    let claims = token
+        .split('.')
+        .nth(1)
+        .and_then(|part| b64::from_url(part).ok());
+    let claims: Value = claims
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or(Value::Null);
+    claims["exp"]
+        .as_u64()
+        .unwrap_or(now_s)
+        .saturating_sub(now_s)
+}

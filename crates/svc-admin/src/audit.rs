@@ -1,0 +1,341 @@
+//! The audit: who wanted to act on the fleet, and what came of it. One thread writes it, durably, to the console's
+//! SQLite file; readers take the last lines from a snapshot.
+//!
+//! **Invariant:** no node is asked to act before the line that says so is on the disk. A denial never waits: when the
+//! queue is full it goes to the log alone and is counted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_kernel::reply::{ReplySender, reply};
+use ron_kernel::{
+    CounterVec, Deadline, KernelMetrics, Receiver, Recv, Registry, Sender, SharedClock, Snapshot,
+    ThreadCtx, queue,
+};
+use ron_proto::admin::{AuditEntry, AuditList};
+use ron_proto::{Problem, Timestamp};
+use ron_service::{Migration, Store, StoreError};
+
+use crate::topology::AUDIT_QUEUE;
+
+/// Lines that readers see.
+const RECENT: usize = 500;
+/// Lines that the file keeps.
+const KEPT: u64 = 20_000;
+const IDLE: Duration = Duration::from_secs(60);
+
+static MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "audit and heads",
+    sql: "CREATE TABLE audit (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
+          CREATE TABLE heads (id TEXT PRIMARY KEY, size INTEGER NOT NULL, root TEXT NOT NULL) STRICT;",
+}];
+
+/// What is to be kept.
+#[derive(Debug)]
+pub enum Event {
+    /// A line, and whom to tell when it is durable.
+    Line(Box<AuditEntry>, Option<ReplySender<bool>>),
+    /// The last good head of a log, so that a restart does not forget what was seen.
+    Head(SeenHead),
+}
+
+/// A log head that was believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenHead {
+    /// The node's id.
+    pub id: String,
+    pub size: u64,
+    /// Base64, as in the checkpoint.
+    pub root: String,
+}
+
+/// Where lines are handed in and read.
+pub struct Audit {
+    tx: Sender<Event>,
+    recent: Snapshot<Vec<AuditEntry>>,
+    dropped: AtomicU64,
+    path: Option<PathBuf>,
+    clock: SharedClock,
+    lines: CounterVec,
+}
+
+impl std::fmt::Debug for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Audit")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Audit {
+    /// Opens the file (`None`: memory) and reads the last lines and the heads seen before.
+    pub fn open(
+        path: Option<PathBuf>,
+        clock: SharedClock,
+        registry: &Registry,
+        metrics: &KernelMetrics,
+    ) -> Result<(Self, Receiver<Event>, Vec<SeenHead>), StoreError> {
+        let store = open(path.as_ref())?;
+        let (recent, heads) = load(&store)?;
+        let (tx, rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, metrics);
+        let lines = registry.counter_vec(
+            "actions_total",
+            "Lines of the audit by action and result.",
+            &["action", "result"],
+        );
+        let audit = Self {
+            tx,
+            recent: Snapshot::new(recent),
+            dropped: AtomicU64::new(0),
+            path,
+            clock,
+            lines,
+        };
+        Ok((audit, rx, heads))
+    }
+
+    /// The last lines, newest first.
+    pub fn list(&self) -> AuditList {
+        let entries = self.recent.load();
+        AuditList {
+            as_of: entries.first().map_or(Timestamp(0), |entry| entry.at),
+            durable: self.path.is_some(),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            entries: entries.to_vec(),
+        }
+    }
+
+    /// Hands a line in without waiting.
+    pub fn note(&self, line: AuditEntry) {
+        let line = self.stamp(line);
+        if self.tx.try_send(Event::Line(Box::new(line), None)).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands a line in and waits until it is durable; 503 when that cannot be had before the deadline.
+    pub fn settle(&self, line: AuditEntry, deadline: Deadline) -> Result<(), Problem> {
+        let line = self.stamp(line);
+        let (done, kept) = reply();
+        let refused = || Problem::unavailable("the audit cannot be written, so nothing is done", 5);
+        self.tx
+            .try_send(Event::Line(Box::new(line), Some(done)))
+            .map_err(|_| refused())?;
+        match kept.wait(deadline) {
+            Ok(true) => Ok(()),
+            _ => Err(refused()),
+        }
+    }
+
+    /// Keeps a head that was believed.
+    pub fn keep_head(&self, head: SeenHead) {
+        // Lost, it is handed in again with the next head.
+        let _ = self.tx.try_send(Event::Head(head));
+    }
+
+    fn stamp(&self, mut line: AuditEntry) -> AuditEntry {
+        line.at = Timestamp(self.clock.unix_ms());
+        self.lines
+            .with_label_values(&[&line.action, &line.result])
+            .inc();
+        tracing::info!(
+            event = "audit",
+            action = %line.action,
+            node = line.node.as_deref().unwrap_or("-"),
+            subject = %line.subject,
+            result = %line.result,
+            reason = line.reason.as_deref().unwrap_or("-"),
+            request_id = %line.request_id,
+            peer = %line.peer,
+        );
+        line
+    }
+
+    /// The body of the writer's thread. What is still queued at shutdown is written.
+    pub fn run(&self, rx: &Receiver<Event>, degraded: &dyn Fn(Option<String>), ctx: &ThreadCtx) {
+        let store = match open(self.path.as_ref()) {
+            Ok(store) => store,
+            Err(error) => {
+                degraded(Some(error.to_string()));
+                // Ends the thread: the supervisor tries again, and the process ends when it stays so.
+                panic!("the audit cannot be opened: {error}");
+            }
+        };
+        degraded(None);
+        loop {
+            let event = match rx.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+                Recv::Item(event) => Some(event),
+                Recv::Timeout => continue,
+                Recv::Shutdown | Recv::Closed => rx.try_recv(),
+            };
+            let Some(event) = event else { return };
+            self.take(&store, event, degraded);
+        }
+    }
+
+    fn take(&self, store: &Store, event: Event, degraded: &dyn Fn(Option<String>)) {
+        let (outcome, told) = match event {
+            Event::Line(line, told) => (self.write(store, *line), told),
+            Event::Head(head) => (write_head(store, &head), None),
+        };
+        if let Err(error) = &outcome {
+            degraded(Some(format!("the audit cannot be written: {error}")));
+        }
+        if let Some(told) = told {
+            let _ = told.send(outcome.is_ok());
+        }
+    }
+
+    fn write(&self, store: &Store, mut line: AuditEntry) -> Result<(), StoreError> {
+        let last = self.recent.load();
+        line.seq = last.first().map_or(1, |entry| entry.seq + 1);
+        let text = serde_json::to_string(&line).unwrap_or_default();
+        store.write(|tx| {
+            tx.execute(
+                "INSERT INTO audit (seq, line) VALUES (?1, ?2)",
+                (number(line.seq), &text),
+            )?;
+            let oldest = line.seq.saturating_sub(KEPT);
+            tx.execute("DELETE FROM audit WHERE seq <= ?1", [number(oldest)])?;
+            Ok::<_, StoreError>(())
+        })?;
+        let mut recent = Vec::with_capacity(RECENT.min(last.len() + 1));
+        recent.push(line);
+        recent.extend(last.iter().take(RECENT - 1).cloned());
+        self.recent.store(recent);
+        Ok(())
+    }
+}
+
+fn open(path: Option<&PathBuf>) -> Result<Store, StoreError> {
+    match path {
+        Some(path) => Store::open(path, &MIGRATIONS),
+        None => Store::memory(&MIGRATIONS),
+    }
+}
+
+fn load(store: &Store) -> Result<(Vec<AuditEntry>, Vec<SeenHead>), StoreError> {
+    store.read(|db| {
+        let mut lines = db.prepare("SELECT line FROM audit ORDER BY seq DESC LIMIT ?1")?;
+        let texts = lines.query_map([number(RECENT as u64)], |row| row.get::<_, String>(0))?;
+        let mut recent = Vec::new();
+        for text in texts {
+            // A line of a later version is left out, not a reason to stop.
+            recent.extend(serde_json::from_str(&text?).ok());
+        }
+        let mut heads = db.prepare("SELECT id, size, root FROM heads ORDER BY id")?;
+        let rows = heads.query_map([], |row| {
+            Ok(SeenHead {
+                id: row.get(0)?,
+                size: row.get::<_, i64>(1)?.unsigned_abs(),
+                root: row.get(2)?,
+            })
+        })?;
+        let heads = rows.collect::<Result<Vec<_>, _>>()?;
+        Ok((recent, heads))
+    })
+}
+
+/// SQLite's numbers are signed; ours never come near the end.
+fn number(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+fn write_head(store: &Store, head: &SeenHead) -> Result<(), StoreError> {
+    store.write(|tx| {
+        tx.execute(
+            "INSERT INTO heads (id, size, root) VALUES (?1, ?2, ?3)
+             ON CONFLICT (id) DO UPDATE SET size = ?2, root = ?3",
+            (&head.id, number(head.size), &head.root),
+        )?;
+        Ok(())
+    })
+}
+
+/// A line without a result yet; the writer gives number and time.
+pub fn line(action: &str, node: Option<&str>, who: &crate::gate::Who) -> AuditEntry {
+    AuditEntry {
+        seq: 0,
+        at: Timestamp(0),
+        action: action.to_owned(),
+        node: node.map(str::to_owned),
+        subject: who.subject.clone(),
+        roles: who.roles.clone(),
+        result: "done".to_owned(),
+        reason: None,
+        detail: None,
+        request_id: who.request_id.clone(),
+        peer: who.peer.clone(),
+    }
+}
+
+/// The same line with a result and why.
+pub fn ended(mut line: AuditEntry, result: &str, reason: &str, detail: &str) -> AuditEntry {
+    result.clone_into(&mut line.result);
+    line.reason = Some(reason.to_owned()).filter(|text| !text.is_empty());
+    line.detail = Some(detail.to_owned()).filter(|text| !text.is_empty());
+    line
+}
+
+/// Shared by gate, API and runner.
+pub type SharedAudit = Arc<Audit>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::Who;
+    use ron_kernel::SystemClock;
+
+    fn audit(path: Option<PathBuf>) -> (Audit, Receiver<Event>, Vec<SeenHead>) {
+        let registry = Registry::new("t");
+        let metrics = KernelMetrics::new(&registry);
+        Audit::open(path, SystemClock::shared(), &registry, &metrics).expect("opens")
+    }
+
+    #[test]
+    fn lines_and_heads_outlive_a_restart() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("admin.db");
+        let (audit_1, rx, _) = audit(Some(path.clone()));
+        let store = open(Some(&path)).expect("opens");
+        let who = Who::local("r-1");
+        for result in ["started", "done"] {
+            audit_1.note(ended(line("reload", Some("a"), &who), result, "", ""));
+        }
+        let head = SeenHead {
+            id: "a".into(),
+            size: 7,
+            root: "r".into(),
+        };
+        audit_1.keep_head(head.clone());
+        while let Some(event) = rx.try_recv() {
+            audit_1.take(&store, event, &|why| assert_eq!(why, None));
+        }
+        drop(store);
+        let (again, _, heads) = audit(Some(path));
+        let lines: Vec<_> = again
+            .list()
+            .entries
+            .into_iter()
+            .map(|e| (e.seq, e.result))
+            .collect();
+        assert_eq!(lines, [(2, "done".to_owned()), (1, "started".to_owned())]);
+        assert!(again.list().durable);
+        assert_eq!(heads, [head]);
+    }
+
+    #[test]
+    fn a_flood_of_denials_is_counted_and_an_action_then_refused() {
+        let (audit, _rx, _) = audit(None);
+        let who = Who::local("r-1");
+        for _ in 0..AUDIT_QUEUE.capacity + 5 {
+            audit.note(ended(line("reload", Some("a"), &who), "denied", "role", ""));
+        }
+        assert_eq!(audit.list().dropped, 5);
+        let refused = audit.settle(line("reload", Some("a"), &who), Deadline::within(IDLE));
+        assert_eq!(refused.expect_err("no room").status, 503);
+    }
+}

@@ -1,0 +1,376 @@
+//! Who is looking: the console's own rules in front of the passport checks that every service has.
+//!
+//! In mode `passport` a browser shows its token in a cookie that no script can read; in mode `ingress` a listed proxy
+//! names the user; in mode `none` the loopback bind is the gate and nobody may act. The health port's actions are
+//! judged by passports and service tokens in every mode.
+
+use std::sync::Arc;
+
+use ron_auth::RonAuthorizer;
+use ron_http::{Authorizer, Headers, Method, Need, Principal, PrincipalKind, Request, RequestHead};
+use ron_kernel::{CounterVec, Registry, Snapshot};
+use ron_proto::{Problem, scope};
+
+use crate::audit::{SharedAudit, ended, line};
+use crate::config::{AuthMode, Ingress, Settings};
+
+/// The cookie that holds a pasted passport.
+pub const COOKIE: &str = "ron_admin";
+/// Longest name or group list that a proxy may hand over, in bytes.
+const INGRESS_BYTES_MAX: usize = 4096;
+
+/// Who made a request, as the audit writes it.
+#[derive(Clone, Debug)]
+pub struct Who {
+    pub subject: String,
+    pub roles: Vec<String>,
+    pub request_id: String,
+    pub peer: String,
+}
+
+impl Who {
+    /// The caller of a request that passed the gate.
+    pub fn of(request: &Request, mode: AuthMode) -> Self {
+        Self {
+            subject: subject(&request.principal, mode),
+            roles: roles(&request.principal, mode),
+            request_id: request.request_id.clone(),
+            peer: request.peer.ip().to_string(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn local(request_id: &str) -> Self {
+        Self {
+            subject: "local operator".to_owned(),
+            roles: vec!["viewer".to_owned()],
+            request_id: request_id.to_owned(),
+            peer: "127.0.0.1".to_owned(),
+        }
+    }
+}
+
+/// The name to show for a caller.
+pub fn subject(who: &Principal, mode: AuthMode) -> String {
+    if mode == AuthMode::None {
+        "local operator".to_owned()
+    } else {
+        who.name.clone()
+    }
+}
+
+/// The roles a caller has: viewer, operator, admin.
+pub fn roles(who: &Principal, mode: AuthMode) -> Vec<String> {
+    let named = [
+        ("viewer", scope::ADMIN_VIEW),
+        ("operator", scope::ADMIN_OPERATE),
+        ("admin", scope::ADMIN_ADMIN),
+    ];
+    let local = mode == AuthMode::None;
+    let has = |role: &str, scope: &str| {
+        if local {
+            role == "viewer"
+        } else {
+            who.has_scope(scope)
+        }
+    };
+    let held = named.iter().filter(|(role, scope)| has(role, scope));
+    held.map(|(role, _)| (*role).to_owned()).collect()
+}
+
+/// The authorizer of both ports.
+#[derive(Debug)]
+pub struct Gate {
+    pub passports: Arc<RonAuthorizer>,
+    settings: Arc<Snapshot<Settings>>,
+    audit: SharedAudit,
+    refusals: CounterVec,
+}
+
+impl Gate {
+    pub fn new(
+        passports: Arc<RonAuthorizer>,
+        settings: Arc<Snapshot<Settings>>,
+        audit: SharedAudit,
+        registry: &Registry,
+    ) -> Self {
+        let refusals = registry.counter_vec(
+            "ingress_refusals_total",
+            "Callers refused in mode ingress, by reason.",
+            &["reason"],
+        );
+        Self {
+            passports,
+            settings,
+            audit,
+            refusals,
+        }
+    }
+
+    /// Whether a caller who comes to a public route may also look.
+    pub fn may_look(&self, head: &RequestHead) -> bool {
+        let shows = match self.settings.load().auth {
+            AuthMode::None => return true,
+            AuthMode::Ingress => true,
+            // Who shows nothing is not worth a line among the refused.
+            AuthMode::Passport => cookie(head).is_some() || head.headers.contains("authorization"),
+        };
+        shows && self.decide(head, &Need::Scope(scope::ADMIN_VIEW)).is_ok()
+    }
+
+    fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
+        // The health port.
+        if head.path.starts_with("/api/v1/") {
+            return self.passports.authorize(head, need);
+        }
+        let settings = self.settings.load();
+        match settings.auth {
+            AuthMode::Ingress => from_proxy(head, need, &settings.ingress).map_err(|refusal| {
+                self.refusals.with_label_values(&[refusal.reason]).inc();
+                refusal.problem
+            }),
+            AuthMode::None | AuthMode::Passport => match cookie(head) {
+                Some(token) if !head.headers.contains("authorization") => {
+                    self.passports.authorize(&with_bearer(head, &token), need)
+                }
+                _ => self.passports.authorize(head, need),
+            },
+        }
+    }
+}
+
+impl Authorizer for Gate {
+    fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
+        self.decide(head, need).inspect_err(|problem| {
+            if head.method != Method::GET && head.path.starts_with("/api/nodes/") {
+                self.audit.note(denied(head, problem));
+            }
+        })
+    }
+}
+
+/// The line for a caller who did not even get to the handler.
+fn denied(head: &RequestHead, problem: &Problem) -> ron_proto::admin::AuditEntry {
+    let mut parts = head.path.trim_start_matches("/api/nodes/").split('/');
+    let (node, action) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+    // Nothing of an unknown caller's path goes into the audit but known words and plain ids.
+    let plain = |text: &str| {
+        text.len() <= 64
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+    };
+    let known = ["reload", "shutdown", "refresh"]
+        .into_iter()
+        .find(|word| *word == action);
+    let who = Who {
+        subject: "anonymous".to_owned(),
+        roles: Vec::new(),
+        request_id: head.request_id.clone(),
+        peer: head.peer.ip().to_string(),
+    };
+    let entry = line(
+        known.unwrap_or("other"),
+        Some(node).filter(|id| plain(id)),
+        &who,
+    );
+    ended(entry, "denied", problem.code, &problem.detail)
+}
+
+/// The passport in the console's cookie.
+fn cookie(head: &RequestHead) -> Option<String> {
+    if head.headers.count("cookie") != 1 {
+        return None;
+    }
+    let mut found = head.header("cookie")?.split(';').filter_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        (name == COOKIE && !value.is_empty()).then(|| value.to_owned())
+    });
+    // Two of the same name would leave open which one counts.
+    let token = found.next()?;
+    // A service token is not for browsers.
+    (found.next().is_none() && !token.starts_with("ron_")).then_some(token)
+}
+
+/// The head of a request that a handler holds.
+pub fn head_of(request: &Request) -> RequestHead {
+    RequestHead {
+        method: request.method,
+        path: request.path.clone(),
+        route: request.route,
+        headers: request.headers.clone(),
+        peer: request.peer,
+        transport: request.transport,
+        request_id: request.request_id.clone(),
+        traceparent: request.traceparent.clone(),
+        // A session rests on its token alone.
+        client_cert: None,
+    }
+}
+
+/// The same request as if the token had come as a bearer.
+pub fn with_bearer(head: &RequestHead, token: &str) -> RequestHead {
+    let bearer = format!("Bearer {token}");
+    let mut pairs: Vec<(&str, &str)> = head
+        .headers
+        .iter()
+        .filter(|(name, _)| !name.eq_ignore_ascii_case("authorization"))
+        .collect();
+    pairs.push(("authorization", &bearer));
+    RequestHead {
+        headers: Headers::from_pairs(&pairs),
+        ..head.clone()
+    }
+}
+
+struct Refusal {
+    reason: &'static str,
+    problem: Problem,
+}
+
+/// The user whom a listed proxy names.
+fn from_proxy(head: &RequestHead, need: &Need, rules: &Ingress) -> Result<Principal, Refusal> {
+    let refuse = |reason, problem| Err(Refusal { reason, problem });
+    let wanted = match need {
+        Need::Public => return Ok(Principal::public()),
+        Need::Identity => None,
+        Need::Scope(scope) => Some(*scope),
+    };
+    let peer = head.peer.ip().to_canonical();
+    if !rules.proxies.iter().any(|block| block.contains(peer)) {
+        let why = "come through the proxy: this address is not in ingress.proxies";
+        return refuse("peer", Problem::unauthorized(why));
+    }
+    let one = |name: &str| match head.headers.count(name) {
+        0 => Ok(None),
+        1 => Ok(head
+            .header(name)
+            .filter(|text| text.len() <= INGRESS_BYTES_MAX)),
+        _ => Err(()),
+    };
+    let (Ok(user), Ok(groups)) = (one(&rules.header_user), one(&rules.header_groups)) else {
+        let why = "the proxy must set each identity header once and drop those of the client";
+        return refuse("repeated", Problem::unauthorized(why));
+    };
+    let Some(user) = user.map(str::trim).filter(|name| !name.is_empty()) else {
+        return refuse("missing", Problem::unauthorized("the proxy named no user"));
+    };
+    let groups: Vec<&str> = groups.unwrap_or("").split(',').map(str::trim).collect();
+    let scopes = scopes_of(&groups, rules);
+    if let Some(wanted) = wanted
+        && !scopes.iter().any(|held| held == wanted)
+    {
+        let why = format!("no group of this user stands for {wanted}");
+        return refuse("group", Problem::forbidden(why));
+    }
+    Ok(Principal {
+        name: user.chars().take(128).collect(),
+        scopes: scopes.into(),
+        kind: PrincipalKind::Service,
+        ..Principal::public()
+    })
+}
+
+fn scopes_of(groups: &[&str], rules: &Ingress) -> Vec<String> {
+    let member = |of: &[String]| of.iter().any(|group| groups.contains(&group.as_str()));
+    let (admin, operator) = (member(&rules.admins), member(&rules.operators));
+    let mut scopes = Vec::new();
+    if admin || operator || member(&rules.viewers) {
+        scopes.push(scope::ADMIN_VIEW.to_owned());
+    }
+    if admin || operator {
+        scopes.push(scope::ADMIN_OPERATE.to_owned());
+    }
+    if admin {
+        scopes.push(scope::ADMIN_ADMIN.to_owned());
+    }
+    scopes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_http::Transport;
+
+    fn head(peer: &str, pairs: &[(&str, &str)]) -> RequestHead {
+        RequestHead {
+            method: Method::GET,
+            path: "/api/overview".into(),
+            route: "/api/overview",
+            headers: Headers::from_pairs(pairs),
+            peer: format!("{peer}:1").parse().expect("an address"),
+            transport: Transport::Tcp,
+            request_id: "r".into(),
+            traceparent: None,
+            client_cert: None,
+        }
+    }
+
+    #[test]
+    fn proxies_name_users() {
+        let words = |text: &str| vec![text.to_owned()];
+        let rules = Ingress {
+            proxies: vec!["10.0.0.0/8".parse().expect("a block")],
+            header_user: "x-user".into(),
+            header_groups: "x-groups".into(),
+            viewers: words("staff"),
+            operators: words("sre"),
+            admins: words("root"),
+        };
+        let check =
+            |peer: &str, pairs: &[(&str, &str)], need: Need, want: Result<&str, (u16, &str)>| {
+                let got = from_proxy(&head(peer, pairs), &need, &rules);
+                match (got, want) {
+                    (Ok(who), Ok(name)) => assert_eq!(who.name, name),
+                    (Err(refusal), Err(want)) => {
+                        assert_eq!((refusal.problem.status, refusal.reason), want);
+                    }
+                    (got, want) => panic!(
+                        "{:?} instead of {want:?}",
+                        got.map(|w| w.name).map_err(|r| r.reason)
+                    ),
+                }
+            };
+        let view = Need::Scope(scope::ADMIN_VIEW);
+        let admin = Need::Scope(scope::ADMIN_ADMIN);
+        let ada = [("X-User", "ada"), ("X-Groups", "x, staff")];
+        check("10.1.1.1", &ada, view, Ok("ada"));
+        check("11.1.1.1", &ada, view, Err((401, "peer")));
+        check("10.1.1.1", &ada, admin, Err((403, "group")));
+        check(
+            "10.1.1.1",
+            &[("X-User", "ada"), ("X-Groups", "root")],
+            admin,
+            Ok("ada"),
+        );
+        check(
+            "10.1.1.1",
+            &[("X-Groups", "root")],
+            view,
+            Err((401, "missing")),
+        );
+        check("10.1.1.1", &[("X-User", "ada")], view, Err((403, "group")));
+        let twice = [("X-User", "ada"), ("X-User", "eve"), ("X-Groups", "staff")];
+        check("10.1.1.1", &twice, view, Err((401, "repeated")));
+        check("11.1.1.1", &[], Need::Public, Ok("public"));
+    }
+
+    #[test]
+    fn the_cookie_is_read_and_nothing_else() {
+        let check = |text: &str, want: Option<&str>| {
+            assert_eq!(
+                cookie(&head("1.1.1.1", &[("cookie", text)])).as_deref(),
+                want,
+                "{text}"
+            );
+        };
+        check("ron_admin=a.b.c", Some("a.b.c"));
+        check("x=1; ron_admin=a.b.c ; y=2", Some("a.b.c"));
+        check("xron_admin=a.b.c", None);
+        check("ron_admin=", None);
+        check("ron_admin=a; ron_admin=b", None);
+        check("ron_admin=ron_op_secret", None);
+        let bearing = with_bearer(&head("1.1.1.1", &[("authorization", "Bearer x")]), "y");
+        assert_eq!(bearing.bearer(), Some("y"));
+    }
+}

@@ -1,0 +1,322 @@
+//! Puts the console together: threads, queues, the reload hook, the gate, the API.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ron_auth::RonAuthorizer;
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::{
+    Deadline, Receiver, Sender, Snapshot, Stage, Supervisor, ThreadCtx, ThreadSpec, queue,
+};
+use ron_proto::Timestamp;
+use ron_proto::admin::{EpochList, LogHeads};
+use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
+
+use crate::actions::{Job, Runner};
+use crate::api::{Console, router};
+use crate::audit::{Audit, Event as AuditEvent, SeenHead};
+use crate::config::{AuthMode, Settings};
+use crate::discovery::Discovered;
+use crate::epochs::EpochWatch;
+use crate::fleet::{Event, Fleet};
+use crate::gate::Gate;
+use crate::logs::LogWatch;
+use crate::metrics;
+use crate::sampler::Look;
+use crate::topology::{
+    ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, LOOKS, SAMPLERS, SCHEDULER,
+    TOPOLOGY, VIEW,
+};
+use crate::view::{Builder, empty_board};
+
+/// The watcher notices a reload after at most this long.
+const NOTICE: Duration = Duration::from_millis(250);
+
+/// Starts the console: samplers, builder, watchers, API and page.
+pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
+    let bound = parts.api.local_addr().map_err(StartError::failed)?;
+    let settings = Settings::from_config(&config, bound.ip())?;
+    let data = match config.path_opt("data_dir") {
+        Some(_) => DataDir::open(&config)?.map(Arc::new),
+        None => None,
+    };
+    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
+    if settings.auth == AuthMode::None {
+        tracing::info!(event = "auth_none", bind = %bound, "everyone who reaches this address may look; actions are off");
+    }
+    let path = data.as_ref().map(|dir| dir.join("admin.db"));
+    let (audit, lines, seen) =
+        Audit::open(path, chassis.clock.clone(), &chassis.registry, &chassis.km)
+            .map_err(StartError::failed)?;
+    let audit = Arc::new(audit);
+    let shared = Arc::new(Snapshot::new(settings));
+    let gate = authorize(&mut chassis, &config, &shared, &audit)?;
+    let client = client(&chassis, &shared);
+    let sampling = shared.load().sampling;
+    let (fleet, told) = Fleet::new(
+        sampling,
+        client.clone(),
+        chassis.clock.clone(),
+        chassis.km.clone(),
+    );
+    let fleet = Arc::new(fleet);
+    let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
+    let console = console(&chassis, &shared, &fleet, &audit, jobs, gate);
+    metrics::export(&chassis.registry, &console.board);
+    let crew = Arc::new(Crew::new(&chassis, &fleet));
+    let watcher = Watcher {
+        settings: shared.clone(),
+        crew: crew.clone(),
+        ready: chassis.ready.clone(),
+    };
+    // The fleet is there before the first request is.
+    watcher.look(&mut Discovered::default(), &shared.load());
+    Builder::default().tick(&fleet, &console.board);
+    let runner = Runner {
+        client: client.clone(),
+        audit: audit.clone(),
+        clock: chassis.clock.clone(),
+    };
+    chassis
+        .sup
+        .spawn(row(&ACTIONS), move |ctx| runner.run(&work, ctx));
+    spawn_audit(&chassis, &audit, lines, data);
+    spawn_sampling(&chassis, &console, crew, told);
+    spawn_watchers(&chassis, &console, client, seen);
+    chassis
+        .sup
+        .spawn(row(&DISCOVERY), move |ctx| watcher.run(ctx));
+    reload(&chassis, shared, bound.ip());
+    chassis.capabilities(&[
+        "actions",
+        "audit",
+        "auth:ingress",
+        "auth:none",
+        "auth:passport",
+        "epochs",
+        "file-discovery",
+        "log-heads",
+        "page",
+    ]);
+    chassis.serve(router(&console))
+}
+
+/// What the handlers share, with nothing published yet.
+fn console(
+    chassis: &Chassis,
+    settings: &Arc<Snapshot<Settings>>,
+    fleet: &Arc<Fleet>,
+    audit: &Arc<Audit>,
+    jobs: Sender<Job>,
+    gate: Arc<Gate>,
+) -> Arc<Console> {
+    let now = Timestamp(chassis.clock.unix_ms());
+    Arc::new(Console {
+        fleet: fleet.clone(),
+        board: Arc::new(empty_board()),
+        heads: Arc::new(Snapshot::new(LogHeads {
+            as_of: now,
+            logs: Vec::new(),
+        })),
+        epochs: Arc::new(Snapshot::new(EpochList {
+            as_of: now,
+            sources: Vec::new(),
+            epochs: Vec::new(),
+        })),
+        audit: audit.clone(),
+        jobs,
+        gate,
+        instance: chassis.instance.clone(),
+        started: now,
+        settings: settings.clone(),
+    })
+}
+
+fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
+    let sampling = settings.load().sampling;
+    let client = Arc::new(HttpClient::new(ClientConfig {
+        user_agent: concat!("svc-admin/", env!("CARGO_PKG_VERSION")).to_owned(),
+        max_idle_per_host: 2,
+        max_response_bytes: sampling.max_body_bytes,
+        connect_timeout: sampling.connect_timeout,
+        ..ClientConfig::default()
+    }));
+    // A look that hangs must not hold up the drain.
+    let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));
+    stop.on_fire(move || closing.shutdown());
+    client
+}
+
+/// Passports and service tokens are judged in every mode: the health port's actions need them.
+fn authorize(
+    chassis: &mut Chassis,
+    config: &Config,
+    settings: &Arc<Snapshot<Settings>>,
+    audit: &Arc<Audit>,
+) -> Result<Arc<Gate>, StartError> {
+    let section = auth_section(config);
+    let passports = RonAuthorizer::from_section(
+        "svc-admin",
+        &section,
+        &[],
+        &chassis.registry,
+        chassis.clock.clone(),
+    )
+    .map_err(StartError::config_text)?;
+    passports.on_state(chassis.ready.hook("passports"));
+    passports.spawn(&chassis.sup, &TOPOLOGY);
+    let reloaded = passports.clone();
+    chassis.on_reload(move |new| reloaded.reload(&auth_section(new)));
+    let gate = Arc::new(Gate::new(
+        passports,
+        settings.clone(),
+        audit.clone(),
+        &chassis.registry,
+    ));
+    chassis.authorizer = gate.clone();
+    Ok(gate)
+}
+
+/// The `auth` keys without the console's own.
+fn auth_section(config: &Config) -> serde_json::Value {
+    let mut section = config.section("auth");
+    if let Some(map) = section.as_object_mut() {
+        map.remove("mode");
+    }
+    section
+}
+
+/// The sampler threads: as many as the fleet wants, more when it grows.
+struct Crew {
+    sup: Supervisor,
+    fleet: Arc<Fleet>,
+    looks: (Sender<Look>, Receiver<Look>),
+    running: AtomicUsize,
+}
+
+impl Crew {
+    fn new(chassis: &Chassis, fleet: &Arc<Fleet>) -> Self {
+        Self {
+            sup: chassis.sup.clone(),
+            fleet: fleet.clone(),
+            looks: queue(&LOOKS, LOOKS.capacity, &chassis.km),
+            running: AtomicUsize::new(0),
+        }
+    }
+
+    /// Starts what is missing. One caller at a time.
+    fn grow(&self) {
+        let want = self.fleet.threads_for(self.fleet.roster().nodes.len());
+        let have = self.running.fetch_max(want, Ordering::AcqRel);
+        let (fleet, looks) = (self.fleet.clone(), self.looks.1.clone());
+        self.sup.grow_pool(row(&SAMPLERS), have, want, move |ctx| {
+            fleet.sampler(&looks, ctx);
+        });
+    }
+}
+
+/// Brings the roster in line with configuration and discovery files; after the start its thread is the only one.
+struct Watcher {
+    settings: Arc<Snapshot<Settings>>,
+    crew: Arc<Crew>,
+    ready: ReadyBoard,
+}
+
+impl Watcher {
+    /// Looks whenever the files are due, and soon after a reload.
+    fn run(&self, ctx: &ThreadCtx) {
+        let mut discovered = Discovered::default();
+        let mut settings = self.settings.load();
+        self.look(&mut discovered, &settings);
+        let mut due = Deadline::within(settings.discovery.interval);
+        while !ctx.shutdown.wait(Deadline::within(NOTICE)) {
+            let now = self.settings.load();
+            if Arc::ptr_eq(&now, &settings) && !due.expired() {
+                continue;
+            }
+            settings = now;
+            self.look(&mut discovered, &settings);
+            due = Deadline::within(settings.discovery.interval);
+        }
+    }
+
+    fn look(&self, discovered: &mut Discovered, settings: &Settings) {
+        let problems = discovered.read(&settings.discovery.files);
+        let changed = self.crew.fleet.watch(&discovered.beside(&settings.nodes));
+        if let Some((came, went)) = changed {
+            tracing::info!(event = "roster", came = came.len(), went = went.len());
+            self.crew.grow();
+        }
+        if problems.is_empty() {
+            self.ready.clear("discovery");
+        } else {
+            self.ready.degrade("discovery", problems.join("; "));
+        }
+    }
+}
+
+/// The new settings count from here on; the watcher notices that they are others.
+fn reload(chassis: &Chassis, settings: Arc<Snapshot<Settings>>, bound: std::net::IpAddr) {
+    chassis.on_reload(move |new| {
+        let new = Settings::from_config(new, bound).map_err(|problems| {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            lines.join("; ")
+        })?;
+        settings.store(new);
+        Ok(())
+    });
+}
+
+fn spawn_audit(
+    chassis: &Chassis,
+    audit: &Arc<Audit>,
+    lines: Receiver<AuditEvent>,
+    data: Option<Arc<DataDir>>,
+) {
+    let (audit, degraded) = (audit.clone(), chassis.ready.hook("audit"));
+    chassis.sup.spawn(row(&AUDIT), move |ctx| {
+        // The directory stays locked as long as its writer lives.
+        let _held = &data;
+        audit.run(&lines, &degraded, ctx);
+    });
+}
+
+fn spawn_sampling(
+    chassis: &Chassis,
+    console: &Arc<Console>,
+    crew: Arc<Crew>,
+    told: Receiver<Event>,
+) {
+    let fleet = console.fleet.clone();
+    chassis.sup.spawn(row(&SCHEDULER), move |ctx| {
+        fleet.scheduler(&told, &crew.looks.0, ctx);
+    });
+    let (fleet, board) = (console.fleet.clone(), console.board.clone());
+    chassis.sup.spawn(row(&VIEW), move |ctx| {
+        Builder::default().run(&fleet, &board, ctx);
+    });
+}
+
+fn spawn_watchers(
+    chassis: &Chassis,
+    console: &Arc<Console>,
+    client: Arc<HttpClient>,
+    seen: Vec<SeenHead>,
+) {
+    let clock = chassis.clock.clone();
+    let watch = LogWatch::new(client.clone(), clock.clone(), console.audit.clone(), seen);
+    let (fleet, heads) = (console.fleet.clone(), console.heads.clone());
+    chassis
+        .sup
+        .spawn(row(&LOG_HEADS), move |ctx| watch.run(&fleet, &heads, ctx));
+    let watch = EpochWatch { client, clock };
+    let (fleet, epochs) = (console.fleet.clone(), console.epochs.clone());
+    chassis
+        .sup
+        .spawn(row(&EPOCHS), move |ctx| watch.run(&fleet, &epochs, ctx));
+}
+
+fn row(spec: &ThreadSpec) -> &'static ThreadSpec {
+    ron_service::topology_thread(&TOPOLOGY, spec.name)
+}

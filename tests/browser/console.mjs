@@ -1,0 +1,237 @@
+// The console in a real headless Chromium, from sign-in to outage and back, below a sub-path behind a proxy.
+//
+//   node console.mjs --url http://127.0.0.1:8080/ops/console/ --shots DIR     (the passport comes in RON_TOKEN)
+//
+// Whoever started it holds the processes: this script prints `step <name>` and waits for a line on its standard input
+// before it goes on. Steps: kill-kms, start-kms, stop-admin, start-admin.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+const args = new Map();
+for (let i = 2; i < process.argv.length; i += 2) args.set(process.argv[i].replace(/^--/, ""), process.argv[i + 1]);
+const base = args.get("url"), shots = args.get("shots");
+const waitMs = Number(args.get("wait") ?? "60") * 1000;
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const THEMES = ["light", "dark", "red-eye"];
+const VIEWS = [["fleet", "#/"], ["node", "#/nodes/ron-kms"], ["logs", "#/logs"], ["epochs", "#/epochs"], ["audit", "#/audit"], ["settings", "#/settings"]];
+
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const step = async (name) => { console.log(`step ${name}`); await lines.next(); };
+const ok = (what) => console.log(`ok ${what}`);
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+});
+const page = await browser.newPage({ viewport: { width: 1360, height: 900 }, colorScheme: "light", reducedMotion: "reduce" });
+page.setDefaultTimeout(waitMs);
+const problems = [];
+page.on("console", (m) => { if (m.type() === "error" || m.type() === "warning") problems.push(`console ${m.type()}: ${m.text()}`); });
+page.on("pageerror", (e) => problems.push(`page error: ${e.message}`));
+page.on("request", (r) => { if (!r.url().startsWith(base) && !r.url().startsWith("data:")) problems.push(`foreign request: ${r.url()}`); });
+await page.addInitScript(() => document.addEventListener("securitypolicyviolation", (e) => console.error(`CSP ${e.violatedDirective} ${e.blockedURI}`)));
+const shot = (name) => page.screenshot({ path: `${shots}/console-${name}.png`, fullPage: true });
+/** What was expected to be complained about is forgotten; the rest fails the run. */
+const expected = (pattern) => { const rest = problems.filter((p) => !pattern.test(p)); problems.length = 0; problems.push(...rest); };
+
+try {
+  await signIn();
+  await healthy();
+  await everyViewInEveryTheme();
+  await spanish();
+  await filtersStay();
+  await keyboard();
+  await narrow();
+  await kmsGoesAndComes();
+  await consoleGoesAndComes();
+  await signOut();
+} catch (error) {
+  await shot("failed").catch(() => {});
+  for (const problem of problems) console.error(`seen ${problem}`);
+  throw error;
+} finally {
+  await browser.close();
+}
+assert.deepEqual(problems, [], "the browser reported problems");
+ok("no console error, no foreign request, no CSP violation");
+process.exit(0);
+
+async function signIn() {
+  const opened = await page.goto(base, { waitUntil: "load" });
+  const csp = opened.headers()["content-security-policy"] ?? "";
+  assert.match(csp, /default-src 'none'/);
+  assert.ok(!csp.includes("unsafe"), csp);
+  await page.waitForSelector(".signin input");
+  await seriousProblems("sign-in");
+  await shot("signin");
+  await page.fill(".signin input", "not.a.passport");
+  await page.click(".signin .go");
+  await page.waitForSelector(".signin .bad[role=alert]");
+  expected(/status of 401/);
+  assert.equal(await page.inputValue(".signin input"), "", "the token stays in the field");
+  await page.fill(".signin input", process.env.RON_TOKEN);
+  await page.click(".signin .go");
+  await page.waitForSelector("tr[data-node]");
+  const seen = await page.evaluate(() => document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage));
+  assert.ok(!seen.includes(process.env.RON_TOKEN.slice(0, 20)), "scripts can read the token");
+  const [cookie] = await page.context().cookies(base + "api/overview");
+  assert.deepEqual([cookie.httpOnly, cookie.secure, cookie.sameSite], [true, true, "Strict"]);
+  ok("signed in with a passport that no script can read");
+}
+
+async function healthy() {
+  await page.waitForFunction(() => document.querySelectorAll("tr[data-node][data-state=healthy]").length === 6);
+  assert.match(await page.innerText("h1"), /All 6 services are healthy/);
+  ok("six services are healthy");
+}
+
+async function everyViewInEveryTheme() {
+  for (const theme of THEMES) {
+    await page.evaluate((t) => { localStorage.setItem("ron.theme", t); location.hash = "#/"; }, theme);
+    await page.reload();
+    await page.waitForSelector("tr[data-node]");
+    for (const [name, hash] of VIEWS) {
+      await page.evaluate((h) => { location.hash = h; }, hash);
+      await present(name);
+      assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), theme);
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true, `${name} is wider than the window`);
+      await seriousProblems(`${name} ${theme}`);
+      await shot(`${name}-${theme}`);
+    }
+    ok(`every view in ${theme}: nothing serious`);
+  }
+  // `system` follows the browser.
+  await page.evaluate(() => { localStorage.setItem("ron.theme", "system"); location.hash = "#/"; });
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.reload();
+  await page.waitForFunction(() => document.documentElement.dataset.theme === "dark");
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.waitForFunction(() => document.documentElement.dataset.theme === "light");
+  await page.evaluate(() => { location.hash = "#/"; });
+  await present("fleet");
+  ok("the system's theme is followed");
+}
+
+/** The view is there with its content. */
+async function present(name) {
+  const selector = {
+    fleet: "tr[data-node]", node: "section[aria-label=Planes] tbody tr", logs: "tr[data-log=ron-ledger][data-verdict=verified]",
+    epochs: "tr[data-epoch][data-state=settled]", audit: "tr[data-seq][data-result=done]", settings: ".pickers select",
+  }[name];
+  await page.waitForSelector(selector);
+  await page.waitForTimeout(150);
+}
+
+async function seriousProblems(where) {
+  await page.evaluate(axe);
+  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  const serious = found.violations.filter((v) => v.impact === "serious" || v.impact === "critical");
+  assert.deepEqual(serious.map((v) => `${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target} ${n.any.map((a) => a.message).join("; ")}`).join(" | ")}`), [], `axe in ${where}`);
+}
+
+async function spanish() {
+  await page.evaluate(() => localStorage.setItem("ron.language", "es-ES"));
+  await page.reload();
+  await page.waitForSelector("tr[data-node]");
+  assert.equal(await page.evaluate(() => document.documentElement.lang), "es-ES");
+  assert.match(await page.innerText("h1"), /servicios están sanos/);
+  await shot("fleet-es");
+  await page.evaluate(() => localStorage.setItem("ron.language", "en-US"));
+  await page.reload();
+  await page.waitForSelector("tr[data-node]");
+  ok("the page speaks Spanish");
+}
+
+async function filtersStay() {
+  await page.fill("input[type=search]", "wallet");
+  await page.waitForFunction(() => document.querySelectorAll("tr[data-node]").length === 1);
+  await page.click("th button.sort >> nth=1");
+  const address = page.url();
+  assert.ok(address.includes("q=wallet") && address.includes("sort="), address);
+  await page.reload();
+  await page.waitForSelector("tr[data-node]");
+  assert.equal(page.url(), address);
+  assert.equal(await page.locator("tr[data-node]").count(), 1);
+  assert.equal(await page.inputValue("input[type=search]"), "wallet");
+  await page.evaluate(() => { location.hash = "#/"; });
+  await page.waitForFunction(() => document.querySelectorAll("tr[data-node]").length === 6);
+  ok("filters survive a reload");
+}
+
+async function keyboard() {
+  await page.evaluate(() => document.activeElement?.blur());
+  for (const [key, hash] of [["l", "#/logs"], ["e", "#/epochs"], ["a", "#/audit"], ["s", "#/settings"], ["f", "#/"]]) {
+    await page.keyboard.press(key);
+    await page.waitForFunction((h) => location.hash === h, hash);
+  }
+  await page.keyboard.press("?");
+  await page.waitForSelector("dialog[open] kbd");
+  await page.keyboard.press("Escape");
+  await page.waitForSelector("dialog[open]", { state: "detached" });
+  ok("the views are a key away");
+}
+
+async function narrow() {
+  await page.setViewportSize({ width: 390, height: 800 });
+  await page.waitForTimeout(200);
+  assert.equal(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true, "a phone has to scroll sideways");
+  await shot("fleet-phone");
+  await page.setViewportSize({ width: 1360, height: 900 });
+  ok("the page fits a phone");
+}
+
+async function kmsGoesAndComes() {
+  await page.evaluate(() => { localStorage.setItem("ron.refresh", "2"); });
+  await page.reload();
+  await page.waitForSelector("tr[data-node]");
+  const intervalMs = await page.evaluate(async () => (await (await fetch("api/ui-config")).json()).intervalSeconds * 1000);
+  await page.evaluate(() => { window.mark = true; });
+  await step("kill-kms");
+  const killed = Date.now();
+  await page.waitForSelector("tr[data-node=ron-kms][data-state=down]");
+  const took = Date.now() - killed;
+  assert.ok(took <= 2 * intervalMs, `it took ${took} ms, two intervals are ${2 * intervalMs} ms`);
+  const why = await page.innerText("tr[data-node=ron-kms] td.why");
+  assert.match(why, /refused/);
+  const first = await page.locator("tr[data-node]").first().getAttribute("data-node");
+  assert.equal(first, "ron-kms", "problems come first");
+  assert.match(await page.title(), /^\(\d\)/);
+  await seriousProblems("an outage");
+  await shot("fleet-kms-down");
+  await page.evaluate(() => { location.hash = "#/nodes/ron-kms"; });
+  await page.waitForSelector(".verdict.v-down .reasons");
+  await shot("node-kms-down");
+  await page.evaluate(() => { location.hash = "#/"; });
+  ok(`the page says what is down and why after ${took} ms`);
+  await step("start-kms");
+  await page.waitForFunction(() => document.querySelectorAll("tr[data-node=ron-kms][data-state=healthy], tr[data-node=ron-kms][data-state=degraded]").length === 1);
+  assert.equal(await page.evaluate(() => window.mark), true, "the page was not loaded again");
+  ok("it recovers by itself");
+}
+
+async function consoleGoesAndComes() {
+  await step("stop-admin");
+  await page.waitForSelector(".lost[role=alert]");
+  assert.ok((await page.locator("tr[data-node]").count()) === 6, "the last known state is gone");
+  await seriousProblems("a lost connection");
+  await shot("lost");
+  await step("start-admin");
+  await page.waitForSelector(".lost[role=alert]", { state: "detached" });
+  await page.waitForSelector("tr[data-node=svc-wallet][data-state=healthy]");
+  assert.equal(await page.evaluate(() => window.mark), true, "the page was not loaded again");
+  // While it was away the proxy answered 502, and a console that has no keys yet answers 503.
+  expected(/status of 50[234]|ERR_CONNECTION|ERR_EMPTY/);
+  ok("a lost connection is said, and found again");
+}
+
+async function signOut() {
+  await page.evaluate(() => { location.hash = "#/settings"; });
+  await page.click(".facts button");
+  await page.waitForSelector(".signin input");
+  assert.deepEqual(await page.context().cookies(base + "api/overview"), []);
+  ok("signed out");
+}

@@ -1,0 +1,347 @@
+//! The console over a fleet of separate processes, in a real browser, below a sub-path behind nginx; and its figures
+//! beside those of a real Prometheus.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, ClientConfig, HttpClient, Reply};
+use ron_kernel::Deadline;
+use ron_tests::{json, ok, ron_binary, ron_on, workspace};
+use serde_json::Value;
+
+const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// Processes, ended by their ids whatever happens.
+struct Separate {
+    dir: tempfile::TempDir,
+    base: u16,
+    admin_flags: Vec<String>,
+    running: Vec<(String, Child)>,
+    http: HttpClient,
+}
+
+impl Separate {
+    fn start(admin_flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let base = base_port();
+        ok(&ron_on(
+            dir.path(),
+            &["init", "--base-port", &base.to_string()],
+        ));
+        let mut fleet = Self {
+            dir,
+            base,
+            admin_flags: admin_flags.iter().map(|&f| f.to_owned()).collect(),
+            running: Vec::new(),
+            http: HttpClient::new(ClientConfig::default()),
+        };
+        for name in SERVICES {
+            fleet.run(name);
+        }
+        for name in SERVICES {
+            fleet.ready(name);
+        }
+        fleet
+    }
+
+    fn port(&self, name: &str) -> u16 {
+        let at = SERVICES.iter().position(|s| *s == name).unwrap();
+        self.base + at as u16 * 10
+    }
+
+    fn run(&mut self, name: &str) {
+        let mut command = Command::new(ron_binary().with_file_name(name));
+        command
+            .arg("--config")
+            .arg(self.dir.path().join(name).join("config.toml"))
+            .args(["--set", "log.level=warn"]);
+        if name == "svc-admin" {
+            for flag in &self.admin_flags {
+                command.args(["--set", flag]);
+            }
+        }
+        let child = command.stdout(Stdio::null()).spawn().unwrap();
+        self.running.push((name.to_owned(), child));
+    }
+
+    /// Any other program, until the end.
+    fn also(&mut self, command: &mut Command) {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.running.push(("other".to_owned(), child.unwrap()));
+    }
+
+    fn kill(&mut self, name: &str, signal: &str) {
+        let at = self.running.iter().position(|(n, _)| n == name).unwrap();
+        let (_, mut child) = self.running.remove(at);
+        let pid = child.id().to_string();
+        let _ = Command::new("kill").args([signal, &pid]).status();
+        child.wait().unwrap();
+    }
+
+    fn get(&self, url: &str) -> Option<Reply> {
+        let call = Call::get(url, Deadline::within(Duration::from_secs(5)));
+        self.http.call(call).ok()
+    }
+
+    fn ready(&self, name: &str) {
+        let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
+        until(name, || {
+            self.get(&url).is_some_and(|reply| reply.status == 200)
+        });
+    }
+
+    fn token(&self) -> String {
+        let args = ["token", "--audience", "svc-admin", "--scope", "admin:view"];
+        ok(&ron_on(self.dir.path(), &args)).trim().to_owned()
+    }
+}
+
+impl Drop for Separate {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.running {
+            let _ = Command::new("kill")
+                .args(["-TERM", &child.id().to_string()])
+                .status();
+        }
+        for (_, child) in &mut self.running {
+            let patience = Instant::now();
+            while child.try_wait().ok().flatten().is_none() {
+                if patience.elapsed() > Duration::from_secs(5) {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// Waits for a condition, for a minute at most.
+fn until(what: &str, wanted: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !wanted() {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{what} did not come"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A base port with the twelve ports above it free at this moment.
+fn base_port() -> u16 {
+    let seed = std::process::id() as u16 % 200;
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    (0..200)
+        .map(|n| 33_000 + (seed + n) % 200 * 60)
+        .find(|base| (0..6).all(|i| free(base + i * 10) && free(base + i * 10 + 5)))
+        .expect("some ports are free")
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn artifacts() -> PathBuf {
+    let dir = workspace().join("target/test-artifacts");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// nginx as an operator would put it in front: the console below `/ops/console/`.
+fn nginx(fleet: &mut Separate) -> u16 {
+    let port = free_port();
+    let dir = fleet.dir.path().join("nginx");
+    std::fs::create_dir_all(&dir).unwrap();
+    let at = dir.display();
+    let conf = format!(
+        "daemon off; worker_processes 1; pid {at}/pid; error_log {at}/error.log;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log off; client_body_temp_path {at}/b; proxy_temp_path {at}/p; fastcgi_temp_path {at}/f; uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
+         server {{ listen 127.0.0.1:{port};\n\
+         location /ops/console/ {{ proxy_pass http://127.0.0.1:{}/; proxy_set_header Host $host; proxy_http_version 1.1; }} }} }}\n",
+        fleet.port("svc-admin"),
+    );
+    let path = dir.join("nginx.conf");
+    std::fs::write(&path, conf).unwrap();
+    let nginx = ["/usr/sbin/nginx", "/usr/bin/nginx"];
+    let nginx = nginx.iter().find(|p| Path::new(p).exists());
+    let nginx = nginx.expect("nginx is installed by scripts/setup.sh");
+    fleet.also(Command::new(nginx).arg("-p").arg(&dir).arg("-c").arg(&path));
+    let url = format!("http://127.0.0.1:{port}/ops/console/");
+    until("nginx", || fleet.get(&url).is_some_and(|r| r.status == 200));
+    port
+}
+
+#[test]
+fn the_console_tells_of_outages_and_recovers_in_a_real_browser() {
+    let mut fleet = Separate::start(&["auth.mode=passport", "sampler.metrics_interval=3s"]);
+    ok(&ron_on(fleet.dir.path(), &["demo", "--json"]));
+    let port = nginx(&mut fleet);
+    let token = fleet.token();
+    let browser = workspace().join("tests/browser");
+    assert!(
+        browser.join("node_modules").exists(),
+        "run scripts/setup.sh"
+    );
+    let mut page = Command::new("node")
+        .arg(browser.join("console.mjs"))
+        .args([
+            "--url",
+            &format!("http://127.0.0.1:{port}/ops/console/"),
+            "--shots",
+        ])
+        .arg(artifacts())
+        .env("RON_TOKEN", token)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("node is installed by scripts/setup.sh");
+    let mut said = Vec::new();
+    let mut input = page.stdin.take().unwrap();
+    for line in BufReader::new(page.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        println!("{line}");
+        let Some(step) = line.strip_prefix("step ") else {
+            said.push(line);
+            continue;
+        };
+        match step {
+            "kill-kms" => fleet.kill("ron-kms", "-KILL"),
+            "start-kms" => {
+                fleet.run("ron-kms");
+                fleet.ready("ron-kms");
+            }
+            "stop-admin" => fleet.kill("svc-admin", "-TERM"),
+            "start-admin" => {
+                fleet.run("svc-admin");
+                fleet.ready("svc-admin");
+            }
+            other => panic!("an unknown step {other}"),
+        }
+        writeln!(input, "done").unwrap();
+    }
+    let status = page.wait().unwrap();
+    assert!(status.success(), "{said:#?}");
+    assert!(said.len() >= 14, "{said:#?}");
+}
+
+/// The value of a Prometheus query that gives one number per service; empty results are absent.
+fn ask(fleet: &Separate, prometheus: u16, query: &str) -> Option<f64> {
+    let text: String = query
+        .bytes()
+        .map(|b| {
+            if b.is_ascii_alphanumeric() {
+                char::from(b).to_string()
+            } else {
+                format!("%{b:02X}")
+            }
+        })
+        .collect();
+    let url = format!("http://127.0.0.1:{prometheus}/api/v1/query?query={text}");
+    let answer = json(&fleet.get(&url)?, 200);
+    let value = answer["data"]["result"][0]["value"][1].as_str()?.to_owned();
+    value.parse().ok().filter(|v: &f64| v.is_finite())
+}
+
+#[test]
+fn the_figures_agree_with_a_real_prometheus() {
+    let mut fleet = Separate::start(&["sampler.metrics_interval=1s", "sampler.metrics_window=30s"]);
+    let prometheus = free_port();
+    let config = fleet.dir.path().join("prometheus.yml");
+    let target = |name: &&str| {
+        let port = fleet.port(name) + 5;
+        format!("  - targets: ['127.0.0.1:{port}']\n    labels: {{service: {name}}}\n")
+    };
+    let targets: String = SERVICES.iter().map(target).collect();
+    let text = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: ron\n  static_configs:\n{targets}"
+    );
+    std::fs::write(&config, text).unwrap();
+    fleet.also(
+        Command::new("prometheus")
+            .arg(format!("--config.file={}", config.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                fleet.dir.path().join("tsdb").display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{prometheus}")),
+    );
+    until("all targets", || {
+        ask(&fleet, prometheus, "sum(up)") == Some(6.0)
+    });
+    // A steady load on a public route of the ledger for longer than the window.
+    let url = format!(
+        "http://127.0.0.1:{}/log/v1/checkpoint",
+        fleet.port("ron-ledger")
+    );
+    let ends = Instant::now() + Duration::from_secs(34);
+    let mut n = 0_u32;
+    let began = Instant::now();
+    while Instant::now() < ends {
+        assert!(fleet.get(&url).is_some_and(|reply| reply.status == 200));
+        n += 1;
+        let due = began + Duration::from_millis(20) * n;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    compare(&fleet, prometheus);
+}
+
+fn compare(fleet: &Separate, prometheus: u16) {
+    let url = format!(
+        "http://127.0.0.1:{}/api/nodes/ron-ledger/metrics/facets",
+        fleet.port("svc-admin")
+    );
+    let facets: Value = json(&fleet.get(&url).unwrap(), 200);
+    let facets = facets["facets"].as_array().unwrap();
+    let facet = facets
+        .iter()
+        .find(|f| f["facet"] == "GET /log/v1/checkpoint");
+    let facet = facet.expect("the route that was called");
+    let of = "route=\"/log/v1/checkpoint\",service=\"ron-ledger\"";
+    let rate = ask(
+        fleet,
+        prometheus,
+        &format!("sum(rate(ron_ledger_http_requests_total{{{of}}}[30s]))"),
+    );
+    let mut report = Vec::new();
+    let mut near = |what: &str, ours: f64, theirs: Option<f64>| {
+        let theirs = theirs.unwrap_or_else(|| panic!("Prometheus has no {what}"));
+        let off = (ours - theirs).abs() / theirs;
+        report.push(format!(
+            "{what}: console {ours:.6}, Prometheus {theirs:.6}, off by {:.2} %",
+            off * 100.0
+        ));
+        println!("{}", report.last().unwrap());
+        assert!(off <= 0.02, "{report:#?}");
+    };
+    near("request rate", facet["requestRate"].as_f64().unwrap(), rate);
+    for (q, ours) in [
+        ("0.5", "p50Seconds"),
+        ("0.95", "p95Seconds"),
+        ("0.99", "p99Seconds"),
+    ] {
+        let query = format!(
+            "histogram_quantile({q}, sum by (le) (rate(ron_ledger_http_request_duration_seconds_bucket{{{of}}}[30s])))"
+        );
+        near(
+            ours,
+            facet[ours].as_f64().unwrap(),
+            ask(fleet, prometheus, &query),
+        );
+    }
+    std::fs::write(artifacts().join("prometheus.txt"), report.join("\n")).unwrap();
+}

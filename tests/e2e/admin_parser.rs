@@ -1,0 +1,220 @@
+//! svc-admin's metrics parser beside the `prometheus_client` parser, on real exporters and on hostile text.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_tests::{Fleet, python, workspace};
+use serde_json::Value;
+use svc_admin::promtext::{Item, Labels, Reader};
+
+/// Name, sorted labels, value as bits: NaN compares equal to itself.
+type Row = (String, Vec<(String, String)>, u64);
+
+fn ours(body: &[u8]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Reader::new(body)
+        .filter_map(|item| match item {
+            Item::Sample(sample) => {
+                let pairs = Labels::new(sample.labels);
+                let mut labels: Vec<_> =
+                    pairs.map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
+                labels.sort();
+                Some((sample.name.to_owned(), labels, bits(sample.value)))
+            }
+            Item::Family(_) => None,
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+fn bits(value: f64) -> u64 {
+    if value.is_nan() {
+        f64::NAN.to_bits()
+    } else {
+        // The other parser reads whole numbers as integers, which have no negative zero.
+        (value + 0.0).to_bits()
+    }
+}
+
+/// What the other parser reads; `None` when it refuses the text.
+fn theirs(body: &[u8]) -> Option<Vec<Row>> {
+    let mut child = Command::new(python())
+        .arg(workspace().join("tests/interop/prom_check.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(body).unwrap();
+    let out = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(matches!(out.status.code(), Some(0 | 3)), "{said}");
+    out.status.success().then(|| {
+        let mut rows: Vec<Row> = String::from_utf8(out.stdout)
+            .unwrap()
+            .lines()
+            .map(row)
+            .collect();
+        rows.sort();
+        rows
+    })
+}
+
+fn row(line: &str) -> Row {
+    let line: Value = serde_json::from_str(line).unwrap();
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    let labels = line[1]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pair| (text(&pair[0]), text(&pair[1])));
+    let value: f64 = text(&line[2]).parse().unwrap();
+    (text(&line[0]), labels.collect(), bits(value))
+}
+
+fn agree(what: &str, body: &[u8], at_least: usize) {
+    let (ours, theirs) = (
+        ours(body),
+        theirs(body).unwrap_or_else(|| panic!("{what} is refused")),
+    );
+    assert!(ours.len() >= at_least, "{what}: {} samples", ours.len());
+    for (a, b) in ours.iter().zip(&theirs) {
+        assert_eq!(a, b, "{what}");
+    }
+    assert_eq!(ours.len(), theirs.len(), "{what}");
+}
+
+struct Exporter(Child);
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn scrape(program: &str, args: &[String], port: u16) -> Vec<u8> {
+    let child = Command::new(program)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let _running =
+        Exporter(child.unwrap_or_else(|e| panic!("{program}: {e}; run scripts/setup.sh")));
+    let http = HttpClient::new(ClientConfig::default());
+    let url = format!("http://127.0.0.1:{port}/metrics");
+    let started = Instant::now();
+    loop {
+        let reply = http.call(Call::get(&url, Deadline::within(Duration::from_secs(5))));
+        if let Ok(reply) = reply
+            && reply.is_success()
+        {
+            return reply.body;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "{program} does not answer"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+#[test]
+fn real_exporters_are_read_as_others_read_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("p.yml");
+    std::fs::write(&config, "global: {}\n").unwrap();
+    let port = free_port();
+    let args = [
+        format!("--config.file={}", config.display()),
+        format!("--storage.tsdb.path={}", dir.path().join("tsdb").display()),
+        format!("--web.listen-address=127.0.0.1:{port}"),
+    ];
+    agree("prometheus", &scrape("prometheus", &args, port), 200);
+    let port = free_port();
+    let args = [format!("--web.listen-address=127.0.0.1:{port}")];
+    agree(
+        "node exporter",
+        &scrape("prometheus-node-exporter", &args, port),
+        200,
+    );
+    let fleet = Fleet::start();
+    for service in [
+        "ron-kms",
+        "svc-passport",
+        "ron-ledger",
+        "svc-wallet",
+        "svc-rewarder",
+        "svc-admin",
+    ] {
+        let body = fleet
+            .get(&format!("{}/metrics", fleet.health(service)), None)
+            .body;
+        agree(service, &body, 100);
+    }
+}
+
+#[test]
+fn odd_text_that_others_read_is_read_the_same() {
+    for text in [
+        "",
+        "\n\n# only a comment\n",
+        "a 1\nb 2 1395066363000\n",
+        "a{} 1\n",
+        "a{x=\"1\",} 1\n",
+        "a{ x = \"1\" , y = \"2\" } 3\n",
+        "a{x=\"\\\"q\\\" \\\\ \\n\"} 1\n",
+        "a{x=\"a,b}c{d=e\"} 1\n",
+        "a{x=\"\u{e9}\u{1F600}\"} 1\n",
+        "a NaN\nb +Inf\nc -Inf\n",
+        "a 1e3\nb -0\nc 0.1\nd 1.7976931348623157e308\n",
+        "# TYPE a_total counter\n# HELP a_total some \\n help\na_total 1\n",
+        "   a 1\n\ta 2\n",
+        "a\t1\n",
+        "# TYPE h histogram\nh_bucket{le=\"0.1\"} 1\nh_bucket{le=\"+Inf\"} 2\nh_sum 3\nh_count 2\n",
+        "a{x=\"# not a comment\"} 1\n",
+        "a_very:odd:name_total 12345678901234567890\n",
+    ] {
+        let theirs = theirs(text.as_bytes()).unwrap_or_else(|| panic!("refused: {text:?}"));
+        assert_eq!(ours(text.as_bytes()), theirs, "{text:?}");
+    }
+}
+
+#[test]
+fn hostile_text_is_skipped_line_by_line() {
+    // Others give up on the whole scrape; the good line around each of these must still be read.
+    for bad in [
+        "a{x=\"unclosed 1",
+        "a{x=1} 1",
+        "a{x=\"1\" 1",
+        "{} 1",
+        "a one",
+        "a 1 2 3",
+        "a{x=\"1\"}",
+        "9a 1",
+        "\u{0}\u{1}\u{2}",
+        "a{x=\"\\\"} 1",
+        "<html><body>502</body></html>",
+        "{\"json\": true}",
+    ] {
+        let text = format!("good 1\n{bad}\nfine 2\n");
+        let names: Vec<String> = ours(text.as_bytes()).into_iter().map(|row| row.0).collect();
+        assert_eq!(names, ["fine", "good"], "{bad:?}");
+    }
+    let long = format!("good 1\n{}\nfine 2\n", "x".repeat(4 << 20));
+    assert_eq!(ours(long.as_bytes()).len(), 2);
+}
