@@ -235,8 +235,8 @@ pub fn chunked(bytes: &[u8], cap: usize) -> Read {
             other => return other,
         }
         if size == 0 {
-            return match literal(bytes, at, b"\r\n") {
-                Read::Done(..) => Read::Done(body, at + 2),
+            return match trailers(bytes, at) {
+                Read::Done(_, end) => Read::Done(body, end),
                 other => other,
             };
         }
@@ -248,6 +248,30 @@ pub fn chunked(bytes: &[u8], cap: usize) -> Read {
         };
         body.extend_from_slice(data);
         at += size;
+        match literal(bytes, at, b"\r\n") {
+            Read::Done(..) => at += 2,
+            other => return other,
+        }
+    }
+}
+
+/// Trailer fields up to their empty line; they are read over.
+fn trailers(bytes: &[u8], mut at: usize) -> Read {
+    loop {
+        match literal(bytes, at, b"\r\n") {
+            Read::Done(..) => return Read::Done(Vec::new(), at + 2),
+            Read::More => return Read::More,
+            Read::Refused => {}
+        }
+        let token = |b: &&u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(*b);
+        let name = bytes[at..].iter().take_while(token).count();
+        match bytes.get(at + name) {
+            None => return Read::More,
+            Some(b':') if name > 0 => at += name + 1,
+            Some(_) => return Read::Refused,
+        }
+        let good = |b: &&u8| **b == b'\t' || (**b >= 0x20 && **b != 0x7f);
+        at += bytes[at..].iter().take_while(good).count();
         match literal(bytes, at, b"\r\n") {
             Read::Done(..) => at += 2,
             other => return other,

@@ -295,7 +295,7 @@ struct Told {
 #[test]
 fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
     let mut rig = Rig::start();
-    let (mut all, mut seed) = (Told::default(), std::process::id() as u64 | 1);
+    let (mut all, mut seed) = (Told::default(), u64::from(std::process::id()) | 1);
     println!("seed {seed}");
     let mut below = |n: u64| {
         seed ^= seed << 13;
@@ -313,6 +313,8 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
         ][below(3) as usize];
         let (told, gone) = std::thread::scope(|s| {
             let (rig_ref, stop) = (&rig, &stop);
+            // All are at work before the first is waited for.
+            #[allow(clippy::needless_collect)]
             let clients: Vec<_> = (0..4)
                 .map(|c| s.spawn(move || load(rig_ref, round, c, stop)))
                 .collect();

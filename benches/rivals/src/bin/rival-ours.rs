@@ -1,4 +1,5 @@
-//! The two routes on ron-http: four workers, one thread behind the queue.
+//! The two routes on ron-http: two workers, or as many as the second argument says, and one thread
+//! behind the queue.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ fn main() -> std::io::Result<()> {
         router,
         Arc::new(DenyAll),
         limits,
-        workers.unwrap_or(4),
+        workers.unwrap_or(2),
         &sup,
         &registry,
         &km,
