@@ -218,3 +218,29 @@ fn hostile_text_is_skipped_line_by_line() {
     let long = format!("good 1\n{}\nfine 2\n", "x".repeat(4 << 20));
     assert_eq!(ours(long.as_bytes()).len(), 2);
 }
+
+#[test]
+fn the_rules_and_the_scrape_configuration_pass_promtool() {
+    for (what, file) in [("rules", "alerts.yml"), ("config", "prometheus.yml")] {
+        let path = workspace().join("docs/ops").join(file);
+        let out = Command::new("promtool")
+            .args(["check", what])
+            .arg(&path)
+            .output();
+        let out = out.expect("promtool is installed by scripts/setup.sh");
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+    let text = std::fs::read(workspace().join("docs/ops/grafana-fleet.json")).unwrap();
+    let board: Value = serde_json::from_slice(&text).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    assert!(panels.len() >= 10);
+    for panel in panels {
+        let targets = panel["targets"].as_array().unwrap();
+        let asks = |t: &Value| t["expr"].as_str().is_some_and(|e| !e.is_empty());
+        assert!(targets.iter().all(asks), "{}", panel["title"]);
+    }
+}

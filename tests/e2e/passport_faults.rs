@@ -12,6 +12,8 @@ mod line;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use line::{Ended, Line, Way};
@@ -30,6 +32,7 @@ fn read(path: &std::path::Path) -> Value {
 /// A second issuer beside the fleet's, that reaches the KMS by a line only.
 struct Issuer {
     api: String,
+    health: String,
     form: String,
     line: Line,
     _process: Ended,
@@ -38,6 +41,11 @@ struct Issuer {
 
 impl Issuer {
     fn beside(fleet: &Fleet) -> Self {
+        Self::with(fleet, &[])
+    }
+
+    /// With more settings.
+    fn with(fleet: &Fleet, more: &[String]) -> Self {
         let line = Line::to(&fleet.api("ron-kms"));
         let data = tempfile::tempdir().unwrap();
         let ports: Vec<TcpListener> = (0..2)
@@ -59,7 +67,7 @@ impl Issuer {
         command
             .arg("--config")
             .arg(fleet.dir().join("svc-passport/config.toml"));
-        for set in &sets {
+        for set in sets.iter().chain(more) {
             command.args(["--set", set]);
         }
         let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
@@ -78,6 +86,7 @@ impl Issuer {
         }
         Self {
             api: format!("http://{}", addrs[0]),
+            health: format!("http://{}", addrs[1]),
             form,
             line,
             _process: process,
@@ -238,5 +247,134 @@ fn feed(fleet: &Fleet) -> (BTreeSet<String>, u64) {
         if events.len() < 1000 {
             return (known, page["current_epoch"].as_u64().unwrap());
         }
+    }
+}
+
+/// Serves the files of a directory over HTTP, when it is up.
+fn serve(dir: std::path::PathBuf, up: Arc<AtomicBool>) -> u16 {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            if !up.load(Ordering::SeqCst) {
+                continue;
+            }
+            let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+            let first = head.next().and_then(Result::ok).unwrap_or_default();
+            while head
+                .next()
+                .and_then(Result::ok)
+                .is_some_and(|line| !line.is_empty())
+            {}
+            let name = first
+                .split(' ')
+                .nth(1)
+                .unwrap_or_default()
+                .trim_start_matches('/')
+                .to_owned();
+            let answer = std::fs::read(dir.join(name)).map_or_else(
+                |_| {
+                    b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                        .to_vec()
+                },
+                |body| {
+                    let length = body.len();
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+                    );
+                    [head.into_bytes(), body].concat()
+                },
+            );
+            let _ = stream.write_all(&answer);
+        }
+    });
+    port
+}
+
+#[test]
+fn a_policy_from_a_url_is_followed_and_the_last_good_one_kept() {
+    let fleet = Fleet::start();
+    let served = tempfile::tempdir().unwrap();
+    let (json_at, sig_at) = (
+        served.path().join("issuer.json"),
+        served.path().join("issuer.json.sig"),
+    );
+    let own = fleet.dir().join("policy");
+    let first = [
+        std::fs::read(own.join("issuer.json")).unwrap(),
+        std::fs::read(own.join("issuer.json.sig")).unwrap(),
+    ];
+    let publish = |policy: &[Vec<u8>; 2]| {
+        std::fs::write(&json_at, &policy[0]).unwrap();
+        std::fs::write(&sig_at, &policy[1]).unwrap();
+    };
+    publish(&first);
+    let up = Arc::new(AtomicBool::new(false));
+    let port = serve(served.path().to_owned(), up.clone());
+    let issuer = Issuer::with(
+        &fleet,
+        &[
+            format!("policy.url=http://127.0.0.1:{port}"),
+            "policy.poll_interval=200ms".to_owned(),
+        ],
+    );
+    assert_eq!(
+        issuer.token(&fleet).status,
+        503,
+        "nothing is issued without a policy"
+    );
+    up.store(true, Ordering::SeqCst);
+    issuer.works_within(&fleet, Duration::from_secs(15));
+
+    // A newer one that takes the wallet away from the operator.
+    let mut policy: Value = serde_json::from_slice(&first[0]).unwrap();
+    policy["version"] = 2.into();
+    let audiences = policy["clients"][0]["audiences"].as_array_mut().unwrap();
+    audiences.retain(|a| a["audience"] != "svc-wallet");
+    let draft = fleet.dir().join("draft.json");
+    std::fs::write(&draft, policy.to_string()).unwrap();
+    ron_tests::ok(&fleet.ron(&[
+        "policy",
+        "sign",
+        "--kind",
+        "issuer",
+        draft.to_str().unwrap(),
+    ]));
+    let second = [
+        std::fs::read(&draft).unwrap(),
+        std::fs::read(fleet.dir().join("draft.json.sig")).unwrap(),
+    ];
+    publish(&second);
+    let since = Instant::now();
+    while issuer.token(&fleet).status == 200 {
+        assert!(
+            since.elapsed() < Duration::from_secs(10),
+            "the newer policy is not in force"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let degraded = || {
+        let ready = fleet.get(&format!("{}/readyz", issuer.health), None);
+        json(&ready, 200)["degraded"].to_string().contains("policy")
+    };
+    for (older, reachable) in [(false, false), (true, true)] {
+        up.store(reachable, Ordering::SeqCst);
+        if older {
+            publish(&first);
+        }
+        let since = Instant::now();
+        while !degraded() {
+            assert!(
+                since.elapsed() < Duration::from_secs(10),
+                "the trouble does not show"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(
+            issuer.token(&fleet).status,
+            400,
+            "the last good policy stays in force"
+        );
     }
 }

@@ -235,9 +235,8 @@ impl WitnessHome {
             port: free_port(),
             vkey: String::new(),
         };
-        home.vkey = ok(&home.command("vkey").output().expect("ron runs"))
-            .trim()
-            .to_owned();
+        let printed = ok(&home.command("vkey").output().expect("ron runs"));
+        home.vkey.push_str(printed.trim());
         home
     }
 

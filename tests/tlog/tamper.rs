@@ -1,5 +1,6 @@
 //! Every way to damage a data directory behind the KMS's back: the next start refuses writes, says why, and still verifies.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use ron_tests::{copy_tree, json};
@@ -60,9 +61,8 @@ impl Prepared {
             kms.verifies(&self.key, "kept", &self.signatures),
             "{what}: verify stays up"
         );
-        assert_eq!(
-            kms.metric("ron_kms_audit_integrity_failed_total "),
-            1.0,
+        assert!(
+            kms.metric("ron_kms_audit_integrity_failed_total ") >= 1.0,
             "{what}"
         );
     }
@@ -109,7 +109,7 @@ fn deleted_edited_cut_or_put_back() {
         }
     }
     p.check("the log put back", &|data, old| {
-        replace(&old.join("audit"), &data.join("audit"))
+        replace(&old.join("audit"), &data.join("audit"));
     });
     // Nothing but signatures came since: the store does not know of them.
     let mid = p.place.path().join("mid");
@@ -158,7 +158,6 @@ fn an_edit_under_the_running_service_is_found_and_stops_writes() {
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     // In place, as an editor of disks would: the file that is open is the one that changes.
-    use std::os::unix::fs::FileExt as _;
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(&segment)

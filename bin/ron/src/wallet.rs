@@ -253,6 +253,39 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
             };
             wallet.issue(&money.once.key()?, &request, soon())
         }
+        debit @ (Command::Transfer { .. } | Command::Burn { .. } | Command::Hold { .. }) => {
+            return debit_once(wallet, debit);
+        }
+        Command::Capture {
+            hold,
+            to,
+            amount,
+            once,
+        } => {
+            let request = Capture {
+                to,
+                amount_minor: amount,
+                memo: None,
+            };
+            wallet.capture(&once.key()?, hold, &request, soon())
+        }
+        Command::Release { hold, once } => wallet.release(&once.key()?, hold, soon()),
+        Command::Freeze { account, once } => {
+            wallet.set_frozen(&once.key()?, &account, true, soon())
+        }
+        Command::Unfreeze { account, once } => {
+            wallet.set_frozen(&once.key()?, &account, false, soon())
+        }
+        Command::Balance { .. }
+        | Command::Show { .. }
+        | Command::History { .. }
+        | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
+    };
+    told(answer)
+}
+
+fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
+    let answer = match command {
         Command::Transfer {
             from,
             to,
@@ -297,30 +330,7 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
             };
             wallet.hold(&money.once.key()?, &request, soon())
         }
-        Command::Capture {
-            hold,
-            to,
-            amount,
-            once,
-        } => {
-            let request = Capture {
-                to,
-                amount_minor: amount,
-                memo: None,
-            };
-            wallet.capture(&once.key()?, hold, &request, soon())
-        }
-        Command::Release { hold, once } => wallet.release(&once.key()?, hold, soon()),
-        Command::Freeze { account, once } => {
-            wallet.set_frozen(&once.key()?, &account, true, soon())
-        }
-        Command::Unfreeze { account, once } => {
-            wallet.set_frozen(&once.key()?, &account, false, soon())
-        }
-        Command::Balance { .. }
-        | Command::Show { .. }
-        | Command::History { .. }
-        | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
+        _ => return Err("this command debits nothing".to_owned()),
     };
     told(answer)
 }
@@ -365,7 +375,7 @@ fn history(
 ) -> Result<(), String> {
     let page = told(wallet.history(account, after, limit, soon()))?;
     if out.json {
-        return out.print(&page);
+        return Out::print(&page);
     }
     println!(
         "{:>8}  {:<24}  {:<9}  {:<22}  {:>20}  {:<8}  from -> to",
@@ -398,7 +408,7 @@ struct Out {
 }
 
 impl Out {
-    fn print<T: Serialize>(self, value: &T) -> Result<(), String> {
+    fn print<T: Serialize>(value: &T) -> Result<(), String> {
         println!(
             "{}",
             serde_json::to_string_pretty(value).map_err(|e| e.to_string())?
@@ -408,7 +418,7 @@ impl Out {
 
     fn fields<T: Serialize>(self, value: &T, fields: &[(&str, String)]) -> Result<(), String> {
         if self.json {
-            return self.print(value);
+            return Self::print(value);
         }
         for (name, value) in fields {
             println!("{name:<10} {value}");

@@ -1,6 +1,7 @@
 //! How the client reaches a peer: TCP, TLS over it, or a Unix socket.
 //!
-//! A Unix socket is named by a URL, `unix:/run/x.sock:/path` or `http+unix://%2Frun%2Fx.sock/path`.
+//! A Unix socket is named by a URL, `unix:/run/x.sock:/path` or `http+unix://%2Frun%2Fx.sock/path`;
+//! where its name ends in `.sock`, the colon behind it may be left out.
 //! Inside the client its path travels as a host name that no caller can use otherwise.
 
 use std::fmt;
@@ -60,7 +61,10 @@ fn unix_parts(url: &str) -> Option<(Option<String>, &str)> {
         return Some((percent_decode(host, false).map(Into::into), path));
     }
     let rest = url.strip_prefix("unix:")?;
-    let (socket, path) = rest.split_once(':').unwrap_or((rest, ""));
+    let named = [".sock:", ".sock/"].iter().filter_map(|end| rest.find(end));
+    let end = named.min().map(|at| at + ".sock".len());
+    let (socket, path) = rest.split_at(end.or(rest.find(':')).unwrap_or(rest.len()));
+    let path = path.strip_prefix(':').unwrap_or(path);
     Some((Some(socket.to_owned()), path))
 }
 
@@ -362,6 +366,13 @@ mod tests {
             "http+unix://%2Frun%2Fk.sock/v1/x",
             Some(("/run/k.sock", "/v1/x")),
         );
+        check(
+            "unix:/run/k.sock/v1/x?y=1",
+            Some(("/run/k.sock", "/v1/x?y=1")),
+        );
+        check("unix:/run/k/s", Some(("/run/k/s", "/")));
+        check("unix:/run/k/s:/x", Some(("/run/k/s", "/x")));
+        check("unix:/run/k.sock/a:b", Some(("/run/k.sock", "/a:b")));
         check("http+unix://%2Frun%2Fk.sock", Some(("/run/k.sock", "/")));
         check("http+unix://%2Frun%2/x", None);
         check("unix:relative.sock:/x", None);

@@ -18,8 +18,8 @@ use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
-    Authorizer, ClientConfig, Front, FrontHandle, FrontSpec, HttpClient, Limits, Need, Principal,
-    RequestHead, Router, ServerTls,
+    Authorizer, Front, FrontHandle, FrontSpec, HttpClient, Limits, Need, Principal, RequestHead,
+    Router, ServerTls,
 };
 use ron_kernel::{
     Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
@@ -162,12 +162,7 @@ impl Chassis {
                 .map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
         };
         let ops = start_ops(&shared, clone(&parts.health)?, &km)?;
-        let client = HttpClient::new(ClientConfig {
-            user_agent: format!("{}/{}", topology.service, env!("CARGO_PKG_VERSION")),
-            max_idle_per_host: 32,
-            tls: transport::client_tls(config)?,
-            ..ClientConfig::default()
-        });
+        let client = transport::client(topology.service, config)?;
         Ok(Self {
             topology,
             sup,

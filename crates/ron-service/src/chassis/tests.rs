@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::config::{CHASSIS_KEYS, Key, Table};
-use ron_http::{ApiInfo, Call, PrincipalKind, Reply, Response, Route};
+use ron_http::{ApiInfo, Call, ClientConfig, PrincipalKind, Reply, Response, Route};
 use ron_kernel::{Count, Deadline, Stage, ThreadSpec, exit};
 use ron_proto::scope;
 use ron_proto::status::{Health, Readiness, ServiceStatus, TopologyDoc};

@@ -3,7 +3,10 @@
 use super::Shared;
 use crate::config::Config;
 use crate::error::StartError;
-use ron_http::{ClientTls, Listen, ServerTls, ServerTlsFiles, TlsIdentity, UnixEndpoint};
+use ron_http::{
+    ClientConfig, ClientTls, HttpClient, Listen, ServerTls, ServerTlsFiles, TlsIdentity,
+    UnixEndpoint,
+};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,8 +38,18 @@ pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Star
     Ok(Some(loaded))
 }
 
+/// The client for calls to other services.
+pub(super) fn client(service: &str, config: &Config) -> Result<HttpClient, StartError> {
+    Ok(HttpClient::new(ClientConfig {
+        user_agent: format!("{service}/{}", env!("CARGO_PKG_VERSION")),
+        max_idle_per_host: 32,
+        tls: client_tls(config)?,
+        ..ClientConfig::default()
+    }))
+}
+
 /// What calls to https peers need, where it is configured: the authorities to trust, and our own certificate.
-pub(super) fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
+fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
     let Some(ca) = config.path_opt("tls.peer_ca_path") else {
         return Ok(None);
     };

@@ -210,10 +210,7 @@ fn asked(entry: Entry) -> Asked {
             memo,
             ..Asked::default()
         },
-        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Asked {
-            from: Some(account),
-            ..Asked::default()
-        },
+        // What these ask for stands in their receipts.
         _ => Asked::default(),
     }
 }
