@@ -13,6 +13,7 @@ need npm npm
 need sqlite3 sqlite3
 need chromium chromium
 need promtool prometheus
+need prometheus-node-exporter prometheus-node-exporter
 need curl curl
 need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
@@ -29,14 +30,14 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
 fi
 
-if [ ! -d tests/browser/node_modules/playwright-core ]; then
+if [ ! -d tests/browser/node_modules/playwright-core ] || [ ! -d tests/browser/node_modules/axe-core ]; then
   (cd tests/browser && npm ci --no-audit --no-fund --silent)
 fi
 

@@ -46,6 +46,9 @@ fn every_service_tells_its_state_and_its_threads_are_what_it_says() {
                 thread["name"].as_str().unwrap(),
                 thread["count"].as_u64().unwrap(),
             );
+            if (name, count) == ("kms-witness", 0) {
+                continue; // no witness is configured, so nobody asks one
+            }
             if name.ends_with('-') {
                 told.extend((0..count).map(|i| format!("{name}{i}")));
             } else {

@@ -13,6 +13,9 @@ use super::verify::verify_on;
 /// How long the first verification waits, so that it does not compete with the start.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
 
+/// When a log that could not be read is tried again.
+const UNREAD_AGAIN: Duration = Duration::from_secs(30);
+
 /// What the scrubber needs.
 pub struct Scrub {
     /// Disk of the log.
@@ -32,23 +35,45 @@ impl Scrub {
     pub fn run(&self, ctx: &ThreadCtx) {
         let mut pause = FIRST_AFTER.min(self.interval);
         while !ctx.shutdown.wait(Deadline::within(pause)) {
-            pause = self.interval;
-            self.once(ctx);
+            pause = if self.once(ctx) {
+                self.interval
+            } else {
+                UNREAD_AGAIN.min(self.interval)
+            };
         }
     }
 
-    /// Verifies once; a shutdown ends it early without a finding.
-    pub fn once(&self, ctx: &ThreadCtx) {
+    /// Verifies once; a shutdown ends it early without a finding. False when the log could not be
+    /// read, which says nothing about what is in it: no descriptors left, or a disk that is away.
+    pub fn once(&self, ctx: &ThreadCtx) -> bool {
         let stop = || ctx.shutdown.is_set();
-        match verify_on(&*self.disk, &self.dir, &self.vkey, &stop, &mut |_, _| ()) {
-            Ok(report) => tracing::info!(event = "audit_verified", leaves = report.size),
-            Err(_) if stop() => {}
-            Err(error) => {
-                self.health.fail(
+        // Twice: what failed to be read for a moment is read the second time.
+        for last in [false, true] {
+            match verify_on(&*self.disk, &self.dir, &self.vkey, &stop, &mut |_, _| ()) {
+                Ok(report) => {
+                    tracing::info!(event = "audit_verified", leaves = report.size);
+                    return true;
+                }
+                Err(_) if stop() => return true,
+                Err(error) if !self.readable() => {
+                    tracing::warn!(event = "audit_unread", %error);
+                    return false;
+                }
+                Err(error) if last => self.health.fail(
                     Fault::Tampering,
                     &format!("the audit log does not verify: {error}"),
-                );
+                ),
+                Err(_) => {}
             }
         }
+        true
+    }
+
+    /// Whether files can be listed and opened at all.
+    fn readable(&self) -> bool {
+        let openable = |name: &String| self.disk.open_read(&self.dir.join(name)).is_ok();
+        self.disk
+            .list(&self.dir)
+            .is_ok_and(|names| names.iter().all(openable))
     }
 }
