@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{base_port, json, ok, ron_binary, ron_on, workspace};
 use serde_json::Value;
 
 const SERVICES: [&str; 6] = [
@@ -138,16 +138,6 @@ fn until(what: &str, wanted: impl Fn() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// A base port with the twelve ports above it free at this moment.
-fn base_port() -> u16 {
-    let seed = std::process::id() as u16 % 200;
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    (0..200)
-        .map(|n| 33_000 + (seed + n) % 200 * 60)
-        .find(|base| (0..6).all(|i| free(base + i * 10) && free(base + i * 10 + 5)))
-        .expect("some ports are free")
 }
 
 fn free_port() -> u16 {

@@ -1,7 +1,6 @@
 //! The six binaries as processes of their own, each from the configuration file that `ron init`
 //! makes, as `docs/separate-processes.md` shows.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Shutdown};
-use ron_tests::{CALL, ok, ron_binary, ron_on};
+use ron_tests::{CALL, base_port, ok, ron_binary, ron_on};
 
 const SERVICES: [&str; 6] = [
     "ron-kms",
@@ -59,21 +58,6 @@ impl Drop for Processes {
             let _ = child.wait();
         }
     }
-}
-
-/// A base port with the twelve ports above it free at this moment.
-fn base_port() -> u16 {
-    let seed = std::process::id() as u16 % 200;
-    (0..200)
-        .map(|n| 20_000 + (seed + n) % 200 * 60)
-        .find(|base| {
-            (0..6).all(|i| {
-                [0, 5]
-                    .iter()
-                    .all(|above| TcpListener::bind(("127.0.0.1", base + i * 10 + above)).is_ok())
-            })
-        })
-        .expect("some ports are free")
 }
 
 fn ready(base: u16) {

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{ok, ron_binary, ron_on};
+use ron_tests::{base_port, ok, ron_binary, ron_on};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -45,16 +44,6 @@ impl Drop for Rig {
             let _ = child.wait();
         }
     }
-}
-
-/// A base port with the twelve ports above it free at this moment.
-fn base_port() -> u16 {
-    let seed = std::process::id() as u16 % 150;
-    let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    (0..150)
-        .map(|n| 34_000 + (seed + n) % 150 * 60)
-        .find(|base| (0..6).all(|i| free(base + i * 10) && free(base + i * 10 + 5)))
-        .expect("some ports are free")
 }
 
 impl Rig {

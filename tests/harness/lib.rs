@@ -4,9 +4,11 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a harness may panic and wait
 
 use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_client::{Credential, WalletClient};
@@ -54,6 +56,23 @@ pub fn python() -> PathBuf {
         python.display()
     );
     python
+}
+
+/// A base port with the ports of six services above it free at this moment, and another one for
+/// every caller in this process. Below those that outgoing connections take.
+pub fn base_port() -> u16 {
+    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    const BLOCKS: u16 = 330;
+    let seed = (std::process::id() % u32::from(BLOCKS)) as u16;
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    for _ in 0..BLOCKS {
+        let n = TAKEN.fetch_add(1, Ordering::Relaxed);
+        let base = 12_000 + (seed + n) % BLOCKS * 60;
+        if (0..6).all(|i| free(base + i * 10) && free(base + i * 10 + 5)) {
+            return base;
+        }
+    }
+    panic!("no block of ports is free between 12000 and 32000");
 }
 
 /// A running `ron up`. Dropped, it is killed.
