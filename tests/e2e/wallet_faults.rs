@@ -158,7 +158,7 @@ impl Rig {
     }
 
     fn balance(&self, account: &str) -> Value {
-        let reply = self.get(&format!("/v1/balance?account={account}&asset=ron"));
+        let reply = patiently(|| self.get(&format!("/v1/balance?account={account}&asset=ron")));
         assert_eq!(
             reply.status,
             200,
@@ -376,18 +376,29 @@ fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool) -> Told {
     told
 }
 
+/// The caller's rate is limited; asking again is what it says to do.
+fn patiently(call: impl Fn() -> Reply) -> Reply {
+    loop {
+        let reply = call();
+        if reply.status != 429 {
+            return reply;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Every acknowledged receipt is there, every open outcome becomes one of two, and the sum is right.
 fn settle(rig: &Rig, told: Told) {
     let (done, open) = (told.done.len(), told.open.len());
     assert!(done > 0);
     for (key, body) in &told.done {
-        let again = rig.issue(key, "sum", 1).unwrap();
+        let again = patiently(|| rig.issue(key, "sum", 1).unwrap());
         assert_eq!((again.status, &again.body), (200, body), "{key}");
     }
     let mut late = 0;
     for key in &told.open {
-        let asked = rig.get(&format!("/v1/ops/{key}"));
-        let again = rig.issue(key, "sum", 1).unwrap();
+        let asked = patiently(|| rig.get(&format!("/v1/ops/{key}")));
+        let again = patiently(|| rig.issue(key, "sum", 1).unwrap());
         match asked.status {
             // The wallet was killed before it could tell anything: sending again is safe, and does it.
             404 => assert_eq!(again.status, 200, "{key}"),
