@@ -4,14 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{base_port, free_port, json, ok, ron_binary, ron_on, workspace};
 use serde_json::Value;
 
 const SERVICES: [&str; 6] = [
@@ -138,11 +137,6 @@ fn until(what: &str, wanted: impl Fn() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn artifacts() -> PathBuf {

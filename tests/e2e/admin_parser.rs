@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
-use ron_tests::{Fleet, python, workspace};
+use ron_tests::{Fleet, free_port, python, workspace};
 use serde_json::Value;
 use svc_admin::promtext::{Item, Labels, Reader};
 
@@ -123,14 +122,6 @@ fn scrape(program: &str, args: &[String], port: u16) -> Vec<u8> {
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 #[test]

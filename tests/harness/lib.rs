@@ -75,6 +75,12 @@ pub fn base_port() -> u16 {
     panic!("no block of ports is free between 12000 and 32000");
 }
 
+/// A port that is free at this moment, for a program that cannot be told 0.
+pub fn free_port() -> u16 {
+    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    any.local_addr().expect("an address").port()
+}
+
 /// A running `ron up`. Dropped, it is killed.
 pub struct Fleet {
     dir: Arc<TempDir>,

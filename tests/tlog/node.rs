@@ -1,7 +1,6 @@
 //! A KMS and a witness as processes of their own.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,16 +9,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{CALL, json, ok, ron_binary, ron_on};
+use ron_tests::{CALL, free_port, json, ok, ron_binary, ron_on};
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    any.local_addr().expect("an address").port()
-}
 
 pub fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ron_tests::{copy_tree, json, ok, ron_binary, workspace};
+use ron_tests::{copy_tree, free_port, json, ok, ron_binary, workspace};
 use ron_tlog::proof::TlogProof;
 
-use crate::node::{Home, Kms, eventually, free_port};
+use crate::node::{Home, Kms, eventually};
 
 /// Until a checkpoint covers `index`.
 fn covered(kms: &Kms, index: u64) {

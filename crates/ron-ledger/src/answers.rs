@@ -62,27 +62,7 @@ pub fn replayed(op: &Op, seq: u64, first: (Timestamp, &Op, &Verdict)) -> EntryAn
     if !op.repeats(first_op) {
         return mismatch(op);
     }
-    match answer(first_op, seq, ts, verdict) {
-        EntryAnswer::Done {
-            seq, txid, receipt, ..
-        } => EntryAnswer::Done {
-            seq,
-            txid,
-            receipt,
-            replayed: true,
-        },
-        EntryAnswer::Refused {
-            code,
-            seq,
-            expected,
-            ..
-        } => EntryAnswer::Refused {
-            code,
-            seq,
-            expected,
-            replayed: true,
-        },
-    }
+    answer(first_op, seq, ts, verdict).as_replayed()
 }
 
 /// The answer to a request whose key (or epoch index) belongs to another.

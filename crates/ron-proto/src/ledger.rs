@@ -463,6 +463,21 @@ impl EntryAnswer {
             Self::Refused { .. } => None,
         }
     }
+
+    /// The same answer, marked as given before.
+    #[must_use]
+    pub fn as_replayed(mut self) -> Self {
+        let (Self::Done { replayed, .. } | Self::Refused { replayed, .. }) = &mut self;
+        *replayed = true;
+        self
+    }
+
+    /// Whether it was given before.
+    pub const fn is_replayed(&self) -> bool {
+        match self {
+            Self::Done { replayed, .. } | Self::Refused { replayed, .. } => *replayed,
+        }
+    }
 }
 
 /// Why an entry was refused.

@@ -250,35 +250,15 @@ pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
     }
     let entries: Vec<Entry> = found.iter().map(|e| e.entry.clone()).collect();
     Some(if same_request(&entries, request) {
-        Replay::First(found.iter().map(|e| replayed(e.answer.clone())).collect())
+        Replay::First(
+            found
+                .iter()
+                .map(|e| e.answer.clone().as_replayed())
+                .collect(),
+        )
     } else {
         Replay::Mismatch
     })
-}
-
-/// The same answer, marked as given before.
-pub fn replayed(answer: EntryAnswer) -> EntryAnswer {
-    match answer {
-        EntryAnswer::Done {
-            seq, txid, receipt, ..
-        } => EntryAnswer::Done {
-            seq,
-            txid,
-            receipt,
-            replayed: true,
-        },
-        EntryAnswer::Refused {
-            code,
-            seq,
-            expected,
-            ..
-        } => EntryAnswer::Refused {
-            code,
-            seq,
-            expected,
-            replayed: true,
-        },
-    }
 }
 
 /// 63 bits of a hash over (principal, key); rows are compared whole.
@@ -373,7 +353,7 @@ mod tests {
         let Some(Replay::First(answers)) = replay_of(&request, &found) else {
             panic!("the same request")
         };
-        assert_eq!(answers[0], replayed(found[0].answer.clone()));
+        assert_eq!(answers[0], found[0].answer.clone().as_replayed());
         assert_eq!(replay_of(&request, &found[..1]), None, "one is missing");
         let other = event(1, 1, "k1", 2);
         assert_eq!(

@@ -197,7 +197,7 @@ impl Committer {
             .watched(slot, || client.by_key(principal, key, within));
         let event = found.ok()?;
         matches!(event.entry, Entry::Abandon { .. })
-            .then(|| vec![crate::answers::replayed(event.answer); mine.len()])
+            .then(|| vec![event.answer.as_replayed(); mine.len()])
     }
 
     fn note_changes(&self, results: &[EntryAnswer]) {
@@ -209,10 +209,7 @@ impl Committer {
     }
 
     fn note_outcome(&self, job: &CommitJob, answers: &[EntryAnswer]) {
-        let replayed = |a: &EntryAnswer| match a {
-            EntryAnswer::Done { replayed, .. } | EntryAnswer::Refused { replayed, .. } => *replayed,
-        };
-        if answers.iter().all(replayed) {
+        if answers.iter().all(EntryAnswer::is_replayed) {
             self.metrics.replays.inc();
         }
         for answer in answers {
@@ -228,7 +225,7 @@ impl Committer {
             }
             let outcome = match code {
                 Some(code) => code.as_str(),
-                None if replayed(answer) => "replayed",
+                None if answer.is_replayed() => "replayed",
                 None => "done",
             };
             let key = (&job.key.0, &job.key.1);

@@ -29,7 +29,7 @@ pub struct Telling {
 
 /// The whole answer.
 pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: Telling) -> Response {
-    let given_before = tell.replayed || answers.iter().all(was_replayed);
+    let given_before = tell.replayed || answers.iter().all(EntryAnswer::is_replayed);
     let response = match (shape, answers) {
         (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
         (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, tell),
@@ -84,12 +84,6 @@ pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
     match answer {
         EntryAnswer::Done { seq, .. } => Some(*seq),
         EntryAnswer::Refused { seq, .. } => *seq,
-    }
-}
-
-const fn was_replayed(answer: &EntryAnswer) -> bool {
-    match answer {
-        EntryAnswer::Done { replayed, .. } | EntryAnswer::Refused { replayed, .. } => *replayed,
     }
 }
 

@@ -8,7 +8,7 @@ use ron_crypto::hash::sha256;
 use ron_crypto::mldsa::verify_mldsa;
 use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
-use ron_crypto::sign::{Ed25519Key, P256Key, Signer, verify_ed25519_strict, verify_p256_fixed};
+use ron_crypto::sign::{Ed25519Key, P256Key, verify_ed25519_strict, verify_p256_fixed};
 use ron_crypto::{MlDsaKey, MlDsaSet, jwk, pem};
 use ron_proto::kms::{Bytes, Jwk, Signature};
 use ron_proto::values::Alg;
@@ -139,10 +139,10 @@ impl SecretKey {
         match self {
             Self::Ed25519(key) => vec![one(Alg::Ed25519, key.sign(message).to_vec())],
             Self::P256(key) => vec![one(Alg::EcdsaP256, key.sign_fixed(message).to_vec())],
-            Self::MlDsa(key) => vec![one(alg_of(key.set()), Signer::sign(key, message))],
+            Self::MlDsa(key) => vec![one(alg_of(key.set()), key.sign(message))],
             Self::Hybrid(first, second) => vec![
                 one(Alg::Ed25519, first.sign(message).to_vec()),
-                one(Alg::MlDsa65, Signer::sign(second, message)),
+                one(Alg::MlDsa65, second.sign(message)),
             ],
         }
     }
