@@ -13,7 +13,8 @@ step "format"
 cargo fmt --all -- --check
 
 step "build"
-cargo build --release --locked --workspace --bins
+# Examples too: a test starts one, and `--tests` below does not build them.
+cargo build --release --locked --workspace --bins --examples
 
 step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings

@@ -30,7 +30,7 @@ impl Process {
             .args(["127.0.0.1:0", "4", "60"])
             .stdout(Stdio::piped())
             .spawn()
-            .expect("cargo builds the examples with the tests");
+            .expect("the example is built: cargo build -p ron-http --examples, in the profile of this test");
         let mut line = String::new();
         let out = child.stdout.take().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("a line");
