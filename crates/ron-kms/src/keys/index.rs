@@ -42,6 +42,9 @@ pub struct Key {
     pub versions: Vec<Version>,
     /// The private key of the last version.
     pub secret: Arc<SecretKey>,
+    /// The private keys of all versions, by number, for keys that unwrap or check MACs; empty for
+    /// keys that sign, whose old versions only verify.
+    pub secrets: BTreeMap<u32, Arc<SecretKey>>,
 }
 
 impl Key {

@@ -15,6 +15,7 @@
 
 pub mod seal;
 pub mod source;
+pub mod uses;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -149,6 +150,9 @@ pub(crate) struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     note: Option<(u64, String)>,
     payload: PayloadPolicy,
+    /// How many uses of each version are reserved, for keys whose nonces are counted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    uses: BTreeMap<u32, u32>,
 }
 
 /// One version as the store holds it.
@@ -167,7 +171,8 @@ pub(crate) struct Record {
     mac: [u8; 32],
     versions: Vec<VersionRow>,
     /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
-    /// version and, while a rotation waits for its leaf, the next one.
+    /// version and, while a rotation waits for its leaf, the next one. All of them for keys that
+    /// unwrap or check MACs.
     secrets: BTreeMap<u32, Arc<SecretKey>>,
 }
 
@@ -423,6 +428,10 @@ fn settled(kid: &Kid, record: &Record) -> Option<Key> {
         created: record.meta.created,
         min_verify: record.meta.min_verify,
         secret: record.secrets.get(&head)?.clone(),
+        secrets: match kid.alg.signs() {
+            true => BTreeMap::new(),
+            false => record.secrets.clone(),
+        },
         versions,
     })
 }
@@ -483,7 +492,10 @@ fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, 
     })?;
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
-    let keep_from = rows.len().saturating_sub(2);
+    let keep_from = match kid.alg.signs() {
+        true => rows.len().saturating_sub(2),
+        false => 0,
+    };
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));

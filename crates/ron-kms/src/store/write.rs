@@ -123,6 +123,7 @@ impl KeyStore {
                     min_verify: 1,
                     note: None,
                     payload,
+                    uses: BTreeMap::new(),
                 },
                 mac: [0; 32],
                 versions: Vec::new(),
@@ -183,7 +184,7 @@ impl KeyStore {
     }
 
     /// Puts `record` in place of the key's record and counts the store version up.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         kid: &Kid,
         mut record: Record,
@@ -256,7 +257,9 @@ impl KeyStore {
         if let Some(row) = record.versions.get_mut(pending.number as usize - 1) {
             row.birth = Some(birth);
         }
-        record.secrets.retain(|number, _| *number >= pending.number);
+        if pending.kid.alg.signs() {
+            record.secrets.retain(|number, _| *number >= pending.number);
+        }
     }
 
     /// The change whose leaf is not known to be durable; at most one, because one thread writes

@@ -5,12 +5,14 @@
 //! query.
 
 mod bytes;
+mod envelope;
 mod keys;
 mod payload;
 mod sign;
 mod verify;
 
 pub use bytes::*;
+pub use envelope::*;
 pub use keys::*;
 pub use payload::*;
 pub use sign::*;
