@@ -6,10 +6,9 @@ use ron_crypto::hash::sha256;
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_proto::jcs;
 use ron_proto::kms::{
-    Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, HmacAnswer, HmacRequest,
-    HmacVerifyAnswer, HmacVerifyRequest, MESSAGE_BYTES_MAX, RANDOM_BYTES_MAX,
-    RandomAnswer, RandomRequest, RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapRequest,
-    WrapAnswer, WrapRequest,
+    Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, HmacAnswer, HmacRequest, HmacVerifyAnswer,
+    HmacVerifyRequest, MESSAGE_BYTES_MAX, RANDOM_BYTES_MAX, RandomAnswer, RandomRequest,
+    RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapRequest, WrapAnswer, WrapRequest,
 };
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -100,7 +99,9 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
 fn body_hash(path: &str, body: &impl Serialize) -> [u8; 32] {
     let canonical = jcs::to_vec(body).expect("a request holds strings and integers");
     let canonical = Zeroizing::new(canonical);
-    sha256(&Zeroizing::new([path.as_bytes(), b"\0", &canonical].concat()))
+    sha256(&Zeroizing::new(
+        [path.as_bytes(), b"\0", &canonical].concat(),
+    ))
 }
 
 /// A task without an operation id yet; a remark that may not go into the leaf is a flaw and does
@@ -113,7 +114,11 @@ pub(super) fn task(
     what: What,
 ) -> EnvelopeTask {
     let remark = check_context(context.as_deref());
-    let flaw = remark.as_ref().err().cloned().or_else(|| limits(&what).err());
+    let flaw = remark
+        .as_ref()
+        .err()
+        .cloned()
+        .or_else(|| limits(&what).err());
     EnvelopeTask {
         key,
         version,
@@ -158,8 +163,7 @@ impl Ask for WrapRequest {
     type Answer = WrapAnswer;
     const PATH: &'static str = "/v1/kms/wrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
-    const SUMMARY: &'static str =
-        "Encrypt under the head version; the ciphertext names it. Leaves once its audit leaf is durable";
+    const SUMMARY: &'static str = "Encrypt under the head version; the ciphertext names it. Leaves once its audit leaf is durable";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
@@ -237,7 +241,8 @@ impl Ask for DatakeyRequest {
     type Answer = DatakeyAnswer;
     const PATH: &'static str = "/v1/kms/datakey";
     const SCOPE: &'static str = scope::KMS_WRAP;
-    const SUMMARY: &'static str = "Make a random data key; answers it wrapped and, unless plaintext is false, bare";
+    const SUMMARY: &'static str =
+        "Make a random data key; answers it wrapped and, unless plaintext is false, bare";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
@@ -314,7 +319,8 @@ impl Ask for RandomRequest {
     type Answer = RandomAnswer;
     const PATH: &'static str = "/v1/kms/random";
     const SCOPE: &'static str = scope::KMS_WRAP;
-    const SUMMARY: &'static str = "Random bytes; the audit log records how the request went, not the bytes";
+    const SUMMARY: &'static str =
+        "Random bytes; the audit log records how the request went, not the bytes";
 
     fn op_id(&self) -> Option<OpId> {
         None

@@ -196,24 +196,44 @@ mod tests {
             let (secret, _) = SecretKey::generate(alg, &random).expect("offered");
             let public = secret.public();
             let nonce = Some(nonce(7, &random));
-            let text = seal((&kid(alg), 3), (&secret, &public), nonce, aad, b"secret", &random)
-                .expect("wraps");
+            let text = seal(
+                (&kid(alg), 3),
+                (&secret, &public),
+                nonce,
+                aad,
+                b"secret",
+                &random,
+            )
+            .expect("wraps");
             assert_eq!(text[..6], header(alg, 3));
-            assert_eq!(opened(alg, &secret, aad, &text).as_deref(), Some(&b"secret"[..]));
+            assert_eq!(
+                opened(alg, &secret, aad, &text).as_deref(),
+                Some(&b"secret"[..])
+            );
             for at in 0..text.len() {
                 let mut bad = text.clone();
                 bad[at] ^= 1;
                 let version_only = (2..6).contains(&at);
                 // The version of a symmetric key only chooses which key is tried.
                 let chooses = version_only && public.raw().is_empty();
-                assert_eq!(opened(alg, &secret, aad, &bad).is_some(), chooses, "{alg} byte {at}");
+                assert_eq!(
+                    opened(alg, &secret, aad, &bad).is_some(),
+                    chooses,
+                    "{alg} byte {at}"
+                );
             }
             for length in 0..text.len() {
-                assert!(opened(alg, &secret, aad, &text[..length]).is_none(), "{alg} {length}");
+                assert!(
+                    opened(alg, &secret, aad, &text[..length]).is_none(),
+                    "{alg} {length}"
+                );
             }
             assert!(opened(alg, &secret, b"ada", &text).is_none() || alg == Alg::Aes256Kwp);
             let (other, _) = SecretKey::generate(alg, &random).expect("offered");
-            assert!(opened(alg, &other, aad, &text).is_none(), "{alg}: another key");
+            assert!(
+                opened(alg, &other, aad, &text).is_none(),
+                "{alg}: another key"
+            );
         }
     }
 
@@ -229,12 +249,26 @@ mod tests {
     #[test]
     fn limits_depend_on_the_algorithm() {
         let check = |alg, aad: Option<&[u8]>, length, want: Option<Why>| {
-            assert_eq!(check(alg, aad, length).err().map(|e| e.why), want, "{alg} {length}");
+            assert_eq!(
+                check(alg, aad, length).err().map(|e| e.why),
+                want,
+                "{alg} {length}"
+            );
         };
         check(Alg::Aes256Gcm, Some(b"a"), 0, None);
         check(Alg::Aes256Gcm, None, WRAP_BYTES_MAX, None);
-        check(Alg::Aes256Gcm, None, WRAP_BYTES_MAX + 1, Some(Why::TooLarge));
-        check(Alg::Aes256Gcm, Some(&[0; AAD_BYTES_MAX + 1]), 1, Some(Why::TooLarge));
+        check(
+            Alg::Aes256Gcm,
+            None,
+            WRAP_BYTES_MAX + 1,
+            Some(Why::TooLarge),
+        );
+        check(
+            Alg::Aes256Gcm,
+            Some(&[0; AAD_BYTES_MAX + 1]),
+            1,
+            Some(Why::TooLarge),
+        );
         check(Alg::Aes256Kwp, None, 0, Some(Why::BadRequest));
         check(Alg::Aes256Kwp, None, WRAP_MAX, None);
         check(Alg::Aes256Kwp, None, WRAP_MAX + 1, Some(Why::TooLarge));

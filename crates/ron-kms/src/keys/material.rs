@@ -288,10 +288,9 @@ impl PublicKey {
             Self::P256(raw) => pem::spki_pem_p256(raw),
             Self::MlDsa(set, raw) => pem::spki_pem_mldsa(*set, raw),
             Self::Hybrid(_) => self.parts().iter().map(Self::pem).collect(),
-            Self::Kem(Kem::X25519, raw) => raw[..].try_into().map_or_else(
-                |_| String::new(),
-                pem::spki_pem_x25519,
-            ),
+            Self::Kem(Kem::X25519, raw) => raw[..]
+                .try_into()
+                .map_or_else(|_| String::new(), pem::spki_pem_x25519),
             Self::Kem(Kem::XWing, _) | Self::Hidden(_) => String::new(),
         }
     }

@@ -116,7 +116,10 @@ mod tests {
         let lane = UseLane::default();
         assert_eq!((lane.take(), lane.left()), (None, 0));
         lane.fill(5, 7);
-        assert_eq!([lane.take(), lane.take(), lane.take()], [Some(5), Some(6), None]);
+        assert_eq!(
+            [lane.take(), lane.take(), lane.take()],
+            [Some(5), Some(6), None]
+        );
         lane.fill(7, 9);
         assert_eq!(lane.take(), Some(7));
         lane.fill(9, 12);

@@ -6,20 +6,19 @@ use std::sync::Arc;
 use ron_proto::values::Kid;
 
 use super::{KeyStore, StoreError};
-use crate::keys::SecretKey;
+use crate::backend::Custody;
 
 impl KeyStore {
-    /// The private key of a version, where it is kept loaded.
-    pub fn secret(&self, kid: &Kid, number: u32) -> Option<Arc<SecretKey>> {
+    /// The secret half of a version, where it is kept loaded.
+    pub fn secret(&self, kid: &Kid, number: u32) -> Option<Arc<Custody>> {
         self.records.get(kid)?.secrets.get(&number).cloned()
     }
 
     /// How many uses of the version are reserved.
     pub fn uses_reserved(&self, kid: &Kid, number: u32) -> u32 {
-        let record = self.records.get(kid);
-        record
-            .and_then(|r| r.meta.uses.get(&number).copied())
-            .unwrap_or(0)
+        let at = (number as usize).checked_sub(1);
+        let uses = self.records.get(kid).map(|record| &record.meta.uses);
+        uses.and_then(|uses| uses.get(at?).copied()).unwrap_or(0)
     }
 
     /// Reserves the next `block` uses of the version, fewer where `cap` is near: the numbers
@@ -33,14 +32,16 @@ impl KeyStore {
     ) -> Result<Option<(u32, u32)>, StoreError> {
         let from = self.uses_reserved(kid, number);
         let to = from.saturating_add(block).min(cap);
-        if to <= from {
+        if to <= from || number == 0 {
             return Ok(None);
         }
         let Some(record) = self.records.get(kid) else {
             return Err(StoreError::Db("there is no such key".into()));
         };
         let mut record = record.clone();
-        record.meta.uses.insert(number, to);
+        let uses = &mut record.meta.uses;
+        uses.resize(uses.len().max(number as usize), 0);
+        uses[number as usize - 1] = to;
         self.replace(kid, record, |_| Ok(()))?;
         Ok(Some((from, to)))
     }

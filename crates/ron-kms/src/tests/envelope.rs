@@ -6,7 +6,7 @@ use ron_http::{Principal, Response};
 use ron_proto::kms::{Bytes, PayloadPolicy, PrivateBytes, SignRequest};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Alg, Kid};
-use ron_tlog::append::SimDisk;
+use ron_tlog::append::{FaultKind, SimDisk};
 
 use super::{Got, Rig, create_request, memory_settings, op_id, principal, settings};
 use crate::audit::leaf::{Leaf, Op};
@@ -103,13 +103,19 @@ fn what_is_wrapped_unwraps_through_every_version() {
         let second = one(&rig, wrap(&key, aad, b"another")).expect("wrapped");
         assert_eq!(second.version, Some(2), "only the head wraps");
         let back = one(&rig, unwrap(&key, aad, &text)).expect("opens");
-        assert_eq!((back.version, back.plaintext), (Some(1), Some(b"a secret".as_slice().into())));
+        assert_eq!(
+            (back.version, back.plaintext),
+            (Some(1), Some(b"a secret".as_slice().into()))
+        );
         assert_eq!(leaf(&rig, back.receipt.index).output_sha256, None);
         let moved = one(&rig, task(&key, aad, What::Rewrap(text.clone()))).expect("moved");
         assert_eq!((moved.from_version, moved.version), (Some(1), Some(2)));
         assert_eq!(moved.plaintext, None, "rewrap shows nothing");
         let back = one(&rig, unwrap(&key, aad, &moved.ciphertext.expect("text"))).expect("opens");
-        assert_eq!((back.version, back.plaintext), (Some(2), Some(b"a secret".as_slice().into())));
+        assert_eq!(
+            (back.version, back.plaintext),
+            (Some(2), Some(b"a secret".as_slice().into()))
+        );
         let fresh = one(&rig, task(&key, aad, What::Datakey(32, true))).expect("made");
         let back = one(&rig, unwrap(&key, aad, &fresh.ciphertext.expect("text"))).expect("opens");
         assert_eq!(back.plaintext, fresh.plaintext);
@@ -127,15 +133,22 @@ fn what_is_not_right_does_not_open_and_says_so_in_the_log() {
     let rig = Rig::memory();
     for (n, alg) in WRAPS.into_iter().enumerate() {
         let key = rig.create("app", alg, PayloadPolicy::Any, n as u128).key;
-        let other = rig.create("app", alg, PayloadPolicy::Any, 100 + n as u128).key;
+        let other = rig
+            .create("app", alg, PayloadPolicy::Any, 100 + n as u128)
+            .key;
         let aad = aad_of(alg);
-        let text = one(&rig, wrap(&key, aad, b"a secret")).expect("wrapped").ciphertext;
+        let text = one(&rig, wrap(&key, aad, b"a secret"))
+            .expect("wrapped")
+            .ciphertext;
         let text = text.expect("text");
         let check = |task: EnvelopeTask, want: Why| {
             let size = rig.engine.kms.log_size();
             assert_eq!(why(one(&rig, task)), Some(want), "{alg}");
             let recorded = leaf(&rig, size);
-            assert_eq!((recorded.op, recorded.result.as_str()), (Op::Unwrap, want.code()));
+            assert_eq!(
+                (recorded.op, recorded.result.as_str()),
+                (Op::Unwrap, want.code())
+            );
         };
         let mut bad = text.clone();
         *bad.0.last_mut().expect("bytes") ^= 1;
@@ -146,21 +159,28 @@ fn what_is_not_right_does_not_open_and_says_so_in_the_log() {
         later.0[5] = 0;
         check(unwrap(&key, aad, &later), Why::CiphertextRefused);
         check(unwrap(&other, aad, &text), Why::CiphertextRefused);
-        check(unwrap(&key, aad, &Bytes(text.0[..5].to_vec())), Why::CiphertextRefused);
+        check(
+            unwrap(&key, aad, &Bytes(text.0[..5].to_vec())),
+            Why::CiphertextRefused,
+        );
         if aad.is_some() {
             check(unwrap(&key, None, &text), Why::CiphertextRefused);
             check(unwrap(&key, Some(b"row 8"), &text), Why::CiphertextRefused);
         } else {
             check(unwrap(&key, Some(b""), &text), Why::Unsupported);
         }
-        check(task(&key, aad, What::Hmac(Bytes::default())), Why::Unsupported);
+        check(
+            task(&key, aad, What::Hmac(Bytes::default())),
+            Why::Unsupported,
+        );
     }
     rig.stop();
 }
 
 impl Rig {
     fn hmac_key(&self, op: u128) -> Kid {
-        self.create("app", Alg::HmacSha256, PayloadPolicy::Any, op).key
+        self.create("app", Alg::HmacSha256, PayloadPolicy::Any, op)
+            .key
     }
 }
 
@@ -203,8 +223,14 @@ fn keys_do_what_they_are_for_and_only_for_their_tenant() {
     let hmac = rig.hmac_key(1);
     let signing = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 2).key;
     let wrapping = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 3).key;
-    assert_eq!(why(one(&rig, wrap(&hmac, None, b"x"))), Some(Why::Unsupported));
-    assert_eq!(why(one(&rig, wrap(&signing, None, b"x"))), Some(Why::Unsupported));
+    assert_eq!(
+        why(one(&rig, wrap(&hmac, None, b"x"))),
+        Some(Why::Unsupported)
+    );
+    assert_eq!(
+        why(one(&rig, wrap(&signing, None, b"x"))),
+        Some(Why::Unsupported)
+    );
     for key in [&hmac, &wrapping] {
         let got = rig.sign(SignRequest::message(key.clone(), *b"x"));
         assert_eq!((got.status, got.code().as_str()), (400, "unsupported"));
@@ -222,7 +248,10 @@ fn keys_do_what_they_are_for_and_only_for_their_tenant() {
     }
     let mut nobody = wrapping.clone();
     nobody.id = uuid::Uuid::nil();
-    assert_eq!(why(one(&rig, wrap(&nobody, None, b"x"))), Some(Why::NotFound));
+    assert_eq!(
+        why(one(&rig, wrap(&nobody, None, b"x"))),
+        Some(Why::NotFound)
+    );
     rig.stop();
 }
 
@@ -246,7 +275,11 @@ fn the_same_operation_id_gives_the_same_answer() {
         let ask = || one(&rig, with_op(task(&key, None, what.clone()), op, 7)).expect("done");
         let first = ask();
         assert!(first.plaintext.is_some());
-        assert_eq!(first, ask(), "the plaintext is found again though it is not kept");
+        assert_eq!(
+            first,
+            ask(),
+            "the plaintext is found again though it is not kept"
+        );
     }
     let stranger = principal("other", None);
     let got = run(&rig, &stranger, vec![with_op(wrap(&key, None, b"x"), 1, 1)]).pop();
@@ -266,7 +299,10 @@ fn a_batch_fails_item_by_item() {
         wrap(&key, Some(b"aad"), b"three"),
     ];
     let results = run(&rig, &caller, tasks);
-    let whys: Vec<_> = results.iter().map(|r| r.as_ref().err().map(|e| e.why)).collect();
+    let whys: Vec<_> = results
+        .iter()
+        .map(|r| r.as_ref().err().map(|e| e.why))
+        .collect();
     assert_eq!(whys, [None, Some(Why::CiphertextRefused), None]);
     // The first use of a key reserves its first block of nonces, which is a leaf too.
     assert_eq!(leaf(&rig, size).op, Op::ReserveUses);
@@ -280,15 +316,21 @@ fn a_batch_fails_item_by_item() {
 fn without_the_log_nothing_is_wrapped_or_unwrapped() {
     let rig = Rig::memory();
     let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
-    let text = one(&rig, wrap(&key, None, b"x")).expect("wrapped").ciphertext.expect("text");
-    rig.disk.fail_after(0);
+    let text = one(&rig, wrap(&key, None, b"x"))
+        .expect("wrapped")
+        .ciphertext
+        .expect("text");
+    rig.disk.fail_after(1, FaultKind::Io);
     for task in [wrap(&key, None, b"x"), unwrap(&key, None, &text)] {
         let job = EnvelopeJob {
             tasks: vec![Ok(task)],
             shape: Box::new(|_| Response::from(Problem::internal("an answer left"))),
         };
         let got = submit(&rig, &rig.caller.clone(), job);
-        assert_eq!((got.status, got.code().as_str()), (503, "audit_unavailable"));
+        assert_eq!(
+            (got.status, got.code().as_str()),
+            (503, "audit_unavailable")
+        );
     }
     rig.stop();
 }
@@ -304,7 +346,9 @@ fn nonces_are_counted_across_blocks_to_the_cap_and_not_past_it() {
     let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
     let mut numbers = BTreeSet::new();
     for _ in 0..21 {
-        let text = one(&rig, wrap(&key, None, b"x")).expect("wrapped").ciphertext;
+        let text = one(&rig, wrap(&key, None, b"x"))
+            .expect("wrapped")
+            .ciphertext;
         let text = text.expect("text").0;
         numbers.insert(u32::from_be_bytes(text[6..10].try_into().expect("4 bytes")));
     }
@@ -334,6 +378,9 @@ fn the_default_settings_reserve_ahead() {
         }
     }
     let blocks = rig.engine.kms.metrics.nonce_blocks.get();
-    assert!((15..=18).contains(&blocks), "{blocks} blocks for 1,000 uses");
+    assert!(
+        (15..=18).contains(&blocks),
+        "{blocks} blocks for 1,000 uses"
+    );
     rig.stop();
 }

@@ -199,7 +199,11 @@ impl Kms {
             return Start::New(task, None);
         };
         // Whoever may not use the key learns nothing from an operation id.
-        if task.key.as_ref().is_some_and(|k| may_use(caller, k).is_err()) {
+        if task
+            .key
+            .as_ref()
+            .is_some_and(|k| may_use(caller, k).is_err())
+        {
             return Start::New(task, None);
         }
         let seen = self
@@ -298,7 +302,7 @@ impl Kms {
                 let head = key.head_for(task.version)?;
                 Ok(Made {
                     version: Some(head.number),
-                    mac: Some(Bytes(mac(&key.secret, &message.0)?.to_vec())),
+                    mac: Some(Bytes(mac(key.secret.local()?, &message.0)?.to_vec())),
                     ..Made::default()
                 })
             }
@@ -318,7 +322,8 @@ impl Kms {
     ) -> Result<Made, Refusal> {
         let head = key.head_for(pinned)?;
         envelope::check(key.kid.alg, aad, plaintext.len())?;
-        let nonce = match &*key.secret {
+        let secret = key.secret.local()?;
+        let nonce = match secret {
             SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
                 let number = self.use_number((&key.kid, head.number), secret, deadline)?;
                 Some(envelope::nonce(number, self.random.as_ref()))
@@ -327,7 +332,7 @@ impl Kms {
         };
         let ciphertext = envelope::seal(
             (&key.kid, head.number),
-            (&key.secret, &head.public),
+            (secret, &head.public),
             nonce,
             aad.unwrap_or_default(),
             plaintext,
@@ -367,12 +372,7 @@ fn unwrap(key: &Key, aad: Option<&[u8]>, text: &[u8]) -> Result<(u32, PrivateByt
     envelope::check_aad(key.kid.alg, aad)?;
     let (version, body) = envelope::parse(key.kid.alg, text)?;
     let secret = secret_of(key, version)?;
-    let plaintext = envelope::open(
-        (&key.kid, version),
-        secret,
-        aad.unwrap_or_default(),
-        body,
-    );
+    let plaintext = envelope::open((&key.kid, version), secret, aad.unwrap_or_default(), body);
     let plaintext = plaintext.ok_or_else(envelope::refused)?;
     Ok((version, plaintext.expose().into()))
 }
@@ -391,8 +391,8 @@ fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
     let secret = key.secrets.get(&version);
     secret
         .filter(|_| version <= key.head().number)
-        .map(AsRef::as_ref)
-        .ok_or_else(envelope::refused)
+        .ok_or_else(envelope::refused)?
+        .local()
 }
 
 fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {

@@ -115,7 +115,7 @@ impl Lifecycle {
         }
         let gone = || Refusal::new(Why::NotFound, "there is no such key or version");
         let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
-        let lane = &secret.symmetric().ok_or_else(gone)?.lane;
+        let lane = &secret.local()?.symmetric().ok_or_else(gone)?.lane;
         let block = self.kms.settings.nonce_block;
         if lane.left() >= block / 4 && lane.left() > 0 {
             return Ok(());
