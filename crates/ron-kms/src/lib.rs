@@ -32,12 +32,15 @@ pub mod store;
 pub mod topology;
 pub mod work;
 
+use std::sync::Arc;
+
 use ron_auth::RonAuthorizer;
 use ron_http::{Need, Response, Route};
 use ron_proto::scope;
 use ron_service::log_host::{self, Base, LogHost};
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
+use api::transit::VaultTokens;
 use audit::leaf::Op;
 use config::Settings;
 use engine::{Engine, EngineParts};
@@ -58,7 +61,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     .map_err(StartError::config_text)?;
     authorizer.on_state(chassis.ready.hook("passports"));
     authorizer.spawn(&chassis.sup, &TOPOLOGY);
-    chassis.authorizer = authorizer.clone();
+    chassis.authorizer = Arc::new(VaultTokens(authorizer.clone()));
     chassis.capabilities(&capabilities(&settings));
     let engine = Engine::start(
         settings,

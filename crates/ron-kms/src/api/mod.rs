@@ -3,6 +3,7 @@
 pub mod envelope;
 pub mod keys;
 pub mod sign;
+pub mod transit;
 pub mod verify;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
         .add_all(envelope::routes(kms))
+        .add_all(transit::routes(kms))
 }
 
 /// Turns a request into someone who waits, at most until the sign deadline.

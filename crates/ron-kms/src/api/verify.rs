@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ron_http::{Method, Need, Response, Route, sync};
+use ron_http::{Method, Need, Principal, Response, Route, sync};
 use ron_proto::kms::{VerifyAnswer, VerifyRequest};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 
+use crate::error::Refusal;
 use crate::work::Kms;
 use crate::work::verify::verify;
 
@@ -14,25 +15,7 @@ use crate::work::verify::verify;
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
     let kms = kms.clone();
     let answer = move |request: &ron_http::Request| {
-        let body: VerifyRequest = request.json()?;
-        let since = kms.clock.now();
-        let alg = body.key.alg.as_str();
-        let result = verify(&kms.index.load(), &request.principal, body);
-        let label = match &result {
-            Ok(VerifyAnswer { ok: true, .. }) => "ok",
-            Ok(_) => "no_match",
-            Err(refusal) => refusal.why.code(),
-        };
-        let took = kms.clock.now().saturating_duration_since(since);
-        kms.metrics
-            .ops
-            .with_label_values(&["verify", alg, label])
-            .inc();
-        kms.metrics
-            .op_seconds
-            .with_label_values(&["verify", alg])
-            .observe(took.as_secs_f64());
-        result
+        counted(&kms, &request.principal, request.json()?)
             .map(|answer| Response::json(200, &answer))
             .map_err(Problem::from)
     };
@@ -46,4 +29,30 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
     .body::<VerifyRequest>()
     .returns::<VerifyAnswer>(200)
     .errors(&[400, 401, 403, 404, 413, 415, 429, 500, 503, 504])]
+}
+
+/// Verifies and counts.
+pub(super) fn counted(
+    kms: &Kms,
+    caller: &Principal,
+    body: VerifyRequest,
+) -> Result<VerifyAnswer, Refusal> {
+    let since = kms.clock.now();
+    let alg = body.key.alg.as_str();
+    let result = verify(&kms.index.load(), caller, body);
+    let label = match &result {
+        Ok(VerifyAnswer { ok: true, .. }) => "ok",
+        Ok(_) => "no_match",
+        Err(refusal) => refusal.why.code(),
+    };
+    let took = kms.clock.now().saturating_duration_since(since);
+    kms.metrics
+        .ops
+        .with_label_values(&["verify", alg, label])
+        .inc();
+    kms.metrics
+        .op_seconds
+        .with_label_values(&["verify", alg])
+        .observe(took.as_secs_f64());
+    result
 }
