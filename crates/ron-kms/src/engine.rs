@@ -25,6 +25,7 @@ use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
@@ -88,7 +89,8 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let mut store = KeyStore::open(&settings, parts.random.clone(), now)?;
+        let backends = Backends::new(settings.backend, Vec::new());
+        let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
         let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
             .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
         let mut witnesses = witnesses(&settings, &verifier, &parts.http)?;
