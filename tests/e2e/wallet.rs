@@ -10,7 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use ron_http::{Call, CallError, Method, Reply};
+use ron_http::{Call, Method, Reply};
 use ron_kernel::Deadline;
 use ron_tests::{Fleet, json, ok};
 use serde_json::{Value, json};
@@ -61,7 +61,6 @@ impl Wallet {
             match said {
                 Ok(reply) if ![429, 503, 504].contains(&reply.status) => return (reply, open),
                 Ok(reply) => open += u32::from(reply.status == 504),
-                Err(CallError::NotSent { .. }) => {}
                 Err(_) => open += 1,
             }
             std::thread::sleep(Duration::from_millis(20));
