@@ -89,7 +89,7 @@ impl Rig {
     }
 
     fn ask_for_token(&self) -> std::process::Output {
-        let args = ["token", "--audience", "svc-wallet", "--ttl", "2h"];
+        let args = ["token", "--audience", "svc-wallet", "--ttl", "1h"];
         ron_on(self.dir.path(), &args)
     }
 
