@@ -11,7 +11,7 @@ use crate::keys::material::SUPPORTED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 21] = [
+static KEYS: [Key; 22] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -44,6 +44,8 @@ static KEYS: [Key; 21] = [
     Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
     Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
     Key::bool("audit.ml_dsa", false, "Sign checkpoints a second time with ML-DSA-44; its verifier key is at /audit/v1/vkey/ml-dsa-44."),
+    Key::duration("audit.log_key_overlap", "720h", "How long an old key of the log goes on signing checkpoints after its rotation, for verifiers that pin it.")
+        .range("0s", "8760h"),
     Key::path("witness.policy_file", "", "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked."),
     Key::duration("witness.deadline", "2s", "Longest time for one witness to answer.").range("10ms", "30s"),
     Key::duration("witness.late", "10s", "Longer than this without a quorum of cosignatures and readiness says degraded.")
@@ -131,6 +133,8 @@ pub struct Settings {
     pub batch_leaves: usize,
     /// Whether checkpoints carry an ML-DSA-44 line.
     pub ml_dsa: bool,
+    /// How long an old key of the log goes on signing.
+    pub log_key_overlap: Duration,
     /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
     /// Entries of the replay table.
@@ -216,6 +220,7 @@ impl Settings {
             scrub_interval: config.duration("audit.scrub_interval"),
             batch_leaves: config.usize("audit.batch_leaves"),
             ml_dsa: config.bool("audit.ml_dsa"),
+            log_key_overlap: config.duration("audit.log_key_overlap"),
             witness,
             replay_capacity: config.usize("replay.capacity"),
         })

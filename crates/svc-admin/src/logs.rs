@@ -12,8 +12,9 @@ use ron_kernel::{Deadline, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Timestamp;
 use ron_proto::admin::{LogConsistency, LogHead, LogHeads, LogVerdict, LogWitness};
 use ron_proto::b64;
-use ron_tlog::checkpoint::Checkpoint;
-use ron_tlog::note::{Note, VerifierKey};
+use ron_tlog::checkpoint::{Checkpoint, CheckpointFault};
+use ron_tlog::note::{Note, NoteError, VerifierKey};
+use ron_tlog::rotation::KeyChain;
 use ron_tlog::tile::{TILE_HEIGHT, TILE_WIDTH, TilePath, partial_width};
 use ron_tlog::tree::{HashReader, consistency_proof, node_hash, verify_consistency};
 
@@ -82,9 +83,11 @@ impl LogWatch {
             };
             let read = self.read(log);
             let prove = |old, new| self.prove(log, old, new);
+            let keys = || self.keys(log);
             let look = Look {
                 id,
                 log,
+                keys: &keys,
                 last: before.logs.iter().find(|head| head.id == *id),
                 base: bases.get(id),
                 now: Timestamp(self.clock.unix_ms()),
@@ -107,6 +110,14 @@ impl LogWatch {
         let url = format!("{}/checkpoint", log.base_url);
         let body = get(&self.client, &url, Deadline::within(READ))?;
         String::from_utf8(body).map_err(|_| "not text".to_owned())
+    }
+
+    /// The published chain of the log's keys.
+    fn keys(&self, log: &LogSpec) -> Result<KeyChain, String> {
+        let url = format!("{}/keys", log.base_url);
+        let body = get(&self.client, &url, Deadline::within(READ))?;
+        let text = String::from_utf8(body).map_err(|_| "not text".to_owned())?;
+        KeyChain::parse(&text).map_err(|error| error.to_string())
     }
 
     fn prove(&self, log: &LogSpec, old: u64, new: u64) -> Result<Vec<Hash>, String> {
@@ -192,10 +203,11 @@ impl HashReader for Tiles<'_> {
 }
 
 /// What a head is judged by.
-#[derive(Debug)]
 pub struct Look<'a> {
     pub id: &'a str,
     pub log: &'a LogSpec,
+    /// Fetches the chain of the log's keys, where the pinned one has not signed.
+    pub keys: &'a dyn Fn() -> Result<KeyChain, String>,
     /// What was shown before.
     pub last: Option<&'a LogHead>,
     /// The last head that was believed.
@@ -216,7 +228,8 @@ pub fn judge_head(
         Ok(note) => note,
         Err(why) => return (unread(look, LogVerdict::Unreachable, why), None),
     };
-    let (checkpoint, verdict, reason) = match check_signature(&note, look.log.vkey.as_deref()) {
+    let (checkpoint, verdict, reason) = match check_signature(&note, look.log.vkey.as_deref(), look.keys)
+    {
         Ok(checked) => checked,
         Err(why) => return (unread(look, LogVerdict::Failed, why), None),
     };
@@ -353,6 +366,7 @@ fn check_witnesses(note: &str, vkeys: &[String]) -> Result<Vec<LogWitness>, Stri
 fn check_signature(
     note: &str,
     vkey: Option<&str>,
+    keys: &dyn Fn() -> Result<KeyChain, String>,
 ) -> Result<(Checkpoint, LogVerdict, String), String> {
     let Some(vkey) = vkey else {
         let head = Checkpoint::read_unverified(note, None).map_err(|error| error.to_string())?;
@@ -364,7 +378,15 @@ fn check_signature(
     };
     let key = VerifierKey::parse(vkey).map_err(|error| format!("log_vkey: {error}"))?;
     let words = format!("signed by {}", key.name());
-    let head = Checkpoint::open(note, &[key], None).map_err(|error| error.to_string())?;
+    let opened = match Checkpoint::open(note, std::slice::from_ref(&key), None) {
+        // The log may have a new key by now: the pinned one leads to it by signatures of both.
+        Err(CheckpointFault::Note(NoteError::Unverified)) => {
+            let chain = keys().map_err(|why| format!("not signed by log_vkey; its keys: {why}"))?;
+            Checkpoint::open(note, chain.since(&key).unwrap_or_default(), None)
+        }
+        opened => opened,
+    };
+    let head = opened.map_err(|error| error.to_string())?;
     Ok((head, LogVerdict::Verified, words))
 }
 

@@ -24,6 +24,8 @@ pub enum Op {
     Rotate,
     /// A signature.
     Sign,
+    /// The log itself got a new key; `context` holds the statement that both keys signed.
+    RotateLogKey,
 }
 
 impl Op {
@@ -36,6 +38,7 @@ impl Op {
             Self::Create => "create",
             Self::Rotate => "rotate",
             Self::Sign => "sign",
+            Self::RotateLogKey => "rotate_log_key",
         }
     }
 }
@@ -142,7 +145,7 @@ impl Leaf {
 
     /// Whether it records a change of the store: the version after it is one higher.
     pub fn changed_store(&self) -> bool {
-        matches!(self.op, Op::Create | Op::Rotate) && self.result == OK
+        matches!(self.op, Op::Create | Op::Rotate | Op::RotateLogKey) && self.result == OK
     }
 }
 

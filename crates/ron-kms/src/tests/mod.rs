@@ -3,6 +3,7 @@
 mod api;
 mod audit;
 mod gate;
+mod log_key;
 mod pipeline;
 mod store;
 
@@ -16,8 +17,8 @@ use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
 };
 use ron_proto::kms::{
-    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
+    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateLogKey, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
@@ -244,6 +245,14 @@ impl Rig {
         self.engine
             .kms
             .submit_store(StoreJob::Rotate(asked, key.clone(), request));
+        Self::got(waiter)
+    }
+
+    pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
+        let (asked, waiter) = self.asked(&self.caller);
+        self.engine
+            .kms
+            .submit_store(StoreJob::RotateLogKey(asked, request));
         Self::got(waiter)
     }
 

@@ -26,7 +26,7 @@ fn database(dir: &Path) -> Connection {
     Connection::open(dir.join(crate::store::FILE_NAME)).expect("opens")
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("dir");
     for entry in std::fs::read_dir(from)
         .expect("dir")

@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod lifecycle;
+pub mod log_key;
 pub mod signer;
 pub mod task;
 pub mod verify;
@@ -14,16 +15,16 @@ use ron_crypto::rand::Random;
 use ron_http::{Principal, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::{CreateKey, RotateRequest};
+use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
 use ron_tlog::append::LogReader;
 
-use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
+use crate::audit::{AuditHealth, LogRing};
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
@@ -67,6 +68,8 @@ pub struct Kms {
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
+    /// Who signs its checkpoints.
+    pub ring: Arc<LogRing>,
 }
 
 /// A caller who waits for an answer.
@@ -105,6 +108,8 @@ pub enum StoreJob {
     Create(Asked, Box<CreateKey>),
     /// `POST /keys/.../rotate`.
     Rotate(Asked, Kid, RotateRequest),
+    /// `POST /log_key/rotate`.
+    RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
@@ -133,6 +138,7 @@ impl Kms {
         };
         let (StoreJob::Create(asked, _)
         | StoreJob::Rotate(asked, ..)
+        | StoreJob::RotateLogKey(asked, _)
         | StoreJob::Checkpoint(asked, ..)) = job;
         self.refuse_unlogged(asked, &refusal);
     }

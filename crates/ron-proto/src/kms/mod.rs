@@ -6,12 +6,14 @@
 
 mod bytes;
 mod keys;
+mod log_key;
 mod payload;
 mod sign;
 mod verify;
 
 pub use bytes::*;
 pub use keys::*;
+pub use log_key::*;
 pub use payload::*;
 pub use sign::*;
 pub use verify::*;
