@@ -7,6 +7,7 @@ use ron_proto::values::Alg;
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 use ron_tlog::policy::Policy;
 
+pub use crate::backend::BackendKind;
 use crate::keys::material::SUPPORTED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
@@ -60,25 +61,6 @@ pub static TABLE: Table = Table {
     env_prefix: "RON_KMS_",
     keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
 };
-
-/// Which backend holds the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Sealed records in SQLite.
-    File,
-    /// Nothing on disk.
-    Memory,
-}
-
-impl BackendKind {
-    /// Its name in documents and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Memory => "memory",
-        }
-    }
-}
 
 /// Where the seal key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

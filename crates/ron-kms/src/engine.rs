@@ -24,6 +24,7 @@ use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::audit::{AuditHealth, LogRing};
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
@@ -85,7 +86,8 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let mut store = KeyStore::open(&settings, parts.random.clone(), now)?;
+        let backends = Backends::new(settings.backend, Vec::new());
+        let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
         let mut witnesses = witnesses(&settings, &keys, &parts.http)?;

@@ -228,11 +228,11 @@ pub fn judge_head(
         Ok(note) => note,
         Err(why) => return (unread(look, LogVerdict::Unreachable, why), None),
     };
-    let (checkpoint, verdict, reason) = match check_signature(&note, look.log.vkey.as_deref(), look.keys)
-    {
-        Ok(checked) => checked,
-        Err(why) => return (unread(look, LogVerdict::Failed, why), None),
-    };
+    let (checkpoint, verdict, reason) =
+        match check_signature(&note, look.log.vkey.as_deref(), look.keys) {
+            Ok(checked) => checked,
+            Err(why) => return (unread(look, LogVerdict::Failed, why), None),
+        };
     let witnesses = match check_witnesses(&note, &look.log.witnesses) {
         Ok(witnesses) => witnesses,
         Err(why) => return (unread(look, LogVerdict::Failed, why), None),
@@ -401,6 +401,46 @@ mod tests {
         Ed25519NoteSigner::new(name, Ed25519Key::from_seed(&[seed; 32])).expect("a valid name")
     }
 
+    fn unpublished() -> Result<KeyChain, String> {
+        Err("answered 404".into())
+    }
+
+    /// A log whose key was rotated: the pinned key leads to the one that signs, and no other does.
+    #[test]
+    fn a_pinned_key_leads_to_the_key_that_signs_now() {
+        use ron_tlog::rotation::Rotation;
+        let by = |seed| signer("log.example/a", seed);
+        let rotation = Rotation {
+            number: 2,
+            size: 1,
+            time_ms: 1,
+            old: by(1).verifier().clone(),
+            new: by(2).verifier().clone(),
+            second: None,
+        };
+        let mut chain = KeyChain::new(rotation.old.clone());
+        let statement = rotation.sign(&by(1), &by(2)).expect("signs");
+        chain.push(&statement).expect("follows");
+        let note = |seed| note(seed, 3, 0, false).expect("signs");
+        let check = |pin: u8, seed: u8, published: Result<KeyChain, String>| {
+            let vkey = by(pin).verifier().to_string();
+            check_signature(&note(seed), Some(&vkey), &|| published.clone()).map(|c| c.1)
+        };
+        let verified = Ok(LogVerdict::Verified);
+        assert_eq!(check(1, 1, unpublished()), verified);
+        assert_eq!(check(1, 2, Ok(chain.clone())), verified);
+        assert!(check(1, 2, unpublished()).is_err_and(|why| why.contains("404")));
+        assert!(
+            check(1, 3, Ok(chain.clone())).is_err(),
+            "signed by somebody else"
+        );
+        assert!(
+            check(3, 2, Ok(chain.clone())).is_err(),
+            "pinned to somebody else"
+        );
+        assert!(check(2, 1, Ok(chain)).is_err(), "back to the old key");
+    }
+
     /// The log's head at `size`; `fork` changes its first entry.
     fn note(seed: u8, size: u64, fork: u8, witness: bool) -> Result<String, String> {
         let checkpoint = Checkpoint {
@@ -463,6 +503,7 @@ mod tests {
             let look = Look {
                 id: "k",
                 log,
+                keys: &unpublished,
                 last,
                 base,
                 now: Timestamp(ms),
@@ -543,6 +584,7 @@ mod tests {
         let look = Look {
             id: "k",
             log: &spec,
+            keys: &unpublished,
             last: None,
             base: Some(&base),
             now: Timestamp(1),
@@ -558,6 +600,7 @@ mod tests {
         let look = Look {
             id: "k",
             log: &spec,
+            keys: &unpublished,
             last: None,
             base: None,
             now: Timestamp(1),

@@ -142,10 +142,15 @@ impl AuditPlace {
         };
         if let Some(path) = &self.policy {
             let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-            let mut policy = Policy::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+            let mut policy =
+                Policy::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
             policy.follow(&checked.keys);
             policy
-                .check(&checked.note, &checked.keys, Some(&checked.checkpoint.origin))
+                .check(
+                    &checked.note,
+                    &checked.keys,
+                    Some(&checked.checkpoint.origin),
+                )
                 .map_err(|e| format!("the checkpoint does not satisfy the policy: {e}"))?;
         }
         Ok(checked)
@@ -264,7 +269,8 @@ struct Source {
 impl Source {
     fn new(url: &str, token_file: Option<&Path>) -> Result<Self, String> {
         let token = token_file.map(read_secret_file).transpose()?;
-        let bearer = |t: SecretBytes| format!("Bearer {}", String::from_utf8_lossy(t.expose()).trim());
+        let bearer =
+            |t: SecretBytes| format!("Bearer {}", String::from_utf8_lossy(t.expose()).trim());
         Ok(Self {
             http: HttpClient::new(ClientConfig::default()),
             base: url.trim_end_matches('/').to_owned(),

@@ -128,7 +128,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
-    settle_pending(&mut writer, &reader, store, settings)?;
+    settle_pending(&mut writer, &reader, store)?;
     settle_pending_key(&mut writer, &reader, store)?;
     ring.show(store.log()).map_err(failure)?;
     if on_disk {
@@ -287,7 +287,6 @@ fn settle_pending(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
-    settings: &Settings,
 ) -> Result<(), Distrust> {
     let pending = store.pending().map_err(|e| failure(e.to_string()))?;
     let Some(pending) = pending else {
@@ -298,15 +297,7 @@ fn settle_pending(
     let since = (pending.log_size, pending.version_before);
     let birth = born(writer, reader, store, since, leaf, true)?;
     let origin = store.log().origin.clone();
-    settle(
-        store,
-        &pending,
-        op,
-        birth,
-        &origin,
-        settings.backend.as_str(),
-    )
-    .map_err(|e| failure(e.to_string()))?;
+    settle(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_change_settled", leaf = birth);
     Ok(())
 }

@@ -32,6 +32,7 @@ use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
 use crate::keys::{Key, KeyIndex, PublicKey, SecretKey, Version};
@@ -156,6 +157,9 @@ impl Db {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Meta {
+    /// The device that holds the key; absent for the store's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backend: Option<String>,
     created: Timestamp,
     head: u32,
     min_verify: u32,
@@ -182,13 +186,22 @@ pub(crate) struct Record {
     versions: Vec<VersionRow>,
     /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
     /// version and, while a rotation waits for its leaf, the next one.
-    secrets: BTreeMap<u32, Arc<SecretKey>>,
+    secrets: BTreeMap<u32, Arc<Custody>>,
+}
+
+impl Record {
+    /// Which backend holds the key; `local` is the store's own.
+    pub(crate) fn backend(&self, local: BackendKind) -> BackendKind {
+        let named = self.meta.backend.as_deref();
+        named.and_then(BackendKind::from_name).unwrap_or(local)
+    }
 }
 
 /// The open store; owned by one thread.
 pub struct KeyStore {
     db: Db,
     sealer: Sealer,
+    backends: Backends,
     random: Arc<dyn Random>,
     records: BTreeMap<Kid, Record>,
     version: u64,
@@ -201,6 +214,7 @@ impl KeyStore {
     /// MAC is checked before anything is served.
     pub fn open(
         settings: &Settings,
+        backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
@@ -212,14 +226,15 @@ impl KeyStore {
         let made =
             db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
-            return Self::make(db, settings, random, now);
+            return Self::make(db, settings, backends, random, now);
         }
-        Self::load(db, settings, random)
+        Self::load(db, settings, backends, random)
     }
 
     fn make(
         db: Db,
         settings: &Settings,
+        backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
@@ -240,6 +255,7 @@ impl KeyStore {
         let store = Self {
             db,
             sealer,
+            backends,
             random,
             records: BTreeMap::new(),
             version: 0,
@@ -268,7 +284,12 @@ impl KeyStore {
         Ok(store)
     }
 
-    fn load(db: Db, settings: &Settings, random: Arc<dyn Random>) -> Result<Self, StoreError> {
+    fn load(
+        db: Db,
+        settings: &Settings,
+        backends: Backends,
+        random: Arc<dyn Random>,
+    ) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key = source::seal_key(&settings.seal, &row.salt, false, random.as_ref())?;
         let sealer = Sealer::new(&seal_key, row.store_id);
@@ -284,10 +305,11 @@ impl KeyStore {
         let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
         let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
         log_key::load(&db, &sealer, &mut log)?;
-        let records = load_records(&db, &sealer)?;
+        let records = load_records(&db, &sealer, &backends)?;
         let store = Self {
             db,
             sealer,
+            backends,
             random,
             records,
             version: row.version,
@@ -307,6 +329,11 @@ impl KeyStore {
         self.version
     }
 
+    /// The configured backends.
+    pub fn backends(&self) -> &Backends {
+        &self.backends
+    }
+
     /// Name and keys of the audit log.
     pub fn log(&self) -> &LogIdentity {
         &self.log
@@ -317,7 +344,7 @@ impl KeyStore {
         let keys = self
             .records
             .iter()
-            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(settled(kid, record)?))));
+            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(self.settled(kid, record)?))));
         KeyIndex {
             keys: keys.collect(),
             store_version: self.version,
@@ -326,7 +353,35 @@ impl KeyStore {
 
     /// The key as settled now.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
-        settled(kid, self.records.get(kid)?)
+        self.settled(kid, self.records.get(kid)?)
+    }
+
+    /// The key without what waits for its leaf.
+    fn settled(&self, kid: &Kid, record: &Record) -> Option<Key> {
+        let versions: Vec<Version> = (1_u32..)
+            .zip(&record.versions)
+            .map_while(|(number, row)| {
+                Some(Version {
+                    number,
+                    created: row.created,
+                    public: row.public.clone(),
+                    thumbprint: row.public.thumbprint().into(),
+                    birth: row.birth?,
+                })
+            })
+            .collect();
+        let head = versions.last()?.number;
+        let backend = record.backend(self.backends.local());
+        Some(Key {
+            kid: kid.clone(),
+            payload: record.meta.payload.clone(),
+            created: record.meta.created,
+            min_verify: record.meta.min_verify,
+            secret: record.secrets.get(&head)?.clone(),
+            backend,
+            attestation: self.backends.attestation(backend),
+            versions,
+        })
     }
 
     /// The newest checkpoint that a `note` key signed.
@@ -389,31 +444,32 @@ fn seal_check(sealer: &Sealer, salt: &[u8; 16]) -> [u8; 32] {
     sealer.mac("seal-check", salt)
 }
 
-fn settled(kid: &Kid, record: &Record) -> Option<Key> {
-    let versions: Vec<Version> = (1_u32..)
-        .zip(&record.versions)
-        .map_while(|(number, row)| {
-            Some(Version {
-                number,
-                created: row.created,
-                public: row.public.clone(),
-                thumbprint: row.public.thumbprint().into(),
-                birth: row.birth?,
-            })
-        })
-        .collect();
-    let head = versions.last()?.number;
-    Some(Key {
-        kid: kid.clone(),
-        payload: record.meta.payload.clone(),
-        created: record.meta.created,
-        min_verify: record.meta.min_verify,
-        secret: record.secrets.get(&head)?.clone(),
-        versions,
-    })
+/// The secret half of a version: a key of our own, or the handle of one inside `device`.
+fn open_custody(
+    sealer: &Sealer,
+    name: &RecordName,
+    sealed: &[u8],
+    device: Option<&Arc<dyn Device>>,
+) -> Result<(Custody, PublicKey), SealError> {
+    let Some(device) = device else {
+        let (secret, public) = sealer.open(name, sealed)?;
+        return Ok((Custody::Local(secret), public));
+    };
+    let (handle, public) = sealer.open_bytes(name, sealed)?;
+    let held = Held {
+        device: device.clone(),
+        handle: Handle(handle.expose().to_vec()),
+        alg: name.alg,
+        public: public.clone(),
+    };
+    Ok((Custody::Held(held), public))
 }
 
-fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, StoreError> {
+fn load_records(
+    db: &Db,
+    sealer: &Sealer,
+    backends: &Backends,
+) -> Result<BTreeMap<Kid, Record>, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
         let rows = query.query_map([], |r| {
@@ -436,7 +492,12 @@ fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, Store
             return Err(tampered());
         }
         let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let (versions, secrets) = load_versions(db, sealer, &kid)?;
+        let device = match meta.backend.as_deref() {
+            None => None,
+            Some(name) => Some(BackendKind::from_name(name).ok_or_else(tampered)?),
+        };
+        let device = device.map(|kind| backends.holder(kind));
+        let (versions, secrets) = load_versions(db, sealer, &kid, device.as_ref())?;
         if versions.len() != meta.head as usize {
             return Err(tampered());
         }
@@ -453,9 +514,14 @@ fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, Store
     Ok(records)
 }
 
-type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<SecretKey>>);
+type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
 
-fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, StoreError> {
+fn load_versions(
+    db: &Db,
+    sealer: &Sealer,
+    kid: &Kid,
+    device: Option<&Arc<dyn Device>>,
+) -> Result<LoadedVersions, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare(
             "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
@@ -474,7 +540,8 @@ fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, 
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));
         }
-        let (secret, public) = sealer.open(&RecordName::of(kid, number, created), &sealed)?;
+        let name = RecordName::of(kid, number, created);
+        let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
         // Old versions only verify: their private keys are opened as a check and dropped.
         if at >= keep_from {
             secrets.insert(number, Arc::new(secret));

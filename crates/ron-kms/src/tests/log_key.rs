@@ -1,9 +1,7 @@
 //! Rotation of the log's own key: who signs when, who is led where, and a crash at every step.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use ron_crypto::rand::SeededRandom;
 use ron_proto::kms::{PayloadPolicy, RotateLogKey, RotateLogKeyAnswer, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
 use ron_tlog::append::{CrashMode, FaultKind, SimDisk};
@@ -162,11 +160,7 @@ fn an_old_key_alone_vouches_for_nothing_later() {
 }
 
 fn open_store(dir: &Path) -> Result<KeyStore, StoreError> {
-    KeyStore::open(
-        &file_settings(dir),
-        Arc::new(SeededRandom::new(3)),
-        Timestamp(1),
-    )
+    super::store::open(dir)
 }
 
 #[test]

@@ -263,11 +263,7 @@ impl Rig {
     pub fn doc(&self, key: &Kid) -> KeyDoc {
         let kms = &self.engine.kms;
         let index = kms.index.load();
-        index
-            .keys
-            .get(key)
-            .expect("the key")
-            .to_doc(&kms.origin, "test")
+        index.keys.get(key).expect("the key").to_doc(&kms.origin)
     }
 
     pub fn verify(

@@ -113,9 +113,9 @@ impl Lifecycle {
         };
         let result = self.check_create(&asked, request, &kid).and_then(|()| {
             let now = Timestamp(self.kms.clock.unix_ms());
+            let backend = self.store.backends().local();
             self.store
-                .new_key(&kid, request.payload.clone(), now)
-                .ok_or_else(unsupported)
+                .new_key(&kid, backend, request.payload.clone(), now)
         });
         match result {
             Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
@@ -149,7 +149,7 @@ impl Lifecycle {
         let now = Timestamp(self.kms.clock.unix_ms());
         let result = may_use(&asked.caller, kid)
             .and_then(|()| check_rotate(self.store.key(kid), request))
-            .and_then(|()| self.store.next_version(kid, now).ok_or_else(unsupported));
+            .and_then(|()| self.store.next_version(kid, now));
         match result {
             Err(refusal) => self.refuse(asked, leaf, counted, refusal, credits),
             Ok(new) => {
@@ -176,7 +176,8 @@ impl Lifecycle {
         let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
         let index = kms.index.load();
         let mut gate = Remember { lifecycle: self };
-        if let Some(outcome) = sign(&index, &asked.caller, task, now, &mut gate) {
+        let until = asked.deadline;
+        if let Some(outcome) = sign(&index, &asked.caller, task, now, until, &mut gate) {
             kms.enter_sign(asked, task, outcome, ticket, credits);
         }
     }
@@ -292,7 +293,6 @@ impl Lifecycle {
             change.op,
             birth,
             &self.kms.origin,
-            self.kms.settings.backend.as_str(),
         )
         .map_err(|e| self.store_failed(&e))?;
         let index = self.store.index();
@@ -424,13 +424,12 @@ pub fn settle(
     op: Op,
     birth: u64,
     origin: &str,
-    backend: &str,
 ) -> Result<String, StoreError> {
     store.mark_born(pending, birth);
     let key = store
         .key(&pending.kid)
         .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let mut document = key.to_doc(origin, backend);
+    let mut document = key.to_doc(origin);
     let receipt = LogReceipt {
         log: origin.to_owned(),
         index: birth,

@@ -381,7 +381,7 @@ mod tests {
             Err(_) => 503,
         };
         let mut witness = open(&disk).expect("opens");
-        let mut add = |witness: &mut WitnessStore, old, new, seeds: &[u8]| {
+        let add = |witness: &mut WitnessStore, old, new, seeds: &[u8]| {
             status(witness.add(&signed(old, new, seeds), 9).map(|_| 0))
         };
         assert_eq!(
