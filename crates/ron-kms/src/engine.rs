@@ -224,6 +224,7 @@ fn assemble(
     let kms = Kms {
         index: Snapshot::new(index),
         replay: Replay::new(settings.replay_capacity),
+        envelope_replay: Replay::new(settings.replay_capacity),
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
         health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),

@@ -1,5 +1,6 @@
 //! The HTTP API: one file per resource, thin over the work.
 
+pub mod envelope;
 pub mod keys;
 pub mod log_key;
 pub mod sign;
@@ -28,6 +29,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
+        .add_all(envelope::routes(kms))
 }
 
 /// Turns a request into someone who waits, at most until the sign deadline.

@@ -17,6 +17,7 @@
 pub mod log_key;
 pub mod seal;
 pub mod source;
+pub mod uses;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -167,6 +168,10 @@ pub(crate) struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     note: Option<(u64, String)>,
     payload: PayloadPolicy,
+    /// How many uses of each version are reserved, the first version first, for keys whose nonces
+    /// are counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uses: Vec<u32>,
 }
 
 /// One version as the store holds it.
@@ -185,7 +190,8 @@ pub(crate) struct Record {
     mac: [u8; 32],
     versions: Vec<VersionRow>,
     /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
-    /// version and, while a rotation waits for its leaf, the next one.
+    /// version and, while a rotation waits for its leaf, the next one. All of them for keys that
+    /// unwrap or check MACs.
     secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
@@ -378,6 +384,10 @@ impl KeyStore {
             created: record.meta.created,
             min_verify: record.meta.min_verify,
             secret: record.secrets.get(&head)?.clone(),
+            secrets: match kid.alg.signs() {
+                true => BTreeMap::new(),
+                false => record.secrets.clone(),
+            },
             backend,
             attestation: self.backends.attestation(backend),
             versions,
@@ -535,7 +545,10 @@ fn load_versions(
     })?;
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
-    let keep_from = rows.len().saturating_sub(2);
+    let keep_from = match kid.alg.signs() {
+        true => rows.len().saturating_sub(2),
+        false => 0,
+    };
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));

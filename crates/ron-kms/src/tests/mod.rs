@@ -2,6 +2,7 @@
 
 mod api;
 mod audit;
+mod envelope;
 mod gate;
 mod log_key;
 mod pipeline;
@@ -170,7 +171,7 @@ impl Rig {
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
-    fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+    pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();

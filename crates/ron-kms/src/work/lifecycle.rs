@@ -12,7 +12,7 @@ use ron_crypto::hash::sha256;
 use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::jcs;
-use ron_proto::kms::{CreateKey, RotateAnswer, RotateRequest};
+use ron_proto::kms::{CreateKey, PayloadPolicy, RotateAnswer, RotateRequest};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
@@ -86,6 +86,7 @@ impl Lifecycle {
             StoreJob::Rotate(asked, kid, request) => self.rotate(asked, &kid, &request),
             StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::Uses(job) => self.uses(job),
         }
     }
 
@@ -237,6 +238,12 @@ impl Lifecycle {
                 "this backend makes no exportable keys",
             ));
         }
+        if !request.alg.signs() && request.payload != PayloadPolicy::Any {
+            return Err(Refusal::new(
+                Why::BadRequest,
+                "only keys that sign have a payload policy; leave `payload` out",
+            ));
+        }
         payload::check_policy(&request.payload)
     }
 
@@ -249,7 +256,8 @@ impl Lifecycle {
         credits: Vec<Credit>,
     ) -> Result<Answer, Refusal> {
         leaf.version = Some(new.number);
-        leaf.output_sha256 = Some(hex::encode(sha256(new.public.raw())));
+        let public = new.public.raw();
+        leaf.output_sha256 = (!public.is_empty()).then(|| hex::encode(sha256(public)));
         let pending = Pending {
             tenant: change.asked.caller.tenant.clone(),
             op_id: change.op_id,
@@ -407,13 +415,7 @@ impl CheckpointGate for Remember<'_> {
 
 /// Refuses every job until shutdown: the store's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
-    each_job(jobs, ctx, |job| {
-        let (StoreJob::Create(asked, _)
-        | StoreJob::Rotate(asked, ..)
-        | StoreJob::RotateLogKey(asked, _)
-        | StoreJob::Checkpoint(asked, ..)) = job;
-        kms.refuse_unlogged(asked, &store_down());
-    });
+    each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
 }
 
 /// Marks a change as durable at `birth` and remembers its answer, which is returned. Also used at
@@ -484,7 +486,7 @@ fn unsupported() -> Refusal {
     )
 }
 
-fn store_down() -> Refusal {
+pub(super) fn store_down() -> Refusal {
     let detail = "the key store cannot be written, so no key is made or changed; see /readyz";
     Refusal {
         retry_after_s: 5,

@@ -5,6 +5,7 @@
 //! query.
 
 mod bytes;
+mod envelope;
 mod keys;
 mod log_key;
 mod payload;
@@ -12,6 +13,7 @@ mod sign;
 mod verify;
 
 pub use bytes::*;
+pub use envelope::*;
 pub use keys::*;
 pub use log_key::*;
 pub use payload::*;
