@@ -2,6 +2,7 @@
 
 pub mod envelope;
 pub mod keys;
+pub mod log_key;
 pub mod sign;
 pub mod transit;
 pub mod verify;
@@ -26,6 +27,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
         .add_all(envelope::routes(kms))

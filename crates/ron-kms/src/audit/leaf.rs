@@ -24,6 +24,8 @@ pub enum Op {
     Rotate,
     /// A signature.
     Sign,
+    /// The log itself got a new key; `context` holds the statement that both keys signed.
+    RotateLogKey,
     /// Something was encrypted.
     Wrap,
     /// Something was decrypted.
@@ -52,6 +54,7 @@ impl Op {
             Self::Create => "create",
             Self::Rotate => "rotate",
             Self::Sign => "sign",
+            Self::RotateLogKey => "rotate_log_key",
             Self::Wrap => "wrap",
             Self::Unwrap => "unwrap",
             Self::Rewrap => "rewrap",
@@ -166,7 +169,11 @@ impl Leaf {
 
     /// Whether it records a change of the store: the version after it is one higher.
     pub fn changed_store(&self) -> bool {
-        matches!(self.op, Op::Create | Op::Rotate | Op::ReserveUses) && self.result == OK
+        let changes = matches!(
+            self.op,
+            Op::Create | Op::Rotate | Op::RotateLogKey | Op::ReserveUses
+        );
+        changes && self.result == OK
     }
 }
 

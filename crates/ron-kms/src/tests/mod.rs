@@ -4,6 +4,7 @@ mod api;
 mod audit;
 mod envelope;
 mod gate;
+mod log_key;
 mod pipeline;
 mod store;
 
@@ -17,8 +18,8 @@ use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
 };
 use ron_proto::kms::{
-    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
+    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateLogKey, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
@@ -245,6 +246,14 @@ impl Rig {
         self.engine
             .kms
             .submit_store(StoreJob::Rotate(asked, key.clone(), request));
+        Self::got(waiter)
+    }
+
+    pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
+        let (asked, waiter) = self.asked(&self.caller);
+        self.engine
+            .kms
+            .submit_store(StoreJob::RotateLogKey(asked, request));
         Self::got(waiter)
     }
 

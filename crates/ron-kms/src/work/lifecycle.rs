@@ -33,7 +33,7 @@ use crate::store::write::{NewVersion, OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 
 /// How long a change waits for its leaf before the store gives up.
-const LEAF_WAIT: Duration = Duration::from_secs(10);
+pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -50,10 +50,10 @@ pub struct Lifecycle {
 }
 
 /// A finished change: status and body of its answer.
-struct Answer {
-    status: u16,
-    json: String,
-    location: Option<String>,
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) json: String,
+    pub(super) location: Option<String>,
 }
 
 /// How a change starts.
@@ -65,11 +65,11 @@ enum Begun {
 }
 
 /// What a change is about, for its leaf and its idempotency row.
-struct Change<'a> {
-    op: Op,
-    op_id: OpId,
-    body: [u8; 32],
-    asked: &'a Asked,
+pub(super) struct Change<'a> {
+    pub(super) op: Op,
+    pub(super) op_id: OpId,
+    pub(super) body: [u8; 32],
+    pub(super) asked: &'a Asked,
 }
 
 impl Lifecycle {
@@ -84,6 +84,7 @@ impl Lifecycle {
         match job {
             StoreJob::Create(asked, request) => self.create(asked, &request),
             StoreJob::Rotate(asked, kid, request) => self.rotate(asked, &kid, &request),
+            StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
             StoreJob::Uses(job) => self.uses(job),
         }
@@ -196,7 +197,7 @@ impl Lifecycle {
 
     /// Refuses while nothing can be changed; otherwise the answer this operation id got before,
     /// if any.
-    fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
+    pub(super) fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
         if self.stopped {
             return Err(store_down());
         }
@@ -313,7 +314,13 @@ impl Lifecycle {
         })
     }
 
-    fn finish(&self, asked: Asked, op: Op, alg: &'static str, outcome: Result<Answer, Refusal>) {
+    pub(super) fn finish(
+        &self,
+        asked: Asked,
+        op: Op,
+        alg: &'static str,
+        outcome: Result<Answer, Refusal>,
+    ) {
         let timing = self.kms.timing(&asked);
         match outcome {
             Ok(answer) => {
@@ -330,7 +337,7 @@ impl Lifecycle {
     }
 
     /// A refused operation is a leaf too.
-    fn refuse(
+    pub(super) fn refuse(
         &self,
         asked: Asked,
         mut leaf: Leaf,
@@ -369,7 +376,7 @@ impl Lifecycle {
         store_down()
     }
 
-    fn new_uuid(&self) -> Uuid {
+    pub(super) fn new_uuid(&self) -> Uuid {
         let mut random = [0_u8; 10];
         self.kms.random.fill(&mut random);
         uuid::Builder::from_unix_timestamp_millis(self.kms.clock.unix_ms(), &random).into_uuid()
@@ -443,7 +450,7 @@ pub fn settle(
     Ok(json)
 }
 
-fn to_json(value: &impl Serialize) -> String {
+pub(super) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("documents hold strings and integers only")
 }
 
@@ -460,7 +467,7 @@ fn check_rotate(key: Option<Key>, request: &RotateRequest) -> Result<(), Refusal
     }
 }
 
-fn respond(asked: Asked, answer: Answer) {
+pub(super) fn respond(asked: Asked, answer: Answer) {
     let response = Response::bytes(answer.status, "application/json", answer.json.into_bytes());
     asked.responder.send(match answer.location {
         Some(location) => response.header("location", location),
@@ -488,13 +495,13 @@ pub(super) fn store_down() -> Refusal {
 }
 
 /// SHA-256 over the operation's name, its key and its canonical body.
-fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
+pub(crate) fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
     let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
     framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
     sha256(&framed)
 }
 
-fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
+pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
     Leaf {
         actor: asked.caller.name.clone(),
         alg: None,

@@ -4,6 +4,7 @@
 pub mod answer;
 pub mod envelope;
 pub mod lifecycle;
+pub mod log_key;
 pub mod signer;
 pub mod task;
 pub mod uses;
@@ -16,16 +17,16 @@ use ron_crypto::rand::Random;
 use ron_http::{Principal, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::{CreateKey, RotateRequest, SignAnswer};
+use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
 use ron_tlog::append::LogReader;
 
-use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
+use crate::audit::{AuditHealth, LogRing};
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
@@ -73,6 +74,8 @@ pub struct Kms {
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
+    /// Who signs its checkpoints.
+    pub ring: Arc<LogRing>,
 }
 
 /// A caller who waits for an answer.
@@ -113,6 +116,8 @@ pub enum StoreJob {
     Create(Asked, Box<CreateKey>),
     /// `POST /keys/.../rotate`.
     Rotate(Asked, Kid, RotateRequest),
+    /// `POST /log_key/rotate`.
+    RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
@@ -149,6 +154,7 @@ impl Kms {
         match job {
             StoreJob::Create(asked, _)
             | StoreJob::Rotate(asked, ..)
+            | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
         }

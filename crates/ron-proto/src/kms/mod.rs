@@ -7,6 +7,7 @@
 mod bytes;
 mod envelope;
 mod keys;
+mod log_key;
 mod payload;
 mod sign;
 mod verify;
@@ -14,6 +15,7 @@ mod verify;
 pub use bytes::*;
 pub use envelope::*;
 pub use keys::*;
+pub use log_key::*;
 pub use payload::*;
 pub use sign::*;
 pub use verify::*;

@@ -11,7 +11,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported, untagged};
+use super::{
+    Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
+    untagged,
+};
 use crate::api::asked;
 use crate::api::envelope::task;
 use crate::error::Refusal;
@@ -107,9 +110,13 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
         post("/v1/transit/hmac/{name}/{algorithm}", scope::KMS_SIGN, hmac)
             .summary("Vault: make MACs with a key of type hmac")
             .body::<Crypt>(),
-        post("/v1/transit/datakey/{kind}/{name}", scope::KMS_WRAP, datakey)
-            .summary("Vault: make a data key (plaintext or wrapped)")
-            .body::<Datakey>(),
+        post(
+            "/v1/transit/datakey/{kind}/{name}",
+            scope::KMS_WRAP,
+            datakey,
+        )
+        .summary("Vault: make a data key (plaintext or wrapped)")
+        .body::<Datakey>(),
         post("/v1/transit/random", scope::KMS_WRAP, random)
             .summary("Vault: random bytes")
             .body::<Draw>(),
@@ -124,9 +131,9 @@ fn items(mut request: Crypt) -> Result<(Vec<Crypt>, bool, Option<u16>), Refusal>
     }
     match request.batch_input.take() {
         None => Ok((vec![request], false, status)),
-        Some(batch) if batch.is_empty() || batch.len() > BATCH_ITEMS_MAX => {
-            Err(bad(format!("batch_input must hold 1 to {BATCH_ITEMS_MAX} items")))
-        }
+        Some(batch) if batch.is_empty() || batch.len() > BATCH_ITEMS_MAX => Err(bad(format!(
+            "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
+        ))),
         Some(batch) => Ok((batch, true, status)),
     }
 }
@@ -146,7 +153,10 @@ fn offered(item: &Crypt) -> Result<(), Refusal> {
 }
 
 fn aad(item: &Crypt) -> Result<Option<Bytes>, Refusal> {
-    let given = item.associated_data.as_ref().filter(|text| !text.is_empty());
+    let given = item
+        .associated_data
+        .as_ref()
+        .filter(|text| !text.is_empty());
     given
         .map(|text| base64("associated_data", text).map(Bytes))
         .transpose()
@@ -156,9 +166,7 @@ fn aad(item: &Crypt) -> Result<Option<Bytes>, Refusal> {
 fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
     let text = item.ciphertext.as_deref();
     let (version, raw) = untagged("ciphertext", text.unwrap_or_default())?;
-    Ok(Bytes(
-        [&header(key.kid.alg, version)[..], &raw].concat(),
-    ))
+    Ok(Bytes([&header(key.kid.alg, version)[..], &raw].concat()))
 }
 
 type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
@@ -181,10 +189,15 @@ fn run(
         .map(|item| offered(item).and_then(|()| build(&key, item)))
         .collect();
     let shape = move |results: Vec<Result<Made, Refusal>>| {
-        let shown = results.into_iter().zip(references).map(|(result, reference)| {
-            let value = result.map(|made| with_reference(show(made), reference));
-            value.map_err(|refusal| (form::status(Problem::from(refusal.clone()).status), refusal))
-        });
+        let shown = results
+            .into_iter()
+            .zip(references)
+            .map(|(result, reference)| {
+                let value = result.map(|made| with_reference(show(made), reference));
+                value.map_err(|refusal| {
+                    (form::status(Problem::from(refusal.clone()).status), refusal)
+                })
+            });
         if batch {
             let shown = shown.map(|result| result.map_err(|(_, refusal)| refusal.to_string()));
             return form::batch(shown.collect(), failed);
@@ -226,7 +239,10 @@ fn submit(
 
 fn encrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let build: Build = |key, item| {
-        let text = item.plaintext.as_ref().ok_or_else(|| bad("missing plaintext to encrypt"))?;
+        let text = item
+            .plaintext
+            .as_ref()
+            .ok_or_else(|| bad("missing plaintext to encrypt"))?;
         let what = What::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
@@ -329,7 +345,9 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
     let read = body::<Datakey>(&request).and_then(|body| {
         let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         if there(&body.context) || there(&body.nonce) {
-            return Err(unsupported("derived keys are not offered: leave context and nonce out"));
+            return Err(unsupported(
+                "derived keys are not offered: leave context and nonce out",
+            ));
         }
         let bytes = match body.bits.unwrap_or(256) {
             128 => 16,
@@ -346,9 +364,8 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
     });
     let ((what, key), responder) = or_refuse(read, responder)?;
     let tasks = vec![Ok(task(Some(key.kid.clone()), None, None, None, what))];
-    let shape = |results: Vec<Result<Made, Refusal>>| {
-        one(results.into_iter().map(shown_datakey).collect())
-    };
+    let shape =
+        |results: Vec<Result<Made, Refusal>>| one(results.into_iter().map(shown_datakey).collect());
     submit(kms, request, responder, tasks, Box::new(shape));
     Ok(())
 }
@@ -372,7 +389,9 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
             Some(_) => return Err(bad("format must be base64 or hex")),
         };
         if !matches!(body.source.as_deref(), None | Some("platform" | "all")) {
-            return Err(unsupported("the source is always the operating system: platform or all"));
+            return Err(unsupported(
+                "the source is always the operating system: platform or all",
+            ));
         }
         Ok((body.bytes.unwrap_or(32) as usize, hex))
     });

@@ -73,7 +73,10 @@ mod tests {
     #[test]
     fn problems_become_errors() {
         let response = errors_only(Problem::busy(7).into());
-        assert_eq!((response.status, response.get("retry-after")), (429, Some("7")));
+        assert_eq!(
+            (response.status, response.get("retry-after")),
+            (429, Some("7"))
+        );
         let body: Value = serde_json::from_slice(response.body.as_bytes()).expect("json");
         assert_eq!(body["errors"].as_array().map(Vec::len), Some(1));
         assert_eq!(errors_only(Problem::conflict("x").into()).status, 400);

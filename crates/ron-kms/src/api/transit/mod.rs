@@ -43,11 +43,9 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     routes.extend(crypt::routes(kms));
     routes.extend(sign::routes(kms));
     routes.push(
-        Route::get(
-            "/v1/auth/token/lookup-self",
-            Need::Identity,
-            |request| Ok(whoami(&request.principal)),
-        )
+        Route::get("/v1/auth/token/lookup-self", Need::Identity, |request| {
+            Ok(whoami(&request.principal))
+        })
         .summary("Vault: who the token is; clients ask this to see whether they are logged in")
         .returns::<Value>(200)
         .errors(ERRORS),
@@ -163,11 +161,7 @@ fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Re
 
 /// As [`find`], for operations: there Vault says 400 where a key is missing.
 fn key_for_use(kms: &Kms, request: &Request) -> Result<Arc<Key>, Refusal> {
-    let found = find(
-        &kms.index.load(),
-        &request.principal,
-        request.param("name"),
-    );
+    let found = find(&kms.index.load(), &request.principal, request.param("name"));
     found.map_err(|refusal| match refusal.why {
         Why::NotFound => bad(refusal.detail),
         _ => refusal,
@@ -188,7 +182,10 @@ fn untagged(what: &str, text: &str) -> Result<(u32, Vec<u8>), Refusal> {
         .ok_or_else(refuse)?;
     let plain = !version.starts_with('0') && version.bytes().all(|b| b.is_ascii_digit());
     let version: u32 = version.parse().ok().filter(|_| plain).ok_or_else(refuse)?;
-    Ok((version, ron_proto::b64::from_std(raw).map_err(|_| refuse())?))
+    Ok((
+        version,
+        ron_proto::b64::from_std(raw).map_err(|_| refuse())?,
+    ))
 }
 
 /// Standard base64 with padding.
@@ -253,7 +250,11 @@ mod tests {
     fn tags_are_strict() {
         let check = |text: &str, want: Option<(u32, &[u8])>| {
             let got = untagged("ciphertext", text).ok();
-            assert_eq!(got.as_ref().map(|(v, raw)| (*v, raw.as_slice())), want, "{text}");
+            assert_eq!(
+                got.as_ref().map(|(v, raw)| (*v, raw.as_slice())),
+                want,
+                "{text}"
+            );
         };
         check("vault:v1:AQI=", Some((1, &[1, 2])));
         check("vault:v12:", Some((12, &[])));

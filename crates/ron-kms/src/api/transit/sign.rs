@@ -76,8 +76,12 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
             .summary("Vault: sign one message or a batch"),
         post("/v1/transit/verify/{name}", scope::KMS_VERIFY, verify)
             .summary("Vault: verify signatures or MACs, one or a batch"),
-        post("/v1/transit/verify/{name}/{hash}", scope::KMS_VERIFY, verify)
-            .summary("Vault: verify signatures or MACs, one or a batch"),
+        post(
+            "/v1/transit/verify/{name}/{hash}",
+            scope::KMS_VERIFY,
+            verify,
+        )
+        .summary("Vault: verify signatures or MACs, one or a batch"),
     ]
 }
 
@@ -110,14 +114,20 @@ fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
         hashes.into_iter().try_for_each(check_hash)?;
     }
     if whole.prehashed == Some(true) {
-        return Err(unsupported("prehashed: this service hashes what it signs; send the message"));
+        return Err(unsupported(
+            "prehashed: this service hashes what it signs; send the message",
+        ));
     }
     let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if there(&whole.context) {
-        return Err(unsupported("derived keys are not offered: leave context out"));
+        return Err(unsupported(
+            "derived keys are not offered: leave context out",
+        ));
     }
     if there(&whole.signature_algorithm) || there(&whole.salt_length) {
-        return Err(unsupported("signature_algorithm and salt_length belong to RSA"));
+        return Err(unsupported(
+            "signature_algorithm and salt_length belong to RSA",
+        ));
     }
     let marshal = match whole.marshaling_algorithm.as_deref() {
         None | Some("" | "asn1") => Marshal::Der,
@@ -131,7 +141,9 @@ fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
     let (items, batch) = match whole.batch_input.take() {
         None => (vec![whole], false),
         Some(items) if items.is_empty() || items.len() > BATCH_ITEMS_MAX => {
-            return Err(bad(format!("batch_input must hold 1 to {BATCH_ITEMS_MAX} items")));
+            return Err(bad(format!(
+                "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
+            )));
         }
         Some(items) => (items, true),
     };
@@ -169,9 +181,8 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
         })
         .collect();
     let references: Vec<Option<String>> = items.into_iter().map(|i| i.reference).collect();
-    let responder = responder.map(move |response| {
-        show_signatures(response, references, (batch, failed), marshal)
-    });
+    let responder = responder
+        .map(move |response| show_signatures(response, references, (batch, failed), marshal));
     kms.submit_sign(SignJob {
         asked: asked(kms, request, responder),
         what: SignWhat::Batch(tasks),
@@ -195,7 +206,10 @@ fn show_signatures(
     let results = answer.results.into_iter().zip(references);
     let mut shown = results.map(|(result, reference)| {
         if let Some(error) = result.error {
-            return Err((form::status(error.status), format!("{}: {}", error.code, error.detail)));
+            return Err((
+                form::status(error.status),
+                format!("{}: {}", error.code, error.detail),
+            ));
         }
         let broken = || (500, "internal: a signature is missing".to_owned());
         let answer = result.answer.ok_or_else(broken)?;
@@ -235,7 +249,10 @@ fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refu
         let (head, raw) = text.rsplit_once(':').unwrap_or_default();
         let (version, _) = untagged("signature", &format!("{head}:"))?;
         let raw = ron_proto::b64::from_url(raw);
-        return Ok((version, raw.map_err(|_| bad("invalid signature: it is base64url"))?));
+        return Ok((
+            version,
+            raw.map_err(|_| bad("invalid signature: it is base64url"))?,
+        ));
     }
     let (version, raw) = untagged("signature", text)?;
     match alg {
@@ -295,7 +312,10 @@ fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
         verify_macs(kms, request, responder, (tasks, read.batch, read.failed));
         return Ok(());
     }
-    let results = read.items.iter().map(|item| verify_one(kms, &request, &read, item));
+    let results = read
+        .items
+        .iter()
+        .map(|item| verify_one(kms, &request, &read, item));
     responder.send(if read.batch {
         let results = results.map(|result| result.map_err(|refusal| refusal.to_string()));
         form::batch(results.collect(), read.failed)
@@ -345,7 +365,11 @@ mod tests {
         let mut raw = [0_u8; 64];
         (raw[0], raw[31], raw[63]) = (0x80, 1, 5);
         let text = der(raw);
-        assert_eq!(text[..5], [0x30, 38, 2, 33, 0], "a high first bit needs a zero in front");
+        assert_eq!(
+            text[..5],
+            [0x30, 38, 2, 33, 0],
+            "a high first bit needs a zero in front"
+        );
         assert_eq!(text[37..], [2, 1, 5], "leading zeros go");
         assert_eq!(from_der(&text), Some(raw));
         assert_eq!(from_der(&der([0; 64])), Some([0; 64]));
@@ -375,7 +399,11 @@ mod tests {
             };
             let text = written(&signature, 4, marshal).expect("written");
             assert!(text.starts_with("vault:v4:"));
-            assert_eq!(parsed(alg, &text, marshal).ok(), Some((4, raw.to_vec())), "{marshal:?}");
+            assert_eq!(
+                parsed(alg, &text, marshal).ok(),
+                Some((4, raw.to_vec())),
+                "{marshal:?}"
+            );
         }
     }
 }

@@ -12,8 +12,8 @@ pub struct VaultTokens(pub Arc<dyn Authorizer>);
 impl Authorizer for VaultTokens {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         let vault = head.route.starts_with("/v1/transit/") || head.route.starts_with("/v1/auth/");
-        let alone = head.headers.count("x-vault-token") == 1
-            && !head.headers.contains("authorization");
+        let alone =
+            head.headers.count("x-vault-token") == 1 && !head.headers.contains("authorization");
         let token = head.header("x-vault-token").filter(|_| vault && alone);
         let Some(token) = token.filter(|token| !token.contains(char::is_whitespace)) else {
             return self.0.authorize(head, need);
