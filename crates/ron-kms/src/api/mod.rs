@@ -6,6 +6,7 @@ pub mod log_key;
 pub mod sign;
 pub mod transit;
 pub mod verify;
+pub mod verify_raw;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
+        .add_all(verify_raw::routes(kms))
         .add_all(envelope::routes(kms))
         .add_all(transit::routes(kms))
 }

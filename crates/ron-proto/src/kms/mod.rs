@@ -11,6 +11,7 @@ mod log_key;
 mod payload;
 mod sign;
 mod verify;
+mod verify_raw;
 
 pub use bytes::*;
 pub use envelope::*;
@@ -19,3 +20,4 @@ pub use log_key::*;
 pub use payload::*;
 pub use sign::*;
 pub use verify::*;
+pub use verify_raw::*;

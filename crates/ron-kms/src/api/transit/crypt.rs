@@ -402,9 +402,10 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
             let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
             let made = result.map_err(|refusal| (status(&refusal), refusal))?;
             let raw = made.plaintext.unwrap_or_default();
-            let text = match hex {
-                true => hex::encode(raw.expose()),
-                false => ron_proto::b64::std(raw.expose()),
+            let text = if hex {
+                hex::encode(raw.expose())
+            } else {
+                ron_proto::b64::std(raw.expose())
             };
             Ok(json!({ "random_bytes": text }))
         });

@@ -57,9 +57,10 @@ pub fn batch(results: Vec<Result<Value, String>>, failed_status: Option<u16>) ->
         .into_iter()
         .map(|result| result.unwrap_or_else(|error| json!({ "error": error })))
         .collect();
-    let status = match failed {
-        true => failed_status.unwrap_or(400),
-        false => 200,
+    let status = if failed {
+        failed_status.unwrap_or(400)
+    } else {
+        200
     };
     with_status(status, &json!({ "batch_results": results }))
 }

@@ -114,7 +114,9 @@ fn unsupported(detail: impl Into<String>) -> Refusal {
 
 /// The purpose of the key that is called `name` here.
 fn purpose(name: &str) -> Result<Purpose, Refusal> {
-    format!("{PURPOSE}{name}").parse().map_err(|_| {
+    let purpose = format!("{PURPOSE}{name}").parse();
+    let purpose = purpose.ok().filter(|_| !name.is_empty());
+    purpose.ok_or_else(|| {
         bad("a key name is 1..=56 of a-z 0-9 . _ - here: it becomes the purpose of a key")
     })
 }

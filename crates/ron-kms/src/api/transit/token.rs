@@ -11,10 +11,23 @@ pub struct VaultTokens(pub Arc<dyn Authorizer>);
 
 impl Authorizer for VaultTokens {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        let vault = head.route.starts_with("/v1/transit/") || head.route.starts_with("/v1/auth/");
+        if !head.route.starts_with("/v1/transit/") && !head.route.starts_with("/v1/auth/") {
+            return self.0.authorize(head, need);
+        }
+        // Vault says 403 to a wrong token, and its clients expect that.
+        self.vault(head, need)
+            .map_err(|problem| match problem.status {
+                401 => Problem::forbidden(problem.detail),
+                _ => problem,
+            })
+    }
+}
+
+impl VaultTokens {
+    fn vault(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         let alone =
             head.headers.count("x-vault-token") == 1 && !head.headers.contains("authorization");
-        let token = head.header("x-vault-token").filter(|_| vault && alone);
+        let token = head.header("x-vault-token").filter(|_| alone);
         let Some(token) = token.filter(|token| !token.contains(char::is_whitespace)) else {
             return self.0.authorize(head, need);
         };
