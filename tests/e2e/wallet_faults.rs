@@ -154,6 +154,13 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
     let first = rig.issue("before", "a", 5).unwrap();
     assert_eq!(first.status, 200);
     assert_eq!(rig.balance("a")["amount_minor"], "5");
+    // Connections for later: the drain takes no new ones, and each of the old ones is answered once more.
+    let read = "/v1/balance?account=a&asset=ron";
+    let start = std::sync::Barrier::new(32);
+    ron_kernel::scoped(32, |_| {
+        start.wait();
+        rig.get(read);
+    });
     std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
     // A write that the stopped ledger keeps under way keeps the wallet from ending.
     rig.signal("ron-ledger", "-STOP");
@@ -165,7 +172,7 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
         let again = rig.issue("before", "a", 5).unwrap();
         assert_eq!((again.status, &again.body), (200, &first.body), "a replay");
         assert_eq!(again.header("idempotency-replayed"), Some("true"));
-        assert_eq!(rig.get("/v1/balance?account=a&asset=ron").status, 200);
+        assert_eq!(rig.get(read).status, 200);
         let other = rig.issue("before", "a", 6).unwrap();
         assert_eq!(code(&other), "idempotency_mismatch");
         let new = rig.issue("after", "a", 1).unwrap();
