@@ -47,6 +47,9 @@ pub struct Key {
     pub backend: BackendKind,
     /// What that backend can prove.
     pub attestation: Attestation,
+    /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for
+    /// keys that sign, whose old versions only verify.
+    pub secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
 impl Key {

@@ -16,7 +16,7 @@ use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, Ticket};
+use crate::replay::{Seen, SignTicket as Ticket};
 
 /// Sends checkpoints to the store thread, which alone may remember them.
 struct Forward;
@@ -50,6 +50,7 @@ impl Kms {
         match job.what {
             SignWhat::One(task) => self.sign_one(job.asked, task),
             SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
+            SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
         }
     }
 

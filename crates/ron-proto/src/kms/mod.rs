@@ -5,13 +5,17 @@
 //! query.
 
 mod bytes;
+mod envelope;
 mod keys;
+mod log_key;
 mod payload;
 mod sign;
 mod verify;
 
 pub use bytes::*;
+pub use envelope::*;
 pub use keys::*;
+pub use log_key::*;
 pub use payload::*;
 pub use sign::*;
 pub use verify::*;
