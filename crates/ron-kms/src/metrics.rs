@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry};
 
+use ron_proto::kms::KeyState;
+
 use crate::keys::KeyIndex;
 
 /// From 10 us: an Ed25519 signature takes about 10 us, a durable answer some milliseconds.
@@ -181,11 +183,13 @@ impl Metrics {
     /// Shows the keys of a new snapshot.
     pub fn show_keys(&self, index: &KeyIndex) {
         for alg in crate::keys::material::SUPPORTED {
-            let count = index.keys.values().filter(|key| key.kid.alg == alg).count();
-            let state = ron_proto::kms::KeyState::Active.as_str();
-            self.keys
-                .with_label_values(&[alg.as_str(), state])
-                .set(count as i64);
+            for state in KeyState::ALL {
+                let keys = index.keys.values();
+                let count = keys.filter(|key| key.kid.alg == alg && key.state == state);
+                self.keys
+                    .with_label_values(&[alg.as_str(), state.as_str()])
+                    .set(count.count() as i64);
+            }
         }
     }
 }

@@ -6,13 +6,21 @@
 //!           check of the seal key, MAC over everything below and the version
 //! keys      name, metadata as canonical JSON, MAC of it
 //! versions  key name, number, sealed record, index of the leaf that records its making
-//! ops       operation ids of create and rotate with their answers, kept 24 hours
+//! ops       operation ids of changes with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
-//! durable. One thread writes. After a failed write nothing more is written.
+//! durable. One thread writes. After a failed write nothing more is written. What is deleted is
+//! overwritten, and after a destruction the file is written anew ([`erase`]).
+//!
+//! Beside it, and written by the appender of the audit log alone: the answers of sign requests
+//! with operation ids ([`answers`]).
 
+pub mod answers;
+pub mod change;
+pub mod erase;
+pub mod record;
 pub mod seal;
 pub mod source;
 pub mod write;
@@ -23,16 +31,14 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
-use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Alg, Kid, Timestamp};
-use ron_proto::{jcs, strict};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
-use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
-use crate::keys::{Key, KeyIndex, PublicKey, SecretKey, Version};
+use crate::keys::{Key, KeyIndex, PublicKey, SecretKey};
+use record::{Meta, Record, load_records, settled};
 use seal::{RecordName, SealError, Sealer};
 
 /// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
@@ -68,6 +74,12 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
     ) STRICT;
     ",
+},
+Migration {
+    version: 2,
+    name: "lifecycle",
+    // Metadata has more members from here on, which an older program would take for tampering.
+    sql: "CREATE INDEX ops_created ON ops (created);",
 }];
 
 /// Why the store cannot be opened or written.
@@ -138,39 +150,6 @@ impl Db {
     }
 }
 
-/// Metadata of a key, stored as canonical JSON under a MAC.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Meta {
-    created: Timestamp,
-    head: u32,
-    min_verify: u32,
-    /// Size and hex root of the newest checkpoint signed by a `note` key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    note: Option<(u64, String)>,
-    payload: PayloadPolicy,
-}
-
-/// One version as the store holds it.
-#[derive(Clone)]
-pub(crate) struct VersionRow {
-    created: Timestamp,
-    public: PublicKey,
-    sealed_sha256: [u8; 32],
-    birth: Option<u64>,
-}
-
-/// A key as the store holds it.
-#[derive(Clone)]
-pub(crate) struct Record {
-    meta: Meta,
-    mac: [u8; 32],
-    versions: Vec<VersionRow>,
-    /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
-    /// version and, while a rotation waits for its leaf, the next one.
-    secrets: BTreeMap<u32, Arc<SecretKey>>,
-}
-
 /// Name and signing key of the audit log.
 #[derive(Clone)]
 pub struct LogIdentity {
@@ -206,6 +185,7 @@ impl KeyStore {
             None => Store::memory(MIGRATIONS),
         };
         let db = Db(db?);
+        erase::prepare(&db)?;
         let made =
             db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
@@ -289,6 +269,10 @@ impl KeyStore {
             log_key_sha256: sha256(&row.log_key),
             log: log_identity(row.log_origin, log_key),
         };
+        if store.pending()?.is_some() {
+            // The interrupted change may be a destruction whose traces are still in the file.
+            erase::rewrite(&store.db)?;
+        }
         if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
             return Err(StoreError::Tampered(
                 "its keys are not those of store version it states (rows added, removed or rolled back)".into(),
@@ -322,6 +306,11 @@ impl KeyStore {
     /// The key as settled now.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
         settled(kid, self.records.get(kid)?)
+    }
+
+    /// The metadata of a key, as committed.
+    pub fn meta(&self, kid: &Kid) -> Option<&Meta> {
+        Some(&self.records.get(kid)?.meta)
     }
 
     /// The newest checkpoint that a `note` key signed.
@@ -401,108 +390,4 @@ fn log_identity(origin: String, key: SecretKey) -> LogIdentity {
 
 fn seal_check(sealer: &Sealer, salt: &[u8; 16]) -> [u8; 32] {
     sealer.mac("seal-check", salt)
-}
-
-fn settled(kid: &Kid, record: &Record) -> Option<Key> {
-    let versions: Vec<Version> = (1_u32..)
-        .zip(&record.versions)
-        .map_while(|(number, row)| {
-            Some(Version {
-                number,
-                created: row.created,
-                public: row.public.clone(),
-                thumbprint: row.public.thumbprint().into(),
-                birth: row.birth?,
-            })
-        })
-        .collect();
-    let head = versions.last()?.number;
-    Some(Key {
-        kid: kid.clone(),
-        payload: record.meta.payload.clone(),
-        created: record.meta.created,
-        min_verify: record.meta.min_verify,
-        secret: record.secrets.get(&head)?.clone(),
-        versions,
-    })
-}
-
-fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
-        let rows = query.query_map([], |r| {
-            Ok((
-                r.get::<_, String>(0)?,
-                r.get::<_, Vec<u8>>(1)?,
-                r.get::<_, Vec<u8>>(2)?,
-            ))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
-    let mut records = BTreeMap::new();
-    for (name, meta, mac) in rows {
-        let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
-        let kid: Kid = name
-            .parse()
-            .map_err(|_| StoreError::Tampered("a key's name".into()))?;
-        let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
-        if !ct::eq(&sealer.mac(&name, &meta), &mac) {
-            return Err(tampered());
-        }
-        let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let (versions, secrets) = load_versions(db, sealer, &kid)?;
-        if versions.len() != meta.head as usize {
-            return Err(tampered());
-        }
-        records.insert(
-            kid,
-            Record {
-                meta,
-                mac,
-                versions,
-                secrets,
-            },
-        );
-    }
-    Ok(records)
-}
-
-type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<SecretKey>>);
-
-fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare(
-            "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
-        )?;
-        let rows = query.query_map([kid.to_string()], |r| {
-            let created = Timestamp(r.get::<_, i64>(1)?.cast_unsigned());
-            let birth = r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
-            Ok((r.get::<_, u32>(0)?, created, r.get::<_, Vec<u8>>(2)?, birth))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
-    let mut versions = Vec::with_capacity(rows.len());
-    let mut secrets = BTreeMap::new();
-    let keep_from = rows.len().saturating_sub(2);
-    for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
-        if number as usize != at + 1 {
-            return Err(StoreError::Tampered(format!("versions of key {kid}")));
-        }
-        let (secret, public) = sealer.open(&RecordName::of(kid, number, created), &sealed)?;
-        // Old versions only verify: their private keys are opened as a check and dropped.
-        if at >= keep_from {
-            secrets.insert(number, Arc::new(secret));
-        }
-        versions.push(VersionRow {
-            created,
-            public,
-            sealed_sha256: sha256(&sealed),
-            birth,
-        });
-    }
-    Ok((versions, secrets))
-}
-
-fn meta_bytes(meta: &Meta) -> Vec<u8> {
-    jcs::to_vec(meta).expect("metadata holds strings and integers only")
 }

@@ -287,6 +287,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         alg,
         payload,
         exportable: false,
+        rotate_every: None,
         op_id: op_id(op),
     }
 }

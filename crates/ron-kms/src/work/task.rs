@@ -161,6 +161,7 @@ fn try_sign(
     draft: &mut Draft,
 ) -> Result<Option<SignAnswer>, Refusal> {
     let key = index.find(caller, &task.key)?;
+    let secret = key.active_secret()?;
     let payload = task.payload.as_ref().map_err(Clone::clone)?;
     // Number, public key and private key of the head all come from this one snapshot.
     let head = key.head_for(task.version)?;
@@ -179,7 +180,7 @@ fn try_sign(
             Gate::Forward => return Ok(None),
         }
     }
-    let signatures = key.secret.sign(&payload.signed_bytes());
+    let signatures = secret.sign(&payload.signed_bytes());
     draft.leaf.output_sha256 = Some(output_hash(&signatures));
     Ok(Some(SignAnswer {
         key: key.kid.clone(),

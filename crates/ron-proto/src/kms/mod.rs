@@ -6,12 +6,16 @@
 
 mod bytes;
 mod keys;
+mod lifecycle;
 mod payload;
 mod sign;
+mod transfer;
 mod verify;
 
 pub use bytes::*;
 pub use keys::*;
+pub use lifecycle::*;
 pub use payload::*;
 pub use sign::*;
+pub use transfer::*;
 pub use verify::*;
