@@ -7,7 +7,10 @@ use ron_proto::values::Alg;
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 use ron_tlog::policy::Policy;
 
+pub use crate::backend::BackendKind;
 use crate::keys::material::SUPPORTED;
+
+pub mod lifecycle;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
@@ -56,27 +59,8 @@ static KEYS: [Key; 21] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &lifecycle::KEYS],
 };
-
-/// Which backend holds the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Sealed records in SQLite.
-    File,
-    /// Nothing on disk.
-    Memory,
-}
-
-impl BackendKind {
-    /// Its name in documents and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Memory => "memory",
-        }
-    }
-}
 
 /// Where the seal key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +119,12 @@ pub struct Settings {
     pub witness: Option<WitnessSettings>,
     /// Entries of the replay table.
     pub replay_capacity: usize,
+    /// Answers kept on disk.
+    pub replay_durable: usize,
+    /// Periods and delays in the lives of keys.
+    pub lifecycle: lifecycle::LifecycleSettings,
+    /// How long public keys verify while their backend is away.
+    pub cache: lifecycle::CacheSettings,
 }
 
 /// Who cosigns checkpoints.
@@ -181,6 +171,8 @@ impl Settings {
         let witness = witness(config, &mut problems);
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
+        let lifecycle = lifecycle::lifecycle(config, &mut problems);
+        let cache = lifecycle::cache(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
         if origin.as_deref().is_some_and(|o| {
             o.chars()
@@ -218,6 +210,9 @@ impl Settings {
             ml_dsa: config.bool("audit.ml_dsa"),
             witness,
             replay_capacity: config.usize("replay.capacity"),
+            replay_durable: config.usize("replay.durable_capacity"),
+            lifecycle,
+            cache,
         })
     }
 }

@@ -25,15 +25,18 @@ use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
+    AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
+    WRITER_SLOT,
 };
+use crate::work::cache::VerifyCaches;
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, SignJob, StoreJob, signer};
+use crate::work::{Kms, SignJob, StoreJob, schedule, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -88,7 +91,8 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let mut store = KeyStore::open(&settings, parts.random.clone(), now)?;
+        let backends = Backends::new(settings.backend, Vec::new());
+        let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
         let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
             .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
         let mut witnesses = witnesses(&settings, &verifier, &parts.http)?;
@@ -142,6 +146,8 @@ impl Engine {
             stopped,
         };
         spawn_store(&sup, lifecycle);
+        let timed = kms.clone();
+        sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
         let (signing, jobs) = (kms.clone(), queues.sign);
         let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
@@ -215,6 +221,7 @@ fn assemble(
         replay: Replay::new(settings.replay_capacity),
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        cache: VerifyCaches::new(settings.cache, &metrics),
         health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
         metrics,
         clock: parts.clock.clone(),

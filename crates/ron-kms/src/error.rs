@@ -42,6 +42,8 @@ pub enum Why {
     AuditUnavailable,
     /// The key store cannot be written.
     StoreUnavailable,
+    /// The backend is away for so long that its public keys are not believed any more.
+    Unavailable,
     /// The job's time ran out before work on it began.
     DeadlineExceeded,
     /// The service is stopping.
@@ -52,7 +54,7 @@ pub enum Why {
 
 impl Why {
     /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::BadRequest,
         Self::TooLarge,
         Self::Unsupported,
@@ -70,6 +72,7 @@ impl Why {
         Self::Busy,
         Self::AuditUnavailable,
         Self::StoreUnavailable,
+        Self::Unavailable,
         Self::DeadlineExceeded,
         Self::Draining,
         Self::Internal,
@@ -95,6 +98,7 @@ impl Why {
             Self::Busy => "busy",
             Self::AuditUnavailable => "audit_unavailable",
             Self::StoreUnavailable => "store_unavailable",
+            Self::Unavailable => "unavailable",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Draining => "draining",
             Self::Internal => "internal",
@@ -197,6 +201,7 @@ impl From<Refusal> for Problem {
             Why::StoreUnavailable => {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
             }
+            Why::Unavailable => Self::unavailable(detail, retry_after_s),
             Why::DeadlineExceeded => Self::deadline_exceeded(detail),
             Why::Draining => Self::draining(retry_after_s),
             Why::Internal => Self::internal(detail),

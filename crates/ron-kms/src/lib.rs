@@ -21,6 +21,7 @@
 
 pub mod api;
 pub mod audit;
+pub mod backend;
 pub mod config;
 pub mod engine;
 pub mod error;

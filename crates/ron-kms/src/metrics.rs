@@ -1,5 +1,6 @@
 //! The one table of the service's own metrics (the chassis adds the common ones).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry};
@@ -182,13 +183,16 @@ impl Metrics {
 
     /// Shows the keys of a new snapshot.
     pub fn show_keys(&self, index: &KeyIndex) {
+        let mut counts = BTreeMap::new();
+        for key in index.keys.values() {
+            *counts.entry((key.kid.alg, key.state)).or_insert(0) += 1;
+        }
         for alg in crate::keys::material::SUPPORTED {
             for state in KeyState::ALL {
-                let keys = index.keys.values();
-                let count = keys.filter(|key| key.kid.alg == alg && key.state == state);
+                let count = counts.get(&(alg, state)).copied().unwrap_or(0);
                 self.keys
                     .with_label_values(&[alg.as_str(), state.as_str()])
-                    .set(count.count() as i64);
+                    .set(count);
             }
         }
     }

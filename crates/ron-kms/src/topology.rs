@@ -23,7 +23,15 @@ pub const STORE: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Work,
     critical: false,
-    job: "create, rotate, remember checkpoints: the only writer of the key store",
+    job: "make and change keys, remember checkpoints: the only writer of the key store",
+};
+/// What time brings.
+pub const SCHEDULER: ThreadSpec = ThreadSpec {
+    name: "kms-sched",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "find keys whose rotation or destruction is due, once a second",
 };
 /// The only writer of the audit log.
 pub const AUDIT: ThreadSpec = ThreadSpec {
@@ -79,7 +87,7 @@ pub const STORE_QUEUE: QueueSpec = QueueSpec {
     name: "store",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-http-, kms-signer",
+    from: "kms-http-, kms-signer, kms-sched",
     to: "kms-store",
     when_full: "429 busy",
 };
@@ -140,7 +148,7 @@ pub const WRITER_SLOT: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
-    threads: [SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS],
+    threads: [SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS],
     queues: [SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE],
     locks: [REPLAY_LOCK, WRITER_SLOT],
 };

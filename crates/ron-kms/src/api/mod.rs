@@ -1,6 +1,7 @@
 //! The HTTP API: one file per resource, thin over the work.
 
 pub mod keys;
+pub mod lifecycle;
 pub mod sign;
 pub mod verify;
 
@@ -24,6 +25,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add_all(lifecycle::routes(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
 }

@@ -18,7 +18,7 @@ use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::store::KeyStore;
 use crate::store::write::Pending;
-use crate::work::lifecycle::settle;
+use crate::work::lifecycle::settle::settle;
 
 /// A log that may be relied on.
 pub struct OpenedLog {
@@ -131,7 +131,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
-    settle_pending(&mut writer, &reader, store, settings)?;
+    settle_pending(&mut writer, &reader, store)?;
     writer.set_store_version(store.version());
     let context = format!(
         "version {} backend {}",
@@ -285,7 +285,6 @@ fn settle_pending(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
-    settings: &Settings,
 ) -> Result<(), Distrust> {
     let pending = store.pending().map_err(|e| failure(e.to_string()))?;
     let Some(pending) = pending else {
@@ -305,15 +304,7 @@ fn settle_pending(
         None => write_pending(writer, store, &pending, leaf)?,
     };
     let origin = store.log().origin.clone();
-    settle(
-        store,
-        &pending,
-        op,
-        birth,
-        &origin,
-        settings.backend.as_str(),
-    )
-    .map_err(|e| failure(e.to_string()))?;
+    settle(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_change_settled", leaf = birth);
     Ok(())
 }

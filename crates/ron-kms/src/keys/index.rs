@@ -12,7 +12,8 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{PublicKey, SecretKey};
+use super::PublicKey;
+use crate::backend::{Attestation, BackendKind, Custody};
 use crate::error::{Refusal, Why};
 
 /// One version of a key, public parts.
@@ -76,9 +77,13 @@ pub struct Key {
     /// All versions; `versions[n].number == n + 1`. Never empty.
     pub versions: Vec<Version>,
     /// The private key of the head; none once it is destroyed.
-    pub secret: Option<Arc<SecretKey>>,
+    pub secret: Option<Arc<Custody>>,
     /// The private keys of older versions that still unwrap; none for keys that sign.
-    pub older: BTreeMap<u32, Arc<SecretKey>>,
+    pub older: BTreeMap<u32, Arc<Custody>>,
+    /// Which backend holds it.
+    pub backend: BackendKind,
+    /// What that backend can prove.
+    pub attestation: Attestation,
 }
 
 impl Key {
@@ -88,7 +93,7 @@ impl Key {
     }
 
     /// The private key of the head, while the key is active.
-    pub fn active_secret(&self) -> Result<&SecretKey, Refusal> {
+    pub fn active_secret(&self) -> Result<&Custody, Refusal> {
         match (self.state, &self.secret) {
             (KeyState::Active, Some(secret)) => Ok(secret),
             (state, _) => Err(not_active(state)),
@@ -119,8 +124,8 @@ impl Key {
         }
     }
 
-    /// The key as the API shows it. `log` is the origin of the audit log, `backend` its holder.
-    pub fn to_doc(&self, log: &str, backend: &str) -> KeyDoc {
+    /// The key as the API shows it. `log` is the origin of the audit log.
+    pub fn to_doc(&self, log: &str) -> KeyDoc {
         let version = |v: &Version| KeyVersionDoc {
             version: v.number,
             created: v.created,
@@ -138,8 +143,8 @@ impl Key {
             head: self.head,
             min_verify_version: self.min_verify,
             state: self.state,
-            backend: backend.to_owned(),
-            attestation: "none".to_owned(),
+            backend: self.backend.as_str().to_owned(),
+            attestation: self.attestation.as_str().to_owned(),
             exportable: self.exportable,
             imported: self.imported,
             created: self.created,

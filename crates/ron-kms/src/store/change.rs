@@ -1,12 +1,21 @@
 //! A change of one key as a value: what its metadata will be, and the version it brings, if any.
 
+use std::time::Duration;
+
+use ron_crypto::secret::SecretBytes;
+use ron_kernel::Deadline;
 use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
 use super::record::Meta;
 use super::seal::RecordName;
+use crate::backend::{BackendKind, Custody, Held, local};
+use crate::error::{Refusal, Why};
 use crate::keys::{PublicKey, SecretKey};
+
+/// Longest time for a device to make a key.
+const MAKE_WAIT: Duration = Duration::from_secs(2);
 
 /// A key version that is about to be stored.
 pub struct NewVersion {
@@ -15,7 +24,7 @@ pub struct NewVersion {
     /// Its public key.
     pub public: PublicKey,
     pub(super) created: Timestamp,
-    pub(super) secret: SecretKey,
+    pub(super) secret: Custody,
     pub(super) sealed: Vec<u8>,
 }
 
@@ -49,55 +58,97 @@ impl Change {
 }
 
 impl KeyStore {
-    /// The making of a key with a fresh first version; nothing is stored yet. `None` when no
-    /// backend makes keys of this algorithm.
-    pub fn new_key(&self, kid: &Kid, payload: PayloadPolicy, now: Timestamp) -> Option<Change> {
-        let new = self.generate(kid, 1, now)?;
-        Some(self.first(kid, Meta::new(now, payload), new))
+    /// The making of a key in `backend`, with a fresh first version; nothing is stored yet. A
+    /// refusal when that backend makes no keys of this algorithm, or is away.
+    pub fn new_key(
+        &self,
+        kid: &Kid,
+        backend: BackendKind,
+        payload: PayloadPolicy,
+        now: Timestamp,
+    ) -> Result<Change, Refusal> {
+        let new = self.generate(kid, backend, 1, now)?;
+        Ok(Change {
+            new: Some(new),
+            ..Change::of(kid, Meta::new(now, backend, payload))
+        })
     }
 
-    /// The making of a key whose first version is `secret`, with the bytes to seal.
+    /// The taking over of a key, whose first version is `secret`, with the bytes to seal.
     pub fn imported_key(
         &self,
         kid: &Kid,
         payload: PayloadPolicy,
         now: Timestamp,
-        secret: (SecretKey, &ron_crypto::SecretBytes),
+        (secret, raw): (SecretKey, &SecretBytes),
     ) -> Change {
-        let new = self.seal_version(kid, 1, now, secret);
-        let mut meta = Meta::new(now, payload);
+        let public = secret.public();
+        let new = self.seal_version(kid, 1, now, (Custody::Local(secret), public, raw));
+        let mut meta = Meta::new(now, self.backends.local(), payload);
         meta.imported = true;
-        self.first(kid, meta, new)
-    }
-
-    fn first(&self, kid: &Kid, meta: Meta, new: NewVersion) -> Change {
-        debug_assert!(!self.records.contains_key(kid), "names are random");
         Change {
             new: Some(new),
             ..Change::of(kid, meta)
         }
     }
 
-    /// A fresh next version at the head; nothing is stored yet.
-    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Option<Change> {
-        let mut meta = self.meta(kid)?.clone();
-        meta.head = meta.head.checked_add(1)?;
-        let new = self.generate(kid, meta.head, now)?;
-        Some(Change {
+    /// A fresh next version at the head, in the backend that holds the key; nothing is stored yet.
+    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, Refusal> {
+        let new = self.version_above_head(kid, now)?;
+        let mut meta = self.known(kid)?.clone();
+        meta.head = new.number;
+        Ok(Change {
             new: Some(new),
             ..Change::of(kid, meta)
         })
     }
 
-    /// A fresh next version that waits above the head; the metadata says how long.
-    pub fn waiting_version(&self, kid: &Kid, now: Timestamp) -> Option<NewVersion> {
-        let head = self.meta(kid)?.head;
-        self.generate(kid, head.checked_add(1)?, now)
+    /// A fresh version above the head; nothing is stored yet.
+    pub fn version_above_head(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Refusal> {
+        let meta = self.known(kid)?;
+        let next = meta.head.checked_add(1);
+        let next = next.ok_or_else(|| Refusal::new(Why::Unsupported, "no version is left"))?;
+        self.generate(kid, meta.backend(self.backends.local()), next, now)
     }
 
-    fn generate(&self, kid: &Kid, number: u32, now: Timestamp) -> Option<NewVersion> {
-        let (secret, raw) = SecretKey::generate(kid.alg, self.random.as_ref())?;
-        Some(self.seal_version(kid, number, now, (secret, &raw)))
+    /// The metadata of a key that must exist.
+    pub fn known(&self, kid: &Kid) -> Result<&Meta, Refusal> {
+        self.meta(kid)
+            .ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))
+    }
+
+    fn generate(
+        &self,
+        kid: &Kid,
+        backend: BackendKind,
+        number: u32,
+        now: Timestamp,
+    ) -> Result<NewVersion, Refusal> {
+        self.backends.check(backend, kid.alg)?;
+        if !backend.is_local() {
+            let held = self.make_held(kid, backend, number)?;
+            let raw = SecretBytes::from_slice(&held.handle.0);
+            let public = held.public.clone();
+            return Ok(self.seal_version(kid, number, now, (Custody::Held(held), public, &raw)));
+        }
+        let (secret, raw) = local::make(kid.alg, self.random.as_ref()).ok_or_else(|| {
+            Refusal::new(Why::Unsupported, "no backend makes keys of this algorithm")
+        })?;
+        let public = secret.public();
+        Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)))
+    }
+
+    /// A key that is made inside a device.
+    fn make_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Refusal> {
+        let device = self.backends.holder(backend);
+        let until = Deadline::within(MAKE_WAIT);
+        let made = device.make(kid.alg, &format!("{kid}#v{number}"), until)?;
+        Ok(Held {
+            device,
+            handle: made.handle,
+            alg: kid.alg,
+            public: made.public,
+        })
     }
 
     fn seal_version(
@@ -105,9 +156,8 @@ impl KeyStore {
         kid: &Kid,
         number: u32,
         now: Timestamp,
-        (secret, raw): (SecretKey, &ron_crypto::SecretBytes),
+        (secret, public, raw): (Custody, PublicKey, &SecretBytes),
     ) -> NewVersion {
-        let public = secret.public();
         let name = RecordName::of(kid, number, now);
         let sealed = self.sealer.seal(&name, &public, raw, self.random.as_ref());
         NewVersion {

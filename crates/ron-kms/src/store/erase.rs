@@ -28,8 +28,7 @@ pub(super) fn prepare(db: &Db) -> Result<(), StoreError> {
 pub(super) fn rewrite(db: &Db) -> Result<(), StoreError> {
     db.read(|c| {
         c.execute_batch("VACUUM")?;
-        let in_the_way: i64 =
-            c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get(0))?;
+        let in_the_way: i64 = c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get(0))?;
         if in_the_way == 0 {
             return Ok(());
         }

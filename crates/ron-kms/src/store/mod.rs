@@ -17,7 +17,6 @@
 //! Beside it, and written by the appender of the audit log alone: the answers of sign requests
 //! with operation ids ([`answers`]).
 
-pub mod answers;
 pub mod change;
 pub mod erase;
 pub mod record;
@@ -35,10 +34,11 @@ use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
 use crate::keys::{Key, KeyIndex, PublicKey, SecretKey};
-use record::{Meta, Record, load_records, settled};
+use record::{Meta, Record, load_records};
 use seal::{RecordName, SealError, Sealer};
 
 /// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
@@ -48,10 +48,11 @@ const LOG_KEY_NAME: &str = "ron-kms/log-key";
 pub const FILE_NAME: &str = "keys.db";
 
 /// Numbered, forward only.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "keys",
-    sql: "
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "keys",
+        sql: "
     CREATE TABLE store (
       id INTEGER PRIMARY KEY CHECK (id = 1),
       store_id BLOB NOT NULL, salt BLOB NOT NULL, version INTEGER NOT NULL,
@@ -74,13 +75,14 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
     ) STRICT;
     ",
-},
-Migration {
-    version: 2,
-    name: "lifecycle",
-    // Metadata has more members from here on, which an older program would take for tampering.
-    sql: "CREATE INDEX ops_created ON ops (created);",
-}];
+    },
+    Migration {
+        version: 2,
+        name: "lifecycle",
+        // Metadata has more members from here on, which an older program would take for tampering.
+        sql: "CREATE INDEX ops_created ON ops (created);",
+    },
+];
 
 /// Why the store cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +167,7 @@ pub struct LogIdentity {
 pub struct KeyStore {
     db: Db,
     sealer: Sealer,
+    backends: Backends,
     random: Arc<dyn Random>,
     records: BTreeMap<Kid, Record>,
     version: u64,
@@ -177,6 +180,7 @@ impl KeyStore {
     /// MAC is checked before anything is served.
     pub fn open(
         settings: &Settings,
+        backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
@@ -189,14 +193,15 @@ impl KeyStore {
         let made =
             db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
-            return Self::make(db, settings, random, now);
+            return Self::make(db, settings, backends, random, now);
         }
-        Self::load(db, settings, random)
+        Self::load(db, settings, backends, random)
     }
 
     fn make(
         db: Db,
         settings: &Settings,
+        backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
@@ -217,6 +222,7 @@ impl KeyStore {
         let store = Self {
             db,
             sealer,
+            backends,
             random,
             records: BTreeMap::new(),
             version: 0,
@@ -245,7 +251,12 @@ impl KeyStore {
         Ok(store)
     }
 
-    fn load(db: Db, settings: &Settings, random: Arc<dyn Random>) -> Result<Self, StoreError> {
+    fn load(
+        db: Db,
+        settings: &Settings,
+        backends: Backends,
+        random: Arc<dyn Random>,
+    ) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key = source::seal_key(&settings.seal, &row.salt, false, random.as_ref())?;
         let sealer = Sealer::new(&seal_key, row.store_id);
@@ -259,10 +270,11 @@ impl KeyStore {
             });
         }
         let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
-        let records = load_records(&db, &sealer)?;
+        let records = load_records(&db, &sealer, &backends)?;
         let store = Self {
             db,
             sealer,
+            backends,
             random,
             records,
             version: row.version,
@@ -286,6 +298,11 @@ impl KeyStore {
         self.version
     }
 
+    /// The configured backends.
+    pub fn backends(&self) -> &Backends {
+        &self.backends
+    }
+
     /// Name and key of the audit log.
     pub fn log(&self) -> &LogIdentity {
         &self.log
@@ -293,10 +310,9 @@ impl KeyStore {
 
     /// The settled keys as a snapshot.
     pub fn index(&self) -> KeyIndex {
-        let keys = self
-            .records
-            .iter()
-            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(settled(kid, record)?))));
+        let keys = self.records.iter().filter_map(|(kid, record)| {
+            Some((kid.clone(), Arc::new(record.settled(kid, &self.backends)?)))
+        });
         KeyIndex {
             keys: keys.collect(),
             store_version: self.version,
@@ -305,7 +321,7 @@ impl KeyStore {
 
     /// The key as settled now.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
-        settled(kid, self.records.get(kid)?)
+        self.records.get(kid)?.settled(kid, &self.backends)
     }
 
     /// The metadata of a key, as committed.

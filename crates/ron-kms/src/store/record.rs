@@ -12,31 +12,35 @@ use ron_proto::{jcs, strict};
 use serde::{Deserialize, Serialize};
 
 use super::change::NewVersion;
-use super::seal::{RecordName, Sealer};
+use super::seal::{RecordName, SealError, Sealer};
 use super::{Db, StoreError};
+use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
 use crate::keys::index::{Rotation, Waiting};
-use crate::keys::{Key, PublicKey, SecretKey, Version};
+use crate::keys::{Key, PublicKey, Version};
 
 /// Metadata of a key, stored as canonical JSON under a MAC. Members that came later are absent
 /// when they say nothing, so that a key which does not use them reads as it always did.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
+    /// The device that holds the key; absent for the store's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
     /// When the key was made.
     pub created: Timestamp,
     /// When its secrets are (or were) destroyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
     /// Whether its secrets are gone.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub destroyed: bool,
     /// Whether it may leave, wrapped.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exportable: bool,
     /// The version that signs.
     pub head: u32,
     /// Whether its first version came from outside.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
     /// The oldest version that verifies.
     pub min_verify: u32,
@@ -46,7 +50,7 @@ pub struct Meta {
     /// What it may sign.
     pub payload: PayloadPolicy,
     /// Whether it signs no more.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
     /// How it is rotated without being asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,14 +60,11 @@ pub struct Meta {
     pub waiting: Option<Waiting>,
 }
 
-fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 impl Meta {
     /// Of a key that is about to get its first version.
-    pub fn new(created: Timestamp, payload: PayloadPolicy) -> Self {
+    pub fn new(created: Timestamp, backend: BackendKind, payload: PayloadPolicy) -> Self {
         Self {
+            backend: (!backend.is_local()).then(|| backend.as_str().to_owned()),
             created,
             destroy_at: None,
             destroyed: false,
@@ -77,6 +78,12 @@ impl Meta {
             rotation: None,
             waiting: None,
         }
+    }
+
+    /// Which backend holds the key; `local` is the store's own.
+    pub fn backend(&self, local: BackendKind) -> BackendKind {
+        let named = self.backend.as_deref();
+        named.and_then(BackendKind::from_name).unwrap_or(local)
     }
 
     /// The key's state.
@@ -115,7 +122,7 @@ pub(super) struct Record {
     pub(super) mac: [u8; 32],
     pub(super) versions: Vec<VersionRow>,
     /// Private keys by number; only those that a snapshot needs stay loaded.
-    pub(super) secrets: BTreeMap<u32, Arc<SecretKey>>,
+    pub(super) secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
 impl Record {
@@ -147,6 +154,49 @@ impl Record {
         let from = oldest_needed(kid, &self.meta, self.meta.head);
         self.secrets.retain(|number, _| *number >= from);
     }
+
+    /// The picture of a key that readers get: versions whose leaf is durable. `None` before the first.
+    pub(super) fn settled(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
+        let versions: Vec<Version> = (1_u32..)
+            .zip(&self.versions)
+            .map_while(|(number, row)| {
+                Some(Version {
+                    number,
+                    created: row.created,
+                    public: row.public.clone(),
+                    thumbprint: row.public.thumbprint().into(),
+                    birth: row.birth?,
+                })
+            })
+            .collect();
+        let meta = &self.meta;
+        // While a rotation waits for its leaf, the metadata is ahead of what may be shown.
+        let head = meta.head.min(versions.last()?.number);
+        let secret = self.secrets.get(&head).cloned();
+        if secret.is_none() && !meta.destroyed {
+            return None;
+        }
+        let backend = meta.backend(backends.local());
+        let older = self.secrets.range(meta.min_verify..head);
+        Some(Key {
+            kid: kid.clone(),
+            payload: meta.payload.clone(),
+            created: meta.created,
+            state: meta.state(),
+            destroy_at: meta.destroy_at,
+            exportable: meta.exportable,
+            imported: meta.imported,
+            rotation: meta.rotation,
+            waiting: meta.waiting.filter(|_| versions.len() > head as usize),
+            min_verify: meta.min_verify,
+            head,
+            secret,
+            older: older.map(|(n, s)| (*n, s.clone())).collect(),
+            backend,
+            attestation: backends.attestation(backend),
+            versions,
+        })
+    }
 }
 
 fn oldest_needed(kid: &Kid, meta: &Meta, head: u32) -> u32 {
@@ -157,49 +207,31 @@ fn oldest_needed(kid: &Kid, meta: &Meta, head: u32) -> u32 {
     }
 }
 
-/// The picture of a key that readers get: versions whose leaf is durable. `None` before the first.
-pub(super) fn settled(kid: &Kid, record: &Record) -> Option<Key> {
-    let versions: Vec<Version> = (1_u32..)
-        .zip(&record.versions)
-        .map_while(|(number, row)| {
-            Some(Version {
-                number,
-                created: row.created,
-                public: row.public.clone(),
-                thumbprint: row.public.thumbprint().into(),
-                birth: row.birth?,
-            })
-        })
-        .collect();
-    let meta = &record.meta;
-    // While a rotation waits for its leaf, the metadata is ahead of what may be shown.
-    let head = meta.head.min(versions.last()?.number);
-    let secret = record.secrets.get(&head).cloned();
-    if secret.is_none() && !meta.destroyed {
-        return None;
-    }
-    let older = record.secrets.range(meta.min_verify..head);
-    Some(Key {
-        kid: kid.clone(),
-        payload: meta.payload.clone(),
-        created: meta.created,
-        state: meta.state(),
-        destroy_at: meta.destroy_at,
-        exportable: meta.exportable,
-        imported: meta.imported,
-        rotation: meta.rotation,
-        waiting: meta.waiting.filter(|_| versions.len() > head as usize),
-        min_verify: meta.min_verify,
-        head,
-        secret,
-        older: older.map(|(n, s)| (*n, s.clone())).collect(),
-        versions,
-    })
+/// The secret half of a version: a key of our own, or the handle of one inside `device`.
+fn open_custody(
+    sealer: &Sealer,
+    name: &RecordName,
+    sealed: &[u8],
+    device: Option<&Arc<dyn Device>>,
+) -> Result<(Custody, PublicKey), SealError> {
+    let Some(device) = device else {
+        let (secret, public) = sealer.open(name, sealed)?;
+        return Ok((Custody::Local(secret), public));
+    };
+    let (handle, public) = sealer.open_bytes(name, sealed)?;
+    let held = Held {
+        device: device.clone(),
+        handle: Handle(handle.expose().to_vec()),
+        alg: name.alg,
+        public: public.clone(),
+    };
+    Ok((Custody::Held(held), public))
 }
 
 pub(super) fn load_records(
     db: &Db,
     sealer: &Sealer,
+    backends: &Backends,
 ) -> Result<BTreeMap<Kid, Record>, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
@@ -223,7 +255,12 @@ pub(super) fn load_records(
             return Err(tampered());
         }
         let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let (versions, secrets) = load_versions(db, sealer, &kid, &meta)?;
+        let device = match meta.backend.as_deref() {
+            None => None,
+            Some(name) => Some(BackendKind::from_name(name).ok_or_else(tampered)?),
+        };
+        let device = device.map(|kind| backends.holder(kind));
+        let (versions, secrets) = load_versions(db, sealer, &kid, &meta, device.as_ref())?;
         if versions.len() != meta.versions() as usize {
             return Err(tampered());
         }
@@ -238,13 +275,14 @@ pub(super) fn load_records(
     Ok(records)
 }
 
-type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<SecretKey>>);
+type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
 
 fn load_versions(
     db: &Db,
     sealer: &Sealer,
     kid: &Kid,
     meta: &Meta,
+    device: Option<&Arc<dyn Device>>,
 ) -> Result<LoadedVersions, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare(
@@ -270,7 +308,7 @@ fn load_versions(
             sealer.public_of(&name, &sealed)?
         } else {
             // Old versions only verify: their private keys are opened as a check and dropped.
-            let (secret, public) = sealer.open(&name, &sealed)?;
+            let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
             if number >= keep_from {
                 secrets.insert(number, Arc::new(secret));
             }

@@ -122,11 +122,10 @@ impl Sealer {
         name: &RecordName,
         record: &[u8],
     ) -> Result<(SecretKey, PublicKey), SealError> {
-        let secret = self.open_raw(name, record)?;
+        let (secret, public) = self.open_bytes(name, record)?;
         let key = SecretKey::from_secret(name.alg, &secret)
             .ok_or_else(|| refuse(name, "it does not hold a key of its algorithm"))?;
-        let public = key.public();
-        if self.split(name, record)?.1 != public.raw() {
+        if key.public() != public {
             return Err(refuse(
                 name,
                 "its public key is not that of the private key",
@@ -135,21 +134,29 @@ impl Sealer {
         Ok((key, public))
     }
 
-    /// Opens `record` to the bytes that were sealed.
-    pub fn open_raw(&self, name: &RecordName, record: &[u8]) -> Result<SecretBytes, SealError> {
-        let (header, _) = self.split(name, record)?;
+    /// Opens `record`, which must be the one sealed under `name`: what was sealed, and the public
+    /// key in the header.
+    pub fn open_bytes(
+        &self,
+        name: &RecordName,
+        record: &[u8],
+    ) -> Result<(SecretBytes, PublicKey), SealError> {
+        let (header, public) = self.split(name, record)?;
         let aad_len = header + NONCE_BYTES;
         if record.len() <= aad_len {
             return Err(refuse(name, "the record is cut short"));
         }
         let (aad, sealed) = record.split_at(aad_len);
         let nonce = aad[header..].try_into().expect("the nonce ends the header");
-        open_aes256_gcm(&self.record_key, nonce, aad, sealed).ok_or_else(|| {
+        let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed).ok_or_else(|| {
             refuse(
                 name,
                 "its bytes were changed, or the seal key is another one",
             )
-        })
+        })?;
+        let public = PublicKey::from_raw(name.alg, public)
+            .ok_or_else(|| refuse(name, "it does not hold a key of its algorithm"))?;
+        Ok((secret, public))
     }
 
     /// What stays of a record whose private key was destroyed: the header, up to the nonce. Not

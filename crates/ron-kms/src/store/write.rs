@@ -116,9 +116,10 @@ impl KeyStore {
         record.meta = meta;
         let number = new.as_ref().map_or(0, |new| new.number);
         let sealed = new.map(|new| record.push(new));
-        let headers = match erase {
-            true => self.erased(&kid, &mut record),
-            false => Vec::new(),
+        let headers = if erase {
+            self.erased(&kid, &mut record)
+        } else {
+            Vec::new()
         };
         let pending = Pending {
             tenant: op.tenant.clone(),
@@ -180,7 +181,7 @@ impl KeyStore {
         };
         let created = Timestamp(created.cast_unsigned());
         let name = RecordName::of(kid, number, created);
-        Ok(Some(self.sealer.open_raw(&name, &sealed)?))
+        Ok(Some(self.sealer.open_bytes(&name, &sealed)?.0))
     }
 
     /// Remembers the checkpoint that a `note` key is about to sign.

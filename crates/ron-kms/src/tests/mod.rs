@@ -3,6 +3,7 @@
 mod api;
 mod audit;
 mod gate;
+mod lifecycle;
 mod pipeline;
 mod store;
 
@@ -28,6 +29,7 @@ use crate::config::{Settings, TABLE};
 use crate::engine::{Engine, EngineParts};
 use crate::store::StoreError;
 use crate::topology::TOPOLOGY;
+use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::task::SignTask;
 use crate::work::verify::verify;
 use crate::work::{Asked, SignJob, SignWhat, StoreJob};
@@ -123,13 +125,21 @@ impl Rig {
 
     /// On any disk.
     pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, StoreError> {
+        Self::start_at(settings, disk, SystemClock::shared())
+    }
+
+    /// With any clock.
+    pub fn start_at(
+        settings: Settings,
+        disk: Option<Arc<dyn Disk>>,
+        clock: SharedClock,
+    ) -> Result<Self, StoreError> {
         let lock = settings
             .data_dir
             .as_deref()
             .map(|dir| DataDir::at(dir).expect("free"));
         let registry = Registry::new("ron_kms");
         let km = KernelMetrics::new(&registry);
-        let clock: SharedClock = SystemClock::shared();
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
         let ready = ReadyBoard::new(&registry);
         // Different keys in each engine, the same in each run.
@@ -239,12 +249,20 @@ impl Rig {
             .json()
     }
 
-    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
-        let (asked, waiter) = self.asked(&self.caller);
+    pub fn change(&self, key: &Kid, request: KeyRequest) -> Got {
+        self.change_as(&self.caller, key, request)
+    }
+
+    pub fn change_as(&self, caller: &Principal, key: &Kid, request: KeyRequest) -> Got {
+        let (asked, waiter) = self.asked(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Rotate(asked, key.clone(), request));
+            .submit_store(StoreJob::Change(asked, key.clone(), request));
         Self::got(waiter)
+    }
+
+    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
+        self.change(key, KeyRequest::Rotate(request))
     }
 
     pub fn rotated(&self, key: &Kid) -> RotateAnswer {
@@ -254,11 +272,7 @@ impl Rig {
     pub fn doc(&self, key: &Kid) -> KeyDoc {
         let kms = &self.engine.kms;
         let index = kms.index.load();
-        index
-            .keys
-            .get(key)
-            .expect("the key")
-            .to_doc(&kms.origin, "test")
+        index.keys.get(key).expect("the key").to_doc(&kms.origin)
     }
 
     pub fn verify(

@@ -268,11 +268,11 @@ fn what_cannot_be_made_is_refused() {
     );
     check(
         CreateKey {
-            exportable: true,
+            rotate_every: Some("59s".parse().expect("a period")),
             ..good.clone()
         },
         400,
-        "unsupported",
+        "bad_request",
     );
     let jwt = JwtPolicy {
         typ: vec![],

@@ -2,7 +2,9 @@
 //! on the request's own thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
+pub mod cache;
 pub mod lifecycle;
+pub mod schedule;
 pub mod signer;
 pub mod task;
 pub mod verify;
@@ -11,12 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::Random;
-use ron_http::{Principal, Responder};
+use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::{CreateKey, RotateRequest};
+use ron_proto::kms::CreateKey;
 use ron_proto::problem::Problem;
-use ron_proto::values::Kid;
+use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
 use crate::audit::AuditHealth;
@@ -30,10 +32,15 @@ use crate::keys::KeyIndex;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
+use cache::VerifyCaches;
+use lifecycle::plan::KeyRequest;
 use task::SignTask;
 
 /// Longest batch, for the number of batches that may gather credits at once.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
+
+/// The actor of what the service does by itself.
+const SELF: &str = "ron-kms";
 
 /// Everything that the threads of the service share.
 pub struct Kms {
@@ -49,6 +56,8 @@ pub struct Kms {
     pub batch_lane: Credits,
     /// Whether leaves can be written.
     pub health: AuditHealth,
+    /// How fresh the public keys are.
+    pub cache: VerifyCaches,
     /// Metrics.
     pub metrics: Metrics,
     /// Time.
@@ -103,14 +112,50 @@ pub enum SignWhat {
 pub enum StoreJob {
     /// `POST /keys`.
     Create(Asked, Box<CreateKey>),
-    /// `POST /keys/.../rotate`.
-    Rotate(Asked, Kid, RotateRequest),
+    /// A change of a key.
+    Change(Asked, Kid, KeyRequest),
+    /// Something may be due for a key.
+    Due(Kid),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
 }
 
+impl StoreJob {
+    /// Who waits for its answer, if somebody does.
+    pub fn into_asked(self) -> Option<Asked> {
+        match self {
+            Self::Create(asked, _) | Self::Change(asked, ..) | Self::Checkpoint(asked, ..) => {
+                Some(asked)
+            }
+            Self::Due(_) => None,
+        }
+    }
+}
+
 impl Kms {
+    /// Someone who asks on behalf of the service itself, for a key of `tenant`; nobody waits for
+    /// the answer.
+    pub fn asked_by_itself(&self, tenant: &Tenant) -> Asked {
+        let deadline = Deadline::within(self.settings.sign_deadline);
+        let (responder, _) = Responder::detached(deadline);
+        Asked {
+            caller: Principal {
+                name: SELF.into(),
+                tenant: tenant.clone(),
+                scopes: Arc::from([]),
+                caveats: Arc::from([]),
+                kind: PrincipalKind::Service,
+                key_prefixes: None,
+                jti: None,
+            },
+            responder,
+            deadline,
+            since: self.clock.now(),
+            proof_until: None,
+        }
+    }
+
     /// Hands a sign job to the pool, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
         match self.sign_tx.try_send(job) {
@@ -131,10 +176,9 @@ impl Kms {
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
             Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
         };
-        let (StoreJob::Create(asked, _)
-        | StoreJob::Rotate(asked, ..)
-        | StoreJob::Checkpoint(asked, ..)) = job;
-        self.refuse_unlogged(asked, &refusal);
+        if let Some(asked) = job.into_asked() {
+            self.refuse_unlogged(asked, &refusal);
+        }
     }
 
     /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.

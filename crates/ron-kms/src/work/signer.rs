@@ -65,7 +65,8 @@ impl Kms {
         };
         let index = self.index.load();
         let now = self.clock.unix_ms();
-        if let Some(outcome) = sign(&index, &asked.caller, &task, now, &mut Forward) {
+        let until = asked.deadline;
+        if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, &mut Forward) {
             self.enter_sign(asked, &task, outcome, ticket, credits);
         } else {
             // The ticket goes back: the store thread takes its own.
@@ -175,7 +176,8 @@ impl Kms {
             Err(refusal) => return known(&refusal),
         };
         let now = self.clock.unix_ms();
-        let Some(outcome) = sign(index, &asked.caller, &task, now, &mut NotInBatch) else {
+        let until = asked.deadline;
+        let Some(outcome) = sign(index, &asked.caller, &task, now, until, &mut NotInBatch) else {
             return known(&Refusal::new(Why::Internal, "a batch item was forwarded"));
         };
         let item = match outcome.result {

@@ -1,8 +1,9 @@
 //! One signature to make: from the request to the signature or the refusal, and the leaf of
-//! either. Works on one snapshot of the keys and waits for nothing.
+//! either. Works on one snapshot of the keys and waits for nothing but a device that holds the key.
 
 use ron_crypto::hash::sha256;
 use ron_http::Principal;
+use ron_kernel::Deadline;
 use ron_proto::jcs;
 use ron_proto::kms::{Bytes, Digest, SignAnswer, SignBatch, SignRequest, Signature};
 use ron_proto::receipt::LogReceipt;
@@ -133,6 +134,7 @@ pub fn sign(
     caller: &Principal,
     task: &SignTask,
     now_ms: u64,
+    deadline: Deadline,
     gate: &mut dyn CheckpointGate,
 ) -> Option<Outcome> {
     let input = task.payload.as_ref().map(Payload::signed_bytes);
@@ -140,7 +142,8 @@ pub fn sign(
     leaf.input_sha256 = input.as_ref().ok().map(|bytes| hex::encode(sha256(bytes)));
     let counted = index.keys.contains_key(&task.key);
     let mut draft = Draft::new(leaf, counted);
-    let result = try_sign(index, caller, task, now_ms, gate, &mut draft);
+    let times = (now_ms, deadline);
+    let result = try_sign(index, caller, task, times, gate, &mut draft);
     let result = match result {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => return None,
@@ -156,7 +159,7 @@ fn try_sign(
     index: &KeyIndex,
     caller: &Principal,
     task: &SignTask,
-    now_ms: u64,
+    (now_ms, deadline): (u64, Deadline),
     gate: &mut dyn CheckpointGate,
     draft: &mut Draft,
 ) -> Result<Option<SignAnswer>, Refusal> {
@@ -180,7 +183,7 @@ fn try_sign(
             Gate::Forward => return Ok(None),
         }
     }
-    let signatures = secret.sign(&payload.signed_bytes());
+    let signatures = secret.sign(&payload.signed_bytes(), deadline)?;
     draft.leaf.output_sha256 = Some(output_hash(&signatures));
     Ok(Some(SignAnswer {
         key: key.kid.clone(),

@@ -67,6 +67,17 @@ impl KeyState {
     }
 }
 
+impl std::str::FromStr for KeyState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|state| state.as_str() == text);
+        named.ok_or_else(|| {
+            "a state is active, retired, pending_destruction or destroyed".to_owned()
+        })
+    }
+}
+
 /// A key as the KMS shows it: everything but the secret.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -88,7 +99,7 @@ pub struct KeyDoc {
     /// Whether it may leave, wrapped.
     pub exportable: bool,
     /// Whether its first version came from outside.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
     /// When it was made.
     pub created: Timestamp,
@@ -144,10 +155,6 @@ pub struct KeyVersionDoc {
     pub jwk: Option<Jwk>,
     /// Leaf of the audit log that records its making.
     pub receipt: LogReceipt,
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 fn no_bytes(bytes: &Bytes) -> bool {

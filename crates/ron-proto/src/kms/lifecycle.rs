@@ -20,7 +20,9 @@ pub struct Period(u64);
 
 /// A text that is no [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a period is a number with its unit, s, m, h or d, such as 90s, 24h or 30d, and at most ten years")]
+#[error(
+    "a period is a number with its unit, s, m, h or d, such as 90s, 24h or 30d, and at most ten years"
+)]
 pub struct PeriodError;
 
 const UNITS: [(char, u64); 4] = [('d', 24 * 3600), ('h', 3600), ('m', 60), ('s', 1)];
@@ -61,7 +63,9 @@ impl FromStr for Period {
 
 impl fmt::Display for Period {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
+        let whole = UNITS
+            .iter()
+            .find(|(_, factor)| self.0.is_multiple_of(*factor));
         let (unit, factor) = whole.expect("seconds divide everything");
         write!(out, "{}{unit}", self.0 / factor)
     }
@@ -143,7 +147,12 @@ macro_rules! as_text {
     };
 }
 
-as_text!(Period, "Period", "^[1-9][0-9]{0,9}[smhd]$", "a number with its unit, at most ten years");
+as_text!(
+    Period,
+    "Period",
+    "^[1-9][0-9]{0,9}[smhd]$",
+    "a number with its unit, at most ten years"
+);
 as_text!(
     RotateEvery,
     "RotateEvery",
@@ -263,11 +272,27 @@ mod tests {
         check("24h", Some((86_400, "1d")));
         check("36h", Some((129_600, "36h")));
         check("3660d", Some((PERIOD_S_MAX, "3660d")));
-        for bad in ["", "s", "0s", "01s", "+1s", "1", "1w", "1.5h", "3661d", "1 h", "99999999999999999999d", "1\u{e9}"] {
+        for bad in [
+            "",
+            "s",
+            "0s",
+            "01s",
+            "+1s",
+            "1",
+            "1w",
+            "1.5h",
+            "3661d",
+            "1 h",
+            "99999999999999999999d",
+            "1\u{e9}",
+        ] {
             check(bad, None);
         }
         assert_eq!("never".parse(), Ok(RotateEvery::Never));
-        assert_eq!("30d".parse::<RotateEvery>().map(|r| r.to_string()), Ok("30d".into()));
+        assert_eq!(
+            "30d".parse::<RotateEvery>().map(|r| r.to_string()),
+            Ok("30d".into())
+        );
         assert!("Never".parse::<RotateEvery>().is_err());
     }
 }
