@@ -20,6 +20,7 @@ use ron_tlog::note::VerifierKey;
 
 use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
+use crate::audit::checkpoint::LogSigner;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
@@ -27,6 +28,7 @@ use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::backend::Backends;
 use crate::config::Settings;
+use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
@@ -35,8 +37,9 @@ use crate::topology::{
     WRITER_SLOT,
 };
 use crate::work::cache::VerifyCaches;
+use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, SignJob, StoreJob, schedule, signer};
+use crate::work::{Kms, StoreJob, schedule, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -112,7 +115,7 @@ impl Engine {
         let second = opened.as_ref().ok().and_then(|o| o.second.as_ref());
         let second_vkey = second.map(|s| s.verifier().to_string());
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, log);
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, log)?;
         let EngineParts { sup, km, ready, .. } = parts;
         let stopped = opened.is_err();
         match opened {
@@ -148,8 +151,8 @@ impl Engine {
         spawn_store(&sup, lifecycle);
         let timed = kms.clone();
         sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
-        let (signing, jobs) = (kms.clone(), queues.sign);
-        let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
+        let (signing, turns) = (kms.clone(), queues.turns);
+        let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
         Ok(Self {
             reader: kms.log.clone(),
@@ -163,7 +166,7 @@ impl Engine {
 
 /// The receiving ends.
 struct Queues {
-    sign: Receiver<SignJob>,
+    turns: Receiver<Turn>,
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
@@ -209,40 +212,48 @@ fn assemble(
     metrics: Metrics,
     store: &KeyStore,
     log: Option<LogReader>,
-) -> (Arc<Kms>, Queues) {
-    let (sign_tx, sign) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
+) -> Result<(Arc<Kms>, Queues), StoreError> {
+    let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
+    let wrapping = wrapping_keys(store, parts)?;
     let kms = Kms {
         index: Snapshot::new(index),
         replay: Replay::new(settings.replay_capacity),
+        envelope_replay: Replay::new(settings.replay_capacity),
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        wrapping,
         cache: VerifyCaches::new(settings.cache, &metrics),
         health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
         metrics,
         clock: parts.clock.clone(),
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
-        sign_tx,
+        sign: FairQueue::new(settings.sign_queue, settings.signers, turns_tx),
         store_tx,
         audit_tx,
         proof_tx,
         log,
         settings,
     };
-    (
-        Arc::new(kms),
-        Queues {
-            sign,
-            store: store_rx,
-            audit,
-            proofs,
-        },
-    )
+    let queues = Queues {
+        turns,
+        store: store_rx,
+        audit,
+        proofs,
+    };
+    Ok((Arc::new(kms), queues))
+}
+
+/// The keys to which imported keys are wrapped, vouched for by the key of the audit log.
+fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
+    let signer = LogSigner::new(store.log()).map_err(StoreError::Db)?;
+    let now = Timestamp(parts.clock.unix_ms());
+    WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
 }
 
 /// Where the audit log lives.

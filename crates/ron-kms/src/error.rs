@@ -22,6 +22,10 @@ pub enum Why {
     PayloadRefused,
     /// A checkpoint that shrinks its log or contradicts an earlier one.
     CheckpointRefused,
+    /// What is to be unwrapped does not open.
+    CiphertextRefused,
+    /// The version has been used as often as it may be.
+    UsesExhausted,
     /// The pinned version is not the head.
     VersionNotHead,
     /// `expected_head` is not the head.
@@ -54,7 +58,7 @@ pub enum Why {
 
 impl Why {
     /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::BadRequest,
         Self::TooLarge,
         Self::Unsupported,
@@ -62,6 +66,8 @@ impl Why {
         Self::NotFound,
         Self::PayloadRefused,
         Self::CheckpointRefused,
+        Self::CiphertextRefused,
+        Self::UsesExhausted,
         Self::VersionNotHead,
         Self::StaleHead,
         Self::KeyNotActive,
@@ -88,6 +94,8 @@ impl Why {
             Self::NotFound => "not_found",
             Self::PayloadRefused => "payload_refused",
             Self::CheckpointRefused => "checkpoint_refused",
+            Self::CiphertextRefused => "ciphertext_refused",
+            Self::UsesExhausted => "uses_exhausted",
             Self::VersionNotHead => "version_not_head",
             Self::StaleHead => "stale_head",
             Self::KeyNotActive => "key_not_active",
@@ -187,6 +195,8 @@ impl From<Refusal> for Problem {
             Why::CheckpointRefused => {
                 own(409, "The checkpoint does not extend the last one signed")
             }
+            Why::CiphertextRefused => own(400, "The ciphertext does not open"),
+            Why::UsesExhausted => own(409, "The version may not be used again"),
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
             Why::KeyNotActive => own(409, "The key is not active"),

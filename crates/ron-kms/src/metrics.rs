@@ -18,6 +18,7 @@ const BATCH_BUCKETS: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0,
 ];
 
+const NONCE_BLOCKS: &str = "Blocks of AES-GCM nonces reserved in the store.";
 const QUARANTINED: &str = "Native calls given up on.";
 
 /// Handles of all metrics; cloning shares them.
@@ -59,6 +60,8 @@ pub struct Metrics {
     pub evidence: Evidence,
     /// Native calls given up on, by `backend`.
     pub quarantined: CounterVec,
+    /// Blocks of nonces reserved.
+    pub nonce_blocks: Counter,
 }
 
 /// What shows that leaves and signatures belong together.
@@ -161,6 +164,7 @@ impl Metrics {
             log_size: r.gauge("log_size", "Leaves in the audit log."),
             evidence: Evidence::new(r),
             quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
+            nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
         };
         metrics
             .backend_sessions
@@ -187,7 +191,7 @@ impl Metrics {
         for key in index.keys.values() {
             *counts.entry((key.kid.alg, key.state)).or_insert(0) += 1;
         }
-        for alg in crate::keys::material::SUPPORTED {
+        for alg in crate::keys::material::OFFERED {
             for state in KeyState::ALL {
                 let count = counts.get(&(alg, state)).copied().unwrap_or(0);
                 self.keys

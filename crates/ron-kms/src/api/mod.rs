@@ -1,8 +1,10 @@
 //! The HTTP API: one file per resource, thin over the work.
 
+pub mod envelope;
 pub mod keys;
 pub mod lifecycle;
 pub mod sign;
+pub mod transfer;
 pub mod verify;
 
 use std::sync::Arc;
@@ -26,8 +28,10 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     Router::new(info)
         .add_all(keys::routes(kms))
         .add_all(lifecycle::routes(kms))
+        .add_all(transfer::routes(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
+        .add_all(envelope::routes(kms))
 }
 
 /// Turns a request into someone who waits, at most until the sign deadline.

@@ -42,6 +42,22 @@ pub enum Op {
     Export,
     /// A signature.
     Sign,
+    /// Something was encrypted.
+    Wrap,
+    /// Something was decrypted.
+    Unwrap,
+    /// A ciphertext was put under the head version.
+    Rewrap,
+    /// A data key was made and wrapped.
+    Datakey,
+    /// A MAC was made.
+    Hmac,
+    /// A MAC was checked; the result may be `no_match`.
+    HmacVerify,
+    /// Random bytes were drawn.
+    Random,
+    /// A block of nonces was reserved; `context` says how many uses are reserved now.
+    ReserveUses,
 }
 
 impl Op {
@@ -63,6 +79,14 @@ impl Op {
             Self::Destroyed => "destroyed",
             Self::Export => "export",
             Self::Sign => "sign",
+            Self::Wrap => "wrap",
+            Self::Unwrap => "unwrap",
+            Self::Rewrap => "rewrap",
+            Self::Datakey => "datakey",
+            Self::Hmac => "hmac",
+            Self::HmacVerify => "hmac_verify",
+            Self::Random => "random",
+            Self::ReserveUses => "reserve_uses",
         }
     }
 }
@@ -80,8 +104,20 @@ impl Op {
             | Self::Retire
             | Self::Destroy
             | Self::DestroyCancel
-            | Self::Destroyed => true,
-            Self::Start | Self::Stop | Self::Reload | Self::Sign | Self::Export => false,
+            | Self::Destroyed
+            | Self::ReserveUses => true,
+            Self::Start
+            | Self::Stop
+            | Self::Reload
+            | Self::Sign
+            | Self::Export
+            | Self::Wrap
+            | Self::Unwrap
+            | Self::Rewrap
+            | Self::Datakey
+            | Self::Hmac
+            | Self::HmacVerify
+            | Self::Random => false,
         }
     }
 }

@@ -78,18 +78,26 @@ pub struct Key {
     pub versions: Vec<Version>,
     /// The private key of the head; none once it is destroyed.
     pub secret: Option<Arc<Custody>>,
-    /// The private keys of older versions that still unwrap; none for keys that sign.
-    pub older: BTreeMap<u32, Arc<Custody>>,
     /// Which backend holds it.
     pub backend: BackendKind,
     /// What that backend can prove.
     pub attestation: Attestation,
+    /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for
+    /// keys that sign, whose old versions only verify.
+    pub secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
 impl Key {
     /// The version that signs.
     pub fn head(&self) -> &Version {
         self.version(self.head).expect("the head is a version")
+    }
+
+    /// What a signature is made with: the head, unless the caller pinned another version, and the
+    /// private key of that same version. Both from this one picture of the key.
+    pub fn signing(&self, pinned: Option<u32>) -> Result<(&Version, &Custody), Refusal> {
+        let secret = self.active_secret()?;
+        Ok((self.head_for(pinned)?, secret))
     }
 
     /// The private key of the head, while the key is active.

@@ -22,6 +22,7 @@ pub mod erase;
 pub mod record;
 pub mod seal;
 pub mod source;
+pub mod uses;
 pub mod write;
 
 use std::collections::BTreeMap;

@@ -55,6 +55,10 @@ pub struct Meta {
     /// How it is rotated without being asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// How many uses of each version are reserved, the first version first, for keys whose nonces
+    /// are counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<u32>,
     /// The version after the head waits for its time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
@@ -76,6 +80,7 @@ impl Meta {
             payload,
             retired: false,
             rotation: None,
+            uses: Vec::new(),
             waiting: None,
         }
     }
@@ -149,9 +154,9 @@ impl Record {
     }
 
     /// Drops the private keys that nothing uses any more: a signing key's old versions only
-    /// verify; other keys unwrap from `min_verify` on.
+    /// verify, the others unwrap.
     pub(super) fn drop_old_secrets(&mut self, kid: &Kid) {
-        let from = oldest_needed(kid, &self.meta, self.meta.head);
+        let from = oldest_needed(kid, self.meta.head);
         self.secrets.retain(|number, _| *number >= from);
     }
 
@@ -177,7 +182,6 @@ impl Record {
             return None;
         }
         let backend = meta.backend(backends.local());
-        let older = self.secrets.range(meta.min_verify..head);
         Some(Key {
             kid: kid.clone(),
             payload: meta.payload.clone(),
@@ -191,7 +195,11 @@ impl Record {
             min_verify: meta.min_verify,
             head,
             secret,
-            older: older.map(|(n, s)| (*n, s.clone())).collect(),
+            secrets: if kid.alg.signs() {
+                BTreeMap::new()
+            } else {
+                self.secrets.clone()
+            },
             backend,
             attestation: backends.attestation(backend),
             versions,
@@ -199,12 +207,8 @@ impl Record {
     }
 }
 
-fn oldest_needed(kid: &Kid, meta: &Meta, head: u32) -> u32 {
-    if kid.alg.signs() {
-        head
-    } else {
-        meta.min_verify.min(head)
-    }
+fn oldest_needed(kid: &Kid, head: u32) -> u32 {
+    if kid.alg.signs() { head } else { 1 }
 }
 
 /// The secret half of a version: a key of our own, or the handle of one inside `device`.
@@ -298,7 +302,7 @@ fn load_versions(
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
     // One below the head too: the head's leaf may still be missing.
-    let keep_from = oldest_needed(kid, meta, meta.head.saturating_sub(1));
+    let keep_from = oldest_needed(kid, meta.head.saturating_sub(1));
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));

@@ -195,7 +195,7 @@ impl KeyStore {
     }
 
     /// Puts `record` in place of the key's record and counts the store version up.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         kid: &Kid,
         mut record: Record,

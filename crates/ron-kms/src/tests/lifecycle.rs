@@ -187,10 +187,9 @@ fn a_scheduled_version_is_shown_before_it_signs() {
     eventually("shown", || rig.doc(&key).versions.len() == 2);
     let shown = rig.doc(&key);
     let waiting = shown.waiting.clone().expect("it waits");
-    assert_eq!(
-        (shown.head, waiting.version, waiting.signs_from.0),
-        (1, 2, planned)
-    );
+    assert_eq!((shown.head, waiting.version), (1, 2));
+    // It was noticed some seconds late, so it signs as much later.
+    assert!((planned..planned + 10_000).contains(&waiting.signs_from.0));
     let answer = signed(&rig.sign(SignRequest::message(key.clone(), *b"m")));
     assert_eq!(answer.version, 1, "it does not sign yet");
     timed.pass(580);

@@ -2,10 +2,13 @@
 
 mod api;
 mod audit;
+mod envelope;
 mod gate;
 mod lifecycle;
 mod pipeline;
+mod race;
 mod store;
+mod transfer;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -179,7 +182,7 @@ impl Rig {
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
-    fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+    pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();

@@ -3,10 +3,13 @@
 
 pub mod answer;
 pub mod cache;
+pub mod envelope;
+pub mod fair;
 pub mod lifecycle;
 pub mod schedule;
 pub mod signer;
 pub mod task;
+pub mod uses;
 pub mod verify;
 
 use std::sync::Arc;
@@ -16,7 +19,7 @@ use ron_crypto::rand::Random;
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::CreateKey;
+use ron_proto::kms::{CreateKey, ExportKey, ImportKey, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
@@ -29,12 +32,16 @@ use crate::audit::writer::Draft;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
+use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
 use cache::VerifyCaches;
+use envelope::{EnvelopeJob, Made};
+use fair::{FairQueue, NotTaken, cost_of};
 use lifecycle::plan::KeyRequest;
 use task::SignTask;
+use uses::UsesJob;
 
 /// Longest batch, for the number of batches that may gather credits at once.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
@@ -49,13 +56,17 @@ pub struct Kms {
     /// All keys, as one snapshot.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of sign requests.
-    pub replay: Arc<Replay>,
+    pub replay: Arc<Replay<SignAnswer>>,
+    /// Operation ids of envelope operations.
+    pub envelope_replay: Arc<Replay<Made>>,
     /// Room for leaves.
     pub credits: Credits,
     /// How many batches may gather room at once: few enough that they cannot starve each other.
     pub batch_lane: Credits,
     /// Whether leaves can be written.
     pub health: AuditHealth,
+    /// To which imported keys are wrapped.
+    pub wrapping: WrappingKeys,
     /// How fresh the public keys are.
     pub cache: VerifyCaches,
     /// Metrics.
@@ -67,7 +78,7 @@ pub struct Kms {
     /// Origin of the audit log.
     pub origin: String,
     /// To the signers.
-    pub sign_tx: Sender<SignJob>,
+    pub sign: FairQueue<SignJob>,
     /// To the store thread.
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
@@ -106,6 +117,20 @@ pub enum SignWhat {
     One(Box<SignTask>),
     /// `POST /sign_batch`.
     Batch(Vec<Result<SignTask, Refusal>>),
+    /// Envelope operations, one or many.
+    Envelope(EnvelopeJob),
+}
+
+impl SignWhat {
+    /// What it costs beside one Ed25519 signature.
+    pub fn cost(&self) -> u64 {
+        let one = |task: &SignTask| cost_of(task.key.alg);
+        match self {
+            Self::One(task) => one(task),
+            Self::Batch(tasks) => tasks.iter().map(|t| t.as_ref().map_or(1, one)).sum(),
+            Self::Envelope(job) => job.tasks.len() as u64,
+        }
+    }
 }
 
 /// Work for the store thread.
@@ -114,23 +139,17 @@ pub enum StoreJob {
     Create(Asked, Box<CreateKey>),
     /// A change of a key.
     Change(Asked, Kid, KeyRequest),
+    /// `POST /keys/import`.
+    Import(Asked, Box<ImportKey>),
+    /// `POST /keys/.../export`.
+    Export(Asked, Kid, Box<ExportKey>),
     /// Something may be due for a key.
     Due(Kid),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
-}
-
-impl StoreJob {
-    /// Who waits for its answer, if somebody does.
-    pub fn into_asked(self) -> Option<Asked> {
-        match self {
-            Self::Create(asked, _) | Self::Change(asked, ..) | Self::Checkpoint(asked, ..) => {
-                Some(asked)
-            }
-            Self::Due(_) => None,
-        }
-    }
+    /// A block of nonces for a key that is about to wrap.
+    Uses(UsesJob),
 }
 
 impl Kms {
@@ -158,15 +177,18 @@ impl Kms {
 
     /// Hands a sign job to the pool, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        match self.sign_tx.try_send(job) {
-            Ok(()) => {}
-            Err(SendError::Full(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::busy(self.sign_tx.retry_after_s()));
+        let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
+        let (job, refusal) = match self.sign.push(&tenant, cost, job) {
+            Ok(()) => return,
+            Err(NotTaken::Full(job)) => (job, Refusal::busy(self.sign.retry_after_s())),
+            Err(NotTaken::Share(job)) => {
+                let share = self.metrics.rejects.with_label_values(&["tenant_share"]);
+                share.inc();
+                (job, Refusal::busy(self.sign.retry_after_s()))
             }
-            Err(SendError::Closed(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::new(Why::Draining, ""));
-            }
-        }
+            Err(NotTaken::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
+        };
+        self.refuse_unlogged(job.asked, &refusal);
     }
 
     /// Hands a store job over, or answers 429 at once.
@@ -176,8 +198,19 @@ impl Kms {
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
             Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
         };
-        if let Some(asked) = job.into_asked() {
-            self.refuse_unlogged(asked, &refusal);
+        self.refuse_store_job(job, refusal);
+    }
+
+    /// Tells whoever waits for a store job that it is not done.
+    pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
+        match job {
+            StoreJob::Create(asked, _)
+            | StoreJob::Change(asked, ..)
+            | StoreJob::Import(asked, _)
+            | StoreJob::Export(asked, ..)
+            | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
+            StoreJob::Uses(job) => job.refuse(refusal),
+            StoreJob::Due(_) => {} // still due at the next tick
         }
     }
 

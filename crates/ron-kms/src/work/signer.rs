@@ -8,15 +8,15 @@ use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
 
 use super::answer::{Done, Item, Timing, failed, signed};
+use super::fair::Turn;
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
 use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::proofs::ProofAsk;
-use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, Ticket};
+use crate::replay::{Seen, SignTicket as Ticket};
 
 /// Sends checkpoints to the store thread, which alone may remember them.
 struct Forward;
@@ -40,8 +40,8 @@ impl CheckpointGate for NotInBatch {
 }
 
 /// The loop of one signer.
-pub fn run(kms: &Kms, jobs: &Receiver<SignJob>, ctx: &ThreadCtx) {
-    each_job(jobs, ctx, |job| kms.sign_job(job));
+pub fn run(kms: &Kms, turns: &Receiver<Turn>, ctx: &ThreadCtx) {
+    kms.sign.run(turns, ctx, |job| kms.sign_job(job));
 }
 
 impl Kms {
@@ -50,6 +50,7 @@ impl Kms {
         match job.what {
             SignWhat::One(task) => self.sign_one(job.asked, task),
             SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
+            SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
         }
     }
 

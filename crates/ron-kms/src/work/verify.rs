@@ -8,6 +8,7 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 use crate::keys::payload::Payload;
 use crate::keys::{Key, KeyIndex, PublicKey, Version};
+use crate::work::Kms;
 
 /// Most signatures of one request.
 const SIGNATURES_MAX: usize = 4;
@@ -20,6 +21,7 @@ pub fn verify(
     request: VerifyRequest,
 ) -> Result<VerifyAnswer, Refusal> {
     let key = index.find(caller, &request.key)?;
+    key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     if request.signatures.is_empty() || request.signatures.len() > SIGNATURES_MAX {
         return Err(Refusal::new(
             Why::BadRequest,
@@ -55,6 +57,24 @@ pub fn verify(
     })
 }
 
+impl Kms {
+    /// Checks the signatures of one request with the public keys as fresh as they are.
+    pub fn verify(
+        &self,
+        caller: &Principal,
+        request: VerifyRequest,
+    ) -> Result<VerifyAnswer, Refusal> {
+        let index = self.index.load();
+        let backend = index.find(caller, &request.key)?.backend;
+        let cache_age_ms = self.cache.of(backend).check(self.clock.unix_ms())?;
+        let answer = verify(&index, caller, request)?;
+        Ok(VerifyAnswer {
+            cache_age_ms,
+            ..answer
+        })
+    }
+}
+
 /// The versions to try, newest first.
 fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
     let Some(number) = wanted else {
@@ -76,6 +96,12 @@ fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
                 .with_head(key.head().number))
         }
     }
+}
+
+/// A key for wrapping or MACs was asked about signatures.
+pub fn signs_not() -> Refusal {
+    let detail = "keys of this algorithm make no signatures; see /wrap, /unwrap and /hmac";
+    Refusal::new(Why::Unsupported, detail)
 }
 
 fn post_quantum(alg: Alg) -> bool {

@@ -5,6 +5,7 @@
 //! query.
 
 mod bytes;
+mod envelope;
 mod keys;
 mod lifecycle;
 mod payload;
@@ -13,6 +14,7 @@ mod transfer;
 mod verify;
 
 pub use bytes::*;
+pub use envelope::*;
 pub use keys::*;
 pub use lifecycle::*;
 pub use payload::*;

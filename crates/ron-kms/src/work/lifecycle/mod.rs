@@ -8,13 +8,14 @@
 mod checkpoint;
 pub mod plan;
 pub mod settle;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
-use ron_proto::kms::CreateKey;
+use ron_proto::kms::{CreateKey, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
@@ -81,8 +82,11 @@ impl Lifecycle {
         match job {
             StoreJob::Create(asked, request) => self.create(asked, &request),
             StoreJob::Change(asked, kid, request) => self.change_key(asked, &kid, &request),
+            StoreJob::Import(asked, request) => self.import(asked, &request),
+            StoreJob::Export(asked, kid, request) => self.export(asked, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::Uses(job) => self.uses(job),
         }
     }
 
@@ -250,12 +254,23 @@ impl Lifecycle {
         }
     }
 
-    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Refusal> {
+    /// What must be right to make a key, however it comes.
+    fn check_making(&self, asked: &Asked, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
         may_use(&asked.caller, kid)?;
         if !self.kms.settings.algs.contains(&ask.alg) {
             return Err(unsupported());
         }
-        payload::check_policy(&ask.payload)?;
+        if !ask.alg.signs() && ask.payload != PayloadPolicy::Any {
+            return Err(Refusal::new(
+                Why::BadRequest,
+                "only keys that sign have a payload policy; leave `payload` out",
+            ));
+        }
+        payload::check_policy(&ask.payload)
+    }
+
+    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Refusal> {
+        self.check_making(asked, kid, ask)?;
         let planner = self.planner();
         let backend = self.store.backends().local();
         let mut change = self
@@ -283,7 +298,9 @@ impl Lifecycle {
         leaf.version = Some(planned.version());
         leaf.context = context;
         let new = planned.new.as_ref();
-        leaf.output_sha256 = new.map(|new| hex::encode(sha256(new.public.raw())));
+        let public = new.map(|new| new.public.raw());
+        let public = public.filter(|raw| !raw.is_empty());
+        leaf.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
         let pending = Pending {
             tenant: change.asked.caller.tenant.clone(),
             op_id: change.op_id,
@@ -394,7 +411,7 @@ impl Lifecycle {
         });
     }
 
-    fn store_failed(&mut self, error: &StoreError) -> Refusal {
+    pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
         self.stopped = true;
         let local = self.store.backends().local();
         self.kms.cache.of(local).lost(self.kms.clock.unix_ms());
@@ -415,11 +432,7 @@ impl Lifecycle {
 
 /// Refuses every job until shutdown: the store's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
-    each_job(jobs, ctx, |job| {
-        if let Some(asked) = job.into_asked() {
-            kms.refuse_unlogged(asked, &store_down());
-        }
-    });
+    each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
 }
 
 fn unsupported() -> Refusal {
@@ -429,7 +442,7 @@ fn unsupported() -> Refusal {
     )
 }
 
-fn store_down() -> Refusal {
+pub(super) fn store_down() -> Refusal {
     let detail = "the key store cannot be written, so no key is made or changed; see /readyz";
     Refusal {
         retry_after_s: 5,
