@@ -6,8 +6,9 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
     CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey, KeyChanged, KeyDoc, KeyList,
-    RetireKey, RotateAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest,
-    UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
+    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
+    WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -189,6 +190,22 @@ impl KmsClient {
     /// The verifier key line of the audit log.
     pub fn audit_vkey(&self, deadline: Deadline) -> Result<String, ClientError> {
         self.0.get_text("/audit/v1/vkey", deadline)
+    }
+
+    /// All keys of the audit log: the first verifier key line and the cross-signed rotations since.
+    pub fn audit_keys(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/audit/v1/keys", deadline)
+    }
+
+    /// Makes a new signing key of the audit log (`kms:admin`).
+    pub fn rotate_log_key(
+        &self,
+        request: &RotateLogKey,
+        deadline: Deadline,
+    ) -> Result<RotateLogKeyAnswer, ClientError> {
+        let idempotent = request.op_id.is_some();
+        self.0
+            .post("/v1/kms/log_key/rotate", request, idempotent, deadline)
     }
 
     /// The latest checkpoint of the audit log.

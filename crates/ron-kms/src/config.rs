@@ -14,7 +14,7 @@ pub mod lifecycle;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 23] = [
+static KEYS: [Key; 24] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -47,6 +47,8 @@ static KEYS: [Key; 23] = [
     Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
     Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
     Key::bool("audit.ml_dsa", false, "Sign checkpoints a second time with ML-DSA-44; its verifier key is at /audit/v1/vkey/ml-dsa-44."),
+    Key::duration("audit.log_key_overlap", "720h", "How long an old key of the log goes on signing checkpoints after its rotation, for verifiers that pin it.")
+        .range("0s", "8760h"),
     Key::path("witness.policy_file", "", "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked."),
     Key::duration("witness.deadline", "2s", "Longest time for one witness to answer.").range("10ms", "30s"),
     Key::duration("witness.late", "10s", "Longer than this without a quorum of cosignatures and readiness says degraded.")
@@ -119,6 +121,8 @@ pub struct Settings {
     pub batch_leaves: usize,
     /// Whether checkpoints carry an ML-DSA-44 line.
     pub ml_dsa: bool,
+    /// How long an old key of the log goes on signing.
+    pub log_key_overlap: Duration,
     /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
     /// Uses of an AES-GCM version reserved at once.
@@ -127,8 +131,6 @@ pub struct Settings {
     pub nonce_cap: u32,
     /// Entries of the replay table.
     pub replay_capacity: usize,
-    /// Answers kept on disk.
-    pub replay_durable: usize,
     /// Periods and delays in the lives of keys.
     pub lifecycle: lifecycle::LifecycleSettings,
     /// How long public keys verify while their backend is away.
@@ -216,11 +218,11 @@ impl Settings {
             scrub_interval: config.duration("audit.scrub_interval"),
             batch_leaves: config.usize("audit.batch_leaves"),
             ml_dsa: config.bool("audit.ml_dsa"),
+            log_key_overlap: config.duration("audit.log_key_overlap"),
             witness,
             nonce_block: config.usize("nonces.block") as u32,
             nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
-            replay_durable: config.usize("replay.durable_capacity"),
             lifecycle,
             cache,
         })

@@ -14,18 +14,17 @@ use ron_proto::scope;
 use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
 use ron_service::log_host::cosign::Witnesses;
-use ron_service::log_host::{CosignedView, LogHost};
+use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
-use ron_tlog::note::VerifierKey;
 
-use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
-use crate::audit::checkpoint::LogSigner;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
+use crate::audit::ring::LogSigner;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
+use crate::audit::{AuditHealth, LogRing};
 use crate::backend::Backends;
 use crate::config::Settings;
 use crate::keys::wrapping::WrappingKeys;
@@ -67,10 +66,8 @@ pub struct Engine {
     pub kms: Arc<Kms>,
     /// Reads the audit log; `None` when it could not be opened.
     pub reader: Option<LogReader>,
-    /// Verifier key line of the audit log.
-    pub vkey: String,
-    /// Verifier key line of the second signature of its checkpoints.
-    pub second_vkey: Option<String>,
+    /// The keys of the audit log.
+    pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
 }
@@ -96,10 +93,9 @@ impl Engine {
         let now = Timestamp(parts.clock.unix_ms());
         let backends = Backends::new(settings.backend, Vec::new());
         let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
-        let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
-            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
-        let mut witnesses = witnesses(&settings, &verifier, &parts.http)?;
-        let vkey = verifier.to_string();
+        let ring = log_ring(&settings, &parts, &store)?;
+        let keys = ring.view().clone();
+        let mut witnesses = witnesses(&settings, &keys, &parts.http)?;
         let cosigned = CosignedView::default();
         let dir = audit_dir(&settings);
         let disk = disk(&settings, &parts);
@@ -110,12 +106,11 @@ impl Engine {
             clock: parts.clock.clone(),
             metrics: metrics.clone(),
             witnesses: witnesses.as_mut(),
+            ring: &ring,
         };
         let opened = start::open(with, &mut store);
-        let second = opened.as_ref().ok().and_then(|o| o.second.as_ref());
-        let second_vkey = second.map(|s| s.verifier().to_string());
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, log)?;
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring))?;
         let EngineParts { sup, km, ready, .. } = parts;
         let stopped = opened.is_err();
         match opened {
@@ -123,12 +118,12 @@ impl Engine {
                 let scrub = Scrub {
                     disk,
                     dir,
-                    vkey: vkey.clone(),
+                    keys: keys.clone(),
                     interval: kms.settings.scrub_interval,
                     health: kms.health.clone(),
                 };
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
-                let host = log_host(&opened, &vkey, &cosigned);
+                let host = log_host(&opened, &keys, &cosigned);
                 let (entries, proofs) = (queues.audit, queues.proofs);
                 let audit = Audit {
                     opened,
@@ -157,8 +152,7 @@ impl Engine {
         Ok(Self {
             reader: kms.log.clone(),
             kms,
-            vkey,
-            second_vkey,
+            keys,
             cosigned,
         })
     }
@@ -182,27 +176,42 @@ fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
 }
 
 /// What serves the log.
-fn log_host(opened: &OpenedLog, vkey: &str, cosigned: &CosignedView) -> LogHost {
+fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogHost {
     LogHost {
         reader: opened.reader.clone(),
-        vkey: vkey.to_owned(),
+        keys: keys.clone(),
         entries_scope: scope::KMS_READ,
         cosigned: cosigned.clone(),
     }
 }
 
+/// Who signs checkpoints.
+fn log_ring(
+    settings: &Settings,
+    parts: &EngineParts,
+    store: &KeyStore,
+) -> Result<LogRing, StoreError> {
+    let (overlap, second) = (settings.log_key_overlap, settings.ml_dsa);
+    LogRing::new(store.log().clone(), overlap, second, parts.clock.clone()).map_err(StoreError::Db)
+}
+
 /// Who cosigns checkpoints, where that is configured.
 fn witnesses(
     settings: &Settings,
-    verifier: &VerifierKey,
+    keys: &KeyView,
     http: &Arc<HttpClient>,
 ) -> Result<Option<Witnesses>, StoreError> {
     let Some(witness) = &settings.witness else {
         return Ok(None);
     };
-    Witnesses::new(&witness.policy, verifier, http.clone(), witness.deadline)
-        .map(Some)
-        .map_err(StoreError::Witness)
+    Witnesses::new(
+        &witness.policy,
+        keys.clone(),
+        http.clone(),
+        witness.deadline,
+    )
+    .map(Some)
+    .map_err(StoreError::Witness)
 }
 
 /// Makes what the threads share, and the queues between them.
@@ -211,7 +220,7 @@ fn assemble(
     parts: &EngineParts,
     metrics: Metrics,
     store: &KeyStore,
-    log: Option<LogReader>,
+    (log, ring): (Option<LogReader>, LogRing),
 ) -> Result<(Arc<Kms>, Queues), StoreError> {
     let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
@@ -238,6 +247,7 @@ fn assemble(
         audit_tx,
         proof_tx,
         log,
+        ring: Arc::new(ring),
         settings,
     };
     let queues = Queues {
@@ -251,7 +261,8 @@ fn assemble(
 
 /// The keys to which imported keys are wrapped, vouched for by the key of the audit log.
 fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
-    let signer = LogSigner::new(store.log()).map_err(StoreError::Db)?;
+    let signer =
+        LogSigner::new(&store.log().origin, store.log().newest()).map_err(StoreError::Db)?;
     let now = Timestamp(parts.clock.unix_ms());
     WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
 }

@@ -227,8 +227,8 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
         ready: chassis.ready.clone(),
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
-        stall_after: shared.settings.stall_after,
-        refuse_after: shared.settings.refuse_after,
+        silent_after: shared.settings.silent_after,
+        hangs_after: shared.settings.hangs_after,
         sup: chassis.sup.clone(),
         feed_http: shared.feed_http.clone(),
     };

@@ -333,14 +333,14 @@ fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String>
     let mut filter = String::from("limit=200");
     let mut add = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            filter.push_str(&format!("&{name}={}", encode(&value)));
+            filter = format!("{filter}&{name}={}", encode(&value));
         }
     };
     add("purpose", list.purpose.as_ref().map(ToString::to_string));
     add("alg", list.alg.map(|alg| alg.to_string()));
     add("state", list.state.clone());
     let mut keys = Vec::new();
-    let mut after = None;
+    let mut after: Option<String> = None;
     loop {
         let query = match &after {
             None => filter.clone(),
@@ -360,17 +360,14 @@ impl What {
         if let Some(text) = &self.message {
             return Ok(text.clone().into_bytes());
         }
-        match self.file.as_deref().filter(|file| *file != Path::new("-")) {
-            Some(file) => {
-                std::fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()))
-            }
-            None => {
-                let mut bytes = Vec::new();
-                let read = std::io::stdin().lock().read_to_end(&mut bytes);
-                read.map_err(|e| format!("cannot read standard input: {e}"))?;
-                Ok(bytes)
-            }
+        let named = self.file.as_deref().filter(|file| *file != Path::new("-"));
+        if let Some(file) = named {
+            return std::fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()));
         }
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.map_err(|e| format!("cannot read standard input: {e}"))?;
+        Ok(bytes)
     }
 }
 

@@ -41,7 +41,11 @@ pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
 /// One key, or one of its public keys.
 pub fn get(doc: &KeyDoc, args: &GetArgs, json: bool) -> Result<(), String> {
     let Some(form) = args.public.as_deref() else {
-        return if json { as_json(doc) } else { fields(doc) };
+        if json {
+            return as_json(doc);
+        }
+        fields(doc);
+        return Ok(());
     };
     let number = args.version.unwrap_or(doc.head);
     let version = doc
@@ -57,7 +61,7 @@ pub fn get(doc: &KeyDoc, args: &GetArgs, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-fn fields(doc: &KeyDoc) -> Result<(), String> {
+fn fields(doc: &KeyDoc) {
     let row = |name: &str, value: String| println!("{name:<12} {value}");
     row("key", doc.key.to_string());
     row("state", doc.state.as_str().to_owned());
@@ -98,7 +102,6 @@ fn fields(doc: &KeyDoc) -> Result<(), String> {
             format!("{}  leaf {leaf}", version.created),
         );
     }
-    Ok(())
 }
 
 /// A change that was made.
@@ -106,7 +109,7 @@ pub fn changed(answer: &KeyChanged, json: bool) -> Result<(), String> {
     if json {
         return as_json(answer);
     }
-    fields(&answer.document)?;
+    fields(&answer.document);
     println!("{:<12} {}", "leaf", answer.receipt.index);
     Ok(())
 }

@@ -3,6 +3,7 @@
 pub mod envelope;
 pub mod keys;
 pub mod lifecycle;
+pub mod log_key;
 pub mod sign;
 pub mod transfer;
 pub mod verify;
@@ -29,6 +30,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add_all(keys::routes(kms))
         .add_all(lifecycle::routes(kms))
         .add_all(transfer::routes(kms))
+        .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
         .add_all(envelope::routes(kms))

@@ -42,6 +42,8 @@ pub enum Op {
     Export,
     /// A signature.
     Sign,
+    /// The log itself got a new key; `context` holds the statement that both keys signed.
+    RotateLogKey,
     /// Something was encrypted.
     Wrap,
     /// Something was decrypted.
@@ -79,6 +81,7 @@ impl Op {
             Self::Destroyed => "destroyed",
             Self::Export => "export",
             Self::Sign => "sign",
+            Self::RotateLogKey => "rotate_log_key",
             Self::Wrap => "wrap",
             Self::Unwrap => "unwrap",
             Self::Rewrap => "rewrap",
@@ -105,6 +108,7 @@ impl Op {
             | Self::Destroy
             | Self::DestroyCancel
             | Self::Destroyed
+            | Self::RotateLogKey
             | Self::ReserveUses => true,
             Self::Start
             | Self::Stop

@@ -1,12 +1,12 @@
-//! Configuration of the lives of keys: rotation, destruction, fairness, and how long
-//! public keys verify while their backend is away.
+//! Configuration of the lives of keys: rotation, destruction, and how long public keys verify while
+//! their backend is away.
 
 use std::time::Duration;
 
 use ron_service::{Config, ConfigProblem, Key};
 
 /// The keys of this room.
-pub static KEYS: [Key; 7] = [
+pub static KEYS: [Key; 6] = [
     Key::duration(
         "rotation.prepublish",
         "1h",
@@ -43,12 +43,6 @@ pub static KEYS: [Key; 7] = [
         "While the backend is away, public keys older than this verify no more: 503.",
     )
     .range("1s", "720h"),
-    Key::count(
-        "replay.durable_capacity",
-        "200000",
-        "Answers to sign requests with an op_id that are kept in replay.db for 24 hours; above this the oldest go earlier.",
-    )
-    .range("16", "10000000"),
 ];
 
 /// Periods and delays in the lives of keys.

@@ -8,17 +8,16 @@
 //! versions  key name, number, sealed record, index of the leaf that records its making
 //! ops       operation ids of changes with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
+//! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and where that is
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
 //! durable. One thread writes. After a failed write nothing more is written. What is deleted is
 //! overwritten, and after a destruction the file is written anew ([`erase`]).
-//!
-//! Beside it, and written by the appender of the audit log alone: the answers of sign requests
-//! with operation ids ([`answers`]).
 
 pub mod change;
 pub mod erase;
+pub mod log_key;
 pub mod record;
 pub mod seal;
 pub mod source;
@@ -38,12 +37,11 @@ use rusqlite::{Connection, Transaction};
 use crate::backend::Backends;
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
-use crate::keys::{Key, KeyIndex, PublicKey, SecretKey};
+use crate::keys::{Key, KeyIndex, SecretKey};
+use log_key::record_name as log_key_name;
+pub use log_key::{LogIdentity, LogKey};
 use record::{Meta, Record, load_records};
-use seal::{RecordName, SealError, Sealer};
-
-/// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
-const LOG_KEY_NAME: &str = "ron-kms/log-key";
+use seal::{SealError, Sealer};
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
@@ -79,6 +77,17 @@ pub const MIGRATIONS: &[Migration] = &[
     },
     Migration {
         version: 2,
+        name: "log keys",
+        sql: "
+    CREATE TABLE log_keys (
+      number INTEGER PRIMARY KEY CHECK (number > 1), created INTEGER NOT NULL,
+      sealed BLOB NOT NULL, statement TEXT NOT NULL, leaf BLOB NOT NULL,
+      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
+    ) STRICT;
+    ",
+    },
+    Migration {
+        version: 3,
         name: "lifecycle",
         // Metadata has more members from here on, which an older program would take for tampering.
         sql: "CREATE INDEX ops_created ON ops (created);",
@@ -153,17 +162,6 @@ impl Db {
     }
 }
 
-/// Name and signing key of the audit log.
-#[derive(Clone)]
-pub struct LogIdentity {
-    /// Origin line of its checkpoints.
-    pub origin: String,
-    /// Signs them.
-    pub key: Arc<SecretKey>,
-    /// Verifies them.
-    pub public: [u8; 32],
-}
-
 /// The open store; owned by one thread.
 pub struct KeyStore {
     db: Db,
@@ -214,12 +212,12 @@ impl KeyStore {
         let sealer = Sealer::new(&seal_key, store_id);
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref()).expect("supported");
         let public = key.public();
-        let name = log_key_name(now);
+        let name = log_key_name(1, now);
         let sealed = sealer.seal(&name, &public, &secret, random.as_ref());
         let origin = settings.origin.clone().unwrap_or_else(|| {
             format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
         });
-        let log = log_identity(origin, key);
+        let log = LogIdentity::new(origin, key, now);
         let store = Self {
             db,
             sealer,
@@ -270,7 +268,9 @@ impl KeyStore {
                 stored: row.log_origin,
             });
         }
-        let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
+        let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
+        let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
+        log_key::load(&db, &sealer, &mut log)?;
         let records = load_records(&db, &sealer, &backends)?;
         let store = Self {
             db,
@@ -280,7 +280,7 @@ impl KeyStore {
             records,
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
-            log: log_identity(row.log_origin, log_key),
+            log,
         };
         if store.pending()?.is_some() {
             // The interrupted change may be a destruction whose traces are still in the file.
@@ -304,7 +304,7 @@ impl KeyStore {
         &self.backends
     }
 
-    /// Name and key of the audit log.
+    /// Name and keys of the audit log.
     pub fn log(&self) -> &LogIdentity {
         &self.log
     }
@@ -348,6 +348,7 @@ impl KeyStore {
         all.extend_from_slice(&version.to_be_bytes());
         all.extend_from_slice(&self.log_key_sha256);
         all.extend_from_slice(self.log.origin.as_bytes());
+        all.extend_from_slice(self.log.digest());
         for (kid, record) in records {
             all.extend_from_slice(kid.to_string().as_bytes());
             all.extend_from_slice(&record.mac);
@@ -382,26 +383,6 @@ impl StoreRow {
             log_key_created: Timestamp(row.get::<_, i64>("log_key_created")?.cast_unsigned()),
             mac: row.get("mac")?,
         })
-    }
-}
-
-fn log_key_name(created: Timestamp) -> RecordName {
-    RecordName {
-        key: LOG_KEY_NAME.into(),
-        version: 1,
-        alg: Alg::Ed25519,
-        created,
-    }
-}
-
-fn log_identity(origin: String, key: SecretKey) -> LogIdentity {
-    let PublicKey::Ed25519(public) = key.public() else {
-        unreachable!("the log key is made and sealed as Ed25519")
-    };
-    LogIdentity {
-        origin,
-        key: Arc::new(key),
-        public,
     }
 }
 

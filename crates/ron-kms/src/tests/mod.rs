@@ -5,6 +5,7 @@ mod audit;
 mod envelope;
 mod gate;
 mod lifecycle;
+mod log_key;
 mod pipeline;
 mod race;
 mod store;
@@ -20,8 +21,8 @@ use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
 };
 use ron_proto::kms::{
-    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
+    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateLogKey, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
@@ -266,6 +267,14 @@ impl Rig {
 
     pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
         self.change(key, KeyRequest::Rotate(request))
+    }
+
+    pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
+        let (asked, waiter) = self.asked(&self.caller);
+        self.engine
+            .kms
+            .submit_store(StoreJob::RotateLogKey(asked, request));
+        Self::got(waiter)
     }
 
     pub fn rotated(&self, key: &Kid) -> RotateAnswer {

@@ -228,7 +228,7 @@ fn nothing_leaves_that_may_not_and_every_refusal_is_a_leaf() {
 #[test]
 fn a_wrapping_key_is_vouched_for_by_the_audit_log() {
     let rig = Rig::memory();
-    let vkey = VerifierKey::parse(&rig.engine.vkey).expect("a verifier key");
+    let vkey = VerifierKey::parse(&rig.engine.keys.vkey()).expect("a verifier key");
     for alg in [Alg::X25519MlKem768, Alg::X25519HkdfAes256Gcm] {
         let doc = doc(&rig, alg);
         let note = Note::parse(&doc.statement).expect("a note");

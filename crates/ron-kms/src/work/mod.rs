@@ -6,6 +6,7 @@ pub mod cache;
 pub mod envelope;
 pub mod fair;
 pub mod lifecycle;
+pub mod log_key;
 pub mod schedule;
 pub mod signer;
 pub mod task;
@@ -19,16 +20,16 @@ use ron_crypto::rand::Random;
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::{CreateKey, ExportKey, ImportKey, SignAnswer};
+use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
-use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
+use crate::audit::{AuditHealth, LogRing};
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
@@ -87,6 +88,8 @@ pub struct Kms {
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
+    /// Who signs its checkpoints.
+    pub ring: Arc<LogRing>,
 }
 
 /// A caller who waits for an answer.
@@ -145,6 +148,8 @@ pub enum StoreJob {
     Export(Asked, Kid, Box<ExportKey>),
     /// Something may be due for a key.
     Due(Kid),
+    /// `POST /log_key/rotate`.
+    RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
@@ -208,6 +213,7 @@ impl Kms {
             | StoreJob::Change(asked, ..)
             | StoreJob::Import(asked, _)
             | StoreJob::Export(asked, ..)
+            | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
             StoreJob::Due(_) => {} // still due at the next tick

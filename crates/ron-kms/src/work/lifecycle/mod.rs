@@ -36,7 +36,7 @@ use plan::{KeyRequest, Plan, Planner, body_hash};
 use settle::{Answer, makes_key, settle, status_of};
 
 /// How long a change waits for its leaf before the store gives up.
-const LEAF_WAIT: Duration = Duration::from_secs(10);
+pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
 /// Longest time for a device to destroy a key.
 const DESTROY_WAIT: Duration = Duration::from_secs(2);
 
@@ -63,11 +63,11 @@ enum Begun {
 }
 
 /// What a change is about, for its leaf and its idempotency row.
-struct Change<'a> {
-    op: Op,
-    op_id: OpId,
-    body: [u8; 32],
-    asked: &'a Asked,
+pub(super) struct Change<'a> {
+    pub(super) op: Op,
+    pub(super) op_id: OpId,
+    pub(super) body: [u8; 32],
+    pub(super) asked: &'a Asked,
 }
 
 impl Lifecycle {
@@ -85,6 +85,7 @@ impl Lifecycle {
             StoreJob::Import(asked, request) => self.import(asked, &request),
             StoreJob::Export(asked, kid, request) => self.export(asked, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
+            StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
             StoreJob::Uses(job) => self.uses(job),
         }
@@ -224,7 +225,7 @@ impl Lifecycle {
 
     /// Refuses while nothing can be changed; otherwise the answer this operation id got before,
     /// if any.
-    fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
+    pub(super) fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
         if self.stopped {
             return Err(store_down());
         }
@@ -365,7 +366,13 @@ impl Lifecycle {
         self.kms.index.store(index);
     }
 
-    fn finish(&self, asked: Asked, op: Op, alg: &'static str, outcome: Result<Answer, Refusal>) {
+    pub(super) fn finish(
+        &self,
+        asked: Asked,
+        op: Op,
+        alg: &'static str,
+        outcome: Result<Answer, Refusal>,
+    ) {
         let timing = self.kms.timing(&asked);
         match outcome {
             Ok(answer) => {
@@ -382,7 +389,7 @@ impl Lifecycle {
     }
 
     /// A refused operation is a leaf too.
-    fn refuse(
+    pub(super) fn refuse(
         &self,
         asked: Asked,
         mut leaf: Leaf,
@@ -423,7 +430,7 @@ impl Lifecycle {
         store_down()
     }
 
-    fn new_uuid(&self) -> Uuid {
+    pub(super) fn new_uuid(&self) -> Uuid {
         let mut random = [0_u8; 10];
         self.kms.random.fill(&mut random);
         uuid::Builder::from_unix_timestamp_millis(self.kms.clock.unix_ms(), &random).into_uuid()
@@ -460,7 +467,7 @@ fn leaf_about(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32], kid: &Kid) ->
     }
 }
 
-fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
+pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
     Leaf {
         actor: asked.caller.name.clone(),
         alg: None,

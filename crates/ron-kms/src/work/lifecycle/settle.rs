@@ -73,6 +73,7 @@ pub fn settle(
     Ok(json)
 }
 
-fn to_json(value: &impl Serialize) -> String {
+/// An answer as text.
+pub fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("documents hold strings and integers only")
 }
