@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)] // a load generator is no part of a service: it takes threads and time as they come
 
 mod client;
+mod fair;
 mod figures;
 mod fleet;
 mod machine;
@@ -28,6 +29,8 @@ struct Cli {
 enum Command {
     /// Start a fleet and measure it: start, idle, sign, tokens, transfers.
     Fleet(FleetArgs),
+    /// Start ron-kms and measure what one tenant's load does to another.
+    KmsFair(fair::FairArgs),
     /// GET one URL as fast as it answers.
     Get(GetArgs),
 }
@@ -61,6 +64,7 @@ struct GetArgs {
 fn main() {
     let outcome = match Cli::parse().command {
         Command::Fleet(args) => figures::run(&args),
+        Command::KmsFair(args) => fair::run(&args),
         Command::Get(args) => get(&args),
     };
     if let Err(why) = outcome {

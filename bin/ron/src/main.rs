@@ -5,6 +5,7 @@ mod check;
 mod demo;
 mod fleet;
 mod init;
+mod kms;
 mod layout;
 mod ledger;
 mod policy;
@@ -36,6 +37,7 @@ enum Command {
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
+    Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit::run(args),
+        Command::Kms(args) => kms::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),

@@ -10,6 +10,8 @@ use ron_tlog::policy::Policy;
 pub use crate::backend::BackendKind;
 use crate::keys::material::OFFERED;
 
+pub mod lifecycle;
+
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
 static KEYS: [Key; 24] = [
@@ -63,7 +65,7 @@ static KEYS: [Key; 24] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &lifecycle::KEYS],
 };
 
 /// Where the seal key comes from.
@@ -129,6 +131,10 @@ pub struct Settings {
     pub nonce_cap: u32,
     /// Entries of the replay table.
     pub replay_capacity: usize,
+    /// Periods and delays in the lives of keys.
+    pub lifecycle: lifecycle::LifecycleSettings,
+    /// How long public keys verify while their backend is away.
+    pub cache: lifecycle::CacheSettings,
 }
 
 /// Who cosigns checkpoints.
@@ -175,6 +181,8 @@ impl Settings {
         let witness = witness(config, &mut problems);
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
+        let lifecycle = lifecycle::lifecycle(config, &mut problems);
+        let cache = lifecycle::cache(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
         if origin.as_deref().is_some_and(|o| {
             o.chars()
@@ -215,6 +223,8 @@ impl Settings {
             nonce_block: config.usize("nonces.block") as u32,
             nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
+            lifecycle,
+            cache,
         })
     }
 }

@@ -20,20 +20,25 @@ use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
 use crate::audit::appender::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
+use crate::audit::ring::LogSigner;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::audit::{AuditHealth, LogRing};
 use crate::backend::Backends;
 use crate::config::Settings;
+use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
+    AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
+    WRITER_SLOT,
 };
+use crate::work::cache::VerifyCaches;
+use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, SignJob, StoreJob, signer};
+use crate::work::{Kms, StoreJob, schedule, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -105,7 +110,7 @@ impl Engine {
         };
         let opened = start::open(with, &mut store);
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring));
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring))?;
         let EngineParts { sup, km, ready, .. } = parts;
         let stopped = opened.is_err();
         match opened {
@@ -139,8 +144,10 @@ impl Engine {
             stopped,
         };
         spawn_store(&sup, lifecycle);
-        let (signing, jobs) = (kms.clone(), queues.sign);
-        let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
+        let timed = kms.clone();
+        sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
+        let (signing, turns) = (kms.clone(), queues.turns);
+        let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
         Ok(Self {
             reader: kms.log.clone(),
@@ -153,7 +160,7 @@ impl Engine {
 
 /// The receiving ends.
 struct Queues {
-    sign: Receiver<SignJob>,
+    turns: Receiver<Turn>,
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
@@ -214,25 +221,28 @@ fn assemble(
     metrics: Metrics,
     store: &KeyStore,
     (log, ring): (Option<LogReader>, LogRing),
-) -> (Arc<Kms>, Queues) {
-    let (sign_tx, sign) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
+) -> Result<(Arc<Kms>, Queues), StoreError> {
+    let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
+    let wrapping = wrapping_keys(store, parts)?;
     let kms = Kms {
         index: Snapshot::new(index),
         replay: Replay::new(settings.replay_capacity),
         envelope_replay: Replay::new(settings.replay_capacity),
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        wrapping,
+        cache: VerifyCaches::new(settings.cache, &metrics),
         health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
         metrics,
         clock: parts.clock.clone(),
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
-        sign_tx,
+        sign: FairQueue::new(settings.sign_queue, settings.signers, turns_tx),
         store_tx,
         audit_tx,
         proof_tx,
@@ -240,15 +250,21 @@ fn assemble(
         ring: Arc::new(ring),
         settings,
     };
-    (
-        Arc::new(kms),
-        Queues {
-            sign,
-            store: store_rx,
-            audit,
-            proofs,
-        },
-    )
+    let queues = Queues {
+        turns,
+        store: store_rx,
+        audit,
+        proofs,
+    };
+    Ok((Arc::new(kms), queues))
+}
+
+/// The keys to which imported keys are wrapped, vouched for by the key of the audit log.
+fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
+    let signer =
+        LogSigner::new(&store.log().origin, store.log().newest()).map_err(StoreError::Db)?;
+    let now = Timestamp(parts.clock.unix_ms());
+    WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
 }
 
 /// Where the audit log lives.

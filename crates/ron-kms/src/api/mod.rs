@@ -2,8 +2,10 @@
 
 pub mod envelope;
 pub mod keys;
+pub mod lifecycle;
 pub mod log_key;
 pub mod sign;
+pub mod transfer;
 pub mod transit;
 pub mod verify;
 pub mod verify_raw;
@@ -28,6 +30,8 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add_all(lifecycle::routes(kms))
+        .add_all(transfer::routes(kms))
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))

@@ -151,6 +151,17 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
+    /// One operation whose answer needs only the index of its leaf.
+    Other {
+        /// Where the answer goes.
+        responder: Responder,
+        /// Makes it.
+        make: Box<dyn FnOnce(u64) -> Response + Send>,
+        /// Operation name and algorithm, for the metrics.
+        label: (&'static str, &'static str),
+        /// For the metrics.
+        timing: Timing,
+    },
     /// Nobody: a leaf about the service itself.
     Logged,
     /// The store thread, which waits.
@@ -200,6 +211,15 @@ impl Done {
                 responder.send(Problem::from(refusal));
             }
             Self::Envelope(done) => done.complete(origin, index),
+            Self::Other {
+                responder,
+                make,
+                label,
+                timing,
+            } => {
+                timing.count(label.0, label.1, OK);
+                responder.send(make(index));
+            }
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
@@ -213,6 +233,7 @@ impl Done {
         match self {
             Self::Sign { responder, .. }
             | Self::Batch { responder, .. }
+            | Self::Other { responder, .. }
             | Self::Refused { responder, .. } => {
                 responder.send(down());
             }

@@ -2,9 +2,12 @@
 //! on the request's own thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
+pub mod cache;
 pub mod envelope;
+pub mod fair;
 pub mod lifecycle;
 pub mod log_key;
+pub mod schedule;
 pub mod signer;
 pub mod task;
 pub mod uses;
@@ -14,12 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::Random;
-use ron_http::{Principal, Responder};
+use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest, SignAnswer};
+use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey, SignAnswer};
 use ron_proto::problem::Problem;
-use ron_proto::values::Kid;
+use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
 use crate::audit::appender::Entry;
@@ -30,15 +33,22 @@ use crate::audit::{AuditHealth, LogRing};
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
+use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
+use cache::VerifyCaches;
 use envelope::{EnvelopeJob, Made};
+use fair::{FairQueue, NotTaken, cost_of};
+use lifecycle::plan::KeyRequest;
 use task::SignTask;
 use uses::UsesJob;
 
 /// Longest batch, for the number of batches that may gather credits at once.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
+
+/// The actor of what the service does by itself.
+const SELF: &str = "ron-kms";
 
 /// Everything that the threads of the service share.
 pub struct Kms {
@@ -56,6 +66,10 @@ pub struct Kms {
     pub batch_lane: Credits,
     /// Whether leaves can be written.
     pub health: AuditHealth,
+    /// To which imported keys are wrapped.
+    pub wrapping: WrappingKeys,
+    /// How fresh the public keys are.
+    pub cache: VerifyCaches,
     /// Metrics.
     pub metrics: Metrics,
     /// Time.
@@ -65,7 +79,7 @@ pub struct Kms {
     /// Origin of the audit log.
     pub origin: String,
     /// To the signers.
-    pub sign_tx: Sender<SignJob>,
+    pub sign: FairQueue<SignJob>,
     /// To the store thread.
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
@@ -110,12 +124,30 @@ pub enum SignWhat {
     Envelope(EnvelopeJob),
 }
 
+impl SignWhat {
+    /// What it costs beside one Ed25519 signature.
+    pub fn cost(&self) -> u64 {
+        let one = |task: &SignTask| cost_of(task.key.alg);
+        match self {
+            Self::One(task) => one(task),
+            Self::Batch(tasks) => tasks.iter().map(|t| t.as_ref().map_or(1, one)).sum(),
+            Self::Envelope(job) => job.tasks.len() as u64,
+        }
+    }
+}
+
 /// Work for the store thread.
 pub enum StoreJob {
     /// `POST /keys`.
     Create(Asked, Box<CreateKey>),
-    /// `POST /keys/.../rotate`.
-    Rotate(Asked, Kid, RotateRequest),
+    /// A change of a key.
+    Change(Asked, Kid, KeyRequest),
+    /// `POST /keys/import`.
+    Import(Asked, Box<ImportKey>),
+    /// `POST /keys/.../export`.
+    Export(Asked, Kid, Box<ExportKey>),
+    /// Something may be due for a key.
+    Due(Kid),
     /// `POST /log_key/rotate`.
     RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
@@ -126,17 +158,42 @@ pub enum StoreJob {
 }
 
 impl Kms {
+    /// Someone who asks on behalf of the service itself, for a key of `tenant`; nobody waits for
+    /// the answer.
+    pub fn asked_by_itself(&self, tenant: &Tenant) -> Asked {
+        let deadline = Deadline::within(self.settings.sign_deadline);
+        let (responder, _) = Responder::detached(deadline);
+        Asked {
+            caller: Principal {
+                name: SELF.into(),
+                tenant: tenant.clone(),
+                scopes: Arc::from([]),
+                caveats: Arc::from([]),
+                kind: PrincipalKind::Service,
+                key_prefixes: None,
+                jti: None,
+            },
+            responder,
+            deadline,
+            since: self.clock.now(),
+            proof_until: None,
+        }
+    }
+
     /// Hands a sign job to the pool, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        match self.sign_tx.try_send(job) {
-            Ok(()) => {}
-            Err(SendError::Full(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::busy(self.sign_tx.retry_after_s()));
+        let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
+        let (job, refusal) = match self.sign.push(&tenant, cost, job) {
+            Ok(()) => return,
+            Err(NotTaken::Full(job)) => (job, Refusal::busy(self.sign.retry_after_s())),
+            Err(NotTaken::Share(job)) => {
+                let share = self.metrics.rejects.with_label_values(&["tenant_share"]);
+                share.inc();
+                (job, Refusal::busy(self.sign.retry_after_s()))
             }
-            Err(SendError::Closed(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::new(Why::Draining, ""));
-            }
-        }
+            Err(NotTaken::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
+        };
+        self.refuse_unlogged(job.asked, &refusal);
     }
 
     /// Hands a store job over, or answers 429 at once.
@@ -153,10 +210,13 @@ impl Kms {
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
             StoreJob::Create(asked, _)
-            | StoreJob::Rotate(asked, ..)
+            | StoreJob::Change(asked, ..)
+            | StoreJob::Import(asked, _)
+            | StoreJob::Export(asked, ..)
             | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
+            StoreJob::Due(_) => {} // still due at the next tick
         }
     }
 

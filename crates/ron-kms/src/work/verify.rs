@@ -8,6 +8,7 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 use crate::keys::payload::Payload;
 use crate::keys::{Key, KeyIndex, PublicKey, Version};
+use crate::work::Kms;
 
 /// Most signatures of one request.
 const SIGNATURES_MAX: usize = 4;
@@ -54,6 +55,24 @@ pub fn verify(
         details,
         cache_age_ms: None,
     })
+}
+
+impl Kms {
+    /// Checks the signatures of one request with the public keys as fresh as they are.
+    pub fn verify(
+        &self,
+        caller: &Principal,
+        request: VerifyRequest,
+    ) -> Result<VerifyAnswer, Refusal> {
+        let index = self.index.load();
+        let backend = index.find(caller, &request.key)?.backend;
+        let cache_age_ms = self.cache.of(backend).check(self.clock.unix_ms())?;
+        let answer = verify(&index, caller, request)?;
+        Ok(VerifyAnswer {
+            cache_age_ms,
+            ..answer
+        })
+    }
 }
 
 /// The versions to try, newest first.

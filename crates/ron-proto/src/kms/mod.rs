@@ -7,17 +7,21 @@
 mod bytes;
 mod envelope;
 mod keys;
+mod lifecycle;
 mod log_key;
 mod payload;
 mod sign;
+mod transfer;
 mod verify;
 mod verify_raw;
 
 pub use bytes::*;
 pub use envelope::*;
 pub use keys::*;
+pub use lifecycle::*;
 pub use log_key::*;
 pub use payload::*;
 pub use sign::*;
+pub use transfer::*;
 pub use verify::*;
 pub use verify_raw::*;

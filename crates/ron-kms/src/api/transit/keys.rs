@@ -1,10 +1,10 @@
-//! `keys`: create, list, read, rotate.
+//! `keys`: create, list, read, rotate, configure.
 
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_http::{Method, Request, Responder, Response, Route};
-use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest};
+use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, OpId};
@@ -18,6 +18,8 @@ use super::{
 };
 use crate::api::asked;
 use crate::error::{Refusal, Why};
+use crate::keys::Key;
+use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::{Kms, StoreJob};
 
 /// The body of `keys/{name}`.
@@ -43,6 +45,24 @@ pub struct Create {
     auto_rotate_period: Option<Value>,
 }
 
+/// The body of `keys/{name}/config`.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Configure {
+    /// The oldest version that decrypts and verifies.
+    min_decryption_version: Option<u32>,
+    /// 0 or the newest: only the newest version encrypts and signs here.
+    min_encryption_version: Option<u32>,
+    /// Only false: keys are destroyed through the native API.
+    deletion_allowed: Option<bool>,
+    /// Only false.
+    exportable: Option<bool>,
+    /// Only false.
+    allow_plaintext_backup: Option<bool>,
+    /// As when the key is made.
+    auto_rotate_period: Option<Value>,
+}
+
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     const KEYS: &str = "/v1/transit/keys";
@@ -63,6 +83,14 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
             rotate,
         )
         .summary("Vault: make a new version"),
+        route(
+            kms,
+            (Method::POST, "/v1/transit/keys/{name}/config"),
+            scope::KMS_ADMIN,
+            configure,
+        )
+        .summary("Vault: minimum version and automatic rotation")
+        .body::<Configure>(),
     ]
 }
 
@@ -210,13 +238,53 @@ fn rotate(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     let (key, responder) = or_refuse(key_for_use(kms, &request), responder)?;
     let name = request.param("name").to_owned();
     let responder = responder.map(move |response| show_document(&name, response));
+    let rotate = KeyRequest::Rotate(RotateRequest::default());
     let asked = asked(kms, request, responder);
-    kms.submit_store(StoreJob::Rotate(
-        asked,
-        key.kid.clone(),
-        RotateRequest::default(),
-    ));
+    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), rotate));
     Ok(())
+}
+
+fn configure(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let wanted = key_for_use(kms, &request).and_then(|key| Ok((update(&key, &request)?, key)));
+    let ((update, key), responder) = or_refuse(wanted, responder)?;
+    let name = request.param("name").to_owned();
+    let Some(update) = update else {
+        responder.send(form::data(&shown(&name, &key.to_doc(&kms.origin))));
+        return Ok(());
+    };
+    let responder = responder.map(move |response| show_document(&name, response));
+    let asked = asked(kms, request, responder);
+    let update = KeyRequest::Update(update);
+    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), update));
+    Ok(())
+}
+
+/// What a configuration changes; `None` when nothing.
+fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
+    let wanted: Configure = body(request)?;
+    let yes = |flag: Option<bool>| flag == Some(true);
+    if yes(wanted.deletion_allowed) || yes(wanted.exportable) || yes(wanted.allow_plaintext_backup)
+    {
+        return Err(unsupported(
+            "deletion_allowed, exportable and allow_plaintext_backup stay false here; the native API destroys and exports",
+        ));
+    }
+    let head = key.head().number;
+    if wanted
+        .min_encryption_version
+        .is_some_and(|v| v != 0 && v != head)
+    {
+        return Err(unsupported(
+            "min_encryption_version: only the newest version encrypts and signs here",
+        ));
+    }
+    let mut update = UpdateKey::default();
+    update.min_verify_version = wanted.min_decryption_version.filter(|v| *v != 0);
+    if let Some(given) = wanted.auto_rotate_period.as_ref().filter(|v| !v.is_null()) {
+        let every = serde_json::from_value(period(given)?.into());
+        update.rotate_every = Some(every.map_err(|e| bad(format!("auto_rotate_period: {e}")))?);
+    }
+    Ok((update != UpdateKey::default()).then_some(update))
 }
 
 /// The type of an algorithm.

@@ -22,7 +22,7 @@ use super::{
     unsupported, untagged,
 };
 use crate::api::asked;
-use crate::api::verify::counted;
+use crate::api::verify::verify as verify_counted;
 use crate::error::{Refusal, Why};
 use crate::keys::Key;
 use crate::work::task::SignTask;
@@ -345,7 +345,7 @@ fn verify_one(kms: &Kms, request: &Request, read: &Asked, item: &Sign) -> Result
         }],
         mode: VerifyMode::And,
     };
-    let answer = match counted(kms, &request.principal, body) {
+    let answer = match verify_counted(kms, &request.principal, body) {
         Err(refusal) if refusal.why == Why::NotFound => return Err(bad(refusal.detail)),
         answer => answer?,
     };

@@ -1,0 +1,64 @@
+//! Checkpoints of `note` keys: remembered in the store before they are signed.
+
+use ron_kernel::Credit;
+
+use super::{Lifecycle, store_down};
+use crate::error::{Refusal, Why};
+use crate::keys::{Key, note};
+use crate::work::Asked;
+use crate::work::task::{CheckpointGate, Gate, SignTask, sign};
+
+impl Lifecycle {
+    /// Signs a checkpoint after remembering it.
+    pub(super) fn checkpoint(&mut self, asked: Asked, task: &SignTask, credits: Vec<Credit>) {
+        let ticket = match self.kms.first_time(&asked, task) {
+            Ok(Ok(ticket)) => ticket,
+            Ok(Err(answer)) => return self.kms.repeat(asked, &answer),
+            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+        };
+        if asked.deadline.expired() {
+            let late = Refusal::new(
+                Why::DeadlineExceeded,
+                "the request waited too long; nothing was done",
+            );
+            return self.kms.refuse_unlogged(asked, &late);
+        }
+        let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
+        let index = kms.index.load();
+        let mut gate = Remember { lifecycle: self };
+        let until = asked.deadline;
+        if let Some(outcome) = sign(&index, &asked.caller, task, now, until, &mut gate) {
+            kms.enter_sign(asked, task, outcome, ticket, credits);
+        }
+    }
+}
+
+/// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
+struct Remember<'a> {
+    lifecycle: &'a mut Lifecycle,
+}
+
+impl CheckpointGate for Remember<'_> {
+    fn pass(&mut self, key: &Key, to: &note::Checkpoint) -> Result<Gate, Refusal> {
+        let lifecycle = &mut *self.lifecycle;
+        if lifecycle.stopped {
+            return Err(store_down());
+        }
+        let before = lifecycle.store.note_head(&key.kid);
+        if before.as_ref() != Some(to) {
+            if before.is_some_and(|last| !last.may_be_followed_by(to)) {
+                return Err(Refusal::new(
+                    Why::CheckpointRefused,
+                    "this key has signed a checkpoint that this one does not extend",
+                ));
+            }
+            lifecycle
+                .store
+                .advance_note(&key.kid, to)
+                .map_err(|e| lifecycle.store_failed(&e))?;
+        }
+        Ok(Gate::Sign {
+            store_version_after: lifecycle.store.version(),
+        })
+    }
+}
