@@ -45,6 +45,8 @@ fn hvac_works_without_change() {
     assert_eq!(count("wrap", OK), 1 + 50 + 1);
     assert_eq!(count("unwrap", OK), 50 + 2 + 2);
     assert_eq!(count("unwrap", "ciphertext_refused"), 2);
+    assert_eq!(count("unwrap", "bad_request"), 1);
+    assert_eq!(count("update", OK), 1);
     assert_eq!(count("rewrap", OK), 1);
     assert_eq!(count("datakey", OK), 2);
     assert_eq!(count("sign", OK), 3 * 22 + 1);

@@ -63,6 +63,7 @@ def encryption(transit):
     results = error.json["data"]["batch_results"]
     assert "ciphertext" in results[0] and "error" in results[1], results
     print("encryption")
+    return first
 
 
 def data_keys(transit):
@@ -129,12 +130,17 @@ def macs(transit):
     print("macs")
 
 
-def keys(transit):
+def keys(transit, old):
     names = transit.list_keys()["data"]["keys"]
     assert names == ["cert", "doc", "mail", "pq", "tag"], names
     mail = transit.read_key(name="mail")["data"]
     assert (mail["type"], mail["latest_version"], mail["supports_encryption"]) == ("aes256-gcm96", 2, True)
     assert sorted(mail["keys"]) == ["1", "2"] and isinstance(mail["keys"]["1"], int)
+    configured = transit.update_key_configuration(name="mail", min_decryption_version=2, auto_rotate_period="24h")["data"]
+    assert configured["min_decryption_version"] == 2, configured
+    refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=old["ciphertext"])
+    refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", min_decryption_version=9)
+    refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", deletion_allowed=True)
     refused(hvac.exceptions.InvalidPath, transit.read_key, name="nobody")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", key_type="rsa-2048")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", exportable=True)
@@ -158,10 +164,10 @@ url, token = sys.argv[1], sys.stdin.read().strip()
 client = hvac.Client(url=url, token=token)
 assert client.is_authenticated()
 api = client.secrets.transit
-encryption(api)
+first = encryption(api)
 data_keys(api)
 signatures(api)
 macs(api)
-keys(api)
+keys(api, first)
 strangers(url, token)
 print("done")
