@@ -278,8 +278,10 @@ fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
             "min_encryption_version: only the newest version encrypts and signs here",
         ));
     }
-    let mut update = UpdateKey::default();
-    update.min_verify_version = wanted.min_decryption_version.filter(|v| *v != 0);
+    let mut update = UpdateKey {
+        min_verify_version: wanted.min_decryption_version.filter(|v| *v != 0),
+        ..UpdateKey::default()
+    };
     if let Some(given) = wanted.auto_rotate_period.as_ref().filter(|v| !v.is_null()) {
         let every = serde_json::from_value(period(given)?.into());
         update.rotate_every = Some(every.map_err(|e| bad(format!("auto_rotate_period: {e}")))?);
