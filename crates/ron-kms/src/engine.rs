@@ -25,7 +25,7 @@ use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
-use crate::backend::Backends;
+use crate::backend::{self, line::Around};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
@@ -34,7 +34,7 @@ use crate::topology::{
     AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
 };
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, SignJob, StoreJob, signer};
+use crate::work::{Kms, SignJob, StoreJob, held, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -89,7 +89,13 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let backends = Backends::new(settings.backend, Vec::new());
+        let around = Around {
+            sup: parts.sup.clone(),
+            metrics: metrics.clone(),
+            ready: parts.ready.clone(),
+            clock: parts.clock.clone(),
+        };
+        let backends = backend::start::start(&settings, &around, &parts.random);
         let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
         let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
             .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
@@ -147,6 +153,7 @@ impl Engine {
         let (signing, jobs) = (kms.clone(), queues.sign);
         let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
+        held::spawn(&sup, &kms, queues.held);
         Ok(Self {
             reader: kms.log.clone(),
             kms,
@@ -163,6 +170,7 @@ struct Queues {
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
+    held: Vec<held::LaneEnd>,
 }
 
 /// The disk of the log.
@@ -210,6 +218,7 @@ fn assemble(
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
+    let (lanes, held) = held::lanes(store.backends(), settings.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let kms = Kms {
@@ -223,6 +232,7 @@ fn assemble(
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
         sign_tx,
+        lanes,
         store_tx,
         audit_tx,
         proof_tx,
@@ -236,6 +246,7 @@ fn assemble(
             store: store_rx,
             audit,
             proofs,
+            held,
         },
     )
 }

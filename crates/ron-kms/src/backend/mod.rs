@@ -13,7 +13,14 @@
 
 pub mod custody;
 pub mod device;
+pub mod line;
 pub mod local;
+#[cfg(feature = "pkcs11")]
+pub mod pkcs11;
+pub mod settings;
+pub mod start;
+#[cfg(feature = "tpm")]
+pub mod tpm;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +30,7 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 
 pub use custody::{Custody, Held};
-pub use device::{Device, DeviceError, Handle, Made};
+pub use device::{Device, DeviceError, Handle, Made, TpmEvidence};
 
 /// Which backend holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

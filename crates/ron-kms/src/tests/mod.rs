@@ -283,6 +283,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         alg,
         payload,
         exportable: false,
+        backend: None,
         op_id: op_id(op),
     }
 }

@@ -2,6 +2,7 @@
 //! on the request's own thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
+pub mod held;
 pub mod lifecycle;
 pub mod signer;
 pub mod task;
@@ -13,7 +14,9 @@ use std::time::Duration;
 use ron_crypto::rand::Random;
 use ron_http::{Principal, Responder};
 use ron_kernel::time::Instant;
-use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
+use ron_kernel::{
+    Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
+};
 use ron_proto::kms::{CreateKey, RotateRequest};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
@@ -27,6 +30,7 @@ use crate::audit::writer::Draft;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
+use crate::keys::note::Checkpoint;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
@@ -59,6 +63,8 @@ pub struct Kms {
     pub origin: String,
     /// To the signers.
     pub sign_tx: Sender<SignJob>,
+    /// To the threads that wait for devices.
+    pub lanes: Vec<held::Lane>,
     /// To the store thread.
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
@@ -108,15 +114,21 @@ pub enum StoreJob {
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
+    /// A checkpoint that a device's key is about to sign: only remember it.
+    Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
 }
 
 impl Kms {
-    /// Hands a sign job to the pool, or answers 429 at once.
+    /// Hands a sign job to the signers or to those who wait for its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        match self.sign_tx.try_send(job) {
+        let tx = match self.lane(&job.what) {
+            Ok(tx) => tx,
+            Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
+        };
+        match tx.try_send(job) {
             Ok(()) => {}
             Err(SendError::Full(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::busy(self.sign_tx.retry_after_s()));
+                self.refuse_unlogged(job.asked, &Refusal::busy(tx.retry_after_s()));
             }
             Err(SendError::Closed(job)) => {
                 self.refuse_unlogged(job.asked, &Refusal::new(Why::Draining, ""));
@@ -131,10 +143,14 @@ impl Kms {
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
             Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
         };
-        let (StoreJob::Create(asked, _)
-        | StoreJob::Rotate(asked, ..)
-        | StoreJob::Checkpoint(asked, ..)) = job;
-        self.refuse_unlogged(asked, &refusal);
+        match job {
+            StoreJob::Create(asked, _)
+            | StoreJob::Rotate(asked, ..)
+            | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
+            StoreJob::Remember(_, _, reply) => {
+                let _ = reply.send(Err(refusal)); // who asked may have given up
+            }
+        }
     }
 
     /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.

@@ -121,8 +121,8 @@ pub trait CheckpointGate {
 pub enum Gate {
     /// Sign; the store is now at this version.
     Sign {
-        /// Whole-store version after remembering.
-        store_version_after: u64,
+        /// Whole-store version after remembering, where the leaf is to state it.
+        store_version_after: Option<u64>,
     },
     /// Not here: hand the task to the store thread.
     Forward,
@@ -177,7 +177,7 @@ fn try_sign(
             Gate::Sign {
                 store_version_after,
             } => {
-                draft.store_version_after = Some(store_version_after);
+                draft.store_version_after = store_version_after;
             }
             Gate::Forward => return Ok(None),
         }
