@@ -25,7 +25,7 @@ use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
-use crate::backend::{self, line::Around};
+use crate::backend::{self, Backends, line::Around};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
@@ -68,6 +68,8 @@ pub struct Engine {
     pub second_vkey: Option<String>,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
+    /// Where keys are held.
+    pub backends: Backends,
 }
 
 /// A single writer's state, lent to its thread. After a panic the thread finds it gone.
@@ -96,7 +98,7 @@ impl Engine {
             clock: parts.clock.clone(),
         };
         let backends = backend::start::start(&settings, &around, &parts.random);
-        let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
+        let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
         let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
             .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
         let mut witnesses = witnesses(&settings, &verifier, &parts.http)?;
@@ -160,6 +162,7 @@ impl Engine {
             vkey,
             second_vkey,
             cosigned,
+            backends,
         })
     }
 }

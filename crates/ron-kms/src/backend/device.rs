@@ -147,12 +147,13 @@ pub trait Device: Send + Sync {
 #[derive(Debug)]
 pub struct Absent {
     kind: BackendKind,
+    since_ms: u64,
 }
 
 impl Absent {
-    /// The device of this kind, which is not there.
-    pub fn new(kind: BackendKind) -> Self {
-        Self { kind }
+    /// The device of this kind, which is not there since `since_ms` (Unix milliseconds).
+    pub fn new(kind: BackendKind, since_ms: u64) -> Self {
+        Self { kind, since_ms }
     }
 
     fn error(&self) -> DeviceError {
@@ -180,7 +181,7 @@ impl Device for Absent {
     }
 
     fn seen_ms(&self) -> u64 {
-        0
+        self.since_ms
     }
 
     fn sessions(&self) -> usize {

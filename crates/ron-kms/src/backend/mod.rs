@@ -122,14 +122,16 @@ impl Attestation {
 pub struct Backends {
     local: BackendKind,
     devices: Arc<[Arc<dyn Device>]>,
+    started_ms: u64,
 }
 
 impl Backends {
-    /// The local backend and the devices beside it.
-    pub fn new(local: BackendKind, devices: Vec<Arc<dyn Device>>) -> Self {
+    /// The local backend and the devices beside it, at `started_ms` (Unix milliseconds).
+    pub fn new(local: BackendKind, devices: Vec<Arc<dyn Device>>, started_ms: u64) -> Self {
         Self {
             local,
             devices: devices.into(),
+            started_ms,
         }
     }
 
@@ -148,12 +150,19 @@ impl Backends {
         self.devices.iter().find(|device| device.kind() == kind)
     }
 
+    /// A configuration was loaded: every device is asked again.
+    pub fn nudge(&self) {
+        for device in self.devices.iter() {
+            device.nudge();
+        }
+    }
+
     /// The device that holds a key; one that is always away when it is no longer configured, so
     /// that the key still verifies.
     pub fn holder(&self, kind: BackendKind) -> Arc<dyn Device> {
         self.device(kind)
             .cloned()
-            .unwrap_or_else(|| Arc::new(device::Absent::new(kind)))
+            .unwrap_or_else(|| Arc::new(device::Absent::new(kind, self.started_ms)))
     }
 
     /// What the backend can do; `None` when it is not configured.

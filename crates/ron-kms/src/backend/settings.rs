@@ -77,6 +77,11 @@ impl DeviceSettings {
     }
 }
 
+/// A text that is set to something.
+fn text<'a>(config: &'a Config, key: &str) -> Option<&'a str> {
+    config.str_opt(key).filter(|text| !text.is_empty())
+}
+
 fn without_feature(config: &Config, key: &str, feature: &str) -> ConfigProblem {
     config.problem(
         key,
@@ -90,7 +95,7 @@ fn pkcs11(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<Pkcs11Se
     const KEY: &str = "pkcs11.module";
     let Some(module) = config.path_opt(KEY) else {
         for key in ["pkcs11.token", "pkcs11.pin"] {
-            if config.is_set(key) {
+            if text(config, key).is_some() {
                 problems.push(config.problem(key, "is set without pkcs11.module"));
             }
         }
@@ -100,7 +105,7 @@ fn pkcs11(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<Pkcs11Se
         problems.push(without_feature(config, KEY, "pkcs11"));
         return None;
     }
-    let Some(pin) = config.str_opt("pkcs11.pin") else {
+    let Some(pin) = text(config, "pkcs11.pin") else {
         problems.push(config.problem(
             "pkcs11.pin",
             "is not set: name the file of the PIN, or env:NAME",
@@ -120,7 +125,7 @@ fn pkcs11(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<Pkcs11Se
 
 fn tpm(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<TpmSettings> {
     const KEY: &str = "tpm.tcti";
-    let tcti = config.str_opt(KEY)?;
+    let tcti = text(config, KEY)?;
     if !cfg!(feature = "tpm") {
         problems.push(without_feature(config, KEY, "tpm"));
         return None;

@@ -14,7 +14,7 @@ pub fn start(settings: &Settings, around: &Around, random: &Arc<dyn Random>) -> 
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     devices.extend(pkcs11(settings, around, random));
     devices.extend(tpm(settings, around));
-    Backends::new(settings.backend, devices)
+    Backends::new(settings.backend, devices, around.clock.unix_ms())
 }
 
 #[cfg(feature = "pkcs11")]

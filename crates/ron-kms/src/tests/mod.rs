@@ -2,6 +2,8 @@
 
 mod api;
 mod audit;
+#[cfg(any(feature = "pkcs11", feature = "tpm"))]
+mod devices;
 mod gate;
 mod pipeline;
 mod store;
@@ -40,6 +42,7 @@ pub struct Rig {
     pub engine: Engine,
     pub sup: Supervisor,
     pub ready: ReadyBoard,
+    pub registry: Registry,
     pub disk: SimDisk,
     pub caller: Principal,
     _dir: Option<DataDir>,
@@ -138,7 +141,7 @@ impl Rig {
         let random: Arc<dyn Random> = Arc::new(SeededRandom::new(seed));
         let parts = EngineParts {
             sup: sup.clone(),
-            registry,
+            registry: registry.clone(),
             km,
             clock,
             random,
@@ -157,6 +160,7 @@ impl Rig {
             engine,
             sup,
             ready,
+            registry,
             disk: SimDisk::default(),
             caller: principal("ron", None),
             _dir: lock,

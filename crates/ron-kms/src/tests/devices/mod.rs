@@ -17,10 +17,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ron_proto::kms::{CreateKey, KeyBackend, KeyDoc, PayloadPolicy, SignAnswer, SignRequest};
-use ron_proto::values::Alg;
+use ron_http::{Body, Response};
+use ron_kernel::{Deadline, ReplyWaiter};
+use ron_proto::kms::{
+    CreateKey, KeyBackend, KeyDoc, PayloadPolicy, SignAnswer, SignRequest, Signature, VerifyAnswer,
+    VerifyMode, VerifyRequest,
+};
+use ron_proto::values::{Alg, Kid};
 
 use super::{Got, Rig, create_request};
+use crate::error::Refusal;
+use crate::work::task::SignTask;
+use crate::work::{SignJob, SignWhat};
 
 /// Set in the child process.
 const CHILD: &str = "RON_KMS_DEVICE_TEST";
@@ -86,6 +94,45 @@ impl Rig {
         self.sign(SignRequest::message(doc.key.clone(), text))
     }
 
+    /// As [`Rig::send_sign`], for a caller with less patience.
+    pub fn send_sign_by(&self, request: SignRequest, deadline: Deadline) -> ReplyWaiter<Response> {
+        let (mut asked, waiter) = self.asked(&self.caller);
+        asked.deadline = deadline;
+        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { asked, what });
+        waiter
+    }
+
+    /// The `Retry-After` of a refused signature.
+    pub fn retry_after(&self, doc: &KeyDoc) -> Option<u32> {
+        let request = SignRequest::message(doc.key.clone(), *b"text");
+        let waiter = self.send_sign(&self.caller, request);
+        let response = waiter
+            .wait(Deadline::within(super::WAIT))
+            .expect("answered");
+        match response.body {
+            Body::Problem(problem) => problem.retry_after_s,
+            _ => None,
+        }
+    }
+
+    pub fn verify_request(
+        &self,
+        key: &Kid,
+        message: &[u8],
+        signatures: &[Signature],
+    ) -> Result<VerifyAnswer, Refusal> {
+        let request = VerifyRequest {
+            key: key.clone(),
+            version: None,
+            message: Some(message.to_vec().into()),
+            digest: None,
+            signatures: signatures.to_vec(),
+            mode: VerifyMode::And,
+        };
+        self.engine.kms.verify(&self.caller, request)
+    }
+
     pub fn gauge(&self, line: &str) -> i64 {
         let text = self.registry.render();
         let found = text.lines().find_map(|l| l.strip_prefix(line));
@@ -107,19 +154,25 @@ pub fn openssl_agrees(dir: &Path, doc: &KeyDoc, text: &[u8], answer: &SignAnswer
     let path = |name: &str| dir.join(name);
     std::fs::write(path("key.pem"), &head.public_key_pem).expect("writes");
     std::fs::write(path("text"), text).expect("writes");
+    std::fs::write(path("sig.raw"), raw).expect("writes");
     let mut command = Command::new("openssl");
-    match doc.key.alg {
-        Alg::Ed25519 => {
-            std::fs::write(path("sig"), raw).expect("writes");
-            command.args(["pkeyutl", "-verify", "-pubin", "-rawin", "-inkey"]);
-            command.arg(path("key.pem")).arg("-in").arg(path("text"));
-            command.arg("-sigfile").arg(path("sig"));
-        }
-        _ => {
-            std::fs::write(path("sig"), der(raw)).expect("writes");
-            command.args(["dgst", "-sha256", "-verify"]).arg(path("key.pem"));
-            command.arg("-signature").arg(path("sig")).arg(path("text"));
-        }
+    if doc.key.alg == Alg::Ed25519 {
+        std::fs::write(path("sig"), raw).expect("writes");
+        command.args(["pkeyutl", "-verify", "-pubin", "-rawin", "-inkey"]);
+        command
+            .arg(path("key.pem"))
+            .arg("-in")
+            .arg(path("text"))
+            .arg("-sigfile")
+            .arg(path("sig"));
+    } else {
+        std::fs::write(path("sig"), der(raw)).expect("writes");
+        command
+            .args(["dgst", "-sha256", "-verify"])
+            .arg(path("key.pem"))
+            .arg("-signature")
+            .arg(path("sig"))
+            .arg(path("text"));
     }
     run(&mut command);
 }

@@ -10,7 +10,7 @@ use ron_proto::values::Alg;
 use super::super::{Rig, settings, signed};
 use super::{in_backend, in_child, openssl_agrees, run, until, var};
 
-const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
+pub const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 const LABEL: &str = "ron";
 const PIN: &str = "648219";
 
@@ -18,10 +18,22 @@ const PIN: &str = "648219";
 pub fn token(dir: &Path) -> Vec<(String, String)> {
     let at = |name: &str| dir.join(name).to_str().expect("utf-8").to_owned();
     std::fs::create_dir(at("tokens")).expect("dir");
-    let conf = format!("directories.tokendir = {}\nobjectstore.backend = file\nlog.level = ERROR\n", at("tokens"));
+    let conf = format!(
+        "directories.tokendir = {}\nobjectstore.backend = file\nlog.level = ERROR\n",
+        at("tokens")
+    );
     std::fs::write(at("softhsm2.conf"), conf).expect("writes");
     run(Command::new("softhsm2-util")
-        .args(["--init-token", "--free", "--label", LABEL, "--so-pin", "91827364", "--pin", PIN])
+        .args([
+            "--init-token",
+            "--free",
+            "--label",
+            LABEL,
+            "--so-pin",
+            "91827364",
+            "--pin",
+            PIN,
+        ])
         .env("SOFTHSM2_CONF", at("softhsm2.conf")));
     secret(dir, "pin", PIN);
     vec![
@@ -40,12 +52,19 @@ fn secret(dir: &Path, name: &str, text: &str) {
 fn shimmed(dir: &Path) -> Vec<(String, String)> {
     let module = dir.join("shim.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/devices/shim.c");
-    run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&module).arg(source).arg("-ldl"));
+    run(Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&module)
+        .arg(source)
+        .arg("-ldl"));
     let mut env = token(dir);
     let control = dir.join("control");
     std::fs::write(&control, "ok").expect("writes");
     env.push(("RON_SHIM_REAL".into(), MODULE.into()));
-    env.push(("RON_SHIM_CONTROL".into(), control.to_str().expect("utf-8").into()));
+    env.push((
+        "RON_SHIM_CONTROL".into(),
+        control.to_str().expect("utf-8").into(),
+    ));
     env
 }
 
@@ -75,7 +94,10 @@ pub fn flags(dir: &Path, module: &str) -> Vec<(String, String)> {
 
 fn rig(dir: &Path, module: &str) -> Rig {
     let flags = flags(dir, module);
-    let flags: Vec<_> = flags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
     Rig::start(settings(&flags), None).expect("starts")
 }
 
@@ -86,7 +108,8 @@ fn home() -> PathBuf {
 #[test]
 fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
     let dir = tempfile::tempdir().expect("dir");
-    let name = "tests::devices::softhsm::signatures_of_the_token_verify_elsewhere_and_survive_a_restart";
+    let name =
+        "tests::devices::softhsm::signatures_of_the_token_verify_elsewhere_and_survive_a_restart";
     if !in_child(name, || token(dir.path())) {
         return;
     }
@@ -96,13 +119,26 @@ fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
     let keys = [(Alg::Ed25519, 1), (Alg::EcdsaP256, 2)]
         .map(|(alg, op)| first.create_in(KeyBackend::Pkcs11, alg, op));
     for doc in &keys {
-        assert_eq!((doc.backend.as_str(), doc.attestation.as_str()), ("pkcs11", "statement"));
+        assert_eq!(
+            (doc.backend.as_str(), doc.attestation.as_str()),
+            ("pkcs11", "statement")
+        );
         let answer = signed(&first.sign_text(doc, text));
         openssl_agrees(&dir, doc, text, &answer);
         assert!(first.verify(&doc.key, None, text, &answer.signatures).ok);
         pkcs11_tool_agrees(&dir, &format!("{}#v1", doc.key), doc.key.alg, text);
     }
-    let listed = tool(&dir, &["--login", "--pin", PIN, "--list-objects", "--type", "privkey"]);
+    let listed = tool(
+        &dir,
+        &[
+            "--login",
+            "--pin",
+            PIN,
+            "--list-objects",
+            "--type",
+            "privkey",
+        ],
+    );
     assert_eq!(listed.matches("never extractable").count(), 2, "{listed}");
     let old = signed(&first.sign_text(&keys[0], text));
     first.stop();
@@ -111,7 +147,10 @@ fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
         let answer = signed(&second.sign_text(doc, text));
         openssl_agrees(&dir, doc, text, &answer);
         let rotated = second.rotated(&doc.key);
-        assert_eq!((rotated.document.head, rotated.document.backend.as_str()), (2, "pkcs11"));
+        assert_eq!(
+            (rotated.document.head, rotated.document.backend.as_str()),
+            (2, "pkcs11")
+        );
         let answer = signed(&second.sign_text(doc, text));
         assert_eq!(answer.version, 2);
         openssl_agrees(&dir, &rotated.document, text, &answer);
@@ -119,9 +158,15 @@ fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
     assert!(second.verify(&keys[0].key, None, text, &old.signatures).ok);
     // What the token cannot do is refused, not done elsewhere.
     let wrong = in_backend(KeyBackend::Pkcs11, Alg::MlDsa65, 9);
-    assert_eq!(second.create_as(&second.caller, wrong).code(), "unsupported");
+    assert_eq!(
+        second.create_as(&second.caller, wrong).code(),
+        "unsupported"
+    );
     let wrong = in_backend(KeyBackend::Tpm, Alg::EcdsaP256, 10);
-    assert_eq!(second.create_as(&second.caller, wrong).code(), "unsupported");
+    assert_eq!(
+        second.create_as(&second.caller, wrong).code(),
+        "unsupported"
+    );
     second.stop();
 }
 
@@ -140,11 +185,16 @@ fn pkcs11_tool_agrees(dir: &Path, label: &str, alg: Alg, text: &[u8]) {
         _ => ("ECDSA", sha256(text).to_vec()),
     };
     std::fs::write(dir.join("input"), input).expect("writes");
-    let mut args = vec!["--verify", "-m", mechanism, "--label", label, "--input-file", "input"];
-    args.extend(["--signature-file", "sig"]);
-    if alg != Alg::Ed25519 {
-        args.extend(["--signature-format", "openssl"]);
-    }
+    let mut args = vec![
+        "--verify",
+        "-m",
+        mechanism,
+        "--label",
+        label,
+        "--input-file",
+        "input",
+    ];
+    args.extend(["--signature-file", "sig.raw"]);
     let said = tool(dir, &args);
     assert!(said.contains("Signature is valid"), "{said}");
 }
@@ -169,13 +219,26 @@ fn a_call_that_hangs_blocks_nobody_else() {
     for doc in [&two, &one, &file] {
         let asked = Instant::now();
         signed(&rig.sign_text(doc, b"meanwhile"));
-        assert!(asked.elapsed() < Duration::from_millis(400), "{:?}", asked.elapsed());
+        assert!(
+            asked.elapsed() < Duration::from_millis(400),
+            "{:?}",
+            asked.elapsed()
+        );
     }
     let got = Rig::wait(hanging);
     let took = begun.elapsed();
-    assert_eq!((got.status, got.code().as_str()), (504, "deadline_exceeded"));
-    assert!(took >= Duration::from_millis(590) && took < Duration::from_millis(850), "{took:?}");
-    assert_eq!(rig.gauge("ron_kms_quarantined_calls{backend=\"pkcs11\"} "), 1);
+    assert_eq!(
+        (got.status, got.code().as_str()),
+        (504, "deadline_exceeded")
+    );
+    assert!(
+        took >= Duration::from_millis(590) && took < Duration::from_millis(850),
+        "{took:?}"
+    );
+    assert_eq!(
+        rig.gauge("ron_kms_quarantined_calls{backend=\"pkcs11\"} "),
+        1
+    );
     // Set aside and replaced: the token keeps both of its sessions.
     let open = "ron_kms_backend_sessions{backend=\"pkcs11\",state=\"open\"} ";
     until("the seat is taken again", || rig.gauge(open) == 2);
@@ -204,21 +267,37 @@ fn a_token_that_is_away_is_refused_at_once_and_found_again() {
         for _ in 0..3 {
             let asked = Instant::now();
             let got = rig.sign_text(&doc, b"text");
-            assert_eq!((got.status, got.code().as_str()), (503, "store_unavailable"));
-            assert!(asked.elapsed() < Duration::from_millis(100), "{:?}", asked.elapsed());
+            assert_eq!(
+                (got.status, got.code().as_str()),
+                (503, "store_unavailable")
+            );
+            assert!(
+                asked.elapsed() < Duration::from_millis(100),
+                "{:?}",
+                asked.elapsed()
+            );
         }
         assert!(rig.retry_after(&doc).is_some());
         let create = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 20 + round);
         assert_eq!(rig.create_as(&rig.caller, create).status, 503);
-        let verified = rig.verify_request(&doc.key, b"text", &before.signatures).expect("verifies");
+        let verified = rig
+            .verify_request(&doc.key, b"text", &before.signatures)
+            .expect("verifies");
         assert!(verified.ok && verified.cache_age_ms.is_some());
         signed(&rig.sign_text(&file, b"others go on"));
         let causes = rig.ready.snapshot();
-        assert!(causes.ready && causes.degraded.iter().any(|c| c.contains("pkcs11")), "{causes:?}");
+        assert!(
+            causes.ready && causes.degraded.iter().any(|c| c.contains("pkcs11")),
+            "{causes:?}"
+        );
         say("ok");
-        until("it signs again", || rig.sign_text(&doc, b"text").status == 200);
+        until("it signs again", || {
+            rig.sign_text(&doc, b"text").status == 200
+        });
         assert_eq!(rig.gauge(count), round as i64);
-        let verified = rig.verify_request(&doc.key, b"text", &before.signatures).expect("verifies");
+        let verified = rig
+            .verify_request(&doc.key, b"text", &before.signatures)
+            .expect("verifies");
         assert!(verified.ok && verified.cache_age_ms.is_none());
     }
     rig.stop();
@@ -242,14 +321,21 @@ fn a_wrong_pin_is_tried_once() {
     assert!(!shown.contains("locked"), "{shown}");
     secret(&dir, "pin", PIN);
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(wrong().code(), "store_unavailable", "nothing is tried before a reload");
+    assert_eq!(
+        wrong().code(),
+        "store_unavailable",
+        "nothing is tried before a reload"
+    );
     for device in rig.engine.backends.devices() {
         device.nudge();
     }
     until("it is up after a reload", || {
-        rig.engine.backends.devices().iter().all(|d| d.away().is_none())
+        rig.engine
+            .backends
+            .devices()
+            .iter()
+            .all(|d| d.away().is_none())
     });
     rig.create_in(KeyBackend::Pkcs11, Alg::Ed25519, 2);
     rig.stop();
 }
-
