@@ -16,10 +16,18 @@ use ron_tests::{base_port, ok, ron_binary, ron_on};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
 /// Kill rounds; `RON_KILL_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
-    let set = std::env::var("RON_KILL_ROUNDS");
-    set.ok().and_then(|v| v.parse().ok()).unwrap_or(6)
+    number("RON_KILL_ROUNDS").unwrap_or(6)
+}
+
+/// Minutes after which no further round begins, for a long lane that must end in time (`RON_KILL_MINUTES`).
+fn minutes() -> u64 {
+    number("RON_KILL_MINUTES").unwrap_or(600)
 }
 
 const NEEDED: [(&str, u16); 4] = [
@@ -67,12 +75,22 @@ impl Rig {
         for (name, _) in NEEDED {
             rig.wait_ready(name);
         }
-        let out = ok(&ron_on(
-            rig.dir.path(),
-            &["token", "--audience", "svc-wallet", "--ttl", "1h"],
-        ));
-        out.trim().clone_into(&mut rig.token);
+        let mut made = rig.ask_for_token();
+        // On a machine with too much to do the issuer may be late; asking again is free.
+        for _ in 0..5 {
+            if made.status.success() {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            made = rig.ask_for_token();
+        }
+        ok(&made).trim().clone_into(&mut rig.token);
         rig
+    }
+
+    fn ask_for_token(&self) -> std::process::Output {
+        let args = ["token", "--audience", "svc-wallet", "--ttl", "1h"];
+        ron_on(self.dir.path(), &args)
     }
 
     fn run(&mut self, name: &'static str) {
@@ -174,11 +192,33 @@ fn code(reply: &Reply) -> String {
     body["code"].as_str().unwrap_or("").to_owned()
 }
 
+/// How soon the wallet must say that it is not ready, once the ledger is silent.
+const NOTICED_WITHIN: Duration = Duration::from_millis(200);
+
+/// Stops the ledger for a moment, several times: how soon the wallet's readiness went off, at best. A busy machine may
+/// make any one of them late.
+fn noticed_at_best(rig: &Rig) -> Duration {
+    let once = |_| {
+        rig.signal("ron-ledger", "-STOP");
+        let took = rig.wait_status("svc-wallet", 503, Duration::from_secs(2));
+        let refused = rig.issue("in-between", "a", 1).unwrap();
+        rig.signal("ron-ledger", "-CONT");
+        assert_eq!(refused.status, 503, "not ready means no new writes");
+        assert_eq!(code(&refused), "retry_later");
+        rig.wait_ready("svc-wallet");
+        took
+    };
+    (0..5).map(once).min().unwrap()
+}
+
 #[test]
 fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
     let rig = Arc::new(Rig::start());
     let first = rig.issue("before", "a", 5).unwrap();
     assert_eq!(first.status, 200);
+    let best = noticed_at_best(&rig);
+    println!("not ready {best:?} after the stop, at best");
+    assert!(best <= NOTICED_WITHIN, "noticed only after {best:?}");
     assert_eq!(rig.balance("a")["amount_minor"], "5");
     std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
     rig.signal("ron-ledger", "-STOP");
@@ -188,12 +228,7 @@ fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
         let rig = Arc::clone(&rig);
         std::thread::spawn(move || ron_kernel::scoped(3, |_| rig.issue("during", "a", 7).unwrap()))
     };
-    let took = rig.wait_status("svc-wallet", 503, Duration::from_secs(2));
-    println!("not ready {took:?} after the stop");
-    assert!(
-        took < Duration::from_millis(900),
-        "noticed only after {took:?}"
-    );
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(2));
     while stopped.elapsed() < Duration::from_millis(1_000) {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -292,7 +327,12 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
         seed ^= seed << 17;
         seed % n
     };
+    let (began, mut made) = (Instant::now(), 0);
     for round in 0..rounds() {
+        if began.elapsed() > Duration::from_secs(60 * minutes()) {
+            break;
+        }
+        made += 1;
         let stop = AtomicBool::new(false);
         let pause = Duration::from_millis(50 + below(400));
         let victims: &[&'static str] = [
@@ -330,6 +370,7 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
             all.open.extend(part.open);
         }
     }
+    println!("{made} rounds in {:?}", began.elapsed());
     settle(&rig, all);
     for name in ["svc-wallet", "ron-ledger"] {
         rig.signal(name, "-TERM");

@@ -24,7 +24,7 @@ use crate::metrics::HttpMetrics;
 use crate::request::Transport;
 use crate::router::Router;
 use crate::settle::Shared;
-use crate::slots::{FREE_ROW, SLOT_ROW, Slots, Was};
+use crate::slots::{FREE_ROW, Readiness, SLOT_ROW, Slots, Was};
 use crate::stream::Stream;
 use crate::timer::{Timer, Waker};
 
@@ -229,7 +229,7 @@ impl<'a> Poll<'a> {
                 match event.data.u64() {
                     WAKE => self.shared.slots.timer.waker.clear(),
                     listener if listener > WAKE => self.accept((listener - WAKE - 1) as usize),
-                    token => self.ready(token),
+                    token => self.ready(token, event.flags),
                 }
             }
             let now = self.shared.clock.now();
@@ -255,10 +255,17 @@ impl<'a> Poll<'a> {
         }
     }
 
-    /// A connection's socket is ready: to the workers.
-    fn ready(&self, token: u64) {
+    /// A connection's socket has changed: to the workers, if it waited for that.
+    fn ready(&self, token: u64, flags: epoll::EventFlags) {
+        use epoll::EventFlags as Flags;
+        let broken = Flags::HUP | Flags::ERR;
+        let news = Readiness {
+            input: flags.intersects(Flags::IN | Flags::RDHUP | broken),
+            output: flags.intersects(Flags::OUT | broken),
+            ended: flags.intersects(Flags::RDHUP | broken),
+        };
         let due = self.shared.clock.now() + self.shared.limits.request_deadline;
-        if self.shared.slots.ready(token, due) {
+        if self.shared.slots.ready(token, news, due) {
             self.shared.push(token);
         }
     }

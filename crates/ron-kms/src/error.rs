@@ -22,6 +22,10 @@ pub enum Why {
     PayloadRefused,
     /// A checkpoint that shrinks its log or contradicts an earlier one.
     CheckpointRefused,
+    /// What is to be unwrapped does not open.
+    CiphertextRefused,
+    /// The version has been used as often as it may be.
+    UsesExhausted,
     /// The pinned version is not the head.
     VersionNotHead,
     /// `expected_head` is not the head.
@@ -34,8 +38,10 @@ pub enum Why {
     Busy,
     /// The audit log cannot take leaves, so nothing may be signed or changed.
     AuditUnavailable,
-    /// The key store cannot be written.
+    /// The key store cannot be written, or the device that holds the key is away.
     StoreUnavailable,
+    /// Nobody has attested lately where the key is, and the configuration asks for that.
+    AttestationMissing,
     /// The job's time ran out before work on it began.
     DeadlineExceeded,
     /// The service is stopping.
@@ -46,7 +52,7 @@ pub enum Why {
 
 impl Why {
     /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::BadRequest,
         Self::TooLarge,
         Self::Unsupported,
@@ -54,6 +60,8 @@ impl Why {
         Self::NotFound,
         Self::PayloadRefused,
         Self::CheckpointRefused,
+        Self::CiphertextRefused,
+        Self::UsesExhausted,
         Self::VersionNotHead,
         Self::StaleHead,
         Self::OpIdMismatch,
@@ -61,6 +69,7 @@ impl Why {
         Self::Busy,
         Self::AuditUnavailable,
         Self::StoreUnavailable,
+        Self::AttestationMissing,
         Self::DeadlineExceeded,
         Self::Draining,
         Self::Internal,
@@ -76,6 +85,8 @@ impl Why {
             Self::NotFound => "not_found",
             Self::PayloadRefused => "payload_refused",
             Self::CheckpointRefused => "checkpoint_refused",
+            Self::CiphertextRefused => "ciphertext_refused",
+            Self::UsesExhausted => "uses_exhausted",
             Self::VersionNotHead => "version_not_head",
             Self::StaleHead => "stale_head",
             Self::OpIdMismatch => "idempotency_mismatch",
@@ -83,6 +94,7 @@ impl Why {
             Self::Busy => "busy",
             Self::AuditUnavailable => "audit_unavailable",
             Self::StoreUnavailable => "store_unavailable",
+            Self::AttestationMissing => "attestation_missing",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Draining => "draining",
             Self::Internal => "internal",
@@ -171,6 +183,8 @@ impl From<Refusal> for Problem {
             Why::CheckpointRefused => {
                 own(409, "The checkpoint does not extend the last one signed")
             }
+            Why::CiphertextRefused => own(400, "The ciphertext does not open"),
+            Why::UsesExhausted => own(409, "The version may not be used again"),
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
             Why::OpIdMismatch => Self::idempotency_mismatch(detail),
@@ -181,6 +195,9 @@ impl From<Refusal> for Problem {
             }
             Why::StoreUnavailable => {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
+            }
+            Why::AttestationMissing => {
+                own(503, "It is not attested where the key is").with_retry_after(retry_after_s)
             }
             Why::DeadlineExceeded => Self::deadline_exceeded(detail),
             Why::Draining => Self::draining(retry_after_s),

@@ -81,6 +81,14 @@ pub const TPM: ThreadSpec = ThreadSpec {
     critical: false,
     job: "own the TPM and call it; one that hangs is set aside",
 };
+/// Evidence of devices.
+pub const ATTEST: ThreadSpec = ThreadSpec {
+    name: "kms-attest",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "ask devices every attest.refresh_every whether they still attest their keys",
+};
 /// Finds out when the token is back.
 pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {
     name: "kms-keep-p11",
@@ -251,7 +259,7 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "kms",
     threads: [
         SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM,
-        HELD_REMOTE, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE_KEEPER,
+        HELD_REMOTE, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE_KEEPER, ATTEST,
     ],
     queues: [
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,

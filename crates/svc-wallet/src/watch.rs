@@ -1,5 +1,9 @@
-//! The watchdog: while a ledger call hangs the service is not ready, and soon takes no new writes; writes whose time
-//! is over are answered with what is known about them.
+//! The watchdog: while the ledger is silent, or a call to it hangs, the service is not ready and takes no new writes;
+//! writes whose time is over are answered with what is known about them.
+//!
+//! **One rule for both**: readiness and the refusal of writes follow the same flag. A slow disk alone does not set it,
+//! because the ledger goes on answering the probe; a stopped one does within `silent_after`, a hanging one within
+//! `hangs_after`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,10 +38,10 @@ pub struct Watch {
     pub clock: SharedClock,
     /// Metrics.
     pub metrics: Metrics,
-    /// From this age of a call on the service is not ready.
-    pub stall_after: Duration,
-    /// From this age of a call on new writes are refused.
-    pub refuse_after: Duration,
+    /// The ledger is stalled when nothing was heard from it for so long, with a call under way.
+    pub silent_after: Duration,
+    /// It is also stalled when one call has been under way for so long.
+    pub hangs_after: Duration,
     /// Told when the drain begins.
     pub sup: Supervisor,
     /// The feed's connections, closed when the drain begins so that its long poll ends.
@@ -49,10 +53,11 @@ impl Watch {
     pub fn run(&self, ctx: &ThreadCtx) {
         let (mut off, mut closed) = (false, false);
         loop {
-            let age = self.upstream.oldest_call();
-            self.upstream.set_stalled(age >= self.refuse_after);
-            if (age >= self.stall_after) != off {
-                off = !off;
+            let stalled = self.upstream.silence() >= self.silent_after
+                || self.upstream.oldest_call() >= self.hangs_after;
+            self.upstream.set_stalled(stalled);
+            if stalled != off {
+                off = stalled;
                 if off {
                     self.ready
                         .missing(STALLED, "the ledger does not answer in time");

@@ -15,6 +15,7 @@ use ron_proto::kms::{
 };
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
+use ron_tlog::note::VerifierKey;
 
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
@@ -129,14 +130,21 @@ impl Kms {
         };
         let statement = self.statement(key, version, nonce);
         let tpm = self.device_evidence(key, version, &statement, asked.deadline)?;
-        let SecretKey::Ed25519(log_key) = &*self.log_key else {
-            return Err(Refusal::new(Why::Internal, "the log's key is of another kind"));
+        let keys = self.ring.signing();
+        let newest = keys.first().ok_or_else(Refusal::audit_down)?;
+        let SecretKey::Ed25519(log_key) = &*newest.secret else {
+            return Err(Refusal::new(
+                Why::Internal,
+                "the log's key is of another kind",
+            ));
         };
+        let vkey = VerifierKey::ed25519(&self.origin, &newest.public)
+            .map_err(|e| Refusal::new(Why::Internal, e.to_string()))?;
         let signature = log_key.sign(&statement_bytes(&statement));
         Ok(AttestAnswer {
             class: key.attestation.as_str().to_owned(),
             signature: Bytes(signature.to_vec()),
-            vkey: self.vkey.clone(),
+            vkey: vkey.to_string(),
             tpm: tpm.map(TpmEvidenceDoc::from),
             birth_leaf: Bytes(self.birth_leaf(version.birth)?),
             receipt: LogReceipt {
@@ -155,7 +163,7 @@ impl Kms {
             version: version.number,
             public_key: Bytes(version.public.raw().to_vec()),
             backend: wire(key.backend),
-            exportable: key.exportable(),
+            exportable: false,
             payload: key.payload.clone(),
             created: version.created,
             birth: version.birth,
@@ -194,9 +202,9 @@ impl Kms {
             found = Some(bytes.to_vec());
             Ok::<(), ron_tlog::append::ReadError>(())
         });
-        read.ok()
-            .and(found)
-            .ok_or_else(|| Refusal::new(Why::Internal, "the leaf of the key's making cannot be read"))
+        read.ok().and(found).ok_or_else(|| {
+            Refusal::new(Why::Internal, "the leaf of the key's making cannot be read")
+        })
     }
 }
 

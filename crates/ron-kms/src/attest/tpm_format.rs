@@ -22,7 +22,10 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], BadTpm> {
-        let (front, rest) = self.0.split_at_checked(n).ok_or(BadTpm("it is cut short"))?;
+        let (front, rest) = self
+            .0
+            .split_at_checked(n)
+            .ok_or(BadTpm("it is cut short"))?;
         self.0 = rest;
         Ok(front)
     }
@@ -108,7 +111,10 @@ fn registers(r: &mut Reader<'_>) -> Result<Attested, BadTpm> {
     let n = r.take(1)?[0];
     let bits = r.take(usize::from(n))?;
     let selected = (0_u8..)
-        .zip(bits.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1)))
+        .zip(
+            bits.iter()
+                .flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1)),
+        )
         .filter_map(|(number, set)| (set == 1).then_some(number))
         .collect();
     let digest = r.sized()?.to_vec();

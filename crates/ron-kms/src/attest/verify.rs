@@ -2,9 +2,7 @@
 
 use ron_crypto::hash::sha256;
 use ron_crypto::sign::{verify_ed25519_strict, verify_p256_fixed};
-use ron_proto::kms::{
-    ATTEST_VERSION, BirthCertificate, KeyBackend, Statement, TpmEvidenceDoc,
-};
+use ron_proto::kms::{ATTEST_VERSION, BirthCertificate, KeyBackend, Statement, TpmEvidenceDoc};
 use ron_proto::values::Kid;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::proof::TlogProof;
@@ -48,7 +46,11 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     if (certificate.v, statement.v) != (ATTEST_VERSION, ATTEST_VERSION) {
         return Err("the format is newer than this program".into());
     }
-    if expect.vkey.as_ref().is_some_and(|known| *known != evidence.vkey) {
+    if expect
+        .vkey
+        .as_ref()
+        .is_some_and(|known| *known != evidence.vkey)
+    {
         return Err("the audit log is another one than expected: its verifier key differs".into());
     }
     if let Some(nonce) = &expect.nonce
@@ -68,7 +70,9 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     let log_size = check_birth(certificate, &log)?;
     let quoted = match (&evidence.tpm, statement.backend) {
         (Some(tpm), KeyBackend::Tpm) => Some(check_tpm(tpm, statement, expect)?),
-        (None, KeyBackend::Tpm) => return Err("the key is in a TPM, but the TPM says nothing".into()),
+        (None, KeyBackend::Tpm) => {
+            return Err("the key is in a TPM, but the TPM says nothing".into());
+        }
         (Some(_), _) => return Err("a TPM speaks for a key that it does not hold".into()),
         (None, _) => None,
     };
@@ -115,7 +119,11 @@ fn check_tpm(
     expect: &Expect,
 ) -> Result<(Vec<u8>, Vec<u8>), String> {
     let ak = tpm.attestation_key.as_slice();
-    if expect.attestation_key.as_ref().is_some_and(|known| known != ak) {
+    if expect
+        .attestation_key
+        .as_ref()
+        .is_some_and(|known| known != ak)
+    {
         return Err("the TPM is another one than expected: its attestation key differs".into());
     }
     let ak: &[u8; 65] = ak

@@ -7,12 +7,12 @@ use ron_proto::values::Alg;
 
 use super::{Attestation, Capabilities};
 use crate::keys::SecretKey;
-use crate::keys::material::SUPPORTED;
+use crate::keys::material::OFFERED;
 
 /// What the file and memory backends can do.
 pub fn capabilities() -> Capabilities {
     Capabilities {
-        algs: SUPPORTED.to_vec(),
+        algs: OFFERED.to_vec(),
         attestation: Attestation::None,
     }
 }

@@ -13,6 +13,7 @@
 
 pub mod custody;
 pub mod device;
+pub mod gate;
 pub mod line;
 pub mod local;
 #[cfg(feature = "pkcs11")]
@@ -123,6 +124,7 @@ pub struct Backends {
     local: BackendKind,
     devices: Arc<[Arc<dyn Device>]>,
     started_ms: u64,
+    gate: Arc<gate::AttestGate>,
 }
 
 impl Backends {
@@ -132,7 +134,21 @@ impl Backends {
             local,
             devices: devices.into(),
             started_ms,
+            gate: Arc::default(),
         }
+    }
+
+    /// The same, with keys that sign only while it is attested where they are.
+    pub fn attest_required(self, required: bool) -> Self {
+        Self {
+            gate: Arc::new(gate::AttestGate::new(required)),
+            ..self
+        }
+    }
+
+    /// Whether keys may sign.
+    pub fn gate(&self) -> &Arc<gate::AttestGate> {
+        &self.gate
     }
 
     /// The backend of keys that are made without naming one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ron_service::{Config, ConfigProblem, Key};
 
 /// Rows of the configuration table.
-pub static DEVICE_KEYS: [Key; 9] = [
+pub static DEVICE_KEYS: [Key; 11] = [
     Key::path("pkcs11.module", "", "PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
     Key::text("pkcs11.token", "", "Label of the token. Empty: the only one there is."),
     Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
@@ -18,6 +18,8 @@ pub static DEVICE_KEYS: [Key; 9] = [
         .range("1s", "24h"),
     Key::duration("verify_cache.hard_ttl", "1h", "After this time without an answer of the device, its keys no longer verify: 503.")
         .range("1s", "720h"),
+    Key::choice("attest.require", &["never", "if-available", "required"], "if-available", "Whether keys sign while their device does not attest where they are: `required` refuses, the others show it only."),
+    Key::duration("attest.refresh_every", "10m", "How often the devices are asked to attest; a failure is tried again after 5 s.").range("200ms", "24h"),
 ];
 
 /// The configured devices.
@@ -33,6 +35,10 @@ pub struct DeviceSettings {
     pub soft_ttl: Duration,
     /// See `verify_cache.hard_ttl`.
     pub hard_ttl: Duration,
+    /// Whether a device that does not attest signs nothing.
+    pub attest_required: bool,
+    /// How often devices are asked to attest.
+    pub attest_every: Duration,
 }
 
 /// Which token.
@@ -66,6 +72,8 @@ impl DeviceSettings {
             probe_every: config.duration("backends.probe_every"),
             soft_ttl: config.duration("verify_cache.soft_ttl"),
             hard_ttl: config.duration("verify_cache.hard_ttl"),
+            attest_required: config.str("attest.require") == "required",
+            attest_every: config.duration("attest.refresh_every"),
         };
         if devices.soft_ttl > devices.hard_ttl {
             problems.push(config.problem(

@@ -15,6 +15,7 @@ pub fn start(settings: &Settings, around: &Around, random: &Arc<dyn Random>) -> 
     devices.extend(pkcs11(settings, around, random));
     devices.extend(tpm(settings, around));
     Backends::new(settings.backend, devices, around.clock.unix_ms())
+        .attest_required(settings.devices.attest_required)
 }
 
 #[cfg(feature = "pkcs11")]

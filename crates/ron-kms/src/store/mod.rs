@@ -8,13 +8,16 @@
 //! versions  key name, number, sealed record, index of the leaf that records its making
 //! ops       operation ids of create and rotate with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
+//! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and where that is
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
 //! durable. One thread writes. After a failed write nothing more is written.
 
+pub mod log_key;
 pub mod seal;
 pub mod source;
+pub mod uses;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -34,19 +37,19 @@ use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
 use crate::keys::{Key, KeyIndex, PublicKey, SecretKey, Version};
+use log_key::record_name as log_key_name;
+pub use log_key::{LogIdentity, LogKey};
 use seal::{RecordName, SealError, Sealer};
-
-/// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
-const LOG_KEY_NAME: &str = "ron-kms/log-key";
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
 
 /// Numbered, forward only.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "keys",
-    sql: "
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "keys",
+        sql: "
     CREATE TABLE store (
       id INTEGER PRIMARY KEY CHECK (id = 1),
       store_id BLOB NOT NULL, salt BLOB NOT NULL, version INTEGER NOT NULL,
@@ -69,7 +72,19 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
     ) STRICT;
     ",
-}];
+    },
+    Migration {
+        version: 2,
+        name: "log keys",
+        sql: "
+    CREATE TABLE log_keys (
+      number INTEGER PRIMARY KEY CHECK (number > 1), created INTEGER NOT NULL,
+      sealed BLOB NOT NULL, statement TEXT NOT NULL, leaf BLOB NOT NULL,
+      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
+    ) STRICT;
+    ",
+    },
+];
 
 /// Why the store cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +168,10 @@ pub(crate) struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     note: Option<(u64, String)>,
     payload: PayloadPolicy,
+    /// How many uses of each version are reserved, the first version first, for keys whose nonces
+    /// are counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uses: Vec<u32>,
 }
 
 /// One version as the store holds it.
@@ -171,7 +190,8 @@ pub(crate) struct Record {
     mac: [u8; 32],
     versions: Vec<VersionRow>,
     /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
-    /// version and, while a rotation waits for its leaf, the next one.
+    /// version and, while a rotation waits for its leaf, the next one. All of them for keys that
+    /// unwrap or check MACs.
     secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
@@ -181,17 +201,6 @@ impl Record {
         let named = self.meta.backend.as_deref();
         named.and_then(BackendKind::from_name).unwrap_or(local)
     }
-}
-
-/// Name and signing key of the audit log.
-#[derive(Clone)]
-pub struct LogIdentity {
-    /// Origin line of its checkpoints.
-    pub origin: String,
-    /// Signs them.
-    pub key: Arc<SecretKey>,
-    /// Verifies them.
-    pub public: [u8; 32],
 }
 
 /// The open store; owned by one thread.
@@ -243,12 +252,12 @@ impl KeyStore {
         let sealer = Sealer::new(&seal_key, store_id);
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref()).expect("supported");
         let public = key.public();
-        let name = log_key_name(now);
+        let name = log_key_name(1, now);
         let sealed = sealer.seal(&name, &public, &secret, random.as_ref());
         let origin = settings.origin.clone().unwrap_or_else(|| {
             format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
         });
-        let log = log_identity(origin, key);
+        let log = LogIdentity::new(origin, key, now);
         let store = Self {
             db,
             sealer,
@@ -299,7 +308,9 @@ impl KeyStore {
                 stored: row.log_origin,
             });
         }
-        let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
+        let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
+        let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
+        log_key::load(&db, &sealer, &mut log)?;
         let records = load_records(&db, &sealer, &backends)?;
         let store = Self {
             db,
@@ -309,7 +320,7 @@ impl KeyStore {
             records,
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
-            log: log_identity(row.log_origin, log_key),
+            log,
         };
         if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
             return Err(StoreError::Tampered(
@@ -329,7 +340,7 @@ impl KeyStore {
         &self.backends
     }
 
-    /// Name and key of the audit log.
+    /// Name and keys of the audit log.
     pub fn log(&self) -> &LogIdentity {
         &self.log
     }
@@ -341,6 +352,7 @@ impl KeyStore {
             .iter()
             .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(self.settled(kid, record)?))));
         KeyIndex {
+            gate: self.backends.gate().clone(),
             keys: keys.collect(),
             store_version: self.version,
         }
@@ -373,6 +385,10 @@ impl KeyStore {
             created: record.meta.created,
             min_verify: record.meta.min_verify,
             secret: record.secrets.get(&head)?.clone(),
+            secrets: match kid.alg.signs() {
+                true => BTreeMap::new(),
+                false => record.secrets.clone(),
+            },
             backend,
             attestation: self.backends.attestation(backend),
             versions,
@@ -397,6 +413,7 @@ impl KeyStore {
         all.extend_from_slice(&version.to_be_bytes());
         all.extend_from_slice(&self.log_key_sha256);
         all.extend_from_slice(self.log.origin.as_bytes());
+        all.extend_from_slice(self.log.digest());
         for (kid, record) in records {
             all.extend_from_slice(kid.to_string().as_bytes());
             all.extend_from_slice(&record.mac);
@@ -431,26 +448,6 @@ impl StoreRow {
             log_key_created: Timestamp(row.get::<_, i64>("log_key_created")?.cast_unsigned()),
             mac: row.get("mac")?,
         })
-    }
-}
-
-fn log_key_name(created: Timestamp) -> RecordName {
-    RecordName {
-        key: LOG_KEY_NAME.into(),
-        version: 1,
-        alg: Alg::Ed25519,
-        created,
-    }
-}
-
-fn log_identity(origin: String, key: SecretKey) -> LogIdentity {
-    let PublicKey::Ed25519(public) = key.public() else {
-        unreachable!("the log key is made and sealed as Ed25519")
-    };
-    LogIdentity {
-        origin,
-        key: Arc::new(key),
-        public,
     }
 }
 
@@ -549,7 +546,10 @@ fn load_versions(
     })?;
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
-    let keep_from = rows.len().saturating_sub(2);
+    let keep_from = match kid.alg.signs() {
+        true => rows.len().saturating_sub(2),
+        false => 0,
+    };
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));

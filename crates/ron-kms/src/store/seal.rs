@@ -194,7 +194,7 @@ impl Sealer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::material::SUPPORTED;
+    use crate::keys::material::OFFERED;
     use ron_crypto::rand::SeededRandom;
 
     fn sealer(fill: u8, store: u8) -> Sealer {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn one_changed_byte_anywhere_is_refused_by_name() {
-        for alg in SUPPORTED {
+        for alg in OFFERED {
             let random = SeededRandom::new(5);
             let (key, secret) = SecretKey::generate(alg, &random).expect("supported");
             let sealer = sealer(1, 1);

@@ -169,6 +169,7 @@ impl KeyStore {
                     backend: (!new.backend.is_local()).then(|| new.backend.as_str().to_owned()),
                     note: None,
                     payload,
+                    uses: Vec::new(),
                 },
                 mac: [0; 32],
                 versions: Vec::new(),
@@ -229,7 +230,7 @@ impl KeyStore {
     }
 
     /// Puts `record` in place of the key's record and counts the store version up.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         kid: &Kid,
         mut record: Record,
@@ -302,7 +303,9 @@ impl KeyStore {
         if let Some(row) = record.versions.get_mut(pending.number as usize - 1) {
             row.birth = Some(birth);
         }
-        record.secrets.retain(|number, _| *number >= pending.number);
+        if pending.kid.alg.signs() {
+            record.secrets.retain(|number, _| *number >= pending.number);
+        }
     }
 
     /// The change whose leaf is not known to be durable; at most one, because one thread writes

@@ -1,10 +1,13 @@
 //! A whole engine in a test, asked without sockets.
 
 mod api;
+mod attest;
 mod audit;
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
 mod devices;
+mod envelope;
 mod gate;
+mod log_key;
 mod pipeline;
 mod store;
 
@@ -18,8 +21,8 @@ use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
 };
 use ron_proto::kms::{
-    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
+    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateLogKey, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
@@ -173,7 +176,7 @@ impl Rig {
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
-    fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+    pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();
@@ -248,6 +251,14 @@ impl Rig {
         self.engine
             .kms
             .submit_store(StoreJob::Rotate(asked, key.clone(), request));
+        Self::got(waiter)
+    }
+
+    pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
+        let (asked, waiter) = self.asked(&self.caller);
+        self.engine
+            .kms
+            .submit_store(StoreJob::RotateLogKey(asked, request));
         Self::got(waiter)
     }
 

@@ -15,7 +15,7 @@ use crate::config::SealSource;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 
-fn open(dir: &Path) -> Result<KeyStore, StoreError> {
+pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
         &file_settings(dir),
         Backends::new(BackendKind::File, Vec::new(), 0),
@@ -28,7 +28,7 @@ fn database(dir: &Path) -> Connection {
     Connection::open(dir.join(crate::store::FILE_NAME)).expect("opens")
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("dir");
     for entry in std::fs::read_dir(from)
         .expect("dir")

@@ -6,15 +6,16 @@ use std::time::Duration;
 use ron_http::{Responder, Response};
 use ron_kernel::time::Instant;
 use ron_kernel::{ReplySender, SharedClock};
-use ron_proto::kms::{ItemError, SignAnswer, SignBatchAnswer, SignResult};
+use ron_proto::kms::{AttestAnswer, ItemError, SignAnswer, SignBatchAnswer, SignResult};
 use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
+use super::envelope::{self, Made, Shape};
 use crate::audit::leaf::OK;
 use crate::audit::proofs::ProofAsk;
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::replay::Ticket;
+use crate::replay::{SignTicket, Ticket};
 
 /// The leaf of a change is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +46,72 @@ impl Timing {
 /// One item of a batch.
 pub enum Item {
     /// Signed; has a leaf.
-    Signed(SignAnswer, Option<Ticket>),
+    Signed(SignAnswer, Option<SignTicket>),
     /// Refused; has a leaf.
     Refused(Refusal, &'static str),
     /// Without a leaf of its own: a repetition, or an item that names no key.
     Known(SignResult),
+}
+
+/// One envelope operation.
+pub enum EnvelopeItem {
+    /// Done; operation, algorithm and result for the metrics.
+    Made(
+        Made,
+        (&'static str, &'static str, &'static str),
+        Option<Ticket<Made>>,
+    ),
+    /// Refused; has a leaf.
+    Refused(Refusal, (&'static str, &'static str)),
+    /// Without a leaf of its own: a repetition, or what could not be read.
+    Known(Result<Made, Refusal>),
+}
+
+/// The envelope operations of one request.
+pub struct EnvelopeDone {
+    /// Where the answer goes.
+    pub responder: Responder,
+    /// One per operation; those with a leaf in the order of the leaves.
+    pub items: Vec<EnvelopeItem>,
+    /// Makes the answer.
+    pub shape: Shape,
+    /// For the metrics.
+    pub timing: Timing,
+}
+
+impl EnvelopeDone {
+    /// The leaves are durable, the first at `first`.
+    pub fn complete(self, origin: &str, first: u64) {
+        let mut index = first;
+        let timing = self.timing;
+        let one = |item| match item {
+            EnvelopeItem::Made(mut made, (op, alg, result), ticket) => {
+                made.receipt = LogReceipt {
+                    log: origin.to_owned(),
+                    index,
+                };
+                index += 1;
+                timing.count(op, alg, result);
+                if let Some(ticket) = ticket {
+                    envelope::settle(ticket, &made);
+                }
+                Ok(made)
+            }
+            EnvelopeItem::Refused(refusal, (op, alg)) => {
+                index += 1;
+                timing.count(op, alg, refusal.why.code());
+                Err(refusal)
+            }
+            EnvelopeItem::Known(result) => result,
+        };
+        let results = self.items.into_iter().map(one).collect();
+        self.responder.send((self.shape)(results));
+    }
+
+    /// The leaves are not durable.
+    fn fail(self) {
+        self.responder.send(Problem::from(Refusal::audit_down()));
+    }
 }
 
 /// Who waits for leaves.
@@ -61,7 +123,7 @@ pub enum Done {
         /// The answer, but for its receipt.
         answer: Box<SignAnswer>,
         /// To remember the answer by its operation id.
-        ticket: Option<Ticket>,
+        ticket: Option<SignTicket>,
         /// Where it waits for its proof, when the caller wishes so.
         proof: Option<ProofAsk>,
         /// For the metrics.
@@ -73,6 +135,17 @@ pub enum Done {
         responder: Responder,
         /// One per item; those with a leaf in the order of the leaves.
         items: Vec<Item>,
+        /// For the metrics.
+        timing: Timing,
+    },
+    /// Envelope operations.
+    Envelope(Box<EnvelopeDone>),
+    /// Evidence of where a key is.
+    Attest {
+        /// Where the answer goes.
+        responder: Responder,
+        /// The answer, but for its receipt.
+        answer: Box<AttestAnswer>,
         /// For the metrics.
         timing: Timing,
     },
@@ -135,6 +208,19 @@ impl Done {
                 timing.count(label.0, label.1, refusal.why.code());
                 responder.send(Problem::from(refusal));
             }
+            Self::Envelope(done) => done.complete(origin, index),
+            Self::Attest {
+                responder,
+                mut answer,
+                timing,
+            } => {
+                answer.receipt = LogReceipt {
+                    log: origin.to_owned(),
+                    index,
+                };
+                timing.count("attest", answer.statement.key.alg.as_str(), OK);
+                responder.send(Response::json(200, &*answer));
+            }
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
@@ -148,9 +234,11 @@ impl Done {
         match self {
             Self::Sign { responder, .. }
             | Self::Batch { responder, .. }
+            | Self::Attest { responder, .. }
             | Self::Refused { responder, .. } => {
                 responder.send(down());
             }
+            Self::Envelope(done) => done.fail(),
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Err(NotDurable));

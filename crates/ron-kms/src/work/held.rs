@@ -85,6 +85,9 @@ impl Kms {
         let holder = |kid| index.keys.get(kid).and_then(|key| key.secret.held_by());
         let found = match what {
             SignWhat::One(task) => holder(&task.key),
+            SignWhat::Attest(task) => holder(&task.key),
+            // No device offers keys for wrapping.
+            SignWhat::Envelope(_) => None,
             SignWhat::Batch(tasks) => {
                 let mut found = None;
                 for kind in tasks.iter().flatten().filter_map(|task| holder(&task.key)) {

@@ -2,10 +2,13 @@
 //! on the request's own thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
+pub mod envelope;
 pub mod held;
 pub mod lifecycle;
+pub mod log_key;
 pub mod signer;
 pub mod task;
+pub mod uses;
 pub mod verify;
 
 use std::sync::Arc;
@@ -17,16 +20,18 @@ use ron_kernel::time::Instant;
 use ron_kernel::{
     Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
 };
-use ron_proto::kms::{CreateKey, RotateRequest};
+use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
 use ron_tlog::append::LogReader;
 
-use crate::audit::AuditHealth;
+use crate::attest::AttestTask;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
+use crate::audit::{AuditHealth, LogRing};
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
@@ -34,7 +39,9 @@ use crate::keys::note::Checkpoint;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
+use envelope::{EnvelopeJob, Made};
 use task::SignTask;
+use uses::UsesJob;
 
 /// Longest batch, for the number of batches that may gather credits at once.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
@@ -43,10 +50,14 @@ const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
 pub struct Kms {
     /// Validated settings.
     pub settings: Settings,
+    /// Where keys are held.
+    pub backends: Backends,
     /// All keys, as one snapshot.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of sign requests.
-    pub replay: Arc<Replay>,
+    pub replay: Arc<Replay<SignAnswer>>,
+    /// Operation ids of envelope operations.
+    pub envelope_replay: Arc<Replay<Made>>,
     /// Room for leaves.
     pub credits: Credits,
     /// How many batches may gather room at once: few enough that they cannot starve each other.
@@ -73,6 +84,8 @@ pub struct Kms {
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
+    /// Who signs its checkpoints.
+    pub ring: Arc<LogRing>,
 }
 
 /// A caller who waits for an answer.
@@ -103,6 +116,10 @@ pub enum SignWhat {
     One(Box<SignTask>),
     /// `POST /sign_batch`.
     Batch(Vec<Result<SignTask, Refusal>>),
+    /// Envelope operations, one or many.
+    Envelope(EnvelopeJob),
+    /// `POST /keys/.../attest`.
+    Attest(Box<AttestTask>),
 }
 
 /// Work for the store thread.
@@ -111,11 +128,15 @@ pub enum StoreJob {
     Create(Asked, Box<CreateKey>),
     /// `POST /keys/.../rotate`.
     Rotate(Asked, Kid, RotateRequest),
+    /// `POST /log_key/rotate`.
+    RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
     /// A checkpoint that a device's key is about to sign: only remember it.
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
+    /// A block of nonces for a key that is about to wrap.
+    Uses(UsesJob),
 }
 
 impl Kms {
@@ -143,10 +164,17 @@ impl Kms {
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
             Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
         };
+        self.refuse_store_job(job, refusal);
+    }
+
+    /// Tells whoever waits for a store job that it is not done.
+    pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
             StoreJob::Create(asked, _)
             | StoreJob::Rotate(asked, ..)
+            | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
+            StoreJob::Uses(job) => job.refuse(refusal),
             StoreJob::Remember(_, _, reply) => {
                 let _ = reply.send(Err(refusal)); // who asked may have given up
             }

@@ -17,7 +17,7 @@ use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, Ticket};
+use crate::replay::{Seen, SignTicket as Ticket};
 
 /// Sends checkpoints to the store thread, which alone may remember them.
 struct Forward;
@@ -51,6 +51,8 @@ impl Kms {
         match job.what {
             SignWhat::One(task) => self.sign_one(job.asked, task),
             SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
+            SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
+            SignWhat::Attest(task) => self.attest_job(job.asked, &task),
         }
     }
 
@@ -225,7 +227,7 @@ impl Kms {
     }
 
     /// What an answer needs for the metrics.
-    pub(super) fn timing(&self, asked: &Asked) -> Timing {
+    pub(crate) fn timing(&self, asked: &Asked) -> Timing {
         Timing {
             metrics: self.metrics.clone(),
             since: asked.since,

@@ -14,6 +14,7 @@ use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
 use crate::keys::payload::{self, Allowed, Head, Payload};
 use crate::keys::{Key, KeyIndex};
+use crate::work::verify::signs_not;
 
 /// A sign request or one item of a batch.
 #[derive(Clone)]
@@ -164,9 +165,11 @@ fn try_sign(
     draft: &mut Draft,
 ) -> Result<Option<SignAnswer>, Refusal> {
     let key = index.find(caller, &task.key)?;
+    key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     let payload = task.payload.as_ref().map_err(Clone::clone)?;
     // Number, public key and private key of the head all come from this one snapshot.
     let head = key.head_for(task.version)?;
+    index.gate.check(key.backend, key.attestation)?;
     draft.leaf.version = Some(head.number);
     let about = Head {
         alg: key.kid.alg,

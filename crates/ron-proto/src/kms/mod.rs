@@ -4,14 +4,20 @@
 //! [`Bytes`]. A key is named by its [`Kid`](crate::Kid); a version is a number in the body or
 //! query.
 
+mod attest;
 mod bytes;
+mod envelope;
 mod keys;
+mod log_key;
 mod payload;
 mod sign;
 mod verify;
 
+pub use attest::*;
 pub use bytes::*;
+pub use envelope::*;
 pub use keys::*;
+pub use log_key::*;
 pub use payload::*;
 pub use sign::*;
 pub use verify::*;

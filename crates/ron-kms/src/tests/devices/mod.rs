@@ -69,7 +69,8 @@ pub fn run(command: &mut Command) -> String {
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(
         out.status.success(),
-        "{command:?}\n{text}\n{}",
+        "{command:?} {}\n{text}\n{}",
+        out.status,
         String::from_utf8_lossy(&out.stderr)
     );
     text

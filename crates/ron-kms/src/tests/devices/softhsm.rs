@@ -185,17 +185,16 @@ fn pkcs11_tool_agrees(dir: &Path, label: &str, alg: Alg, text: &[u8]) {
         _ => ("ECDSA", sha256(text).to_vec()),
     };
     std::fs::write(dir.join("input"), input).expect("writes");
-    let mut args = vec![
-        "--verify",
-        "-m",
-        mechanism,
-        "--label",
-        label,
-        "--input-file",
-        "input",
-    ];
-    args.extend(["--signature-file", "sig.raw"]);
-    let said = tool(dir, &args);
+    // The tool verifies by id only; a label it would ignore.
+    let listed = tool(dir, &["--list-objects", "--type", "pubkey"]);
+    let (_, after) = listed.split_once(label).expect("labelled");
+    let id = after
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("ID:"))
+        .expect("an id");
+    let verify = ["--verify", "-m", mechanism, "--id", id.trim()];
+    let files = ["--input-file", "input", "--signature-file", "sig.raw"];
+    let said = tool(dir, &[&verify[..], &files].concat());
     assert!(said.contains("Signature is valid"), "{said}");
 }
 

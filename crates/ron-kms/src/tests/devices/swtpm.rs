@@ -251,7 +251,9 @@ fn a_tpm_that_stalls_blocks_nobody_else() {
         (504, "deadline_exceeded")
     );
     assert!(took < Duration::from_millis(850), "{took:?}");
-    assert!(rig.gauge("ron_kms_quarantined_calls{backend=\"tpm\"} ") >= 1);
+    until("the owner is set aside", || {
+        rig.gauge("ron_kms_quarantined_calls{backend=\"tpm\"} ") >= 1
+    });
     until("the keeper has found it silent", || {
         rig.sign_text(&doc, b"x").status == 503
     });
@@ -260,4 +262,122 @@ fn a_tpm_that_stalls_blocks_nobody_else() {
         rig.sign_text(&doc, b"text").status == 200
     });
     rig.stop();
+}
+
+#[test]
+fn what_the_tpm_says_is_checked_by_strangers() {
+    use crate::attest::verify::{Expect, verify};
+    use ron_proto::kms::AttestRequest;
+
+    let dir = tempfile::tempdir().expect("dir");
+    let name = "tests::devices::swtpm::what_the_tpm_says_is_checked_by_strangers";
+    if !in_child(name, || quiet(dir.path())) {
+        return;
+    }
+    let dir = PathBuf::from(var("RON_DIR"));
+    let mut swtpm = Swtpm::start(&dir.join("tpm"));
+    let mut all = flags(&dir, swtpm.port);
+    all.push(("attest.require".into(), "required".into()));
+    all.push(("attest.refresh_every".into(), "200ms".into()));
+    let all: Vec<_> = all.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let rig = Rig::start(settings(&all), None).expect("starts");
+    let doc = rig.create_in(KeyBackend::Tpm, Alg::EcdsaP256, 1);
+    let local = rig.create("local", Alg::Ed25519, PayloadPolicy::Any, 2);
+    until("the first evidence", || {
+        rig.sign_text(&doc, b"x").status == 200
+    });
+    let refused = rig.sign_text(&local, b"x");
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (503, "attestation_missing")
+    );
+    let good = rig.certificate(&doc, b"fresh");
+    let tpm = good.evidence.tpm.clone().expect("evidence");
+    let expect = Expect {
+        vkey: Some(good.evidence.vkey.clone()),
+        attestation_key: Some(tpm.attestation_key.0.clone()),
+        nonce: Some(b"fresh".to_vec()),
+    };
+    let birth = verify(&good, &expect).expect("verifies");
+    let (registers, _) = birth.quoted.expect("a quote");
+    assert_eq!(registers, [0, 1, 4, 7]);
+    assert_eq!(good.evidence.class, "tpm2-certify");
+    // Every byte that the TPM wrote counts.
+    for at in 0..tpm.certify.0.len() {
+        let mut bad = good.clone();
+        bad.evidence.tpm.as_mut().expect("evidence").certify.0[at] ^= 1;
+        assert!(verify(&bad, &expect).is_err(), "certify byte {at}");
+    }
+    for at in 0..tpm.key_public.0.len() {
+        let mut bad = good.clone();
+        bad.evidence.tpm.as_mut().expect("evidence").key_public.0[at] ^= 1;
+        assert!(verify(&bad, &expect).is_err(), "public byte {at}");
+    }
+    let swapped = |change: &dyn Fn(&mut ron_proto::kms::TpmEvidenceDoc)| {
+        let mut bad = good.clone();
+        change(bad.evidence.tpm.as_mut().expect("evidence"));
+        assert!(verify(&bad, &expect).is_err());
+    };
+    swapped(&|t| std::mem::swap(&mut t.certify, &mut t.quote));
+    swapped(&|t| t.quote_signature = t.certify_signature.clone());
+    let none = |c: &mut ron_proto::kms::BirthCertificate| c.evidence.tpm = None;
+    let mut bad = good.clone();
+    none(&mut bad);
+    assert!(verify(&bad, &expect).is_err());
+    // The same key speaks again after a restart of the TPM, so that it can be known beforehand.
+    swtpm.kill();
+    until("signing is refused without evidence", || {
+        rig.sign_text(&doc, b"x").status == 503
+    });
+    swtpm.again();
+    until("it attests again", || {
+        rig.sign_text(&doc, b"x").status == 200
+    });
+    let again = rig.certificate(&doc, b"fresh");
+    verify(&again, &expect).expect("the same attestation key");
+    checkquote(&dir, &good);
+    let old = AttestRequest {
+        version: Some(1),
+        nonce: b"".to_vec().into(),
+    };
+    rig.rotated(&doc.key);
+    assert_eq!(rig.attest(&doc, old).code(), "version_not_head");
+    rig.stop();
+}
+
+/// `tpm2_checkquote` agrees, with the nonce that the statement gives.
+fn checkquote(dir: &Path, certificate: &ron_proto::kms::BirthCertificate) {
+    use crate::keys::PublicKey;
+    let evidence = &certificate.evidence;
+    let tpm = evidence.tpm.as_ref().expect("evidence");
+    let ak = PublicKey::from_raw(Alg::EcdsaP256, tpm.attestation_key.as_slice()).expect("a point");
+    std::fs::write(dir.join("ak.pem"), ak.pem()).expect("writes");
+    std::fs::write(dir.join("quote"), tpm.quote.as_slice()).expect("writes");
+    std::fs::write(dir.join("quote.sig"), tpm.quote_signature.as_slice()).expect("writes");
+    let nonce = hex::encode(crate::attest::tpm_nonce(&evidence.statement));
+    let check = |nonce: &str| {
+        Command::new("tpm2_checkquote")
+            .args([
+                "-u",
+                "ak.pem",
+                "-m",
+                "quote",
+                "-s",
+                "quote.sig",
+                "-g",
+                "sha256",
+                "-q",
+                nonce,
+            ])
+            .current_dir(dir)
+            .output()
+            .expect("tpm2_checkquote runs; run scripts/setup.sh")
+    };
+    let out = check(&nonce);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert!(!check(&nonce.replace(&nonce[..2], "00")).status.success() || nonce.starts_with("00"));
 }
