@@ -246,6 +246,20 @@ impl Shared {
         self.push(token);
     }
 
+    /// What has changed at a connection's socket. True when the connection waited for that: its
+    /// token is to be queued then.
+    pub(crate) fn news(&self, token: u64, flags: epoll::EventFlags) -> bool {
+        use epoll::EventFlags as Flags;
+        let broken = Flags::HUP | Flags::ERR;
+        let news = Readiness {
+            input: flags.intersects(Flags::IN | Flags::RDHUP | broken),
+            output: flags.intersects(Flags::OUT | broken),
+            ended: flags.intersects(Flags::RDHUP | broken),
+        };
+        let due = self.clock.now() + self.limits.request_deadline;
+        self.slots.ready(token, news, due)
+    }
+
     /// Queues the token of a connection that is parked as queued.
     pub(crate) fn push(&self, token: u64) {
         if let Err(SendError::Full(token) | SendError::Closed(token)) = self.queue.try_send(token)
