@@ -129,7 +129,7 @@ impl Kms {
             })?,
         };
         let statement = self.statement(key, version, nonce);
-        let tpm = self.device_evidence(key, version, &statement, asked.deadline)?;
+        let tpm = device_evidence(key, version, &statement, asked.deadline)?;
         let keys = self.ring.signing();
         let newest = keys.first().ok_or_else(Refusal::audit_down)?;
         let SecretKey::Ed25519(log_key) = &*newest.secret else {
@@ -172,29 +172,6 @@ impl Kms {
         }
     }
 
-    /// What the device says of the head; older versions are not kept loaded, so nothing is said of them.
-    fn device_evidence(
-        &self,
-        key: &Key,
-        version: &Version,
-        statement: &Statement,
-        deadline: Deadline,
-    ) -> Result<Option<TpmEvidence>, Refusal> {
-        let Custody::Held(held) = &*key.secret else {
-            return Ok(None);
-        };
-        if version.number != key.head().number {
-            return Err(Refusal::new(
-                Why::VersionNotHead,
-                "only the head version can be certified by its device",
-            )
-            .with_head(key.head().number));
-        }
-        let until = deadline.capped(refresh::ATTEST_WAIT);
-        let nonce = tpm_nonce(statement);
-        Ok(held.device.attest(&held.handle, nonce, until)?)
-    }
-
     fn birth_leaf(&self, index: u64) -> Result<Vec<u8>, Refusal> {
         let log = self.log.as_ref().ok_or_else(Refusal::audit_down)?;
         let mut found = None;
@@ -206,6 +183,28 @@ impl Kms {
             Refusal::new(Why::Internal, "the leaf of the key's making cannot be read")
         })
     }
+}
+
+/// What the device says of the head; older versions are not kept loaded, so nothing is said of them.
+fn device_evidence(
+    key: &Key,
+    version: &Version,
+    statement: &Statement,
+    deadline: Deadline,
+) -> Result<Option<TpmEvidence>, Refusal> {
+    let Custody::Held(held) = &*key.secret else {
+        return Ok(None);
+    };
+    if version.number != key.head().number {
+        return Err(Refusal::new(
+            Why::VersionNotHead,
+            "only the head version can be certified by its device",
+        )
+        .with_head(key.head().number));
+    }
+    let until = deadline.capped(refresh::ATTEST_WAIT);
+    let nonce = tpm_nonce(statement);
+    Ok(held.device.attest(&held.handle, nonce, until)?)
 }
 
 fn leaf_of(asked: &Asked, task: &AttestTask) -> Leaf {

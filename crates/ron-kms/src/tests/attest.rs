@@ -118,5 +118,10 @@ fn evidence_is_refused_where_the_key_would_be() {
     assert_ne!(old.statement.public_key, new.statement.public_key);
     rig.caller = principal("other", None);
     assert_eq!(rig.attest(&doc, of(None, vec![])).code(), "forbidden");
+    let counted = |result| rig.gauge(&format!("ron_kms_attest_total{{result=\"{result}\"}} "));
+    assert_eq!(
+        (counted("ok"), counted("forbidden"), counted("bad_request")),
+        (2, 1, 1)
+    );
     rig.stop();
 }

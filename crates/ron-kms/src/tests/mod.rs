@@ -176,6 +176,13 @@ impl Rig {
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
+    /// The value of a metric line, 0 when it is not there.
+    pub fn gauge(&self, line: &str) -> i64 {
+        let text = self.registry.render();
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        found.map_or(0, |v| v.trim().parse().expect("a number"))
+    }
+
     pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);

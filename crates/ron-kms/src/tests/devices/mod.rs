@@ -133,12 +133,6 @@ impl Rig {
         };
         self.engine.kms.verify(&self.caller, request)
     }
-
-    pub fn gauge(&self, line: &str) -> i64 {
-        let text = self.registry.render();
-        let found = text.lines().find_map(|l| l.strip_prefix(line));
-        found.map_or(0, |v| v.trim().parse().expect("a number"))
-    }
 }
 
 pub fn in_backend(backend: KeyBackend, alg: Alg, op: u128) -> CreateKey {
