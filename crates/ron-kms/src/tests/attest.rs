@@ -31,11 +31,11 @@ impl Rig {
         let evidence: AttestAnswer = self.attest(doc, request).json();
         let reader = self.engine.reader.as_ref().expect("a log");
         let birth = evidence.statement.birth;
-        let end = std::time::Instant::now() + super::WAIT;
+        let end = ron_kernel::Deadline::within(super::WAIT);
         let proof = loop {
             match reader.proof(birth) {
                 Ok(proof) => break proof,
-                Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
+                Err(error) => assert!(!end.expired(), "{error}"),
             }
             std::thread::yield_now();
         };
@@ -69,26 +69,34 @@ fn a_birth_certificate_verifies_offline_and_no_other_does() {
         assert!(verify(&bad, &expect).is_err(), "{what}");
     };
     check("another key", &|c| {
-        c.evidence.statement.key = other.key.clone()
+        c.evidence.statement.key = other.key.clone();
     });
-    check("another version", &|c| c.evidence.statement.version = 2);
+    check("another version", &|c| {
+        c.evidence.statement.version = 2;
+    });
     check("another public key", &|c| {
         c.evidence.statement.public_key = second.evidence.statement.public_key.clone();
     });
     check("another policy", &|c| {
-        c.evidence.statement.payload = PayloadPolicy::Any
+        c.evidence.statement.payload = PayloadPolicy::Any;
     });
-    check("another time", &|c| c.evidence.statement.said.0 += 1);
-    check("another signature", &|c| c.evidence.signature.0[0] ^= 1);
+    check("another time", &|c| {
+        c.evidence.statement.said.0 += 1;
+    });
+    check("another signature", &|c| {
+        c.evidence.signature.0[0] ^= 1;
+    });
     check("another leaf", &|c| {
-        c.evidence.birth_leaf = second.evidence.birth_leaf.clone()
+        c.evidence.birth_leaf = second.evidence.birth_leaf.clone();
     });
-    check("another proof", &|c| c.proof = second.proof.clone());
+    check("another proof", &|c| {
+        c.proof = second.proof.clone();
+    });
     check("a claim of a TPM", &|c| {
         c.evidence.statement.backend = ron_proto::kms::KeyBackend::Tpm;
     });
     check("another log", &|c| {
-        c.evidence.vkey = c.evidence.vkey.replace('+', "x+")
+        c.evidence.vkey = c.evidence.vkey.replace('+', "x+");
     });
     let stale = Expect {
         nonce: Some(b"later".to_vec()),

@@ -318,11 +318,14 @@ fn what_the_tpm_says_is_checked_by_strangers() {
         change(bad.evidence.tpm.as_mut().expect("evidence"));
         assert!(verify(&bad, &expect).is_err());
     };
-    swapped(&|t| std::mem::swap(&mut t.certify, &mut t.quote));
-    swapped(&|t| t.quote_signature = t.certify_signature.clone());
-    let none = |c: &mut ron_proto::kms::BirthCertificate| c.evidence.tpm = None;
+    swapped(&|t| {
+        std::mem::swap(&mut t.certify, &mut t.quote);
+    });
+    swapped(&|t| {
+        t.quote_signature = t.certify_signature.clone();
+    });
     let mut bad = good.clone();
-    none(&mut bad);
+    bad.evidence.tpm = None;
     assert!(verify(&bad, &expect).is_err());
     // The same key speaks again after a restart of the TPM, so that it can be known beforehand.
     swtpm.kill();
