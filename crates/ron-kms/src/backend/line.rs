@@ -257,6 +257,12 @@ impl<S: Session> Line<S> {
         }
     }
 
+    /// No answer for longer than a probe may take.
+    fn silent(&self) -> bool {
+        let now = self.0.around.clock.unix_ms();
+        u128::from(now.saturating_sub(self.seen_ms())) > PROBE.as_millis()
+    }
+
     /// Marks the device as away.
     fn lost(&self, why: &str) -> DeviceError {
         let inner = &self.0;
@@ -339,11 +345,15 @@ impl<S: Session> Line<S> {
                 }
                 tracing::info!(event = "backend_up", backend = inner.kind.as_str());
             }
-            Ok(()) | Err(DeviceError::Busy { .. } | DeviceError::Expired) => {}
+            // All sessions are busy. That is load while answers come, and silence when none do.
+            Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.silent() => {}
+            Ok(()) => {}
             Err(error) => {
                 self.lost(&match error {
                     DeviceError::Away { why, .. } => why,
-                    DeviceError::Hung => "it does not answer".to_owned(),
+                    DeviceError::Hung | DeviceError::Busy { .. } | DeviceError::Expired => {
+                        "it does not answer".to_owned()
+                    }
                     other => other.to_string(),
                 });
             }
