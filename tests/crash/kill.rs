@@ -132,6 +132,7 @@ fn journal_key(fleet: &Fleet) -> Kid {
         payload: PayloadPolicy::Any,
         exportable: false,
         rotate_every: None,
+        backend: None,
         op_id: OpId(uuid::Uuid::from_u128(7)),
     };
     let made = kms(fleet).create_key(&request, Deadline::within(ron_tests::CALL));

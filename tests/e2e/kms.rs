@@ -108,6 +108,7 @@ impl Kms {
             payload: PayloadPolicy::Any,
             exportable: false,
             rotate_every: None,
+            backend: None,
             op_id: op_id(),
         };
         self.client(tenant)

@@ -1,6 +1,7 @@
 //! The `ron` command line: the whole system in one process, and the tools of operators and
 //! auditors. One file per subcommand.
 
+mod birth;
 mod check;
 mod demo;
 mod fleet;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
-    CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey, KeyChanged, KeyDoc, KeyList,
-    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer,
-    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
-    WrappingKeyDoc,
+    AttestAnswer, AttestRequest, CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey,
+    KeyChanged, KeyDoc, KeyList, RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer,
+    RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer,
+    VerifyRequest, WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -69,6 +69,17 @@ impl KmsClient {
             idempotent,
             deadline,
         )
+    }
+
+    /// Evidence of where a key is; safe to repeat.
+    pub fn attest(
+        &self,
+        kid: &Kid,
+        request: &AttestRequest,
+        deadline: Deadline,
+    ) -> Result<AttestAnswer, ClientError> {
+        self.0
+            .post(&format!("{}/attest", path(kid)), request, true, deadline)
     }
 
     /// Signs; repeated after an unknown outcome only when it carries an `op_id`.

@@ -8,6 +8,7 @@ use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 use ron_tlog::policy::Policy;
 
 pub use crate::backend::BackendKind;
+use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
 use crate::keys::material::OFFERED;
 
 pub mod lifecycle;
@@ -65,7 +66,7 @@ static KEYS: [Key; 24] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &lifecycle::KEYS],
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &lifecycle::KEYS, &DEVICE_KEYS],
 };
 
 /// Where the seal key comes from.
@@ -87,8 +88,10 @@ pub enum SealSource {
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which backend.
+    /// The backend of our own, for keys that are made without naming one.
     pub backend: BackendKind,
+    /// Devices beside it.
+    pub devices: DeviceSettings,
     /// `None` in amnesia.
     pub data_dir: Option<PathBuf>,
     /// Seal key.
@@ -133,8 +136,6 @@ pub struct Settings {
     pub replay_capacity: usize,
     /// Periods and delays in the lives of keys.
     pub lifecycle: lifecycle::LifecycleSettings,
-    /// How long public keys verify while their backend is away.
-    pub cache: lifecycle::CacheSettings,
 }
 
 /// Who cosigns checkpoints.
@@ -178,11 +179,11 @@ impl Settings {
                 ));
             }
         }
+        let devices = DeviceSettings::from_config(config, &mut problems);
         let witness = witness(config, &mut problems);
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
         let lifecycle = lifecycle::lifecycle(config, &mut problems);
-        let cache = lifecycle::cache(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
         if origin.as_deref().is_some_and(|o| {
             o.chars()
@@ -202,6 +203,7 @@ impl Settings {
         };
         Ok(Self {
             backend,
+            devices,
             data_dir,
             seal,
             algs,
@@ -224,7 +226,6 @@ impl Settings {
             nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
             lifecycle,
-            cache,
         })
     }
 }

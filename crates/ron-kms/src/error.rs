@@ -44,10 +44,10 @@ pub enum Why {
     Busy,
     /// The audit log cannot take leaves, so nothing may be signed or changed.
     AuditUnavailable,
-    /// The key store cannot be written.
+    /// The key store cannot be written, or the device that holds the key is away.
     StoreUnavailable,
-    /// The backend is away for so long that its public keys are not believed any more.
-    Unavailable,
+    /// Nobody has attested lately where the key is, and the configuration asks for that.
+    AttestationMissing,
     /// The job's time ran out before work on it began.
     DeadlineExceeded,
     /// The service is stopping.
@@ -78,7 +78,7 @@ impl Why {
         Self::Busy,
         Self::AuditUnavailable,
         Self::StoreUnavailable,
-        Self::Unavailable,
+        Self::AttestationMissing,
         Self::DeadlineExceeded,
         Self::Draining,
         Self::Internal,
@@ -106,7 +106,7 @@ impl Why {
             Self::Busy => "busy",
             Self::AuditUnavailable => "audit_unavailable",
             Self::StoreUnavailable => "store_unavailable",
-            Self::Unavailable => "unavailable",
+            Self::AttestationMissing => "attestation_missing",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Draining => "draining",
             Self::Internal => "internal",
@@ -211,7 +211,9 @@ impl From<Refusal> for Problem {
             Why::StoreUnavailable => {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
             }
-            Why::Unavailable => Self::unavailable(detail, retry_after_s),
+            Why::AttestationMissing => {
+                own(503, "It is not attested where the key is").with_retry_after(retry_after_s)
+            }
             Why::DeadlineExceeded => Self::deadline_exceeded(detail),
             Why::Draining => Self::draining(retry_after_s),
             Why::Internal => Self::internal(detail),

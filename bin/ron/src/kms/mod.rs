@@ -14,13 +14,13 @@ use ron_client::{ClientError, Credential, KmsClient};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest,
-    SignRequest, Signature, UpdateKey, VerifyMode, VerifyRequest,
+    Bytes, CreateKey, DestroyKey, KeyBackend, PayloadPolicy, Period, RetireKey, RotateEvery,
+    RotateRequest, SignRequest, Signature, UpdateKey, VerifyMode, VerifyRequest,
 };
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 
-use crate::fleet;
 use crate::layout::Layout;
+use crate::{birth, fleet};
 
 /// Longest wait for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -77,6 +77,8 @@ enum Command {
     Recipient(transfer::RecipientArgs),
     /// Open an exported key with the recipient's private key.
     Open(transfer::OpenArgs),
+    #[command(flatten)]
+    Birth(crate::birth::BirthCommand),
 }
 
 #[derive(Args)]
@@ -99,6 +101,9 @@ struct CreateArgs {
     /// Rotate it this often, such as 30d.
     #[arg(long)]
     rotate_every: Option<RotateEvery>,
+    /// Where it is kept: file, memory, pkcs11, tpm or remote; the store's own when absent.
+    #[arg(long, value_parser = backend)]
+    backend: Option<KeyBackend>,
     /// The same id and request again makes no second key. A random one when absent.
     #[arg(long)]
     op_id: Option<OpId>,
@@ -226,16 +231,29 @@ fn payload(text: &str) -> Result<PayloadPolicy, String> {
         .map_err(|e| format!("not `any`, `digest` or a policy as JSON: {e}"))
 }
 
+fn backend(text: &str) -> Result<KeyBackend, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|_| "not file, memory, pkcs11, tpm or remote".to_owned())
+}
+
 /// Runs `ron kms`.
 pub fn run(args: KmsArgs) -> Result<(), String> {
     let json = args.json;
-    match args.command {
+    // What needs no KMS, or finds its own.
+    let command = match args.command {
         Command::Recipient(new) => return transfer::recipient(&new),
         Command::Open(open) => return transfer::open(&open),
-        _ => {}
-    }
-    let kms = client(&args)?;
-    match args.command {
+        Command::Birth(birth) => {
+            return birth::run(birth.at(args.data_dir, args.url, args.token_file));
+        }
+        command => command,
+    };
+    let kms = client(
+        args.data_dir.as_deref(),
+        args.url,
+        args.token_file.as_deref(),
+    )?;
+    match command {
         Command::Create(new) => create(&kms, new, json),
         Command::List(list) => list_keys(&kms, &list, json),
         Command::Get(get) => show::get(&told(kms.key(&get.key, soon()))?, &get, json),
@@ -276,19 +294,23 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Verify(ask) => verify(&kms, ask, json),
         Command::Import(ask) => transfer::import(&kms, &ask, json),
         Command::Export(ask) => transfer::export(&kms, &ask, json),
-        Command::Recipient(_) | Command::Open(_) => Ok(()), // done above, without a KMS
+        Command::Recipient(_) | Command::Open(_) | Command::Birth(_) => Ok(()), // done above
     }
 }
 
-fn client(args: &KmsArgs) -> Result<KmsClient, String> {
+fn client(
+    data_dir: Option<&Path>,
+    url: Option<String>,
+    token_file: Option<&Path>,
+) -> Result<KmsClient, String> {
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
-    let layout = Layout::new(args.data_dir.as_deref())?;
-    let credential = match &args.token_file {
+    let layout = Layout::new(data_dir)?;
+    let credential = match token_file {
         Some(file) => Credential::from_file(file)?,
         None => Credential::from_file(&layout.operator_token())?,
     };
-    let url = match &args.url {
-        Some(url) => url.clone(),
+    let url = match url {
+        Some(url) => url,
         None => fleet::known_endpoints(&layout)?.of("ron-kms")?.api.clone(),
     };
     Ok(KmsClient::new(&url, credential, http))
@@ -323,6 +345,7 @@ fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
         payload: new.payload,
         exportable: new.exportable,
         rotate_every: new.rotate_every,
+        backend: new.backend,
         op_id: op_id(new.op_id),
     };
     show::made(&told(kms.create_key(&request, soon()))?, json)

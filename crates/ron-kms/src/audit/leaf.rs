@@ -60,6 +60,8 @@ pub enum Op {
     Random,
     /// A block of nonces was reserved; `context` says how many uses are reserved now.
     ReserveUses,
+    /// Evidence of where a key is.
+    Attest,
 }
 
 impl Op {
@@ -90,6 +92,7 @@ impl Op {
             Self::HmacVerify => "hmac_verify",
             Self::Random => "random",
             Self::ReserveUses => "reserve_uses",
+            Self::Attest => "attest",
         }
     }
 }
@@ -121,7 +124,8 @@ impl Op {
             | Self::Datakey
             | Self::Hmac
             | Self::HmacVerify
-            | Self::Random => false,
+            | Self::Random
+            | Self::Attest => false,
         }
     }
 }

@@ -1,12 +1,11 @@
-//! Configuration of the lives of keys: rotation, destruction, and how long public keys verify while
-//! their backend is away.
+//! Configuration of the lives of keys: rotation and destruction.
 
 use std::time::Duration;
 
 use ron_service::{Config, ConfigProblem, Key};
 
 /// The keys of this room.
-pub static KEYS: [Key; 6] = [
+pub static KEYS: [Key; 4] = [
     Key::duration(
         "rotation.prepublish",
         "1h",
@@ -31,18 +30,6 @@ pub static KEYS: [Key; 6] = [
         "The shortest such time that an order may name. Danger: with a short one nobody can call off a mistake.",
     )
     .range("1s", "8784h"),
-    Key::duration(
-        "verify.cache_soft_ttl",
-        "5m",
-        "While the backend is away, public keys older than this still verify but are counted.",
-    )
-    .range("1s", "168h"),
-    Key::duration(
-        "verify.cache_hard_ttl",
-        "1h",
-        "While the backend is away, public keys older than this verify no more: 503.",
-    )
-    .range("1s", "720h"),
 ];
 
 /// Periods and delays in the lives of keys.
@@ -58,15 +45,6 @@ pub struct LifecycleSettings {
     pub destroy_delay_min: Duration,
 }
 
-/// How long public keys verify while their backend is away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheSettings {
-    /// Older ones are counted.
-    pub soft_ttl: Duration,
-    /// Older ones verify no more.
-    pub hard_ttl: Duration,
-}
-
 /// Reads and checks the lives of keys.
 pub fn lifecycle(config: &Config, problems: &mut Vec<ConfigProblem>) -> LifecycleSettings {
     let settings = LifecycleSettings {
@@ -77,21 +55,6 @@ pub fn lifecycle(config: &Config, problems: &mut Vec<ConfigProblem>) -> Lifecycl
     };
     if settings.destroy_delay < settings.destroy_delay_min {
         problems.push(config.problem("destroy.delay", "is shorter than destroy.delay_min"));
-    }
-    settings
-}
-
-/// Reads and checks how long public keys verify.
-pub fn cache(config: &Config, problems: &mut Vec<ConfigProblem>) -> CacheSettings {
-    let settings = CacheSettings {
-        soft_ttl: config.duration("verify.cache_soft_ttl"),
-        hard_ttl: config.duration("verify.cache_hard_ttl"),
-    };
-    if settings.hard_ttl < settings.soft_ttl {
-        problems.push(config.problem(
-            "verify.cache_hard_ttl",
-            "is shorter than verify.cache_soft_ttl",
-        ));
     }
     settings
 }

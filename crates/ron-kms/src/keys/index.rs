@@ -13,6 +13,7 @@ use ron_proto::values::{Kid, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::PublicKey;
+use crate::backend::gate::AttestGate;
 use crate::backend::{Attestation, BackendKind, Custody};
 use crate::error::{Refusal, Why};
 
@@ -91,6 +92,11 @@ impl Key {
     /// The version that signs.
     pub fn head(&self) -> &Version {
         self.version(self.head).expect("the head is a version")
+    }
+
+    /// The device that holds the key, if one does.
+    pub fn held_by(&self) -> Option<BackendKind> {
+        self.secret.as_ref()?.held_by()
     }
 
     /// What a signature is made with: the head, unless the caller pinned another version, and the
@@ -187,6 +193,8 @@ pub fn not_active(state: KeyState) -> Refusal {
 /// All keys at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct KeyIndex {
+    /// Whether keys may sign although nobody has attested where they are.
+    pub gate: Arc<AttestGate>,
     /// By name.
     pub keys: BTreeMap<Kid, Arc<Key>>,
     /// The whole-store version that this is the picture of.
@@ -208,6 +216,7 @@ impl KeyIndex {
         let mut keys = self.keys.clone();
         keys.insert(key.kid.clone(), Arc::new(key));
         Self {
+            gate: self.gate.clone(),
             keys,
             store_version,
         }

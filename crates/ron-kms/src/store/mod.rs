@@ -315,6 +315,7 @@ impl KeyStore {
             Some((kid.clone(), Arc::new(record.settled(kid, &self.backends)?)))
         });
         KeyIndex {
+            gate: self.backends.gate().clone(),
             keys: keys.collect(),
             store_version: self.version,
         }

@@ -1,7 +1,10 @@
 //! A whole engine in a test, asked without sockets.
 
 mod api;
+mod attest;
 mod audit;
+#[cfg(any(feature = "pkcs11", feature = "tpm"))]
+mod devices;
 mod envelope;
 mod gate;
 mod lifecycle;
@@ -46,6 +49,7 @@ pub struct Rig {
     pub engine: Engine,
     pub sup: Supervisor,
     pub ready: ReadyBoard,
+    pub registry: Registry,
     pub disk: SimDisk,
     pub caller: Principal,
     _dir: Option<DataDir>,
@@ -152,7 +156,7 @@ impl Rig {
         let random: Arc<dyn Random> = Arc::new(SeededRandom::new(seed));
         let parts = EngineParts {
             sup: sup.clone(),
-            registry,
+            registry: registry.clone(),
             km,
             clock,
             random,
@@ -171,6 +175,7 @@ impl Rig {
             engine,
             sup,
             ready,
+            registry,
             disk: SimDisk::default(),
             caller: principal("ron", None),
             _dir: lock,
@@ -181,6 +186,13 @@ impl Rig {
     pub fn stop(self) {
         let report = self.sup.drain(Duration::from_secs(5));
         assert!(report.stragglers.is_empty(), "{report:?}");
+    }
+
+    /// The value of a metric line, 0 when it is not there.
+    pub fn gauge(&self, line: &str) -> i64 {
+        let text = self.registry.render();
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        found.map_or(0, |v| v.trim().parse().expect("a number"))
     }
 
     pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
@@ -314,6 +326,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         payload,
         exportable: false,
         rotate_every: None,
+        backend: None,
         op_id: op_id(op),
     }
 }

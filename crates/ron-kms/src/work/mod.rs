@@ -2,9 +2,9 @@
 //! on the request's own thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
-pub mod cache;
 pub mod envelope;
 pub mod fair;
+pub mod held;
 pub mod lifecycle;
 pub mod log_key;
 pub mod schedule;
@@ -19,25 +19,29 @@ use std::time::Duration;
 use ron_crypto::rand::Random;
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
-use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
+use ron_kernel::{
+    Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
+};
 use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
+use crate::attest::AttestTask;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
 use crate::audit::{AuditHealth, LogRing};
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
+use crate::keys::note::Checkpoint;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
-use cache::VerifyCaches;
 use envelope::{EnvelopeJob, Made};
 use fair::{FairQueue, NotTaken, cost_of};
 use lifecycle::plan::KeyRequest;
@@ -54,6 +58,8 @@ const SELF: &str = "ron-kms";
 pub struct Kms {
     /// Validated settings.
     pub settings: Settings,
+    /// Where keys are held.
+    pub backends: Backends,
     /// All keys, as one snapshot.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of sign requests.
@@ -68,8 +74,6 @@ pub struct Kms {
     pub health: AuditHealth,
     /// To which imported keys are wrapped.
     pub wrapping: WrappingKeys,
-    /// How fresh the public keys are.
-    pub cache: VerifyCaches,
     /// Metrics.
     pub metrics: Metrics,
     /// Time.
@@ -80,6 +84,8 @@ pub struct Kms {
     pub origin: String,
     /// To the signers.
     pub sign: FairQueue<SignJob>,
+    /// To the threads that wait for devices.
+    pub lanes: Vec<held::Lane>,
     /// To the store thread.
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
@@ -122,6 +128,8 @@ pub enum SignWhat {
     Batch(Vec<Result<SignTask, Refusal>>),
     /// Envelope operations, one or many.
     Envelope(EnvelopeJob),
+    /// `POST /keys/.../attest`.
+    Attest(Box<AttestTask>),
 }
 
 impl SignWhat {
@@ -132,6 +140,7 @@ impl SignWhat {
             Self::One(task) => one(task),
             Self::Batch(tasks) => tasks.iter().map(|t| t.as_ref().map_or(1, one)).sum(),
             Self::Envelope(job) => job.tasks.len() as u64,
+            Self::Attest(_) => 1,
         }
     }
 }
@@ -153,6 +162,8 @@ pub enum StoreJob {
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
+    /// A checkpoint that a device's key is about to sign: only remember it.
+    Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
     /// A block of nonces for a key that is about to wrap.
     Uses(UsesJob),
 }
@@ -180,20 +191,37 @@ impl Kms {
         }
     }
 
-    /// Hands a sign job to the pool, or answers 429 at once.
+    /// Hands a sign job to the signers or to those who wait for its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
+        let lane = match self.lane(&job.what) {
+            Ok(lane) => lane,
+            Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
+        };
+        let taken = match lane {
+            Some(tx) => tx.try_send(job).map_err(|error| match error {
+                SendError::Full(job) => (job, Refusal::busy(tx.retry_after_s())),
+                SendError::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+            }),
+            None => self.push_fair(job),
+        };
+        if let Err((job, refusal)) = taken {
+            self.refuse_unlogged(job.asked, &refusal);
+        }
+    }
+
+    /// To the end of the tenant's lane in front of the signers.
+    fn push_fair(&self, job: SignJob) -> Result<(), (SignJob, Refusal)> {
         let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
-        let (job, refusal) = match self.sign.push(&tenant, cost, job) {
-            Ok(()) => return,
-            Err(NotTaken::Full(job)) => (job, Refusal::busy(self.sign.retry_after_s())),
-            Err(NotTaken::Share(job)) => {
+        let busy = || Refusal::busy(self.sign.retry_after_s());
+        self.sign.push(&tenant, cost, job).map_err(|why| match why {
+            NotTaken::Full(job) => (job, busy()),
+            NotTaken::Share(job) => {
                 let share = self.metrics.rejects.with_label_values(&["tenant_share"]);
                 share.inc();
-                (job, Refusal::busy(self.sign.retry_after_s()))
+                (job, busy())
             }
-            Err(NotTaken::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
-        };
-        self.refuse_unlogged(job.asked, &refusal);
+            NotTaken::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+        })
     }
 
     /// Hands a store job over, or answers 429 at once.
@@ -217,6 +245,9 @@ impl Kms {
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
             StoreJob::Due(_) => {} // still due at the next tick
+            StoreJob::Remember(_, _, reply) => {
+                let _ = reply.send(Err(refusal)); // who asked may have given up
+            }
         }
     }
 

@@ -27,7 +27,6 @@ impl Kms {
     /// does not fit is still due at the next tick.
     pub fn submit_due(&self) {
         let now = Timestamp(self.clock.unix_ms());
-        self.cache.show(&self.metrics, now.0);
         if !self.health.is_ok() {
             return;
         }

@@ -4,6 +4,7 @@
 //! [`Bytes`]. A key is named by its [`Kid`](crate::Kid); a version is a number in the body or
 //! query.
 
+mod attest;
 mod bytes;
 mod envelope;
 mod keys;
@@ -15,6 +16,7 @@ mod transfer;
 mod verify;
 mod verify_raw;
 
+pub use attest::*;
 pub use bytes::*;
 pub use envelope::*;
 pub use keys::*;

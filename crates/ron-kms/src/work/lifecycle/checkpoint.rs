@@ -2,7 +2,7 @@
 
 use ron_kernel::Credit;
 
-use super::{Lifecycle, store_down};
+use super::Lifecycle;
 use crate::error::{Refusal, Why};
 use crate::keys::{Key, note};
 use crate::work::Asked;
@@ -40,25 +40,9 @@ struct Remember<'a> {
 
 impl CheckpointGate for Remember<'_> {
     fn pass(&mut self, key: &Key, to: &note::Checkpoint) -> Result<Gate, Refusal> {
-        let lifecycle = &mut *self.lifecycle;
-        if lifecycle.stopped {
-            return Err(store_down());
-        }
-        let before = lifecycle.store.note_head(&key.kid);
-        if before.as_ref() != Some(to) {
-            if before.is_some_and(|last| !last.may_be_followed_by(to)) {
-                return Err(Refusal::new(
-                    Why::CheckpointRefused,
-                    "this key has signed a checkpoint that this one does not extend",
-                ));
-            }
-            lifecycle
-                .store
-                .advance_note(&key.kid, to)
-                .map_err(|e| lifecycle.store_failed(&e))?;
-        }
+        self.lifecycle.remember(&key.kid, to)?;
         Ok(Gate::Sign {
-            store_version_after: lifecycle.store.version(),
+            store_version_after: Some(self.lifecycle.store.version()),
         })
     }
 }

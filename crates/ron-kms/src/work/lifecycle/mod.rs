@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
-use ron_proto::kms::{CreateKey, PayloadPolicy};
+use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
@@ -25,10 +25,11 @@ use super::{Asked, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
-use crate::backend::Handle;
+use crate::backend::{BackendKind, Handle};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
+use crate::keys::note::Checkpoint;
 use crate::keys::payload;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
@@ -87,6 +88,9 @@ impl Lifecycle {
             StoreJob::Due(kid) => self.due(&kid),
             StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::Remember(kid, to, reply) => {
+                let _ = reply.send(self.remember(&kid, &to)); // who asked may have given up
+            }
             StoreJob::Uses(job) => self.uses(job),
         }
     }
@@ -273,7 +277,7 @@ impl Lifecycle {
     fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Refusal> {
         self.check_making(asked, kid, ask)?;
         let planner = self.planner();
-        let backend = self.store.backends().local();
+        let backend = wanted_backend(&self.store, ask.backend);
         let mut change = self
             .store
             .new_key(kid, backend, ask.payload.clone(), planner.now)?;
@@ -418,10 +422,28 @@ impl Lifecycle {
         });
     }
 
+    /// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
+    fn remember(&mut self, kid: &Kid, to: &Checkpoint) -> Result<(), Refusal> {
+        if self.stopped {
+            return Err(store_down());
+        }
+        let before = self.store.note_head(kid);
+        if before.as_ref() == Some(to) {
+            return Ok(());
+        }
+        if before.is_some_and(|last| !last.may_be_followed_by(to)) {
+            return Err(Refusal::new(
+                Why::CheckpointRefused,
+                "this key has signed a checkpoint that this one does not extend",
+            ));
+        }
+        self.store
+            .advance_note(kid, to)
+            .map_err(|e| self.store_failed(&e))
+    }
+
     pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
         self.stopped = true;
-        let local = self.store.backends().local();
-        self.kms.cache.of(local).lost(self.kms.clock.unix_ms());
         self.ready.missing(
             "store",
             "the key store cannot be written; restart after mending it",
@@ -440,6 +462,12 @@ impl Lifecycle {
 /// Refuses every job until shutdown: the store's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
     each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
+}
+
+/// The backend that a request names, or the store's own.
+fn wanted_backend(store: &KeyStore, named: Option<KeyBackend>) -> BackendKind {
+    let named = named.and_then(|name| BackendKind::from_name(name.as_str()));
+    named.unwrap_or(store.backends().local())
 }
 
 fn unsupported() -> Refusal {

@@ -62,6 +62,7 @@ impl Lifecycle {
                 payload: ask.payload.clone(),
                 exportable: ask.exportable,
                 rotate_every: ask.rotate_every,
+                backend: None,
                 op_id: ask.op_id,
             },
         )?;
