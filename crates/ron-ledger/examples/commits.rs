@@ -160,7 +160,7 @@ fn main() {
     let head = load.engine.shared().head();
     let mut checkpointer = load.engine.take_checkpointer().expect("not taken before");
     checkpointer.publish(&[&signer()]).expect("the disk works");
-    drop(load);
+    drop((checkpointer, load));
     println!("\n| {head} entries | |\n|---|---|");
     reopen(&dir, &clock, "opened from its snapshot");
     std::fs::remove_dir_all(Path::new(&dir).join("derived")).expect("it can be removed");
