@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use ron_http::{Call, Method};
 use ron_kernel::Deadline;
-use ron_proto::kms::{CreateKey, PayloadPolicy, WrapAnswer};
-use ron_proto::values::{Alg, OpId};
+use ron_proto::kms::WrapAnswer;
 use ron_tests::{Fleet, json};
 use serde_json::json;
 
@@ -80,17 +79,12 @@ fn no_nonce_comes_twice_across_kills() {
 }
 
 fn create(fleet: &Fleet, token: &str) -> String {
-    let request = CreateKey {
-        tenant: "ron".parse().unwrap(),
-        purpose: "nonces".parse().unwrap(),
-        alg: Alg::Aes256Gcm,
-        payload: PayloadPolicy::Any,
-        exportable: false,
-        op_id: OpId::from_random([7; 16]),
-    };
+    let body = json!({
+        "tenant": "ron", "purpose": "nonces", "alg": "aes256-gcm",
+        "op_id": "01890a5d-ac96-774b-bcce-b302099a8058",
+    });
     let url = format!("{}/v1/kms/keys", fleet.api("ron-kms"));
-    let body = serde_json::to_string(&request).unwrap();
-    let made = json(&fleet.post(&url, Some(token), &body, &[]), 201);
+    let made = json(&fleet.post(&url, Some(token), &body.to_string(), &[]), 201);
     made["key"].as_str().unwrap().to_owned()
 }
 
