@@ -1,8 +1,9 @@
-//! What the fuzz targets share: references that read requests, chunked bodies, paths and JSON in
+//! What the fuzz targets share: references that read requests, chunked bodies, paths, JSON and metrics in
 //! the plainest way, from the whole input at once, sharing no code with what they check.
 
 pub mod host;
 pub mod http;
 pub mod json;
+pub mod metrics;
 pub mod paths;
 pub mod pieces;
