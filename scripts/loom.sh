@@ -26,6 +26,9 @@ drain:models::threads::a_drain
 late:models::threads::no_thread
 hang:models::hanging::every_seat
 hang:models::hanging::callers
+publish:models::console::requests
+report:models::console::no_report
+asked:models::console::requests
 "
 
 # No mutant may stand in the code without being asked for here.

@@ -76,7 +76,7 @@ pub fn quoted_end(bytes: &[u8], at: usize) -> Option<usize> {
     find(bytes, at, quote_or_escape)
 }
 
-#[inline(always)]
+#[inline]
 fn find(bytes: &[u8], mut at: usize, marks: impl Fn(u64) -> u64) -> Option<usize> {
     loop {
         let found = marks(word(bytes, at)?);
