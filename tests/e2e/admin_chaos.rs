@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::admin::{NodeState, NodeStatus, Overview, OverviewNode};
-use ron_tests::{free_port, ron_binary};
+use ron_tests::{free_port, ron_binary, workspace};
 
 const HUNG: usize = 100;
 const GOOD: usize = 8;
@@ -31,6 +31,8 @@ const MEMORY_KIB: u64 = 256 * 1024;
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Good,
+    /// Good, with little to say.
+    Small,
     /// One byte of its answer at a time.
     Drip,
     /// 100 MB of metrics.
@@ -177,7 +179,7 @@ fn metrics(stream: &mut TcpStream, kind: Kind, over: &AtomicBool) -> std::io::Re
         ),
         _ => {
             let mut body = String::new();
-            for n in 0..500 {
+            for n in 0..if matches!(kind, Kind::Small) { 10 } else { 500 } {
                 let _ = writeln!(
                     body,
                     "app_http_requests_total{{route=\"/r{n}\",status=\"200\"}} {n}"
@@ -197,15 +199,15 @@ struct Console {
 }
 
 impl Console {
-    fn start(nodes: &Nodes) -> Self {
+    fn start(nodes: &[(String, u16)], interval: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (api, health) = (free_port(), free_port());
         let mut text = format!(
             "bind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\n[log]\nlevel = \"error\"\n\
              [sampler]\nmetrics_interval = \"{}s\"\nmetrics_window = \"60s\"\n",
-            INTERVAL.as_secs()
+            interval.as_secs()
         );
-        for (name, port) in &nodes.ports {
+        for (name, port) in nodes {
             let _ = writeln!(
                 text,
                 "[[nodes]]\nid = \"{name}\"\nhealth_url = \"http://127.0.0.1:{port}\""
@@ -277,7 +279,7 @@ fn is(row: &OverviewNode, kind: &str) -> bool {
 #[test]
 fn hostile_nodes_harm_nobody_but_themselves() {
     let nodes = Nodes::start();
-    let mut console = Console::start(&nodes);
+    let mut console = Console::start(&nodes.ports, INTERVAL);
     let mut took = Vec::new();
     let mut late = Duration::ZERO;
     let started = Instant::now();
@@ -380,4 +382,35 @@ fn drains(console: &mut Console) {
         "{:?}",
         told.elapsed()
     );
+}
+
+/// A thousand nodes, each seventh gone: the browser shows the problems first and stays quick.
+#[test]
+fn a_thousand_nodes_are_quick_in_a_real_browser() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = over.clone();
+    std::thread::spawn(move || accept(&listener, Kind::Small, &seen));
+    let gone = free_port();
+    let nodes: Vec<(String, u16)> = (0..1_000)
+        .map(|n| (format!("n-{n:04}"), if n % 7 == 3 { gone } else { port }))
+        .collect();
+    let console = Console::start(&nodes, Duration::from_secs(10));
+    let shots = workspace().join("target/test-artifacts");
+    std::fs::create_dir_all(&shots).unwrap();
+    let out = Command::new("node")
+        .arg(workspace().join("tests/browser/thousand.mjs"))
+        .args(["--url", &format!("{}/", console.api), "--shots"])
+        .arg(&shots)
+        .output()
+        .expect("node is installed by scripts/setup.sh");
+    println!("{}", String::from_utf8_lossy(&out.stdout));
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    over.store(true, Ordering::SeqCst);
+    let _ = TcpStream::connect(("127.0.0.1", port));
 }

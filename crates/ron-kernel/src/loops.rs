@@ -67,12 +67,20 @@ pub fn read_again(
         if crate::sync::mutant("asked") {
             while asked.try_recv().is_some() {}
         }
-        if let Recv::Item(()) = asked.recv(shutdown, Deadline::within(next.after)) {
-            let since = clock.now().saturating_duration_since(began);
-            if shutdown.wait(Deadline::within(next.floor.saturating_sub(since))) {
-                return;
+        match asked.recv(shutdown, Deadline::within(next.after)) {
+            Recv::Item(()) => {
+                let since = clock.now().saturating_duration_since(began);
+                if shutdown.wait(Deadline::within(next.floor.saturating_sub(since))) {
+                    return;
+                }
+                while asked.try_recv().is_some() {} // answered by the read that follows
             }
-            while asked.try_recv().is_some() {} // answered by the read that follows
+            Recv::Timeout => {}
+            // Nobody can ask any more; the interval still holds.
+            Recv::Closed => {
+                shutdown.wait(Deadline::within(next.after));
+            }
+            Recv::Shutdown => return,
         }
     }
 }

@@ -17,7 +17,7 @@ test("clock", () => assert.equal(clock(Date.UTC(2024, 0, 2, 3, 4, 5), true), "03
 
 test("givers stand left of takers, and circles go back", () => {
   const queue = (name: string, from: string, to: string): Queue => ({ name, from, to, capacity: 1, overflow: null, depth: 0, dropped: 0, rejected: 0 });
-  const plan = layout([queue("orders", "api, worker", "planner"), queue("jobs", "planner", "worker"), queue("lines", "worker", "audit"), queue("loose", "", "")]);
+  const plan = layout([queue("orders", "api, worker", "planner"), queue("jobs", "planner", "worker-*"), queue("lines", "worker-", "audit"), queue("loose", "", "")]);
   const at = Object.fromEntries(plan.boxes.map((b) => [b.name, b.column]));
   assert.deepEqual(at, { api: 0, planner: 1, worker: 2, audit: 3 });
   assert.deepEqual([plan.columns, plan.rows, plan.ways.length], [4, 1, 4]);

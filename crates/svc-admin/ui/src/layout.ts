@@ -12,7 +12,8 @@ export interface Way {
 }
 export interface Plan { boxes: Box[]; ways: Way[]; columns: number; rows: number; heights: number[] }
 
-const several = (text: string) => text.split(",").map((word) => word.trim()).filter(Boolean);
+/** A pool is named with or without the mark of its number; here it is one box. */
+const several = (text: string) => text.split(",").map((word) => word.trim().replace(/-\*?$/, "")).filter(Boolean);
 
 /** Givers left of takers; a way that would close a circle goes back. */
 export function layout(queues: Queue[]): Plan {

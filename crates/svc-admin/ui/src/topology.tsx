@@ -7,7 +7,9 @@ import { whole } from "./format.ts";
 import { t } from "./i18n.ts";
 import { layout, type Plan } from "./layout.ts";
 
-const BOX_W = 148, BOX_H = 36, GAP_X = 176, GAP_Y = 30, PAD = 14;
+const BOX_W = 128, BOX_H = 36, GAP_Y = 30, PAD = 14;
+/** The picture fits the page's width where the names on the ways leave room. */
+const WIDTH = 1290, GAP_MIN = 104, GAP_MAX = 190;
 
 export function Topology({ queues }: { queues: Queue[] }) {
   const plan = layout(queues);
@@ -21,6 +23,7 @@ export function Topology({ queues }: { queues: Queue[] }) {
 
 function Picture({ plan }: { plan: Plan }) {
   const height = plan.rows * (BOX_H + GAP_Y) - GAP_Y + PAD * 2 + 16;
+  const GAP_X = Math.min(GAP_MAX, Math.max(GAP_MIN, (WIDTH - 2 * PAD - plan.columns * BOX_W) / Math.max(1, plan.columns - 1)));
   const width = plan.columns * (BOX_W + GAP_X) - GAP_X + PAD * 2;
   const x = (column: number) => PAD + column * (BOX_W + GAP_X);
   // Short columns stand in the middle.
@@ -49,7 +52,7 @@ function Picture({ plan }: { plan: Plan }) {
       {plan.boxes.map((b) => (
         <g key={b.name} class="box">
           <rect x={x(b.column)} y={y(b.column, b.row)} width={BOX_W} height={BOX_H} rx="9" />
-          <text x={x(b.column) + BOX_W / 2} y={y(b.column, b.row) + BOX_H / 2 + 4} text-anchor="middle">{b.name.length > 20 ? `${b.name.slice(0, 19)}…` : b.name}<title>{b.name}</title></text>
+          <text x={x(b.column) + BOX_W / 2} y={y(b.column, b.row) + BOX_H / 2 + 4} text-anchor="middle">{b.name.length > 17 ? `${b.name.slice(0, 16)}…` : b.name}<title>{b.name}</title></text>
         </g>
       ))}
     </svg>
