@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs the models of ron-kernel's protocols twice: with loom (all interleavings of up to 5 threads)
+# Runs the models of ron-kernel's protocols, and those of the wallet's above them, twice: with loom (all interleavings of up to 5 threads)
 # and with shuttle (sampled interleavings of more). Then each mutant, a version that is wrong on
 # purpose: both checkers must fail on it, or this script does.
 #   LOOM_MAX_PREEMPTIONS=3      explores deeper (default 2)
 #   SHUTTLE_ITERATIONS=100000   samples more schedules of each model (default 4000)
 #   MODELS=ring                 only models whose path contains this
+#   LOOM_PROFILE=test           builds for development instead of as released
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LOOM_MAX_PREEMPTIONS="${LOOM_MAX_PREEMPTIONS:-2}" SHUTTLE_ITERATIONS="${SHUTTLE_ITERATIONS:-4000}"
+LOOM_PROFILE="${LOOM_PROFILE:-bench}"
 export SHUTTLE_SILENCE_WARNINGS=1 RUST_BACKTRACE=0
 unset MUTANT
 
@@ -31,43 +33,73 @@ report:models::console::no_report
 asked:models::console::requests
 "
 
+# The wallet's (models/wallet): its own sources, over a kernel made of the checker's primitives.
+wallet_mutants="
+flight:one_key
+land:one_key
+lane:debits_of
+sent:late_waiters
+pin:an_unknown
+balance:a_balance
+leave:a_drain
+"
+
 # No mutant may stand in the code without being asked for here.
+standing() {
+  grep -rhoE '#\[cfg\(mutant = "[a-z]+"\)\]' "$1" --include='*.rs' | grep -oE '"[a-z]+"' | tr -d '"' | sort -u
+}
+known() {
+  for name in $(standing "$1"); do
+    grep -q "^$name:" <<<"$2" || { echo "the mutant \`$name\` is in $1 but not in scripts/loom.sh" >&2; exit 1; }
+    echo "$name"
+  done
+}
+kernel_names=$(known crates/ron-kernel/src "$mutants")
+wallet_names=$(known crates/svc-wallet/src "$wallet_mutants")
 cfgs=()
-for name in $(grep -rhoE '#\[cfg\(mutant = "[a-z]+"\)\]' crates/ron-kernel/src --include='*.rs' | grep -oE '"[a-z]+"' | tr -d '"' | sort -u); do
-  if ! grep -q "^$name:" <<<"$mutants"; then
-    echo "the mutant \`$name\` is in the code but not in scripts/loom.sh" >&2
-    exit 1
-  fi
-  cfgs+=(--cfg "mutant=\"$name\"")
-done
+for name in $kernel_names; do cfgs+=(--cfg "mutant=\"$name\""); done
+
+executable() { grep -oE '"executable":"[^"]+"' | tail -n 1 | cut -d '"' -f 4; }
 
 # Only the crate itself is built with these flags, so its dependencies are shared with the release
 # build (`bench` is release with the test harness).
-build() {
-  cargo rustc --quiet --locked -p ron-kernel --lib --profile bench --message-format json -- \
-    -C debug-assertions=on --cfg "$1" "${cfgs[@]}" |
-    grep -oE '"executable":"[^"]+"' | tail -n 1 | cut -d '"' -f 4
+build_kernel() {
+  cargo rustc --quiet --locked -p ron-kernel --lib --profile "$LOOM_PROFILE" --message-format json -- \
+    -C debug-assertions=on --cfg "$1" "${cfgs[@]}" | executable
+}
+
+# Here the checker stands in a dependency too, so the build scripts of the two crates are told.
+build_wallet() {
+  RON_CHECKER=$1 RON_MUTANTS=$(tr '\n' ' ' <<<"$wallet_names") \
+    cargo test --quiet --locked -p svc-wallet-models --test models --profile "$LOOM_PROFILE" --no-run --message-format json | executable
+}
+
+# checker, binary, its models, the mutants they catch
+run() {
+  local start=$SECONDS
+  timeout 3600 "$2" --test-threads 2 "$3" | grep -E '^test '
+  echo "== $1: models hold, $((SECONDS - start)) s (preemptions $LOOM_MAX_PREEMPTIONS, schedules $SHUTTLE_ITERATIONS)"
+  for line in $4; do
+    local name=${line%%:*} model=${line#*:} status=0
+    case $model in *"${MODELS:-}"*) ;; *) continue ;; esac
+    # A checker may abort when it finds a deadlock; the shell's word about that is not for people.
+    { MUTANT=$name timeout 120 "$2" --test-threads 1 "$model" || status=$?; } >/dev/null 2>&1
+    case $status in
+    0) echo "$1: $model did not catch the mutant \`$name\`" >&2 && exit 1 ;;
+    124) echo "$1: the mutant \`$name\` did not end in $model" >&2 && exit 1 ;;
+    *) echo "mutant caught by $1: $name in $model" ;;
+    esac
+  done
 }
 
 for checker in loom shuttle; do
   start=$SECONDS
-  built=$(build "$checker")
-  binary="$built-$checker"
-  cp "$built" "$binary"
-  echo "== $checker: built in $((SECONDS - start)) s"
-  start=$SECONDS
-  timeout 3600 "$binary" --test-threads 2 "models::${MODELS:-}" | grep -E '^test (models|result)'
-  echo "== $checker: models hold, $((SECONDS - start)) s (preemptions $LOOM_MAX_PREEMPTIONS, schedules $SHUTTLE_ITERATIONS)"
-  for line in $mutants; do
-    name=${line%%:*} model=${line#*:}
-    case $model in *"${MODELS:-}"*) ;; *) continue ;; esac
-    status=0
-    # A checker may abort when it finds a deadlock; the shell's word about that is not for people.
-    { MUTANT=$name timeout 120 "$binary" --test-threads 1 "$model" || status=$?; } >/dev/null 2>&1
-    case $status in
-    0) echo "$checker: $model did not catch the mutant \`$name\`" >&2 && exit 1 ;;
-    124) echo "$checker: the mutant \`$name\` did not end in $model" >&2 && exit 1 ;;
-    *) echo "mutant caught by $checker: $name in $model" ;;
-    esac
+  for part in kernel wallet; do
+    built=$("build_$part" "$checker")
+    cp "$built" "$built-$checker"
+    declare "$part=$built-$checker"
   done
+  echo "== $checker: built in $((SECONDS - start)) s"
+  run "$checker" "$kernel" "models::${MODELS:-}" "$mutants"
+  run "$checker" "$wallet" "${MODELS:-}" "$wallet_mutants"
 done

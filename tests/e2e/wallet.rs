@@ -10,7 +10,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use ron_http::Reply;
+use ron_http::{Call, Method, Reply};
+use ron_kernel::Deadline;
 use ron_tests::{Fleet, json, ok};
 use serde_json::{Value, json};
 
@@ -36,20 +37,35 @@ impl Wallet {
         Self { fleet, url, token }
     }
 
-    /// POST; a caller whose rate is used up sends again, as it is told.
+    /// POST; a caller whose rate is used up, or who is told to try again, sends again.
     fn post(&self, key: &str, path: &str, body: &Value) -> Reply {
-        loop {
-            let reply = self.fleet.post(
-                &format!("{}/v1/{path}", self.url),
-                Some(&self.token),
-                &body.to_string(),
-                &[("Idempotency-Key", key)],
-            );
-            if reply.status != 429 {
-                return reply;
+        self.insist(key, path, body).0
+    }
+
+    /// The same, for a machine with too much to do: who is told nothing, or that the outcome is open, sends the same
+    /// again under the same key. How often that was.
+    fn insist(&self, key: &str, path: &str, body: &Value) -> (Reply, u32) {
+        let url = format!("{}/v1/{path}", self.url);
+        let bearer = format!("Bearer {}", self.token);
+        let mut open = 0;
+        for _ in 0..500 {
+            let said = self.fleet.http.call(Call {
+                method: Method::POST,
+                url: &url,
+                headers: &[("Authorization", &bearer), ("Idempotency-Key", key)],
+                body: Some(body.to_string().into_bytes()),
+                content_type: Some("application/json"),
+                deadline: Deadline::within(Duration::from_secs(10)),
+                idempotent: false,
+            });
+            match said {
+                Ok(reply) if ![429, 503, 504].contains(&reply.status) => return (reply, open),
+                Ok(reply) => open += u32::from(reply.status == 504),
+                Err(_) => open += 1,
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        panic!("{key}: no answer after 500 tries");
     }
 
     fn get(&self, path: &str) -> Reply {
@@ -292,7 +308,7 @@ fn history_and_commands(w: &Wallet) {
 }
 
 /// Sends the same from `n` threads at the same moment.
-fn at_once(n: usize, send: impl Fn(usize) -> Reply + Sync) -> Vec<Reply> {
+fn at_once<R: Send>(n: usize, send: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let start = std::sync::Barrier::new(n);
     ron_kernel::scoped(n, |i| {
         start.wait();
@@ -307,7 +323,9 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
     for round in 0..rounds() {
         let nonce = 2 * round as u64 + 1;
         let (key, body) = (format!("same-{round}"), transfer("a", "b", 1, nonce));
-        let replies = at_once(64, |_| w.post(&key, "transfer", &body));
+        let told = at_once(64, |_| w.insist(&key, "transfer", &body));
+        let open: u32 = told.iter().map(|(_, open)| open).sum();
+        let replies: Vec<Reply> = told.into_iter().map(|(reply, _)| reply).collect();
         for reply in &replies {
             assert_eq!(
                 reply.status,
@@ -318,7 +336,12 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
             assert_eq!(reply.body, replies[0].body);
         }
         let replayed = |r: &&Reply| r.header("idempotency-replayed").is_some();
-        assert_eq!(replies.iter().filter(replayed).count(), 63, "round {round}");
+        let replayed = replies.iter().filter(replayed).count();
+        // The first answer may have been lost on its way; then it is a replay that arrives.
+        assert!(
+            replayed == 63 || (open > 0 && replayed == 64),
+            "round {round}: {replayed}"
+        );
 
         let body = transfer("a", "b", 1, nonce + 1);
         let replies = at_once(64, |i| {
@@ -332,6 +355,7 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
             assert_eq!(problem["details"]["expected"], nonce + 2);
         }
     }
+    println!("{} rounds of 64 clients", rounds());
     let all = 2 * rounds() as u64;
     assert_eq!(w.balance("b").0, all.to_string());
     assert_eq!(w.balance("a").2, all);

@@ -8,6 +8,8 @@ use std::time::Duration;
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
+use ron_tlog::note::VerifierKey;
+use ron_tlog::rotation::KeyChain;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::{Bootstrap, Endpoints, Layout, read_json, write_json};
@@ -60,11 +62,14 @@ pub fn confirm(layout: &Layout, endpoints: &Endpoints) -> Result<(), String> {
     )
     .log_vkey(within)
     .map_err(|e| format!("ron-ledger: {e}"))?;
-    let audit = KmsClient::new(&endpoints.of("ron-kms")?.api, Credential::none(), http)
+    let kms = KmsClient::new(&endpoints.of("ron-kms")?.api, Credential::none(), http);
+    let audit = kms
         .audit_vkey(within)
         .map_err(|e| format!("ron-kms: {e}"))?;
     let kept = read(layout)?;
-    if (ledger.trim(), audit.trim()) == (kept.ledger_vkey.trim(), kept.audit_vkey.trim()) {
+    let same = ledger.trim() == kept.ledger_vkey.trim()
+        && (audit.trim() == kept.audit_vkey.trim() || leads_on(&kept.audit_vkey, &kms, within)?);
+    if same {
         Ok(())
     } else {
         Err(format!(
@@ -73,4 +78,13 @@ pub fn confirm(layout: &Layout, endpoints: &Endpoints) -> Result<(), String> {
             path(layout).display()
         ))
     }
+}
+
+/// Whether the KMS's log has rotated its key since `pin`, each key vouched for by the one before it.
+fn leads_on(pin: &str, kms: &KmsClient, within: Deadline) -> Result<bool, String> {
+    let text = kms.audit_keys(within);
+    let text = text.map_err(|e| format!("ron-kms: {e}"))?;
+    let chain = KeyChain::parse(&text).map_err(|e| format!("ron-kms: its log's keys: {e}"))?;
+    let pin = VerifierKey::parse(pin).map_err(|e| format!("the kept key of the log: {e}"))?;
+    Ok(chain.since(&pin).is_some())
 }

@@ -6,8 +6,8 @@ use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::Kid;
 use ron_proto::kms::{
-    CreateKey, KeyDoc, KeyList, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, VerifyAnswer, VerifyRequest,
+    CreateKey, KeyDoc, KeyList, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest,
+    SignAnswer, SignBatch, SignBatchAnswer, SignRequest, VerifyAnswer, VerifyRequest,
 };
 
 use crate::call::{Caller, ClientError, encode};
@@ -100,6 +100,22 @@ impl KmsClient {
     /// The verifier key line of the audit log.
     pub fn audit_vkey(&self, deadline: Deadline) -> Result<String, ClientError> {
         self.0.get_text("/audit/v1/vkey", deadline)
+    }
+
+    /// All keys of the audit log: the first verifier key line and the cross-signed rotations since.
+    pub fn audit_keys(&self, deadline: Deadline) -> Result<String, ClientError> {
+        self.0.get_text("/audit/v1/keys", deadline)
+    }
+
+    /// Makes a new signing key of the audit log (`kms:admin`).
+    pub fn rotate_log_key(
+        &self,
+        request: &RotateLogKey,
+        deadline: Deadline,
+    ) -> Result<RotateLogKeyAnswer, ClientError> {
+        let idempotent = request.op_id.is_some();
+        self.0
+            .post("/v1/kms/log_key/rotate", request, idempotent, deadline)
     }
 
     /// The latest checkpoint of the audit log.

@@ -9,6 +9,11 @@ const ED25519_HEAD: &[u8] = &[
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0,
 ];
 
+/// The DER in front of a raw X25519 public key (RFC 8410).
+const X25519_HEAD: &[u8] = &[
+    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e, 0x03, 0x21, 0,
+];
+
 /// The DER in front of an uncompressed P-256 point (RFC 5480).
 const P256_HEAD: &[u8] = &[
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
@@ -19,6 +24,12 @@ const P256_HEAD: &[u8] = &[
 #[must_use]
 pub fn spki_pem_ed25519(public: &[u8; 32]) -> String {
     pem(ED25519_HEAD, public)
+}
+
+/// An X25519 public key.
+#[must_use]
+pub fn spki_pem_x25519(public: &[u8; 32]) -> String {
+    pem(X25519_HEAD, public)
 }
 
 /// A P-256 public key given as an uncompressed point (`04 || x || y`).

@@ -63,6 +63,8 @@ pub use snapshot::Snapshot;
 pub use supervisor::{
     DrainReport, PlaneState, Supervisor, ThreadCtx, TopologyLive, Verdict, os_thread_names,
 };
+#[cfg(any(loom, shuttle))]
+pub use sync::mutant;
 pub use ticker::{Tick, Ticker};
 #[cfg(not(any(loom, shuttle)))]
 pub use time::ManualClock;

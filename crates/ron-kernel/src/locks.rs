@@ -5,10 +5,17 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
+use crate::sync::{Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard, thread_local};
 use crate::topology::LockSpec;
 
+#[cfg(not(any(loom, shuttle)))]
 thread_local! {
     static HELD: RefCell<Vec<&'static LockSpec>> = const { RefCell::new(Vec::new()) };
+}
+// A model's threads share one of the machine's, so each has its own book with the checker.
+#[cfg(any(loom, shuttle))]
+thread_local! {
+    static HELD: RefCell<Vec<&'static LockSpec>> = RefCell::new(Vec::new());
 }
 
 /// Panics when this thread holds a ranked lock; called before everything that may wait.
@@ -17,15 +24,16 @@ thread_local! {
 /// When a lock is held: the golden rule is broken by the caller, which is a bug to mend there.
 #[track_caller]
 pub fn assert_no_locks(what: &str) {
-    HELD.with_borrow(|held| {
-        if let Some(lock) = held.last() {
+    HELD.with(|held| {
+        if let Some(lock) = held.borrow().last() {
             panic!("lock `{}` held over {what}: release it first", lock.name);
         }
     });
 }
 
 fn enter(spec: &'static LockSpec) -> Held {
-    HELD.with_borrow_mut(|held| {
+    HELD.with(|held| {
+        let mut held = held.borrow_mut();
         if let Some(top) = held.last() {
             assert!(
                 top.rank < spec.rank,
@@ -47,7 +55,8 @@ struct Held(&'static LockSpec);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        HELD.with_borrow_mut(|held| {
+        HELD.with(|held| {
+            let mut held = held.borrow_mut();
             if let Some(at) = held.iter().rposition(|l| std::ptr::eq(*l, self.0)) {
                 held.remove(at);
             }
@@ -59,20 +68,30 @@ impl Drop for Held {
 #[derive(Debug)]
 pub struct RankedMutex<T> {
     spec: &'static LockSpec,
-    inner: parking_lot::Mutex<T>,
+    inner: Mutex<T>,
 }
 
 impl<T> RankedMutex<T> {
     /// Guards `value` under the row `spec`.
+    #[cfg(not(any(loom, shuttle)))]
     pub const fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
             spec,
-            inner: parking_lot::Mutex::new(value),
+            inner: Mutex::new(value),
+        }
+    }
+
+    /// As above; a model's locks are not made before the model runs.
+    #[cfg(any(loom, shuttle))]
+    pub fn new(spec: &'static LockSpec, value: T) -> Self {
+        Self {
+            spec,
+            inner: Mutex::new(value),
         }
     }
 
     /// Locks it; panics when a lock of the same or a higher rank is held by this thread.
-    pub fn lock(&self) -> RankedGuard<parking_lot::MutexGuard<'_, T>> {
+    pub fn lock(&self) -> RankedGuard<MutexGuard<'_, T>> {
         let held = enter(self.spec);
         RankedGuard {
             guard: self.inner.lock(),
@@ -85,20 +104,30 @@ impl<T> RankedMutex<T> {
 #[derive(Debug)]
 pub struct RankedRwLock<T> {
     spec: &'static LockSpec,
-    inner: parking_lot::RwLock<T>,
+    inner: RwLock<T>,
 }
 
 impl<T> RankedRwLock<T> {
     /// Guards `value` under the row `spec`.
+    #[cfg(not(any(loom, shuttle)))]
     pub const fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
             spec,
-            inner: parking_lot::RwLock::new(value),
+            inner: RwLock::new(value),
+        }
+    }
+
+    /// As above; a model's locks are not made before the model runs.
+    #[cfg(any(loom, shuttle))]
+    pub fn new(spec: &'static LockSpec, value: T) -> Self {
+        Self {
+            spec,
+            inner: RwLock::new(value),
         }
     }
 
     /// Shared access.
-    pub fn read(&self) -> RankedGuard<parking_lot::RwLockReadGuard<'_, T>> {
+    pub fn read(&self) -> RankedGuard<ReadGuard<'_, T>> {
         let held = enter(self.spec);
         RankedGuard {
             guard: self.inner.read(),
@@ -107,7 +136,7 @@ impl<T> RankedRwLock<T> {
     }
 
     /// Exclusive access.
-    pub fn write(&self) -> RankedGuard<parking_lot::RwLockWriteGuard<'_, T>> {
+    pub fn write(&self) -> RankedGuard<WriteGuard<'_, T>> {
         let held = enter(self.spec);
         RankedGuard {
             guard: self.inner.write(),
@@ -137,7 +166,7 @@ impl<G: DerefMut> DerefMut for RankedGuard<G> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -7,11 +7,12 @@ use ron_proto::values::Alg;
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 use ron_tlog::policy::Policy;
 
-use crate::keys::material::SUPPORTED;
+pub use crate::backend::BackendKind;
+use crate::keys::material::OFFERED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 21] = [
+static KEYS: [Key; 24] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -28,7 +29,7 @@ static KEYS: [Key; 21] = [
         "",
         "Passphrase, mode 0600, from which Argon2id makes the seal key; instead of seal.key_file.",
     ),
-    Key::list("algs", "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65", "Algorithms for which keys may be made."),
+    Key::list("algs", "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256", "Algorithms for which keys may be made."),
     Key::count("signers", "0", "Threads that sign; 0 means one per core.").range("0", "64"),
     Key::count("queues.sign", "512", "Sign requests waiting for a signer; full means 429.").range("1", "65536"),
     Key::count("queues.store", "64", "Changes of keys waiting; full means 429.").range("1", "4096"),
@@ -44,10 +45,16 @@ static KEYS: [Key; 21] = [
     Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
     Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
     Key::bool("audit.ml_dsa", false, "Sign checkpoints a second time with ML-DSA-44; its verifier key is at /audit/v1/vkey/ml-dsa-44."),
+    Key::duration("audit.log_key_overlap", "720h", "How long an old key of the log goes on signing checkpoints after its rotation, for verifiers that pin it.")
+        .range("0s", "8760h"),
     Key::path("witness.policy_file", "", "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked."),
     Key::duration("witness.deadline", "2s", "Longest time for one witness to answer.").range("10ms", "30s"),
     Key::duration("witness.late", "10s", "Longer than this without a quorum of cosignatures and readiness says degraded.")
         .range("100ms", "24h"),
+    Key::count("nonces.block", "65536", "Uses of an aes256-gcm version reserved in the store at once; a crash gives up what is left of a block.")
+        .range("1", "16777216"),
+    Key::count("nonces.cap", "4294967295", "Most uses of one aes256-gcm version; past it the key must be rotated. Below 2^32, the limit of NIST SP 800-38D.")
+        .range("1", "4294967295"),
     Key::count("replay.capacity", "16384", "Finished sign operations remembered by op_id, oldest out first.")
         .range("16", "1000000"),
 ];
@@ -58,25 +65,6 @@ pub static TABLE: Table = Table {
     env_prefix: "RON_KMS_",
     keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
 };
-
-/// Which backend holds the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Sealed records in SQLite.
-    File,
-    /// Nothing on disk.
-    Memory,
-}
-
-impl BackendKind {
-    /// Its name in documents and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Memory => "memory",
-        }
-    }
-}
 
 /// Where the seal key comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,8 +119,14 @@ pub struct Settings {
     pub batch_leaves: usize,
     /// Whether checkpoints carry an ML-DSA-44 line.
     pub ml_dsa: bool,
+    /// How long an old key of the log goes on signing.
+    pub log_key_overlap: Duration,
     /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
+    /// Uses of an AES-GCM version reserved at once.
+    pub nonce_block: u32,
+    /// Most uses of an AES-GCM version.
+    pub nonce_cap: u32,
     /// Entries of the replay table.
     pub replay_capacity: usize,
 }
@@ -216,7 +210,10 @@ impl Settings {
             scrub_interval: config.duration("audit.scrub_interval"),
             batch_leaves: config.usize("audit.batch_leaves"),
             ml_dsa: config.bool("audit.ml_dsa"),
+            log_key_overlap: config.duration("audit.log_key_overlap"),
             witness,
+            nonce_block: config.usize("nonces.block") as u32,
+            nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
         })
     }
@@ -284,7 +281,7 @@ fn algs(config: &Config, problems: &mut Vec<ConfigProblem>) -> Vec<Alg> {
     let mut algs = Vec::new();
     for name in config.list("algs") {
         match name.parse::<Alg>() {
-            Ok(alg) if SUPPORTED.contains(&alg) => algs.push(alg),
+            Ok(alg) if OFFERED.contains(&alg) => algs.push(alg),
             Ok(alg) => problems.push(config.problem(
                 "algs",
                 format!("{alg} is not offered by the file and memory backends"),
@@ -340,9 +337,11 @@ mod tests {
         );
         check(&[("data_dir", "/x"), ("backend", "tpm")], Some("backend"));
         check(&[("data_dir", "/x"), ("algs", "ed25519,rsa")], Some("algs"));
+        check(&[("data_dir", "/x"), ("algs", "aes256-gcm")], None);
+        check(&[("data_dir", "/x"), ("algs", "aes256")], Some("algs"));
         check(
-            &[("data_dir", "/x"), ("algs", "aes256-gcm")],
-            Some("aes256-gcm"),
+            &[("data_dir", "/x"), ("nonces.cap", "4294967296")],
+            Some("nonces.cap"),
         );
         check(
             &[

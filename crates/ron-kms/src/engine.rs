@@ -14,17 +14,17 @@ use ron_proto::scope;
 use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
 use ron_service::log_host::cosign::Witnesses;
-use ron_service::log_host::{CosignedView, LogHost};
+use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
-use ron_tlog::note::VerifierKey;
 
-use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
+use crate::audit::{AuditHealth, LogRing};
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
@@ -61,10 +61,8 @@ pub struct Engine {
     pub kms: Arc<Kms>,
     /// Reads the audit log; `None` when it could not be opened.
     pub reader: Option<LogReader>,
-    /// Verifier key line of the audit log.
-    pub vkey: String,
-    /// Verifier key line of the second signature of its checkpoints.
-    pub second_vkey: Option<String>,
+    /// The keys of the audit log.
+    pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
 }
@@ -88,11 +86,11 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let mut store = KeyStore::open(&settings, parts.random.clone(), now)?;
-        let verifier = VerifierKey::ed25519(&store.log().origin, &store.log().public)
-            .map_err(|e| StoreError::Db(format!("the origin of the audit log: {e}")))?;
-        let mut witnesses = witnesses(&settings, &verifier, &parts.http)?;
-        let vkey = verifier.to_string();
+        let backends = Backends::new(settings.backend, Vec::new());
+        let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
+        let ring = log_ring(&settings, &parts, &store)?;
+        let keys = ring.view().clone();
+        let mut witnesses = witnesses(&settings, &keys, &parts.http)?;
         let cosigned = CosignedView::default();
         let dir = audit_dir(&settings);
         let disk = disk(&settings, &parts);
@@ -103,12 +101,11 @@ impl Engine {
             clock: parts.clock.clone(),
             metrics: metrics.clone(),
             witnesses: witnesses.as_mut(),
+            ring: &ring,
         };
         let opened = start::open(with, &mut store);
-        let second = opened.as_ref().ok().and_then(|o| o.second.as_ref());
-        let second_vkey = second.map(|s| s.verifier().to_string());
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, log);
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring));
         let EngineParts { sup, km, ready, .. } = parts;
         let stopped = opened.is_err();
         match opened {
@@ -116,12 +113,12 @@ impl Engine {
                 let scrub = Scrub {
                     disk,
                     dir,
-                    vkey: vkey.clone(),
+                    keys: keys.clone(),
                     interval: kms.settings.scrub_interval,
                     health: kms.health.clone(),
                 };
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
-                let host = log_host(&opened, &vkey, &cosigned);
+                let host = log_host(&opened, &keys, &cosigned);
                 let (entries, proofs) = (queues.audit, queues.proofs);
                 let audit = Audit {
                     opened,
@@ -148,8 +145,7 @@ impl Engine {
         Ok(Self {
             reader: kms.log.clone(),
             kms,
-            vkey,
-            second_vkey,
+            keys,
             cosigned,
         })
     }
@@ -173,27 +169,42 @@ fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
 }
 
 /// What serves the log.
-fn log_host(opened: &OpenedLog, vkey: &str, cosigned: &CosignedView) -> LogHost {
+fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogHost {
     LogHost {
         reader: opened.reader.clone(),
-        vkey: vkey.to_owned(),
+        keys: keys.clone(),
         entries_scope: scope::KMS_READ,
         cosigned: cosigned.clone(),
     }
 }
 
+/// Who signs checkpoints.
+fn log_ring(
+    settings: &Settings,
+    parts: &EngineParts,
+    store: &KeyStore,
+) -> Result<LogRing, StoreError> {
+    let (overlap, second) = (settings.log_key_overlap, settings.ml_dsa);
+    LogRing::new(store.log().clone(), overlap, second, parts.clock.clone()).map_err(StoreError::Db)
+}
+
 /// Who cosigns checkpoints, where that is configured.
 fn witnesses(
     settings: &Settings,
-    verifier: &VerifierKey,
+    keys: &KeyView,
     http: &Arc<HttpClient>,
 ) -> Result<Option<Witnesses>, StoreError> {
     let Some(witness) = &settings.witness else {
         return Ok(None);
     };
-    Witnesses::new(&witness.policy, verifier, http.clone(), witness.deadline)
-        .map(Some)
-        .map_err(StoreError::Witness)
+    Witnesses::new(
+        &witness.policy,
+        keys.clone(),
+        http.clone(),
+        witness.deadline,
+    )
+    .map(Some)
+    .map_err(StoreError::Witness)
 }
 
 /// Makes what the threads share, and the queues between them.
@@ -202,7 +213,7 @@ fn assemble(
     parts: &EngineParts,
     metrics: Metrics,
     store: &KeyStore,
-    log: Option<LogReader>,
+    (log, ring): (Option<LogReader>, LogRing),
 ) -> (Arc<Kms>, Queues) {
     let (sign_tx, sign) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
@@ -213,6 +224,7 @@ fn assemble(
     let kms = Kms {
         index: Snapshot::new(index),
         replay: Replay::new(settings.replay_capacity),
+        envelope_replay: Replay::new(settings.replay_capacity),
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
         health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
@@ -225,6 +237,7 @@ fn assemble(
         audit_tx,
         proof_tx,
         log,
+        ring: Arc::new(ring),
         settings,
     };
     (

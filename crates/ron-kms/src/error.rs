@@ -22,6 +22,10 @@ pub enum Why {
     PayloadRefused,
     /// A checkpoint that shrinks its log or contradicts an earlier one.
     CheckpointRefused,
+    /// What is to be unwrapped does not open.
+    CiphertextRefused,
+    /// The version has been used as often as it may be.
+    UsesExhausted,
     /// The pinned version is not the head.
     VersionNotHead,
     /// `expected_head` is not the head.
@@ -46,7 +50,7 @@ pub enum Why {
 
 impl Why {
     /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::BadRequest,
         Self::TooLarge,
         Self::Unsupported,
@@ -54,6 +58,8 @@ impl Why {
         Self::NotFound,
         Self::PayloadRefused,
         Self::CheckpointRefused,
+        Self::CiphertextRefused,
+        Self::UsesExhausted,
         Self::VersionNotHead,
         Self::StaleHead,
         Self::OpIdMismatch,
@@ -76,6 +82,8 @@ impl Why {
             Self::NotFound => "not_found",
             Self::PayloadRefused => "payload_refused",
             Self::CheckpointRefused => "checkpoint_refused",
+            Self::CiphertextRefused => "ciphertext_refused",
+            Self::UsesExhausted => "uses_exhausted",
             Self::VersionNotHead => "version_not_head",
             Self::StaleHead => "stale_head",
             Self::OpIdMismatch => "idempotency_mismatch",
@@ -171,6 +179,8 @@ impl From<Refusal> for Problem {
             Why::CheckpointRefused => {
                 own(409, "The checkpoint does not extend the last one signed")
             }
+            Why::CiphertextRefused => own(400, "The ciphertext does not open"),
+            Why::UsesExhausted => own(409, "The version may not be used again"),
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
             Why::OpIdMismatch => Self::idempotency_mismatch(detail),

@@ -21,6 +21,7 @@
 
 pub mod api;
 pub mod audit;
+pub mod backend;
 pub mod config;
 pub mod engine;
 pub mod error;
@@ -31,12 +32,15 @@ pub mod store;
 pub mod topology;
 pub mod work;
 
+use std::sync::Arc;
+
 use ron_auth::RonAuthorizer;
 use ron_http::{Need, Response, Route};
-use ron_proto::scope;
+use ron_proto::{Problem, scope};
 use ron_service::log_host::{self, Base, LogHost};
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
+use audit::LogRing;
 use audit::leaf::Op;
 use config::Settings;
 use engine::{Engine, EngineParts};
@@ -85,20 +89,23 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     if let Some(reader) = engine.reader {
         let host = LogHost {
             reader,
-            vkey: engine.vkey,
+            keys: engine.keys,
             entries_scope: scope::KMS_READ,
             cosigned: engine.cosigned,
         };
         router = router.add_all(log_host::routes(Base::Audit, &host));
-        if let Some(vkey) = engine.second_vkey {
-            router = router.add(second_vkey_route(vkey));
+        if engine.kms.settings.ml_dsa {
+            router = router.add(second_vkey_route(engine.kms.ring.clone()));
         }
     }
     chassis.serve(router)
 }
 
-fn second_vkey_route(vkey: String) -> Route {
+fn second_vkey_route(ring: Arc<LogRing>) -> Route {
     Route::get("/audit/v1/vkey/ml-dsa-44", Need::Public, move |_| {
+        let vkey = ring
+            .second_vkey()
+            .ok_or_else(|| Problem::not_found("checkpoints have no second signature"))?;
         Ok(Response::text(200, format!("{vkey}\n")).cache("public, max-age=60"))
     })
     .summary("The verifier key of the ML-DSA-44 line of the log's checkpoints")

@@ -15,6 +15,7 @@ const BATCH_BUCKETS: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0,
 ];
 
+const NONCE_BLOCKS: &str = "Blocks of AES-GCM nonces reserved in the store.";
 const QUARANTINED: &str = "Native calls given up on.";
 
 /// Handles of all metrics; cloning shares them.
@@ -56,6 +57,8 @@ pub struct Metrics {
     pub evidence: Evidence,
     /// Native calls given up on, by `backend`.
     pub quarantined: CounterVec,
+    /// Blocks of nonces reserved.
+    pub nonce_blocks: Counter,
 }
 
 /// What shows that leaves and signatures belong together.
@@ -158,6 +161,7 @@ impl Metrics {
             log_size: r.gauge("log_size", "Leaves in the audit log."),
             evidence: Evidence::new(r),
             quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
+            nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
         };
         metrics
             .backend_sessions
@@ -180,7 +184,7 @@ impl Metrics {
 
     /// Shows the keys of a new snapshot.
     pub fn show_keys(&self, index: &KeyIndex) {
-        for alg in crate::keys::material::SUPPORTED {
+        for alg in crate::keys::material::OFFERED {
             let count = index.keys.values().filter(|key| key.kid.alg == alg).count();
             let state = ron_proto::kms::KeyState::Active.as_str();
             self.keys

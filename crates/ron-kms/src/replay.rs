@@ -19,40 +19,43 @@ pub const REPLAY_MS: u64 = 24 * 3600 * 1000;
 
 type OpKey = (Tenant, OpId);
 
-struct Entry {
+struct Entry<T> {
     body: [u8; 32],
     /// `None` while the first request is under way.
-    answer: Option<Arc<SignAnswer>>,
+    answer: Option<Arc<T>>,
     made_ms: u64,
 }
 
-struct Table {
-    entries: HashMap<OpKey, Entry>,
+struct Table<T> {
+    entries: HashMap<OpKey, Entry<T>>,
     /// Finished entries, oldest first.
     finished: VecDeque<OpKey>,
 }
 
-/// The table of operation ids.
-pub struct Replay {
+/// The table of operation ids and the answers they got.
+pub struct Replay<T> {
     capacity: usize,
-    table: RankedMutex<Table>,
+    table: RankedMutex<Table<T>>,
 }
 
 /// What the table says about a request.
-pub enum Seen {
+pub enum Seen<T> {
     /// New: do it, then settle the ticket.
-    New(Ticket),
+    New(Ticket<T>),
     /// Done before.
-    Done(Arc<SignAnswer>),
+    Done(Arc<T>),
 }
 
 /// The right to do one operation. Dropped without an answer, the operation id is free again.
-pub struct Ticket {
-    replay: Arc<Replay>,
+pub struct Ticket<T> {
+    replay: Arc<Replay<T>>,
     key: Option<OpKey>,
 }
 
-impl Replay {
+/// The right to make one signature.
+pub type SignTicket = Ticket<SignAnswer>;
+
+impl<T> Replay<T> {
     /// Remembers at most `capacity` finished operations.
     pub fn new(capacity: usize) -> Arc<Self> {
         let table = Table {
@@ -72,7 +75,7 @@ impl Replay {
         op_id: OpId,
         body: [u8; 32],
         now_ms: u64,
-    ) -> Result<Seen, Refusal> {
+    ) -> Result<Seen<T>, Refusal> {
         let key = (tenant.clone(), op_id);
         let mut table = self.table.lock();
         table.forget_old(now_ms);
@@ -108,10 +111,10 @@ impl Replay {
     }
 }
 
-impl Table {
+impl<T> Table<T> {
     fn forget_old(&mut self, now_ms: u64) {
         while let Some(key) = self.finished.front() {
-            let old = |e: &Entry| e.made_ms.saturating_add(REPLAY_MS) <= now_ms;
+            let old = |e: &Entry<T>| e.made_ms.saturating_add(REPLAY_MS) <= now_ms;
             if !self.entries.get(key).is_none_or(old) {
                 return;
             }
@@ -126,9 +129,9 @@ impl Table {
     }
 }
 
-impl Ticket {
+impl<T> Ticket<T> {
     /// Records the answer that every repetition will get.
-    pub fn settle(mut self, answer: &Arc<SignAnswer>) {
+    pub fn settle(mut self, answer: &Arc<T>) {
         let Some(key) = self.key.take() else { return };
         let mut table = self.replay.table.lock();
         if let Some(entry) = table.entries.get_mut(&key) {
@@ -141,7 +144,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             self.replay.table.lock().entries.remove(&key);
@@ -173,7 +176,12 @@ mod tests {
         uuid::Uuid::from_u128(n).to_string().parse().expect("uuid")
     }
 
-    fn begin(replay: &Arc<Replay>, n: u128, body: u8, now: u64) -> Result<Seen, Refusal> {
+    fn begin(
+        replay: &Arc<Replay<SignAnswer>>,
+        n: u128,
+        body: u8,
+        now: u64,
+    ) -> Result<Seen<SignAnswer>, Refusal> {
         replay.begin(&"t".parse().expect("tenant"), op(n), [body; 32], now)
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use ron_auth::RonAuthorizer;
 use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
-use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, CosignedView, LogHost, routes};
+use ron_service::log_host::{
+    Base, CheckpointPlan, CheckpointRoom, CosignedView, KeyView, LogHost, routes,
+};
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
 
@@ -55,7 +57,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let checkpoints = spawn_checkpoints(&chassis, checkpointer, &signer, &reader);
     let host = LogHost {
         reader,
-        vkey: signer.verifier().to_string(),
+        keys: KeyView::of(signer.verifier().clone()),
         entries_scope: scope::LEDGER_READ,
         cosigned: CosignedView::default(),
     };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Says where a durable entry is: a stranger who fetches the log's proof for `index` can check
 /// that it is there.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogReceipt {
     /// The log's origin line, which names it in checkpoints.

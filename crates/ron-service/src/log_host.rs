@@ -1,6 +1,7 @@
 //! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its checkpoints in time.
 
 pub mod cosign;
+pub mod keys;
 pub mod witness;
 
 use crate::ready::ReadyBoard;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 pub use cosign::CosignedView;
+pub use keys::KeyView;
 
 /// The lock row of [`CheckpointRoom`].
 pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
@@ -37,8 +39,8 @@ pub enum Base {
 #[derive(Clone, Debug)]
 pub struct LogHost {
     pub reader: LogReader,
-    /// The log's verifier key line, `name+hash+key`.
-    pub vkey: String,
+    /// The log's keys.
+    pub keys: KeyView,
     /// Scope that entry bundles need; everything else is public.
     pub entries_scope: &'static str,
     /// The newest checkpoint that the witnesses of a policy have cosigned; proofs lead to it where it covers them.
@@ -60,6 +62,7 @@ macro_rules! paths {
         [
             concat!($base, "/checkpoint"),
             concat!($base, "/vkey"),
+            concat!($base, "/keys"),
             concat!($base, "/proof/{index}"),
             concat!($base, "/tile/{*tile}"),
             concat!($base, "/tile/entries/{*bundle}"),
@@ -67,12 +70,12 @@ macro_rules! paths {
     };
 }
 
-/// The routes `checkpoint`, `vkey`, `proof/{index}`, `tile/<level>/<index>[.p/<width>]` and
+/// The routes `checkpoint`, `vkey`, `keys`, `proof/{index}`, `tile/<level>/<index>[.p/<width>]` and
 /// `tile/entries/<index>[.p/<width>]` under the base. Reads go on while the service drains.
 pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
     const TEXT: &str = "text/plain; charset=utf-8";
     const BYTES: &str = "application/octet-stream";
-    let [checkpoint, vkey, proof, tile, bundle] = match base {
+    let [checkpoint, vkey, keys, proof, tile, bundle] = match base {
         Base::Audit => paths!("/audit/v1"),
         Base::Log => paths!("/log/v1"),
     };
@@ -88,6 +91,10 @@ pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
             .while_draining(),
         Route::get(vkey, Need::Public, with(serve_vkey))
             .summary("The verifier key of the log's checkpoints")
+            .returns_bytes(200, TEXT)
+            .while_draining(),
+        Route::get(keys, Need::Public, with(serve_keys))
+            .summary("All keys of the log: the first one's verifier key, and the cross-signed rotations that lead to the newest")
             .returns_bytes(200, TEXT)
             .while_draining(),
         Route::get(proof, Need::Public, with(serve_proof))
@@ -118,7 +125,12 @@ fn serve_checkpoint(host: &LogHost, _: &Request) -> Result<Response, Problem> {
 
 #[allow(clippy::unnecessary_wraps)] // the shape of a handler
 fn serve_vkey(host: &LogHost, _: &Request) -> Result<Response, Problem> {
-    Ok(Response::text(200, format!("{}\n", host.vkey)).cache("public, max-age=60"))
+    Ok(Response::text(200, format!("{}\n", host.keys.vkey())).cache("public, max-age=60"))
+}
+
+#[allow(clippy::unnecessary_wraps)] // the shape of a handler
+fn serve_keys(host: &LogHost, _: &Request) -> Result<Response, Problem> {
+    Ok(Response::text(200, host.keys.chain().to_string()).cache("public, max-age=60"))
 }
 
 fn serve_proof(host: &LogHost, request: &Request) -> Result<Response, Problem> {

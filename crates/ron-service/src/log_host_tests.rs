@@ -21,7 +21,7 @@ fn rig() -> Rig {
         ron_crypto::sign::Ed25519Key::from_seed(&[1; 32]),
     )
     .expect("a good name");
-    let vkey = signer.verifier().to_string();
+    let keys = KeyView::of(signer.verifier().clone());
     let options = LogOptions::new("test/log").verified_by(signer.verifier().clone());
     let mut log =
         Log::open(Arc::new(SimDisk::new()), Path::new("log"), options).expect("an empty log");
@@ -40,7 +40,7 @@ fn rig() -> Rig {
     );
     let host = LogHost {
         reader: log.reader(),
-        vkey,
+        keys,
         entries_scope: ron_proto::scope::KMS_READ,
         cosigned: CosignedView::default(),
     };
@@ -103,6 +103,8 @@ fn a_log_is_served_once_its_checkpoint_is_out() {
     let note = body(&serve_checkpoint(&rig.host, &request(&[])).unwrap());
     assert!(note.starts_with("test/log\n2\n"), "{note}");
     assert!(body(&serve_vkey(&rig.host, &request(&[])).unwrap()).starts_with("test/log+"));
+    let keys = body(&serve_keys(&rig.host, &request(&[])).unwrap());
+    assert_eq!(keys, format!("{}\n", rig.host.keys.vkey()));
     let proof = body(&serve_proof(&rig.host, &request(&[("index", "1")])).unwrap());
     assert!(
         proof.starts_with("c2sp.org/tlog-proof@v1\n") && proof.ends_with(&note),
@@ -190,7 +192,7 @@ fn bundles_need_their_scope_and_nothing_else_does() {
                 }) && !summary.is_empty()
             );
         }
-        assert_eq!(router.routes().count(), 5);
+        assert_eq!(router.routes().count(), 6);
     }
     let (responder, waiter) = Responder::detached(Deadline::within(Duration::from_secs(1)));
     responder.send(serve_vkey(&rig.host, &request(&[])));

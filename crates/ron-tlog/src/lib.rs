@@ -10,6 +10,7 @@
 //!  proof  c2sp.org/tlog-proof@v1                               Disk: OsDisk, and SimDisk that loses and tears writes
 //!  cosignature  timestamped signatures of witnesses            WitnessStore: the last checkpoint a witness cosigned, per log
 //!  policy  which witnesses must have cosigned
+//!  rotation  statements by which a log changes its key
 //!  witness the rules of add-checkpoint
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod cosignature;
 pub mod note;
 pub mod policy;
 pub mod proof;
+pub mod rotation;
 pub mod tile;
 pub mod tree;
 pub mod witness;
@@ -41,4 +43,5 @@ pub use cosignature::{Cosigner, CosignerKey};
 pub use note::{Ed25519NoteSigner, Note, NoteSigner, SignFailed, VerifierKey};
 pub use policy::Policy;
 pub use proof::TlogProof;
+pub use rotation::{KeyChain, Rotation};
 pub use tree::Hash;

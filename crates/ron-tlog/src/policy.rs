@@ -197,6 +197,22 @@ impl Policy {
         )))
     }
 
+    /// Takes later keys of a log for as good as a named one: `keys` are those of one log, oldest first, each vouched for by the
+    /// one before it (a [`crate::rotation::KeyChain`] from a trusted key on).
+    pub fn follow(&mut self, keys: &[VerifierKey]) {
+        let named = |key: &VerifierKey| self.logs.iter().position(|log| log.key == *key);
+        let Some((at, log)) = keys.iter().enumerate().find_map(|(at, k)| Some((at, named(k)?))) else {
+            return;
+        };
+        let url = self.logs[log].url.clone();
+        for key in &keys[at + 1..] {
+            if self.logs.iter().all(|log| log.key != *key) {
+                let (key, url) = (key.clone(), url.clone());
+                self.logs.push(PolicyLog { key, url });
+            }
+        }
+    }
+
     /// Positions of the witnesses that have cosigned a note.
     pub fn cosigners(&self, note: &Note) -> Vec<usize> {
         let signed = |w: &PolicyWitness| w.key.find(note).is_some();

@@ -55,6 +55,9 @@ pub enum Refusal {
     /// 422.
     #[error("the consistency proof does not hold: {0}")]
     Inconsistent(String),
+    /// 409 without a size: the log's key was rotated to another key before.
+    #[error("other keys of the log `{0}` are known here than those of this chain")]
+    OtherKeys(String),
 }
 
 impl Refusal {
@@ -64,7 +67,7 @@ impl Refusal {
             Self::Malformed(_) | Self::Backwards { .. } => 400,
             Self::Forbidden(_) => 403,
             Self::UnknownLog(_) => 404,
-            Self::OldSize(_) | Self::OtherRoot(_) => 409,
+            Self::OldSize(_) | Self::OtherRoot(_) | Self::OtherKeys(_) => 409,
             Self::Inconsistent(_) => 422,
         }
     }

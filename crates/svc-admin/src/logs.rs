@@ -12,8 +12,9 @@ use ron_kernel::{Deadline, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Timestamp;
 use ron_proto::admin::{LogConsistency, LogHead, LogHeads, LogVerdict, LogWitness};
 use ron_proto::b64;
-use ron_tlog::checkpoint::Checkpoint;
-use ron_tlog::note::{Note, VerifierKey};
+use ron_tlog::checkpoint::{Checkpoint, CheckpointFault};
+use ron_tlog::note::{Note, NoteError, VerifierKey};
+use ron_tlog::rotation::KeyChain;
 use ron_tlog::tile::{TILE_HEIGHT, TILE_WIDTH, TilePath, partial_width};
 use ron_tlog::tree::{HashReader, consistency_proof, node_hash, verify_consistency};
 
@@ -82,9 +83,11 @@ impl LogWatch {
             };
             let read = self.read(log);
             let prove = |old, new| self.prove(log, old, new);
+            let keys = || self.keys(log);
             let look = Look {
                 id,
                 log,
+                keys: &keys,
                 last: before.logs.iter().find(|head| head.id == *id),
                 base: bases.get(id),
                 now: Timestamp(self.clock.unix_ms()),
@@ -107,6 +110,14 @@ impl LogWatch {
         let url = format!("{}/checkpoint", log.base_url);
         let body = get(&self.client, &url, Deadline::within(READ))?;
         String::from_utf8(body).map_err(|_| "not text".to_owned())
+    }
+
+    /// The published chain of the log's keys.
+    fn keys(&self, log: &LogSpec) -> Result<KeyChain, String> {
+        let url = format!("{}/keys", log.base_url);
+        let body = get(&self.client, &url, Deadline::within(READ))?;
+        let text = String::from_utf8(body).map_err(|_| "not text".to_owned())?;
+        KeyChain::parse(&text).map_err(|error| error.to_string())
     }
 
     fn prove(&self, log: &LogSpec, old: u64, new: u64) -> Result<Vec<Hash>, String> {
@@ -192,10 +203,11 @@ impl HashReader for Tiles<'_> {
 }
 
 /// What a head is judged by.
-#[derive(Debug)]
 pub struct Look<'a> {
     pub id: &'a str,
     pub log: &'a LogSpec,
+    /// Fetches the chain of the log's keys, where the pinned one has not signed.
+    pub keys: &'a dyn Fn() -> Result<KeyChain, String>,
     /// What was shown before.
     pub last: Option<&'a LogHead>,
     /// The last head that was believed.
@@ -216,10 +228,11 @@ pub fn judge_head(
         Ok(note) => note,
         Err(why) => return (unread(look, LogVerdict::Unreachable, why), None),
     };
-    let (checkpoint, verdict, reason) = match check_signature(&note, look.log.vkey.as_deref()) {
-        Ok(checked) => checked,
-        Err(why) => return (unread(look, LogVerdict::Failed, why), None),
-    };
+    let (checkpoint, verdict, reason) =
+        match check_signature(&note, look.log.vkey.as_deref(), look.keys) {
+            Ok(checked) => checked,
+            Err(why) => return (unread(look, LogVerdict::Failed, why), None),
+        };
     let witnesses = match check_witnesses(&note, &look.log.witnesses) {
         Ok(witnesses) => witnesses,
         Err(why) => return (unread(look, LogVerdict::Failed, why), None),
@@ -353,6 +366,7 @@ fn check_witnesses(note: &str, vkeys: &[String]) -> Result<Vec<LogWitness>, Stri
 fn check_signature(
     note: &str,
     vkey: Option<&str>,
+    keys: &dyn Fn() -> Result<KeyChain, String>,
 ) -> Result<(Checkpoint, LogVerdict, String), String> {
     let Some(vkey) = vkey else {
         let head = Checkpoint::read_unverified(note, None).map_err(|error| error.to_string())?;
@@ -364,7 +378,15 @@ fn check_signature(
     };
     let key = VerifierKey::parse(vkey).map_err(|error| format!("log_vkey: {error}"))?;
     let words = format!("signed by {}", key.name());
-    let head = Checkpoint::open(note, &[key], None).map_err(|error| error.to_string())?;
+    let opened = match Checkpoint::open(note, std::slice::from_ref(&key), None) {
+        // The log may have a new key by now: the pinned one leads to it by signatures of both.
+        Err(CheckpointFault::Note(NoteError::Unverified)) => {
+            let chain = keys().map_err(|why| format!("not signed by log_vkey; its keys: {why}"))?;
+            Checkpoint::open(note, chain.since(&key).unwrap_or_default(), None)
+        }
+        opened => opened,
+    };
+    let head = opened.map_err(|error| error.to_string())?;
     Ok((head, LogVerdict::Verified, words))
 }
 
@@ -377,6 +399,46 @@ mod tests {
 
     fn signer(name: &str, seed: u8) -> Ed25519NoteSigner {
         Ed25519NoteSigner::new(name, Ed25519Key::from_seed(&[seed; 32])).expect("a valid name")
+    }
+
+    fn unpublished() -> Result<KeyChain, String> {
+        Err("answered 404".into())
+    }
+
+    /// A log whose key was rotated: the pinned key leads to the one that signs, and no other does.
+    #[test]
+    fn a_pinned_key_leads_to_the_key_that_signs_now() {
+        use ron_tlog::rotation::Rotation;
+        let by = |seed| signer("log.example/a", seed);
+        let rotation = Rotation {
+            number: 2,
+            size: 1,
+            time_ms: 1,
+            old: by(1).verifier().clone(),
+            new: by(2).verifier().clone(),
+            second: None,
+        };
+        let mut chain = KeyChain::new(rotation.old.clone());
+        let statement = rotation.sign(&by(1), &by(2)).expect("signs");
+        chain.push(&statement).expect("follows");
+        let note = |seed| note(seed, 3, 0, false).expect("signs");
+        let check = |pin: u8, seed: u8, published: Result<KeyChain, String>| {
+            let vkey = by(pin).verifier().to_string();
+            check_signature(&note(seed), Some(&vkey), &|| published.clone()).map(|c| c.1)
+        };
+        let verified = Ok(LogVerdict::Verified);
+        assert_eq!(check(1, 1, unpublished()), verified);
+        assert_eq!(check(1, 2, Ok(chain.clone())), verified);
+        assert!(check(1, 2, unpublished()).is_err_and(|why| why.contains("404")));
+        assert!(
+            check(1, 3, Ok(chain.clone())).is_err(),
+            "signed by somebody else"
+        );
+        assert!(
+            check(3, 2, Ok(chain.clone())).is_err(),
+            "pinned to somebody else"
+        );
+        assert!(check(2, 1, Ok(chain)).is_err(), "back to the old key");
     }
 
     /// The log's head at `size`; `fork` changes its first entry.
@@ -441,6 +503,7 @@ mod tests {
             let look = Look {
                 id: "k",
                 log,
+                keys: &unpublished,
                 last,
                 base,
                 now: Timestamp(ms),
@@ -521,6 +584,7 @@ mod tests {
         let look = Look {
             id: "k",
             log: &spec,
+            keys: &unpublished,
             last: None,
             base: Some(&base),
             now: Timestamp(1),
@@ -536,6 +600,7 @@ mod tests {
         let look = Look {
             id: "k",
             log: &spec,
+            keys: &unpublished,
             last: None,
             base: None,
             now: Timestamp(1),

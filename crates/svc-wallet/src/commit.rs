@@ -54,7 +54,14 @@ impl Lanes {
     pub fn put(&self, account: &Account, job: CommitJob) -> Result<(), u32> {
         let mut hasher = DefaultHasher::new();
         account.as_str().hash(&mut hasher);
-        let lane = &self.0[(hasher.finish() % self.0.len() as u64) as usize];
+        let at = (hasher.finish() % self.0.len() as u64) as usize;
+        #[cfg(mutant = "lane")]
+        // by key instead of by account: two debits of one account go two ways
+        let at = match ron_kernel::mutant("lane") {
+            true => job.key.1.as_str().len() % self.0.len(),
+            false => at,
+        };
+        let lane = &self.0[at];
         match lane.try_send(job) {
             Ok(()) => Ok(()),
             Err(SendError::Full(_) | SendError::Closed(_)) => Err(lane.retry_after_s()),
@@ -89,6 +96,10 @@ impl Committer {
         let mut drained = Vec::with_capacity(CALL_ENTRIES);
         let mut waiting: VecDeque<CommitJob> = VecDeque::new();
         loop {
+            #[cfg(mutant = "leave")] // goes home at once, whatever is in the lane
+            if ron_kernel::mutant("leave") && ctx.shutdown.is_set() {
+                return;
+            }
             if waiting.is_empty() {
                 match lane.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
                     Recv::Item(job) => waiting.push_back(job),

@@ -49,15 +49,15 @@ static KEYS: [Key; 12] = [
     )
     .range("0", "64"),
     Key::duration(
-        "ledger.stall_after",
+        "ledger.silent_after",
         "120ms",
-        "Age of a ledger call from which on the service is not ready.",
+        "With a call under way and nothing heard from the ledger for so long, the service is not ready and refuses new writes.",
     )
     .range("10ms", "10s"),
     Key::duration(
-        "ledger.refuse_after",
+        "ledger.hangs_after",
         "500ms",
-        "Age of a ledger call from which on new writes are refused at once; before, they wait in the queue.",
+        "The same when one call has been under way for so long, even while the ledger answers others.",
     )
     .range("10ms", "10s"),
     Key::count(
@@ -124,10 +124,10 @@ pub struct Settings {
     pub committers: usize,
     /// Capacity of each committer's queue.
     pub lane: usize,
-    /// From this age of a ledger call on the service is not ready.
-    pub stall_after: Duration,
-    /// From this age of a ledger call on new writes are refused.
-    pub refuse_after: Duration,
+    /// The ledger is stalled when nothing was heard from it for so long.
+    pub silent_after: Duration,
+    /// It is also stalled when one call has been under way for so long.
+    pub hangs_after: Duration,
     /// Entries whose answers are copied.
     pub answers_keep: u64,
     /// Accounts whose balance is remembered.
@@ -166,8 +166,8 @@ impl Settings {
             daily_max,
             committers,
             lane: config.usize("queues.work").div_ceil(committers),
-            stall_after: config.duration("ledger.stall_after"),
-            refuse_after: config.duration("ledger.refuse_after"),
+            silent_after: config.duration("ledger.silent_after"),
+            hangs_after: config.duration("ledger.hangs_after"),
             answers_keep: config.u64("answers.keep"),
             balances_keep: config.usize("balances.keep"),
         })

@@ -1,7 +1,6 @@
 //! Follows the ledger's events: balances that changed are forgotten, answers copied, pins released. A gap in the
 //! sequence means that something was missed, and then everything is forgotten.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use ron_kernel::{Deadline, ThreadCtx};
 use ron_proto::Account;
 use ron_proto::ledger::{Entry, EntryAnswer, Event, EventPage};
 
-use crate::answers::{Answers, AnswersError};
+use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
 use crate::metrics::Metrics;
 use crate::pins::Pinned;
@@ -34,8 +33,8 @@ pub struct Feed {
     pub balances: Arc<Balances>,
     /// Keys whose outcome was unknown.
     pub pinned: Arc<Pinned>,
-    /// The copy of answers, when there is a directory for it.
-    pub path: Option<PathBuf>,
+    /// Who reads the copy of answers, and where.
+    pub answers: AnswersReader,
     /// Entries the copy keeps.
     pub keep: u64,
     /// Metrics.
@@ -62,29 +61,36 @@ pub fn gap(page: &EventPage, after: u64) -> bool {
 impl Feed {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
+        let mut copy = None;
         while !ctx.shutdown.is_set() {
-            let Err(why) = self.follow(ctx) else {
+            let Err(why) = self.follow(ctx, &mut copy) else {
                 return;
             };
             if ctx.shutdown.is_set() {
                 return;
             }
             tracing::debug!(event = "feed_interrupted", reason = %why);
-            if let Ended::Back { .. } = why {
-                tracing::warn!(event = "feed_restarted", reason = %why);
-                self.metrics.feed_gaps.inc();
-                self.balances.clear();
+            match why {
+                Ended::Call(_) => {}
+                Ended::Answers(_) => copy = None,
+                Ended::Back { .. } => {
+                    tracing::warn!(event = "feed_restarted", reason = %why);
+                    self.metrics.feed_gaps.inc();
+                    self.balances.clear();
+                }
             }
             ctx.shutdown.wait(Deadline::within(AGAIN));
         }
     }
 
-    fn follow(&self, ctx: &ThreadCtx) -> Result<(), Ended> {
+    fn follow(&self, ctx: &ThreadCtx, copy: &mut Option<Answers>) -> Result<(), Ended> {
+        if copy.is_none() {
+            *copy = Answers::open(&self.answers, self.keep)?;
+        }
         let head = self.ledger.head(Deadline::within(CALL))?;
-        let mut copy = match &self.path {
-            Some(path) => Some(Answers::open(path, &head.origin, head.seq, self.keep)?),
-            None => None,
-        };
+        if let Some(copy) = copy {
+            copy.of_ledger(&head.origin, head.seq)?;
+        }
         // Balances read before this moment may have changed unseen.
         self.balances.all_changed();
         let mut applied = copy.as_ref().map_or(head.seq, Answers::applied);

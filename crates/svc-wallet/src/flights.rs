@@ -85,6 +85,11 @@ impl Default for Flights {
 impl Flights {
     /// Enters a request.
     pub fn enter(&self, key: &FlightKey, request: &Arc<[Entry]>, waiter: Waiter) -> Entered {
+        #[cfg(mutant = "flight")]
+        // looks whether the key is free, lets go, and takes it as if it still were
+        if ron_kernel::mutant("flight") && !self.holds(key) {
+            self.0.lock().remove(key);
+        }
         let mut all = self.0.lock();
         match all.entry(key.clone()) {
             Slot::Vacant(slot) => {
@@ -117,6 +122,10 @@ impl Flights {
         keys.iter()
             .map(|key| match all.get_mut(*key) {
                 Some(f) if f.leader.is_some() || !f.followers.is_empty() => {
+                    #[cfg(mutant = "sent")] // the ledger gets it, and the watch does not know
+                    if ron_kernel::mutant("sent") {
+                        return true;
+                    }
                     f.sent = true;
                     true
                 }
@@ -130,6 +139,18 @@ impl Flights {
 
     /// Ends flights; everybody who still waits for them.
     pub fn land(&self, keys: &[&FlightKey]) -> Vec<Landed> {
+        #[cfg(mutant = "land")]
+        // those who wait are taken out first, the flight later: who comes in between is lost
+        if ron_kernel::mutant("land") {
+            let out = |f: &mut Flight| Landed {
+                leader: f.leader.take(),
+                followers: std::mem::take(&mut f.followers),
+            };
+            let taken = |key: &&FlightKey| self.0.lock().get_mut(*key).map(out);
+            let landed = keys.iter().map(|k| taken(k).unwrap_or_default()).collect();
+            keys.iter().for_each(|k| drop(self.0.lock().remove(*k)));
+            return landed;
+        }
         let mut all = self.0.lock();
         keys.iter()
             .map(|key| {

@@ -64,7 +64,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// Everything the threads and the handlers share.
 struct Shared {
     settings: Settings,
-    home: Option<PathBuf>,
+    answers: AnswersReader,
     upstream: SharedUpstream,
     /// Connections of the feed, apart from the others: they are closed first.
     feed_http: Arc<HttpClient>,
@@ -114,7 +114,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         pinned: shared.pinned.clone(),
         balances: shared.balances.clone(),
         holds: HoldFacts::default(),
-        answers: AnswersReader::new(shared.answers_path()),
+        answers: shared.answers.clone(),
         upstream: shared.upstream.clone(),
         audit: shared.audit.clone(),
         sup: chassis.sup.clone(),
@@ -123,12 +123,6 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     });
     chassis.on_drained(move || drop(data));
     chassis.serve(api::router(&api))
-}
-
-impl Shared {
-    fn answers_path(&self) -> Option<PathBuf> {
-        self.home.as_ref().map(|dir| dir.join("answers.sqlite"))
-    }
 }
 
 fn share(
@@ -158,7 +152,7 @@ fn share(
     Ok(Shared {
         balances: Arc::new(Balances::new(settings.balances_keep)),
         settings,
-        home,
+        answers: AnswersReader::new(home.map(|dir| dir.join("answers"))),
         upstream,
         feed_http,
         feed_ledger,
@@ -218,7 +212,7 @@ fn spawn_feed(chassis: &Chassis, shared: &Shared) {
         ledger: shared.feed_ledger.clone(),
         balances: shared.balances.clone(),
         pinned: shared.pinned.clone(),
-        path: shared.answers_path(),
+        answers: shared.answers.clone(),
         keep: shared.settings.answers_keep,
         metrics: shared.metrics.clone(),
     };
@@ -233,8 +227,8 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
         ready: chassis.ready.clone(),
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
-        stall_after: shared.settings.stall_after,
-        refuse_after: shared.settings.refuse_after,
+        silent_after: shared.settings.silent_after,
+        hangs_after: shared.settings.hangs_after,
         sup: chassis.sup.clone(),
         feed_http: shared.feed_http.clone(),
     };

@@ -55,6 +55,12 @@ impl Pinned {
 
     /// Pins a key; once that is written down the callers get 504 and the place to ask.
     pub fn pin(&self, key: &FlightKey, callers: Vec<Responder>) {
+        #[cfg(mutant = "pin")] // the callers are told to ask before there is anything to find
+        if ron_kernel::mutant("pin") {
+            tell(Note::Pin(key.clone(), callers));
+            self.set.lock().insert(key.clone());
+            return;
+        }
         {
             let mut set = self.set.lock();
             if set.len() < PINNED_MAX {

@@ -1,6 +1,8 @@
 //! Threads, queues and locks of svc-wallet: what runs is built from these rows.
 
-use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
+#[cfg(not(any(loom, shuttle)))]
+use ron_kernel::Topology;
+use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
 
 /// Committers.
 pub static COMMITTER: ThreadSpec = ThreadSpec {
@@ -111,7 +113,8 @@ pub static PINS_SLOT: LockSpec = LockSpec {
     guards: "the open file of pins, until its thread takes it",
 };
 
-/// The table.
+/// The table. (Models have a smaller one, without a service around them.)
+#[cfg(not(any(loom, shuttle)))]
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",

@@ -30,29 +30,60 @@ pub enum Committed {
     Unknown(String),
 }
 
-/// Calls in flight: when each slot's call began, in microseconds since the start; 0 without one.
+/// Calls in flight: when each slot's call began, in microseconds since the start; 0 without one. And when the ledger
+/// was last heard.
 #[derive(Debug)]
 struct Clocks {
     slots: Vec<AtomicU64>,
+    heard: AtomicU64,
     zero: Instant,
 }
 
 impl Clocks {
-    fn set(&self, slot: usize, now: Option<Instant>) {
-        let us = now.map_or(0, |t| {
-            let us = t.saturating_duration_since(self.zero).as_micros();
-            u64::try_from(us).unwrap_or(u64::MAX).max(1)
-        });
-        self.slots[slot].store(us, Ordering::Release);
+    fn new(slots: usize, zero: Instant) -> Self {
+        Self {
+            slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            heard: AtomicU64::new(0),
+            zero,
+        }
     }
 
-    fn oldest(&self, now: Instant) -> Duration {
+    fn us(&self, t: Instant) -> u64 {
+        let us = t.saturating_duration_since(self.zero).as_micros();
+        u64::try_from(us).unwrap_or(u64::MAX).max(1)
+    }
+
+    fn begin(&self, slot: usize, now: Instant) {
+        self.slots[slot].store(self.us(now), Ordering::Release);
+    }
+
+    /// The call is over; `answered` says that the ledger had a part in that.
+    fn end(&self, slot: usize, now: Instant, answered: bool) {
+        if answered {
+            self.heard.fetch_max(self.us(now), Ordering::AcqRel);
+        }
+        self.slots[slot].store(0, Ordering::Release);
+    }
+
+    /// When the oldest call in flight began.
+    fn oldest(&self) -> Option<Instant> {
         let begun = |slot: &AtomicU64| match slot.load(Ordering::Acquire) {
             0 => None,
             us => Some(self.zero + Duration::from_micros(us)),
         };
-        let oldest = self.slots.iter().filter_map(begun).min();
-        oldest.map_or(Duration::ZERO, |t| now.saturating_duration_since(t))
+        self.slots.iter().filter_map(begun).min()
+    }
+
+    fn age(&self, now: Instant) -> Duration {
+        let age = |t| now.saturating_duration_since(t);
+        self.oldest().map_or(Duration::ZERO, age)
+    }
+
+    /// How long the ledger owes a sign of life: since it was last heard, or since the oldest call in flight began.
+    fn silence(&self, now: Instant) -> Duration {
+        let heard = self.zero + Duration::from_micros(self.heard.load(Ordering::Acquire));
+        let since = |t: Instant| now.saturating_duration_since(t.max(heard));
+        self.oldest().map_or(Duration::ZERO, since)
     }
 }
 
@@ -65,7 +96,7 @@ pub struct Upstream {
     clocks: Clocks,
     clock: SharedClock,
     metrics: Metrics,
-    /// A call has hung long enough that new writes are refused.
+    /// The ledger is silent, or a call hangs: new writes are refused.
     stalled: AtomicBool,
     /// The last probe failed.
     away: AtomicBool,
@@ -78,10 +109,7 @@ impl Upstream {
         Self {
             client,
             breaker: Breaker::default(),
-            clocks: Clocks {
-                slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
-                zero: clock.now(),
-            },
+            clocks: Clocks::new(slots, clock.now()),
             clock,
             metrics,
             stalled: AtomicBool::new(false),
@@ -130,9 +158,9 @@ impl Upstream {
         slot: usize,
         call: impl FnOnce() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        self.clocks.set(slot, Some(self.clock.now()));
+        self.clocks.begin(slot, self.clock.now());
         let done = call();
-        self.clocks.set(slot, None);
+        self.clocks.end(slot, self.clock.now(), answered(&done));
         let outcome = match &done {
             Ok(_) => "done",
             Err(ClientError::Unknown { .. }) => "unknown",
@@ -160,9 +188,9 @@ impl Upstream {
 
     /// One look whether the ledger answers at all, with the clock on it.
     pub fn probe(&self, slot: usize) -> Result<(), ClientError> {
-        self.clocks.set(slot, Some(self.clock.now()));
+        self.clocks.begin(slot, self.clock.now());
         let done = self.client.head(Deadline::within(TRY_MAX));
-        self.clocks.set(slot, None);
+        self.clocks.end(slot, self.clock.now(), answered(&done));
         self.away.store(done.is_err(), Ordering::Release);
         // While writes are held back nothing else would close the breaker again.
         if self.breaker.level() != 0 && self.breaker.allow(self.clock.now()).is_ok() {
@@ -174,25 +202,36 @@ impl Upstream {
 
     /// How long the oldest call has been under way.
     pub fn oldest_call(&self) -> Duration {
-        self.clocks.oldest(self.clock.now())
+        self.clocks.age(self.clock.now())
     }
 
-    /// Says whether new writes are to be refused because a call hangs.
+    /// How long a call has been under way without anything heard from the ledger, on this call or another.
+    pub fn silence(&self) -> Duration {
+        self.clocks.silence(self.clock.now())
+    }
+
+    /// Says whether new writes are to be refused because the ledger is silent or a call hangs.
     pub fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Release);
     }
 
-    /// Why the ledger cannot be used now, if so.
-    pub fn trouble(&self) -> Option<&'static str> {
+    /// Why the ledger cannot be read now, if so.
+    pub fn unreachable(&self) -> Option<&'static str> {
         if self.stalled.load(Ordering::Acquire) {
             Some("the ledger does not answer in time")
         } else if self.away.load(Ordering::Acquire) {
             Some("the ledger cannot be reached")
-        } else if self.breaker.level() == 2 {
-            Some("the ledger failed too often; it is left alone for some seconds")
         } else {
             None
         }
+    }
+
+    /// Why the ledger takes no writes now, if so: it cannot be reached, or its refusals have opened the breaker. A
+    /// ledger whose disk has failed is of that kind; it goes on answering reads.
+    pub fn trouble(&self) -> Option<&'static str> {
+        let left_alone = "the ledger failed too often; it is left alone for some seconds";
+        let open = || (self.breaker.level() == 2).then_some(left_alone);
+        self.unreachable().or_else(open)
     }
 
     fn count(&self, op: &'static str, outcome: &'static str) {
@@ -201,6 +240,11 @@ impl Upstream {
             .with_label_values(&["ron-ledger", op, outcome])
             .inc();
     }
+}
+
+/// Did the ledger answer, with whatever?
+const fn answered<T>(done: &Result<T, ClientError>) -> bool {
+    matches!(done, Ok(_) | Err(ClientError::Refused { .. }))
 }
 
 /// Shared by everybody.
@@ -213,16 +257,31 @@ mod tests {
     #[test]
     fn the_oldest_call_is_the_one_that_began_first() {
         let zero = Deadline::within(Duration::ZERO).at();
-        let clocks = Clocks {
-            slots: (0..3).map(|_| AtomicU64::new(0)).collect(),
-            zero,
-        };
+        let clocks = Clocks::new(3, zero);
         let at = |ms| zero + Duration::from_millis(ms);
-        assert_eq!(clocks.oldest(at(50)), Duration::ZERO);
-        clocks.set(0, Some(at(10)));
-        clocks.set(2, Some(at(30)));
-        assert_eq!(clocks.oldest(at(50)), Duration::from_millis(40));
-        clocks.set(0, None);
-        assert_eq!(clocks.oldest(at(50)), Duration::from_millis(20));
+        assert_eq!(clocks.age(at(50)), Duration::ZERO);
+        clocks.begin(0, at(10));
+        clocks.begin(2, at(30));
+        assert_eq!(clocks.age(at(50)), Duration::from_millis(40));
+        clocks.end(0, at(50), true);
+        assert_eq!(clocks.age(at(50)), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn silence_is_broken_by_any_answer_and_owed_only_while_a_call_is_under_way() {
+        let zero = Deadline::within(Duration::ZERO).at();
+        let clocks = Clocks::new(2, zero);
+        let (at, ms) = (|n| zero + Duration::from_millis(n), Duration::from_millis);
+        assert_eq!(clocks.silence(at(900)), ms(0), "nobody asked");
+        clocks.begin(0, at(1_000));
+        assert_eq!(clocks.silence(at(1_080)), ms(80), "asked at 1000");
+        clocks.begin(1, at(1_010));
+        clocks.end(1, at(1_060), true);
+        assert_eq!(clocks.silence(at(1_080)), ms(20), "heard at 1060");
+        clocks.begin(1, at(1_100));
+        clocks.end(1, at(1_150), false);
+        assert_eq!(clocks.silence(at(1_160)), ms(100), "a broken call is none");
+        clocks.end(0, at(1_200), false);
+        assert_eq!(clocks.silence(at(2_000)), ms(0));
     }
 }

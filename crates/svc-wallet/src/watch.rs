@@ -1,5 +1,9 @@
-//! The watchdog: while a ledger call hangs the service is not ready, and soon takes no new writes; writes whose time
-//! is over are answered with what is known about them.
+//! The watchdog: while the ledger is silent, or a call to it hangs, the service is not ready and takes no new writes;
+//! writes whose time is over are answered with what is known about them.
+//!
+//! **One rule for both**: the service is ready exactly while it takes new writes. A slow disk alone ends neither,
+//! because the ledger goes on answering the probe; a stopped ledger does within `silent_after`, a hanging call within
+//! `hangs_after`, refusals of the ledger (its disk is full) by the breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +21,7 @@ use crate::upstream::SharedUpstream;
 /// Pause between two looks.
 const EVERY: Duration = Duration::from_millis(20);
 /// Readiness cause.
-const STALLED: &str = "ledger_stalled";
+const NO_WRITES: &str = "ledger_writes";
 
 /// What the watch looks at.
 #[derive(Debug)]
@@ -34,10 +38,10 @@ pub struct Watch {
     pub clock: SharedClock,
     /// Metrics.
     pub metrics: Metrics,
-    /// From this age of a call on the service is not ready.
-    pub stall_after: Duration,
-    /// From this age of a call on new writes are refused.
-    pub refuse_after: Duration,
+    /// The ledger is stalled when nothing was heard from it for so long, with a call under way.
+    pub silent_after: Duration,
+    /// It is also stalled when one call has been under way for so long.
+    pub hangs_after: Duration,
     /// Told when the drain begins.
     pub sup: Supervisor,
     /// The feed's connections, closed when the drain begins so that its long poll ends.
@@ -49,15 +53,15 @@ impl Watch {
     pub fn run(&self, ctx: &ThreadCtx) {
         let (mut off, mut closed) = (false, false);
         loop {
-            let age = self.upstream.oldest_call();
-            self.upstream.set_stalled(age >= self.refuse_after);
-            if (age >= self.stall_after) != off {
+            let stalled = self.upstream.silence() >= self.silent_after
+                || self.upstream.oldest_call() >= self.hangs_after;
+            self.upstream.set_stalled(stalled);
+            let trouble = self.upstream.trouble();
+            if trouble.is_some() != off {
                 off = !off;
-                if off {
-                    self.ready
-                        .missing(STALLED, "the ledger does not answer in time");
-                } else {
-                    self.ready.present(STALLED);
+                match trouble {
+                    Some(why) => self.ready.missing(NO_WRITES, why),
+                    None => self.ready.present(NO_WRITES),
                 }
             }
             for late in self.flights.late(self.clock.now(), MARGIN) {

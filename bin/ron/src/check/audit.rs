@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ron_crypto::SecretBytes;
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
+use ron_kms::audit::ring::kept_keys;
 use ron_kms::audit::verify::LeafCheck;
 use ron_service::config::read_secret_file;
-use ron_tlog::append::verify_dir;
+use ron_tlog::append::{OsDisk, verify_on};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::policy::Policy;
 use ron_tlog::proof::TlogProof;
+use ron_tlog::rotation::KeyChain;
 use ron_tlog::tile::{TILE_WIDTH, TilePath, split_bundle};
 use ron_tlog::tree::{self, Frontier, Hash, HashReader, complete_root, leaf_hash};
 
@@ -24,8 +27,6 @@ use crate::verifiers;
 
 /// Longest wait for one answer of a log that is read over HTTP.
 const WAIT: Duration = Duration::from_secs(20);
-/// Entries between two looks at the progress bar.
-const PROGRESS_EVERY: u64 = 4096;
 
 /// Verify the audit log, prove an entry, count, or show its end.
 #[derive(Args)]
@@ -89,6 +90,8 @@ struct Checked {
     last: VecDeque<Vec<u8>>,
     checkpoint: Checkpoint,
     note: String,
+    /// The pinned key and those that it leads to.
+    keys: Vec<VerifierKey>,
 }
 
 /// What of the leaves to keep.
@@ -130,18 +133,24 @@ impl AuditPlace {
             Some(vkey) => vkey.clone(),
             None => verifiers::read(&layout)?.audit_vkey,
         };
-        let key = VerifierKey::parse(&vkey).map_err(|e| format!("the verifier key: {e}"))?;
+        let pin = VerifierKey::parse(&vkey).map_err(|e| format!("the verifier key: {e}"))?;
         let own = layout.root.join("ron-kms/data/audit");
         let dir = self.log_dir.as_deref().unwrap_or(&own);
         let checked = match &self.url {
-            Some(url) => read_url(url, self.token_file.as_deref(), &key, keep)?,
-            None => read_dir(dir, &key, keep)?,
+            Some(url) => Source::new(url, self.token_file.as_deref())?.read(&pin, keep)?,
+            None => read_dir(dir, &pin, keep)?,
         };
         if let Some(path) = &self.policy {
             let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-            let policy = Policy::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+            let mut policy =
+                Policy::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+            policy.follow(&checked.keys);
             policy
-                .check(&checked.note, &[key], Some(&checked.checkpoint.origin))
+                .check(
+                    &checked.note,
+                    &checked.keys,
+                    Some(&checked.checkpoint.origin),
+                )
                 .map_err(|e| format!("the checkpoint does not satisfy the policy: {e}"))?;
         }
         Ok(checked)
@@ -214,77 +223,133 @@ impl Taker {
         Ok(())
     }
 
-    fn done(self, checkpoint: Checkpoint, note: String) -> Checked {
-        Checked {
+    /// All were taken, and are those that the checkpoint covers.
+    fn done(self, note: String, keys: Vec<VerifierKey>) -> Result<Checked, String> {
+        let checkpoint = Checkpoint::open(&note, &keys, None).map_err(|e| e.to_string())?;
+        self.check.signed_in_time(&note, &keys)?;
+        Ok(Checked {
             check: self.check,
             leaves: self.leaves,
             last: self.last,
             checkpoint,
             note,
-        }
+            keys,
+        })
     }
 }
 
-fn read_dir(dir: &Path, key: &VerifierKey, keep: Keep) -> Result<Checked, String> {
+fn read_dir(dir: &Path, pin: &VerifierKey, keep: Keep) -> Result<Checked, String> {
     let named = |e: &dyn std::fmt::Display| format!("audit log {}: {e}", dir.display());
+    // The checkpoint before the keys: whoever signed it is among them by then.
     let path = dir.join("checkpoint");
     let note = std::fs::read_to_string(&path).map_err(|e| named(&format!("checkpoint: {e}")))?;
-    let keys = std::slice::from_ref(key);
-    let checkpoint = Checkpoint::open(&note, keys, None).map_err(|e| named(&e))?;
+    let keys = kept_keys(dir, pin).map_err(|e| named(&e))?;
+    Checkpoint::open(&note, &keys, None).map_err(|e| named(&e))?;
     let bar = bar("audit log");
     let mut taker = Taker::new(keep);
-    let verified = verify_dir(
+    let verified = verify_on(
+        &OsDisk,
         dir,
-        key,
+        &keys,
         &mut |_, leaf| taker.take(leaf),
         &mut |done, total| show(&bar, done, total),
     );
     bar.finish_and_clear();
     verified.map_err(|e| named(&e))?;
-    Ok(taker.done(checkpoint, note))
+    taker.done(note, keys).map_err(|e| named(&e))
 }
 
-fn read_url(
-    url: &str,
-    token_file: Option<&Path>,
-    key: &VerifierKey,
-    keep: Keep,
-) -> Result<Checked, String> {
-    let http = HttpClient::new(ClientConfig::default());
-    let token = token_file.map(read_secret_file).transpose()?;
-    let bearer = token.map(|t| format!("Bearer {}", String::from_utf8_lossy(t.expose()).trim()));
-    let headers: Vec<(&str, &str)> = bearer
-        .as_deref()
-        .map(|b| ("Authorization", b))
-        .into_iter()
-        .collect();
-    let base = url.trim_end_matches('/');
-    let get = |path: &str| -> Result<Vec<u8>, String> {
-        let url = format!("{base}/{path}");
-        let reply = http
+/// A log that is read over HTTP.
+struct Source {
+    http: HttpClient,
+    base: String,
+    bearer: Option<String>,
+}
+
+impl Source {
+    fn new(url: &str, token_file: Option<&Path>) -> Result<Self, String> {
+        let token = token_file.map(read_secret_file).transpose()?;
+        let bearer =
+            |t: SecretBytes| format!("Bearer {}", String::from_utf8_lossy(t.expose()).trim());
+        Ok(Self {
+            http: HttpClient::new(ClientConfig::default()),
+            base: url.trim_end_matches('/').to_owned(),
+            bearer: token.map(bearer),
+        })
+    }
+
+    /// What is at a path; `None` when there is nothing.
+    fn find(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
+        let url = format!("{}/{path}", self.base);
+        let bearer = self.bearer.as_deref().map(|b| ("Authorization", b));
+        let headers: Vec<(&str, &str)> = bearer.into_iter().collect();
+        let reply = self
+            .http
             .call(Call::get(&url, Deadline::within(WAIT)).headers(&headers))
             .map_err(|e| format!("{url}: {e}"))?;
         match reply.status {
-            200 => Ok(reply.body),
+            200 => Ok(Some(reply.body)),
+            404 => Ok(None),
             401 | 403 => Err(format!(
                 "{url}: entries need --token-file with the scope kms:read"
             )),
             status => Err(format!("{url}: status {status}")),
         }
-    };
-    let note = String::from_utf8(get("checkpoint")?).map_err(|_| "the checkpoint is not text")?;
-    let checkpoint = Checkpoint::open(&note, std::slice::from_ref(key), Some(key.name()))
-        .map_err(|e| e.to_string())?;
-    let bar = bar("audit log");
-    let (mut taker, mut frontier) = (Taker::new(keep), Frontier::new());
-    while frontier.size() < checkpoint.size {
+    }
+
+    fn get(&self, path: &str) -> Result<Vec<u8>, String> {
+        let found = self.find(path)?;
+        found.ok_or_else(|| format!("{}/{path}: status 404", self.base))
+    }
+
+    /// The pinned key and those that the log's published chain leads to from it.
+    fn keys(&self, pin: &VerifierKey) -> Result<Vec<VerifierKey>, String> {
+        let Some(text) = self.find("keys")? else {
+            return Ok(vec![pin.clone()]);
+        };
+        let text = String::from_utf8(text).map_err(|_| "the keys are not text")?;
+        let chain = KeyChain::parse(&text).map_err(|e| e.to_string())?;
+        let led = chain.since(pin);
+        led.map(<[VerifierKey]>::to_vec)
+            .ok_or_else(|| format!("{}: the pinned key is none of this log's", self.base))
+    }
+
+    fn read(&self, pin: &VerifierKey, keep: Keep) -> Result<Checked, String> {
+        let note = String::from_utf8(self.get("checkpoint")?);
+        let note = note.map_err(|_| "the checkpoint is not text")?;
+        let keys = self.keys(pin)?;
+        let checkpoint =
+            Checkpoint::open(&note, &keys, Some(pin.name())).map_err(|e| e.to_string())?;
+        let bar = bar("audit log");
+        let (mut taker, mut frontier) = (Taker::new(keep), Frontier::new());
+        while frontier.size() < checkpoint.size {
+            self.take_bundle(&mut taker, &mut frontier, checkpoint.size)?;
+            show(&bar, frontier.size(), checkpoint.size);
+        }
+        bar.finish_and_clear();
+        if frontier.root() != checkpoint.root {
+            return Err(format!(
+                "the {} leaves served do not hash to the root that was signed for them",
+                checkpoint.size
+            ));
+        }
+        taker.done(note, keys)
+    }
+
+    /// Reads the next entry bundle.
+    fn take_bundle(
+        &self,
+        taker: &mut Taker,
+        frontier: &mut Frontier,
+        size: u64,
+    ) -> Result<(), String> {
         let first = frontier.size();
-        let width = (checkpoint.size - first).min(TILE_WIDTH);
+        let width = (size - first).min(TILE_WIDTH);
         let path = TilePath::Entries {
             index: first / TILE_WIDTH,
             width: u16::try_from(width).expect("a tile has 256 entries"),
         };
-        let bundle = get(&path.to_string())?;
+        let bundle = self.get(&path.to_string())?;
         let entries = split_bundle(&bundle).filter(|e| e.len() as u64 == width);
         let entries = entries.ok_or_else(|| format!("leaf {first}: {path} is no whole bundle"))?;
         for entry in entries {
@@ -293,19 +358,9 @@ fn read_url(
                 .take(entry)
                 .map_err(|why| format!("leaf {at}: {why}"))?;
             frontier.push(leaf_hash(entry));
-            if at.is_multiple_of(PROGRESS_EVERY) {
-                show(&bar, at, checkpoint.size);
-            }
         }
+        Ok(())
     }
-    bar.finish_and_clear();
-    if frontier.root() != checkpoint.root {
-        return Err(format!(
-            "the {} leaves served do not hash to the root that was signed for them",
-            checkpoint.size
-        ));
-    }
-    Ok(taker.done(checkpoint, note))
 }
 
 impl Checked {
@@ -313,10 +368,14 @@ impl Checked {
         let report = &self.check.report;
         let signatures: u64 = report.keys.values().map(|k| k.signatures).sum();
         format!(
-            "audit log verified: {} leaves, {} of them under a signed checkpoint, {signatures} signatures by {} keys",
+            "audit log verified: {} leaves, {} of them under a signed checkpoint, {signatures} signatures by {} keys{}",
             report.size,
             self.checkpoint.size.min(report.size),
-            report.keys.len()
+            report.keys.len(),
+            match report.log_key_rotations {
+                0 => String::new(),
+                n => format!(", {n} rotations of the log's own key"),
+            }
         )
     }
 

@@ -13,6 +13,9 @@ use shuttle as checker;
 
 pub use checker::sync::Arc;
 pub use checker::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub use checker::thread_local;
+
+pub type MutexGuard<'a, T> = Guard<'a, T>;
 
 pub struct Mutex<T>(checker::sync::Mutex<T>);
 
@@ -44,6 +47,38 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.as_mut().expect("taken only inside wait")
+    }
+}
+
+/// Shared or exclusive access. A reader in a model shuts out other readers too: fewer interleavings, none of them new,
+/// because readers change nothing.
+pub struct RwLock<T>(Mutex<T>);
+pub type ReadGuard<'a, T> = Guard<'a, T>;
+pub type WriteGuard<'a, T> = Guard<'a, T>;
+
+impl<T> RwLock<T> {
+    pub fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        self.0.lock()
+    }
+
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        self.0.lock()
+    }
+}
+
+impl<T> fmt::Debug for RwLock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RwLock")
+    }
+}
+
+impl<T> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guard")
     }
 }
 

@@ -7,7 +7,11 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-pub use parking_lot::{Condvar, Mutex};
+pub use parking_lot::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard as ReadGuard,
+    RwLockWriteGuard as WriteGuard,
+};
+pub use std::thread_local;
 
 use crate::shutdown::Never;
 

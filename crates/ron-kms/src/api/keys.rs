@@ -96,10 +96,7 @@ fn read(kms: &Kms, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let index = kms.index.load();
     let key = index.find(&request.principal, &kid(request)?)?;
-    Ok(Response::json(
-        200,
-        &key.to_doc(&kms.origin, kms.settings.backend.as_str()),
-    ))
+    Ok(Response::json(200, &key.to_doc(&kms.origin)))
 }
 
 fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
@@ -134,11 +131,10 @@ fn page(
         .filter(|key| {
             purpose.is_none_or(|p| *p == key.kid.purpose) && may_use(caller, &key.kid).is_ok()
         });
-    let backend = kms.settings.backend.as_str();
     let keys: Vec<KeyDoc> = visible
         .by_ref()
         .take(limit)
-        .map(|key| key.to_doc(&kms.origin, backend))
+        .map(|key| key.to_doc(&kms.origin))
         .collect();
     let next = visible
         .next()

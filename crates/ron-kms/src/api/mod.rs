@@ -1,6 +1,8 @@
 //! The HTTP API: one file per resource, thin over the work.
 
+pub mod envelope;
 pub mod keys;
+pub mod log_key;
 pub mod sign;
 pub mod verify;
 
@@ -24,8 +26,10 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
+        .add_all(envelope::routes(kms))
 }
 
 /// Turns a request into someone who waits, at most until the sign deadline.

@@ -119,12 +119,13 @@ impl Appender {
         }
         let leaf = Leaf::service(Op::Stop, "drained", 0);
         let mut draft = Draft::new(leaf, false);
-        if let Err(error) = self.writer.append(std::iter::once(&mut draft)) {
-            self.health.fail(
+        match self.writer.append(std::iter::once(&mut draft)) {
+            Ok(_) => self.writer.keep_state(true),
+            // The counters count the leaf that is not there; kept, they would accuse the log at the next start.
+            Err(error) => self.health.fail(
                 Fault::Failure,
                 &format!("the stop leaf was not written: {error}"),
-            );
+            ),
         }
-        self.writer.keep_state(true);
     }
 }

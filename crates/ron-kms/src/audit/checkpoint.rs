@@ -6,22 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_crypto::Secret32;
-use ron_crypto::hash::hkdf_sha256;
 use ron_kernel::{
     Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
 };
 use ron_service::ReadyBoard;
+use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader};
-use ron_tlog::note::{NoteSignature, NoteSigner, SignFailed, VerifierKey};
-use ron_tlog::{CheckpointError, Cosigner, CosignerKey};
+use ron_tlog::note::NoteSignature;
 
 use super::health::{AuditHealth, Fault};
 use super::proofs::ProofJob;
+use super::ring::LogRing;
 use super::witness::Published;
-use crate::keys::SecretKey;
 use crate::metrics::Metrics;
-use crate::store::LogIdentity;
 
 /// How much later than its interval a checkpoint may be.
 const LATE_AFTER: Duration = Duration::from_secs(1);
@@ -29,89 +26,6 @@ const LATE_AFTER: Duration = Duration::from_secs(1);
 const FINAL_WAIT: Duration = Duration::from_secs(5);
 /// How long an idle thread sleeps; only shutdown and new leaves wake it earlier.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// Sets the second key apart from everything else that may ever be derived from the log key.
-const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
-
-/// Signs checkpoints with the log key that is sealed in the store.
-pub struct LogSigner {
-    verifier: VerifierKey,
-    key: Arc<SecretKey>,
-}
-
-impl LogSigner {
-    /// The signer of this log; fails when the origin is not a valid note name.
-    pub fn new(identity: &LogIdentity) -> Result<Self, String> {
-        let verifier = VerifierKey::ed25519(&identity.origin, &identity.public)
-            .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
-        Ok(Self {
-            verifier,
-            key: identity.key.clone(),
-        })
-    }
-
-    /// What verifies the checkpoints.
-    pub fn verifier(&self) -> &VerifierKey {
-        &self.verifier
-    }
-}
-
-impl NoteSigner for LogSigner {
-    fn name(&self) -> &str {
-        self.verifier.name()
-    }
-
-    fn key_id(&self) -> u32 {
-        self.verifier.key_id()
-    }
-
-    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
-        Ok(self.key.sign(text).swap_remove(0).signature.0)
-    }
-}
-
-/// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
-/// sealed and replaced with it; whoever knows only the public keys cannot get from one to the other.
-pub struct SecondSigner {
-    cosigner: Cosigner,
-    clock: SharedClock,
-}
-
-impl SecondSigner {
-    /// The second signer of this log.
-    pub fn new(identity: &LogIdentity, clock: SharedClock) -> Result<Self, String> {
-        let SecretKey::Ed25519(key) = &*identity.key else {
-            return Err("the log key is not an Ed25519 key".into());
-        };
-        let mut seed = Secret32::zeroed();
-        hkdf_sha256(b"", key.seed().expose(), SECOND_KEY, seed.expose_mut());
-        let cosigner = Cosigner::ml_dsa_44(&identity.origin, &seed).map_err(|e| e.to_string())?;
-        Ok(Self { cosigner, clock })
-    }
-
-    /// What verifies its lines.
-    pub fn verifier(&self) -> &CosignerKey {
-        self.cosigner.verifier()
-    }
-}
-
-impl NoteSigner for SecondSigner {
-    fn name(&self) -> &str {
-        self.cosigner.verifier().name()
-    }
-
-    fn key_id(&self) -> u32 {
-        self.cosigner.verifier().key_id()
-    }
-
-    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
-        let text = std::str::from_utf8(text).map_err(|e| SignFailed(e.to_string()))?;
-        let time_s = (self.clock.unix_ms() / 1000).max(1);
-        let line = self.cosigner.cosign(text, time_s);
-        line.map(|line| line.signature)
-            .ok_or_else(|| SignFailed("the text is no checkpoint".into()))
-    }
-}
 
 /// Why the checkpoint thread is woken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,10 +141,8 @@ impl Signal {
 pub struct CheckpointThread {
     /// The right to publish.
     pub checkpointer: Checkpointer,
-    /// The log key.
-    pub signer: LogSigner,
-    /// Its second line, where that is switched on.
-    pub second: Option<SecondSigner>,
+    /// Who signs.
+    pub ring: Arc<LogRing>,
     /// Shared with the appender.
     pub signal: Arc<Signal>,
     /// Wakes.
@@ -316,10 +228,8 @@ impl CheckpointThread {
         }
         self.signal.many_sent.store(false, Ordering::SeqCst);
         let begun_ms = self.signal.clock.unix_ms();
-        match self
-            .checkpointer
-            .publish(&signers(&self.signer, self.second.as_ref()))
-        {
+        let ring = &self.ring;
+        match self.checkpointer.publish_by(|| ring.signers()) {
             Ok(note) => {
                 // With the time that publishing took: a disk that hangs is late too.
                 let age = self.signal.age();
@@ -363,18 +273,8 @@ impl CheckpointThread {
     }
 }
 
-/// Everyone who signs a checkpoint.
-pub fn signers<'a>(
-    signer: &'a LogSigner,
-    second: Option<&'a SecondSigner>,
-) -> Vec<&'a dyn NoteSigner> {
-    let mut all: Vec<&dyn NoteSigner> = vec![signer];
-    all.extend(second.map(|s| s as &dyn NoteSigner));
-    all
-}
-
 /// Replaces the file as a whole, durably.
-fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+pub fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     let temporary = path.with_extension("tmp");
     let mut file = std::fs::File::create(&temporary)?;

@@ -24,6 +24,24 @@ pub enum Op {
     Rotate,
     /// A signature.
     Sign,
+    /// The log itself got a new key; `context` holds the statement that both keys signed.
+    RotateLogKey,
+    /// Something was encrypted.
+    Wrap,
+    /// Something was decrypted.
+    Unwrap,
+    /// A ciphertext was put under the head version.
+    Rewrap,
+    /// A data key was made and wrapped.
+    Datakey,
+    /// A MAC was made.
+    Hmac,
+    /// A MAC was checked; the result may be `no_match`.
+    HmacVerify,
+    /// Random bytes were drawn.
+    Random,
+    /// A block of nonces was reserved; `context` says how many uses are reserved now.
+    ReserveUses,
 }
 
 impl Op {
@@ -36,6 +54,15 @@ impl Op {
             Self::Create => "create",
             Self::Rotate => "rotate",
             Self::Sign => "sign",
+            Self::RotateLogKey => "rotate_log_key",
+            Self::Wrap => "wrap",
+            Self::Unwrap => "unwrap",
+            Self::Rewrap => "rewrap",
+            Self::Datakey => "datakey",
+            Self::Hmac => "hmac",
+            Self::HmacVerify => "hmac_verify",
+            Self::Random => "random",
+            Self::ReserveUses => "reserve_uses",
         }
     }
 }
@@ -142,7 +169,11 @@ impl Leaf {
 
     /// Whether it records a change of the store: the version after it is one higher.
     pub fn changed_store(&self) -> bool {
-        matches!(self.op, Op::Create | Op::Rotate) && self.result == OK
+        let changes = matches!(
+            self.op,
+            Op::Create | Op::Rotate | Op::RotateLogKey | Op::ReserveUses
+        );
+        changes && self.result == OK
     }
 }
 

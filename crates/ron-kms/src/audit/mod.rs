@@ -17,6 +17,7 @@ pub mod checkpoint;
 pub mod health;
 pub mod leaf;
 pub mod proofs;
+pub mod ring;
 pub mod scrub;
 pub mod start;
 pub mod threads;
@@ -25,4 +26,5 @@ pub mod witness;
 pub mod writer;
 
 pub use health::AuditHealth;
+pub use ring::LogRing;
 pub use verify::{AuditError, AuditReport, KeyOps, verify_dir};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, ThreadCtx};
+use ron_service::log_host::KeyView;
 use ron_tlog::append::Disk;
 
 use super::health::{AuditHealth, Fault};
@@ -22,8 +23,8 @@ pub struct Scrub {
     pub disk: Arc<dyn Disk>,
     /// Directory of the log.
     pub dir: PathBuf,
-    /// Its verifier key line.
-    pub vkey: String,
+    /// Its keys.
+    pub keys: KeyView,
     /// Pause between two verifications.
     pub interval: Duration,
     /// Turned to "no" by a finding.
@@ -49,7 +50,9 @@ impl Scrub {
         let stop = || ctx.shutdown.is_set();
         // Twice: what failed to be read for a moment is read the second time.
         for last in [false, true] {
-            match verify_on(&*self.disk, &self.dir, &self.vkey, &stop, &mut |_, _| ()) {
+            // Asked anew: a rotation may come between two reads.
+            let keys = self.keys.chain();
+            match verify_on(&*self.disk, &self.dir, keys.keys(), &stop, &mut |_, _| ()) {
                 Ok(report) => {
                     tracing::info!(event = "audit_verified", leaves = report.size);
                     return true;

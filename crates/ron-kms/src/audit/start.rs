@@ -10,15 +10,15 @@ use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
-use super::checkpoint::{LogSigner, SecondSigner, signers};
 use super::health::Fault;
 use super::leaf::{LEAF_BYTES_MAX, Leaf, Op};
+use super::ring::{LogRing, keep_chain, open_checkpoint};
 use super::writer::{AuditWriter, Counters, Draft};
 use crate::config::Settings;
 use crate::metrics::Metrics;
-use crate::store::KeyStore;
-use crate::store::write::Pending;
+use crate::store::{KeyStore, LogIdentity};
 use crate::work::lifecycle::settle;
+use crate::work::log_key::settle_log_key;
 
 /// A log that may be relied on.
 pub struct OpenedLog {
@@ -26,10 +26,6 @@ pub struct OpenedLog {
     pub writer: AuditWriter,
     /// Publishes checkpoints.
     pub checkpointer: Checkpointer,
-    /// Signs them.
-    pub signer: LogSigner,
-    /// Signs them a second time.
-    pub second: Option<SecondSigner>,
     /// Reads.
     pub reader: LogReader,
 }
@@ -87,6 +83,8 @@ pub struct OpenWith<'a> {
     pub metrics: Metrics,
     /// Who else remembers this log.
     pub witnesses: Option<&'a mut Witnesses>,
+    /// Who signs checkpoints.
+    pub ring: &'a LogRing,
 }
 
 /// Opens the log, compares it with everything that knows about it, settles a change that a crash
@@ -99,22 +97,21 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         clock,
         metrics,
         witnesses,
+        ring,
     } = with;
     let identity = store.log().clone();
-    let signer = LogSigner::new(&identity).map_err(failure)?;
-    let second = settings
-        .ml_dsa
-        .then(|| SecondSigner::new(&identity, clock.clone()))
-        .transpose()
-        .map_err(failure)?;
-    let mut options = LogOptions::new(&identity.origin).verified_by(signer.verifier().clone());
+    let mut options = LogOptions::new(&identity.origin);
+    options.verifiers = ring.view().chain().keys().to_vec();
     options.entry_bytes_max = LEAF_BYTES_MAX;
     for path in anchor_paths(settings, &identity.origin) {
-        let head = anchored(&path, &identity.origin, &signer)?;
+        let head = anchored(&path, &identity)?;
         options.known_heads.extend(head);
     }
     let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
     let reader = log.reader();
+    if let Some(note) = reader.checkpoint() {
+        open_checkpoint(&identity, &note).map_err(|e| tampered(format!("the checkpoint: {e}")))?;
+    }
     compare_births(store, &log)?;
     compare_witnesses(witnesses, &reader)?;
     let on_disk = settings.data_dir.is_some();
@@ -131,7 +128,13 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
-    settle_pending(&mut writer, &reader, store, settings)?;
+    settle_pending(&mut writer, &reader, store)?;
+    settle_pending_key(&mut writer, &reader, store)?;
+    ring.show(store.log()).map_err(failure)?;
+    if on_disk {
+        keep_chain(dir, &ring.view().chain())
+            .map_err(|e| failure(format!("the keys of the audit log cannot be written: {e}")))?;
+    }
     writer.set_store_version(store.version());
     let context = format!(
         "version {} backend {}",
@@ -145,13 +148,11 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let mut opened = OpenedLog {
         writer,
         checkpointer,
-        signer,
-        second,
         reader,
     };
     opened
         .checkpointer
-        .publish(&signers(&opened.signer, opened.second.as_ref()))
+        .publish_by(|| ring.signers())
         .map_err(|e| failure(format!("the first checkpoint cannot be written: {e}")))?;
     Ok(opened)
 }
@@ -176,7 +177,7 @@ fn distrust(error: &OpenError) -> Distrust {
 }
 
 /// The head in a copy of the checkpoint, which the log must extend.
-fn anchored(path: &Path, origin: &str, signer: &LogSigner) -> Result<Option<Checkpoint>, Distrust> {
+fn anchored(path: &Path, identity: &LogIdentity) -> Result<Option<Checkpoint>, Distrust> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -191,7 +192,7 @@ fn anchored(path: &Path, origin: &str, signer: &LogSigner) -> Result<Option<Chec
         }
         Err(error) => return Err(failure(format!("{}: {error}", path.display()))),
     };
-    Checkpoint::open(&text, std::slice::from_ref(signer.verifier()), Some(origin))
+    open_checkpoint(identity, &text)
         .map(Some)
         .map_err(|e| tampered(format!("the checkpoint copy {}: {e}", path.display())))
 }
@@ -203,6 +204,7 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
         .keys
         .values()
         .flat_map(|k| k.versions.iter().map(|v| v.birth))
+        .chain(store.log().keys.iter().filter_map(|k| k.birth))
         .max();
     match youngest {
         Some(birth) if birth >= log.size() => Err(tampered(format!(
@@ -285,47 +287,63 @@ fn settle_pending(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
-    settings: &Settings,
 ) -> Result<(), Distrust> {
     let pending = store.pending().map_err(|e| failure(e.to_string()))?;
     let Some(pending) = pending else {
         return Ok(());
     };
     let leaf = Leaf::parse(&pending.leaf).map_err(|e| tampered(format!("the outbox: {e}")))?;
-    let found = scan(reader, pending.log_size, reader.size_durable(), |seen| {
+    let op = leaf.op;
+    let since = (pending.log_size, pending.version_before);
+    let birth = born(writer, reader, store, since, leaf, true)?;
+    let origin = store.log().origin.clone();
+    settle(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
+    tracing::info!(event = "interrupted_change_settled", leaf = birth);
+    Ok(())
+}
+
+/// A new key of the log itself whose leaf was not known to be durable.
+fn settle_pending_key(
+    writer: &mut AuditWriter,
+    reader: &LogReader,
+    store: &mut KeyStore,
+) -> Result<(), Distrust> {
+    let pending = store.pending_log_key();
+    let Some(pending) = pending.map_err(|e| failure(e.to_string()))? else {
+        return Ok(());
+    };
+    let leaf = Leaf::parse(&pending.leaf);
+    let leaf = leaf.map_err(|e| tampered(format!("the leaf of a log key: {e}")))?;
+    let since = (pending.log_size, pending.version_before);
+    let birth = born(writer, reader, store, since, leaf.clone(), false)?;
+    settle_log_key(store, pending.number, birth, &leaf).map_err(|e| failure(e.to_string()))?;
+    tracing::info!(event = "interrupted_rotation_settled", leaf = birth);
+    Ok(())
+}
+
+/// Finds the leaf of an interrupted change among those `since` its log size, or writes it now; `since` also holds the store
+/// version before the change.
+fn born(
+    writer: &mut AuditWriter,
+    reader: &LogReader,
+    store: &KeyStore,
+    since: (u64, u64),
+    leaf: Leaf,
+    counted: bool,
+) -> Result<u64, Distrust> {
+    let (log_size, version_before) = since;
+    let found = scan(reader, log_size, reader.size_durable(), |seen| {
         Ok(seen.op_id == leaf.op_id
             && seen.key == leaf.key
             && seen.version == leaf.version
             && seen.op == leaf.op
             && seen.result == leaf.result)
     })?;
-    let op = leaf.op;
-    let birth = match found {
-        Some(index) => index,
-        None => write_pending(writer, store, &pending, leaf)?,
-    };
-    let origin = store.log().origin.clone();
-    settle(
-        store,
-        &pending,
-        op,
-        birth,
-        &origin,
-        settings.backend.as_str(),
-    )
-    .map_err(|e| failure(e.to_string()))?;
-    tracing::info!(event = "interrupted_change_settled", leaf = birth);
-    Ok(())
-}
-
-fn write_pending(
-    writer: &mut AuditWriter,
-    store: &KeyStore,
-    pending: &Pending,
-    leaf: Leaf,
-) -> Result<u64, Distrust> {
-    writer.set_store_version(pending.version_before);
-    let mut draft = Draft::new(leaf, true);
+    if let Some(index) = found {
+        return Ok(index);
+    }
+    writer.set_store_version(version_before);
+    let mut draft = Draft::new(leaf, counted);
     draft.store_version_after = Some(store.version());
     append(writer, draft)
 }

@@ -87,8 +87,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
     };
     let checkpoints = CheckpointThread {
         checkpointer: opened.checkpointer,
-        signer: opened.signer,
-        second: opened.second,
+        ring: kms.ring.clone(),
         signal: signal.clone(),
         wakes,
         interval: settings.checkpoint_interval,

@@ -4,10 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use ron_crypto::hash::sha256;
 use ron_tlog::append::{Disk, OsDisk, verify_on as verify_log};
+use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
+use ron_tlog::rotation::{KeyChain, Rotation};
 
 use super::leaf::{Leaf, OK, Op};
+use super::ring::kept_keys;
 use super::writer::Counters;
 
 /// What a verified log says.
@@ -27,6 +31,8 @@ pub struct AuditReport {
     pub ops: BTreeMap<&'static str, u64>,
     /// Leaves by key.
     pub keys: BTreeMap<String, KeyOps>,
+    /// Changes of the log's own key.
+    pub log_key_rotations: u64,
 }
 
 /// What happened with one key.
@@ -50,29 +56,29 @@ pub struct AuditError {
     pub why: String,
 }
 
-/// Verifies the log in `dir` against `vkey` (`name+hash+base64`): tree, checkpoint signature and
-/// root, canonical leaves, per-key counters without a gap, times and store versions that only
-/// grow. `progress(done, total)` is called now and then.
+/// Verifies the log in `dir` against `vkey` (`name+hash+base64`) or a later key that the chain beside the log leads to from it:
+/// tree, checkpoint signature and root, canonical leaves, per-key counters without a gap, times and store versions that only
+/// grow, rotations that follow. `progress(done, total)` is called now and then.
 pub fn verify_dir(
     dir: &Path,
     vkey: &str,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
-    verify_on(&OsDisk, dir, vkey, &|| false, progress)
+    let whole = |why| AuditError { index: None, why };
+    let pin =
+        VerifierKey::parse(vkey.trim()).map_err(|e| whole(format!("the verifier key: {e}")))?;
+    let keys = kept_keys(dir, &pin).map_err(whole)?;
+    verify_on(&OsDisk, dir, &keys, &|| false, progress)
 }
 
-/// As [`verify_dir`] on any disk; ends early with an error once `stop` says so.
+/// As [`verify_dir`] on any disk and with all `keys` that are trusted; ends early with an error once `stop` says so.
 pub fn verify_on(
     disk: &dyn Disk,
     dir: &Path,
-    vkey: &str,
+    keys: &[VerifierKey],
     stop: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
-    let vkey = VerifierKey::parse(vkey.trim()).map_err(|e| AuditError {
-        index: None,
-        why: format!("the verifier key: {e}"),
-    })?;
     let mut check = LeafCheck::default();
     let mut on_entry = |_: u64, bytes: &[u8]| -> Result<(), String> {
         if stop() {
@@ -80,17 +86,14 @@ pub fn verify_on(
         }
         check.take(bytes)
     };
-    let verified = verify_log(
-        disk,
-        dir,
-        std::slice::from_ref(&vkey),
-        &mut on_entry,
-        progress,
-    )
-    .map_err(|e| AuditError {
-        index: e.index,
-        why: e.why,
-    })?;
+    let verified =
+        verify_log(disk, dir, keys, &mut on_entry, progress).map_err(|e| AuditError {
+            index: e.index,
+            why: e.why,
+        })?;
+    check
+        .signed_in_time(&verified.checkpoint, keys)
+        .map_err(|why| AuditError { index: None, why })?;
     let mut report = check.report;
     report.size = verified.size;
     report.root = verified.root;
@@ -98,12 +101,16 @@ pub fn verify_on(
     Ok(report)
 }
 
-/// Checks leaves in order, wherever they come from: canonical, counters without a gap, times and store versions that only grow.
+/// Checks leaves in order, wherever they come from: canonical, counters without a gap, times and store versions that only grow,
+/// rotations of the log's key that follow each other.
 #[derive(Clone, Debug, Default)]
 pub struct LeafCheck {
     /// What they said so far.
     pub report: AuditReport,
     counters: Counters,
+    /// The rotations so far, and their leaves.
+    chain: Option<KeyChain>,
+    rotated_at: Vec<u64>,
 }
 
 impl LeafCheck {
@@ -111,9 +118,55 @@ impl LeafCheck {
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         let leaf = Leaf::parse(bytes)?;
         self.counters.follow(&leaf)?;
+        if leaf.op == Op::RotateLogKey && leaf.result == OK {
+            self.rotate(&leaf)?;
+        }
         self.report.take(&leaf);
         self.report.size += 1;
         Ok(())
+    }
+
+    fn rotate(&mut self, leaf: &Leaf) -> Result<(), String> {
+        let note = leaf.context.as_deref().unwrap_or_default();
+        let rotation = Rotation::open(note).map_err(|e| e.to_string())?;
+        let first = rotation.old.clone();
+        let chain = self.chain.get_or_insert_with(|| KeyChain::new(first));
+        chain.push(note).map_err(|e| e.to_string())?;
+        let public = hex::encode(sha256(rotation.new.public()));
+        if leaf.version != Some(rotation.number)
+            || leaf.output_sha256.as_ref() != Some(&public)
+            || rotation.size > self.report.size
+        {
+            return Err("it is not about the rotation that it holds".into());
+        }
+        self.rotated_at.push(self.report.size);
+        self.report.log_key_rotations += 1;
+        Ok(())
+    }
+
+    /// Once all leaves were taken: the checkpoint `note`, which one of the trusted `keys` has signed, must be signed by the key
+    /// that was in use at its size, or by a later one. An old key alone cannot vouch for what came after it.
+    pub fn signed_in_time(&self, note: &str, keys: &[VerifierKey]) -> Result<(), String> {
+        let Some(chain) = &self.chain else {
+            return Ok(());
+        };
+        let chain = chain.keys();
+        let checkpoint = Checkpoint::read_unverified(note, None).map_err(|e| e.to_string())?;
+        let size = checkpoint.size;
+        let due = self.rotated_at.iter().filter(|at| **at < size).count();
+        // What the leaves say of keys counts from a trusted one on; a trusted key that they do not name came later.
+        let trusted = chain.iter().position(|key| keys.contains(key));
+        let led = trusted.map_or(&[][..], |at| &chain[at.max(due)..]);
+        let later = keys.iter().filter(|key| !chain.contains(key));
+        let accepted: Vec<VerifierKey> = led.iter().chain(later).cloned().collect();
+        Checkpoint::open(note, &accepted, None)
+            .map(drop)
+            .map_err(|e| {
+                let id = chain[due].key_id();
+                format!(
+                    "the checkpoint covers {size} leaves, and key {id:08x} was in use by then: {e}"
+                )
+            })
     }
 }
 

@@ -9,7 +9,8 @@ use ron_proto::kms::{Bytes, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
 
-use super::{PublicKey, SecretKey};
+use super::PublicKey;
+use crate::backend::{Attestation, BackendKind, Custody};
 use crate::error::{Refusal, Why};
 
 /// One version of a key, public parts.
@@ -40,8 +41,15 @@ pub struct Key {
     pub min_verify: u32,
     /// All versions; `versions[n].number == n + 1`. Never empty.
     pub versions: Vec<Version>,
-    /// The private key of the last version.
-    pub secret: Arc<SecretKey>,
+    /// The secret half of the last version.
+    pub secret: Arc<Custody>,
+    /// Which backend holds it.
+    pub backend: BackendKind,
+    /// What that backend can prove.
+    pub attestation: Attestation,
+    /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for
+    /// keys that sign, whose old versions only verify.
+    pub secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
 impl Key {
@@ -76,8 +84,8 @@ impl Key {
         }
     }
 
-    /// The key as the API shows it. `log` is the origin of the audit log, `backend` its holder.
-    pub fn to_doc(&self, log: &str, backend: &str) -> KeyDoc {
+    /// The key as the API shows it. `log` is the origin of the audit log.
+    pub fn to_doc(&self, log: &str) -> KeyDoc {
         let version = |v: &Version| KeyVersionDoc {
             version: v.number,
             created: v.created,
@@ -95,8 +103,8 @@ impl Key {
             head: self.head().number,
             min_verify_version: self.min_verify,
             state: KeyState::Active,
-            backend: backend.to_owned(),
-            attestation: "none".to_owned(),
+            backend: self.backend.as_str().to_owned(),
+            attestation: self.attestation.as_str().to_owned(),
             exportable: false,
             created: self.created,
             versions: self.versions.iter().map(version).collect(),

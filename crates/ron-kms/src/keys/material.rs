@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_crypto::hash::sha256;
+use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::mldsa::verify_mldsa;
 use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
@@ -14,6 +15,7 @@ use ron_proto::kms::{Bytes, Jwk, Signature};
 use ron_proto::values::Alg;
 
 use super::jwt::jws_alg;
+use super::symmetric::SymmetricKey;
 
 /// The signing algorithms that the file and memory backends offer.
 pub const SUPPORTED: [Alg; 6] = [
@@ -25,6 +27,18 @@ pub const SUPPORTED: [Alg; 6] = [
     Alg::Ed25519MlDsa65,
 ];
 
+/// The algorithms that wrap or make MACs, which those backends offer as well.
+pub const ENVELOPE: [Alg; 5] = [
+    Alg::Aes256Gcm,
+    Alg::Aes256Kwp,
+    Alg::X25519HkdfAes256Gcm,
+    Alg::X25519MlKem768,
+    Alg::HmacSha256,
+];
+
+/// Everything that the file and memory backends offer.
+pub const OFFERED: [Alg; 11] = Alg::ALL;
+
 /// A private key in memory. Never printed, never serialised but sealed.
 pub enum SecretKey {
     /// An Ed25519 key.
@@ -35,6 +49,10 @@ pub enum SecretKey {
     MlDsa(MlDsaKey),
     /// Two keys that are one: made, rotated and used together.
     Hybrid(Ed25519Key, MlDsaKey),
+    /// A symmetric key of this algorithm.
+    Symmetric(Alg, SymmetricKey),
+    /// A key that others encrypt to.
+    Kem(HpkeKey),
 }
 
 impl std::fmt::Debug for SecretKey {
@@ -61,12 +79,31 @@ const fn alg_of(set: MlDsaSet) -> Alg {
     }
 }
 
-/// Bytes of a public key of `alg`; `None` when none is offered here.
+/// How keys of an HPKE algorithm agree on secrets.
+pub const fn kem(alg: Alg) -> Option<Kem> {
+    match alg {
+        Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
+        Alg::X25519MlKem768 => Some(Kem::XWing),
+        _ => None,
+    }
+}
+
+const fn alg_of_kem(kem: Kem) -> Alg {
+    match kem {
+        Kem::X25519 => Alg::X25519HkdfAes256Gcm,
+        Kem::XWing => Alg::X25519MlKem768,
+    }
+}
+
+/// Bytes of a public key of `alg`, 0 for symmetric keys; `None` when none is offered here.
 pub const fn public_len(alg: Alg) -> Option<usize> {
     match alg {
         Alg::Ed25519 => Some(32),
         Alg::EcdsaP256 => Some(65),
         Alg::Ed25519MlDsa65 => Some(32 + MlDsaSet::L65.public_len()),
+        Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => Some(0),
+        Alg::X25519HkdfAes256Gcm => Some(Kem::X25519.public_len()),
+        Alg::X25519MlKem768 => Some(Kem::XWing.public_len()),
         _ => match mldsa_set(alg) {
             Some(set) => Some(set.public_len()),
             None => None,
@@ -80,16 +117,26 @@ fn signature_len(alg: Alg) -> usize {
 }
 
 impl SecretKey {
-    /// A fresh key and the bytes to seal. `None` when `alg` is not in [`SUPPORTED`].
+    /// A fresh key and the bytes to seal. `None` when `alg` is not in [`OFFERED`].
     pub fn generate(alg: Alg, random: &dyn Random) -> Option<(Self, SecretBytes)> {
         let secret = match alg {
             Alg::EcdsaP256 => {
                 let (key, pkcs8) = P256Key::generate();
                 return Some((Self::P256(key), pkcs8));
             }
+            Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
+                let key = HpkeKey::generate(kem(alg)?, random);
+                let secret = key.to_bytes();
+                return Some((Self::Kem(key), secret));
+            }
             Alg::Ed25519MlDsa65 => SecretBytes::zeroed(64),
-            Alg::Ed25519 | Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87 => SecretBytes::zeroed(32),
-            _ => return None,
+            Alg::Ed25519
+            | Alg::MlDsa44
+            | Alg::MlDsa65
+            | Alg::MlDsa87
+            | Alg::Aes256Gcm
+            | Alg::Aes256Kwp
+            | Alg::HmacSha256 => SecretBytes::zeroed(32),
         };
         let mut secret = secret;
         random.fill(secret.expose_mut());
@@ -113,7 +160,21 @@ impl SecretKey {
                 let (one, two) = raw.split_at_checked(32)?;
                 Some(Self::Hybrid(ed25519(one)?, mldsa(MlDsaSet::L65, two)?))
             }
+            Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => {
+                SymmetricKey::from_secret(secret).map(|key| Self::Symmetric(alg, key))
+            }
+            Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
+                HpkeKey::from_bytes(kem(alg)?, secret).ok().map(Self::Kem)
+            }
             _ => mldsa(mldsa_set(alg)?, raw).map(Self::MlDsa),
+        }
+    }
+
+    /// The symmetric key, if it is one.
+    pub fn symmetric(&self) -> Option<&SymmetricKey> {
+        match self {
+            Self::Symmetric(_, key) => Some(key),
+            _ => None,
         }
     }
 
@@ -126,11 +187,13 @@ impl SecretKey {
             Self::Hybrid(one, two) => {
                 PublicKey::Hybrid([&one.public()[..], &two.public()].concat().into())
             }
+            Self::Symmetric(alg, _) => PublicKey::Hidden(*alg),
+            Self::Kem(key) => PublicKey::Kem(key.kem(), key.public().into()),
         }
     }
 
     /// Signs `message`, once with each algorithm of the key: Ed25519 and ML-DSA over the message,
-    /// P-256 over its SHA-256 as `r || s`.
+    /// P-256 over its SHA-256 as `r || s`. Nothing for keys that do not sign.
     pub fn sign(&self, message: &[u8]) -> Vec<Signature> {
         let one = |alg, signature: Vec<u8>| Signature {
             alg,
@@ -144,6 +207,7 @@ impl SecretKey {
                 one(Alg::Ed25519, first.sign(message).to_vec()),
                 one(Alg::MlDsa65, second.sign(message)),
             ],
+            Self::Symmetric(..) | Self::Kem(_) => Vec::new(),
         }
     }
 }
@@ -159,6 +223,10 @@ pub enum PublicKey {
     MlDsa(MlDsaSet, Arc<[u8]>),
     /// Ed25519, then ML-DSA-65.
     Hybrid(Arc<[u8]>),
+    /// X25519; or ML-KEM-768, then X25519.
+    Kem(Kem, Arc<[u8]>),
+    /// A symmetric key has no public half.
+    Hidden(Alg),
 }
 
 impl PublicKey {
@@ -171,6 +239,10 @@ impl PublicKey {
             Alg::Ed25519 => raw.try_into().ok().map(Self::Ed25519),
             Alg::EcdsaP256 => raw.try_into().ok().map(Self::P256),
             Alg::Ed25519MlDsa65 => Some(Self::Hybrid(raw.into())),
+            Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => Some(Self::Hidden(alg)),
+            Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
+                Some(Self::Kem(kem(alg)?, raw.into()))
+            }
             _ => Some(Self::MlDsa(mldsa_set(alg)?, raw.into())),
         }
     }
@@ -180,7 +252,8 @@ impl PublicKey {
         match self {
             Self::Ed25519(raw) => raw,
             Self::P256(raw) => raw,
-            Self::MlDsa(_, raw) | Self::Hybrid(raw) => raw,
+            Self::MlDsa(_, raw) | Self::Hybrid(raw) | Self::Kem(_, raw) => raw,
+            Self::Hidden(_) => &[],
         }
     }
 
@@ -191,6 +264,8 @@ impl PublicKey {
             Self::P256(_) => Alg::EcdsaP256,
             Self::MlDsa(set, _) => alg_of(*set),
             Self::Hybrid(_) => Alg::Ed25519MlDsa65,
+            Self::Kem(kem, _) => alg_of_kem(*kem),
+            Self::Hidden(alg) => *alg,
         }
     }
 
@@ -206,13 +281,17 @@ impl PublicKey {
         }
     }
 
-    /// `SubjectPublicKeyInfo` in PEM, a block for each part.
+    /// `SubjectPublicKeyInfo` in PEM, a block for each part; empty for keys without such a form.
     pub fn pem(&self) -> String {
         match self {
             Self::Ed25519(raw) => pem::spki_pem_ed25519(raw),
             Self::P256(raw) => pem::spki_pem_p256(raw),
             Self::MlDsa(set, raw) => pem::spki_pem_mldsa(*set, raw),
             Self::Hybrid(_) => self.parts().iter().map(Self::pem).collect(),
+            Self::Kem(Kem::X25519, raw) => raw[..]
+                .try_into()
+                .map_or_else(|_| String::new(), pem::spki_pem_x25519),
+            Self::Kem(Kem::XWing, _) | Self::Hidden(_) => String::new(),
         }
     }
 
@@ -227,7 +306,8 @@ impl PublicKey {
             Self::MlDsa(_, raw) => {
                 jwk::thumbprint_akp(jws_alg(self.alg()).unwrap_or_default(), raw)
             }
-            Self::Hybrid(raw) => URL_SAFE_NO_PAD.encode(sha256(raw)),
+            Self::Hybrid(raw) | Self::Kem(_, raw) => URL_SAFE_NO_PAD.encode(sha256(raw)),
+            Self::Hidden(_) => String::new(),
         }
     }
 
@@ -258,7 +338,7 @@ impl PublicKey {
                 jwk.kty = "AKP".into();
                 jwk.public = Some(URL_SAFE_NO_PAD.encode(raw));
             }
-            Self::Hybrid(_) => return None,
+            Self::Hybrid(_) | Self::Kem(..) | Self::Hidden(_) => return None,
         }
         Some(jwk)
     }
@@ -272,7 +352,7 @@ impl PublicKey {
                 .is_ok_and(|signature| verify_ed25519_strict(raw, message, signature)),
             Self::P256(raw) => signature.len() == 64 && verify_p256_fixed(raw, message, signature),
             Self::MlDsa(set, raw) => verify_mldsa(*set, raw, message, signature),
-            Self::Hybrid(_) => false,
+            Self::Hybrid(_) | Self::Kem(..) | Self::Hidden(_) => false,
         }
     }
 
@@ -321,6 +401,25 @@ mod tests {
             assert_eq!(public.thumbprint().len(), 43);
             assert_eq!(PublicKey::from_raw(alg, public.raw()), Some(public));
         }
-        assert!(SecretKey::generate(Alg::Aes256Gcm, &SeededRandom::new(7)).is_none());
+    }
+
+    #[test]
+    fn keys_that_do_not_sign_come_back_too_and_sign_nothing() {
+        for alg in ENVELOPE {
+            let (key, secret) = SecretKey::generate(alg, &SeededRandom::new(7)).expect("offered");
+            let again = SecretKey::from_secret(alg, &secret).expect("same bytes");
+            let public = key.public();
+            assert_eq!(public, again.public());
+            assert_eq!(public.alg(), alg);
+            assert_eq!(public_len(alg), Some(public.raw().len()), "{alg}");
+            assert_eq!(PublicKey::from_raw(alg, public.raw()), Some(public.clone()));
+            assert!(again.sign(b"message").is_empty());
+            assert!(!public.verify(b"message", b""));
+            assert_eq!(public.jwk(), None);
+            let pem = public.pem();
+            assert_eq!(pem.is_empty(), alg != Alg::X25519HkdfAes256Gcm, "{alg}");
+            let short = SecretBytes::from_slice(&secret.expose()[1..]);
+            assert!(SecretKey::from_secret(alg, &short).is_none(), "{alg}");
+        }
     }
 }

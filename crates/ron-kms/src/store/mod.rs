@@ -8,13 +8,16 @@
 //! versions  key name, number, sealed record, index of the leaf that records its making
 //! ops       operation ids of create and rotate with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
+//! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and where that is
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
 //! durable. One thread writes. After a failed write nothing more is written.
 
+pub mod log_key;
 pub mod seal;
 pub mod source;
+pub mod uses;
 pub mod write;
 
 use std::collections::BTreeMap;
@@ -30,22 +33,23 @@ use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
 use crate::keys::{Key, KeyIndex, PublicKey, SecretKey, Version};
+use log_key::record_name as log_key_name;
+pub use log_key::{LogIdentity, LogKey};
 use seal::{RecordName, SealError, Sealer};
-
-/// Name under which the audit log's signing key is sealed; not a key name, so it cannot collide.
-const LOG_KEY_NAME: &str = "ron-kms/log-key";
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
 
 /// Numbered, forward only.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "keys",
-    sql: "
+pub const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "keys",
+        sql: "
     CREATE TABLE store (
       id INTEGER PRIMARY KEY CHECK (id = 1),
       store_id BLOB NOT NULL, salt BLOB NOT NULL, version INTEGER NOT NULL,
@@ -68,7 +72,19 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
     ) STRICT;
     ",
-}];
+    },
+    Migration {
+        version: 2,
+        name: "log keys",
+        sql: "
+    CREATE TABLE log_keys (
+      number INTEGER PRIMARY KEY CHECK (number > 1), created INTEGER NOT NULL,
+      sealed BLOB NOT NULL, statement TEXT NOT NULL, leaf BLOB NOT NULL,
+      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
+    ) STRICT;
+    ",
+    },
+];
 
 /// Why the store cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +158,9 @@ impl Db {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Meta {
+    /// The device that holds the key; absent for the store's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backend: Option<String>,
     created: Timestamp,
     head: u32,
     min_verify: u32,
@@ -149,6 +168,10 @@ pub(crate) struct Meta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     note: Option<(u64, String)>,
     payload: PayloadPolicy,
+    /// How many uses of each version are reserved, the first version first, for keys whose nonces
+    /// are counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    uses: Vec<u32>,
 }
 
 /// One version as the store holds it.
@@ -167,25 +190,24 @@ pub(crate) struct Record {
     mac: [u8; 32],
     versions: Vec<VersionRow>,
     /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
-    /// version and, while a rotation waits for its leaf, the next one.
-    secrets: BTreeMap<u32, Arc<SecretKey>>,
+    /// version and, while a rotation waits for its leaf, the next one. All of them for keys that
+    /// unwrap or check MACs.
+    secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
-/// Name and signing key of the audit log.
-#[derive(Clone)]
-pub struct LogIdentity {
-    /// Origin line of its checkpoints.
-    pub origin: String,
-    /// Signs them.
-    pub key: Arc<SecretKey>,
-    /// Verifies them.
-    pub public: [u8; 32],
+impl Record {
+    /// Which backend holds the key; `local` is the store's own.
+    pub(crate) fn backend(&self, local: BackendKind) -> BackendKind {
+        let named = self.meta.backend.as_deref();
+        named.and_then(BackendKind::from_name).unwrap_or(local)
+    }
 }
 
 /// The open store; owned by one thread.
 pub struct KeyStore {
     db: Db,
     sealer: Sealer,
+    backends: Backends,
     random: Arc<dyn Random>,
     records: BTreeMap<Kid, Record>,
     version: u64,
@@ -198,6 +220,7 @@ impl KeyStore {
     /// MAC is checked before anything is served.
     pub fn open(
         settings: &Settings,
+        backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
@@ -209,14 +232,15 @@ impl KeyStore {
         let made =
             db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
-            return Self::make(db, settings, random, now);
+            return Self::make(db, settings, backends, random, now);
         }
-        Self::load(db, settings, random)
+        Self::load(db, settings, backends, random)
     }
 
     fn make(
         db: Db,
         settings: &Settings,
+        backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
@@ -228,15 +252,16 @@ impl KeyStore {
         let sealer = Sealer::new(&seal_key, store_id);
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref()).expect("supported");
         let public = key.public();
-        let name = log_key_name(now);
+        let name = log_key_name(1, now);
         let sealed = sealer.seal(&name, &public, &secret, random.as_ref());
         let origin = settings.origin.clone().unwrap_or_else(|| {
             format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
         });
-        let log = log_identity(origin, key);
+        let log = LogIdentity::new(origin, key, now);
         let store = Self {
             db,
             sealer,
+            backends,
             random,
             records: BTreeMap::new(),
             version: 0,
@@ -265,7 +290,12 @@ impl KeyStore {
         Ok(store)
     }
 
-    fn load(db: Db, settings: &Settings, random: Arc<dyn Random>) -> Result<Self, StoreError> {
+    fn load(
+        db: Db,
+        settings: &Settings,
+        backends: Backends,
+        random: Arc<dyn Random>,
+    ) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key = source::seal_key(&settings.seal, &row.salt, false, random.as_ref())?;
         let sealer = Sealer::new(&seal_key, row.store_id);
@@ -278,16 +308,19 @@ impl KeyStore {
                 stored: row.log_origin,
             });
         }
-        let (log_key, _) = sealer.open(&log_key_name(row.log_key_created), &row.log_key)?;
-        let records = load_records(&db, &sealer)?;
+        let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
+        let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
+        log_key::load(&db, &sealer, &mut log)?;
+        let records = load_records(&db, &sealer, &backends)?;
         let store = Self {
             db,
             sealer,
+            backends,
             random,
             records,
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
-            log: log_identity(row.log_origin, log_key),
+            log,
         };
         if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
             return Err(StoreError::Tampered(
@@ -302,7 +335,12 @@ impl KeyStore {
         self.version
     }
 
-    /// Name and key of the audit log.
+    /// The configured backends.
+    pub fn backends(&self) -> &Backends {
+        &self.backends
+    }
+
+    /// Name and keys of the audit log.
     pub fn log(&self) -> &LogIdentity {
         &self.log
     }
@@ -312,7 +350,7 @@ impl KeyStore {
         let keys = self
             .records
             .iter()
-            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(settled(kid, record)?))));
+            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(self.settled(kid, record)?))));
         KeyIndex {
             keys: keys.collect(),
             store_version: self.version,
@@ -321,7 +359,39 @@ impl KeyStore {
 
     /// The key as settled now.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
-        settled(kid, self.records.get(kid)?)
+        self.settled(kid, self.records.get(kid)?)
+    }
+
+    /// The key without what waits for its leaf.
+    fn settled(&self, kid: &Kid, record: &Record) -> Option<Key> {
+        let versions: Vec<Version> = (1_u32..)
+            .zip(&record.versions)
+            .map_while(|(number, row)| {
+                Some(Version {
+                    number,
+                    created: row.created,
+                    public: row.public.clone(),
+                    thumbprint: row.public.thumbprint().into(),
+                    birth: row.birth?,
+                })
+            })
+            .collect();
+        let head = versions.last()?.number;
+        let backend = record.backend(self.backends.local());
+        Some(Key {
+            kid: kid.clone(),
+            payload: record.meta.payload.clone(),
+            created: record.meta.created,
+            min_verify: record.meta.min_verify,
+            secret: record.secrets.get(&head)?.clone(),
+            secrets: match kid.alg.signs() {
+                true => BTreeMap::new(),
+                false => record.secrets.clone(),
+            },
+            backend,
+            attestation: self.backends.attestation(backend),
+            versions,
+        })
     }
 
     /// The newest checkpoint that a `note` key signed.
@@ -342,6 +412,7 @@ impl KeyStore {
         all.extend_from_slice(&version.to_be_bytes());
         all.extend_from_slice(&self.log_key_sha256);
         all.extend_from_slice(self.log.origin.as_bytes());
+        all.extend_from_slice(self.log.digest());
         for (kid, record) in records {
             all.extend_from_slice(kid.to_string().as_bytes());
             all.extend_from_slice(&record.mac);
@@ -379,55 +450,36 @@ impl StoreRow {
     }
 }
 
-fn log_key_name(created: Timestamp) -> RecordName {
-    RecordName {
-        key: LOG_KEY_NAME.into(),
-        version: 1,
-        alg: Alg::Ed25519,
-        created,
-    }
-}
-
-fn log_identity(origin: String, key: SecretKey) -> LogIdentity {
-    let PublicKey::Ed25519(public) = key.public() else {
-        unreachable!("the log key is made and sealed as Ed25519")
-    };
-    LogIdentity {
-        origin,
-        key: Arc::new(key),
-        public,
-    }
-}
-
 fn seal_check(sealer: &Sealer, salt: &[u8; 16]) -> [u8; 32] {
     sealer.mac("seal-check", salt)
 }
 
-fn settled(kid: &Kid, record: &Record) -> Option<Key> {
-    let versions: Vec<Version> = (1_u32..)
-        .zip(&record.versions)
-        .map_while(|(number, row)| {
-            Some(Version {
-                number,
-                created: row.created,
-                public: row.public.clone(),
-                thumbprint: row.public.thumbprint().into(),
-                birth: row.birth?,
-            })
-        })
-        .collect();
-    let head = versions.last()?.number;
-    Some(Key {
-        kid: kid.clone(),
-        payload: record.meta.payload.clone(),
-        created: record.meta.created,
-        min_verify: record.meta.min_verify,
-        secret: record.secrets.get(&head)?.clone(),
-        versions,
-    })
+/// The secret half of a version: a key of our own, or the handle of one inside `device`.
+fn open_custody(
+    sealer: &Sealer,
+    name: &RecordName,
+    sealed: &[u8],
+    device: Option<&Arc<dyn Device>>,
+) -> Result<(Custody, PublicKey), SealError> {
+    let Some(device) = device else {
+        let (secret, public) = sealer.open(name, sealed)?;
+        return Ok((Custody::Local(secret), public));
+    };
+    let (handle, public) = sealer.open_bytes(name, sealed)?;
+    let held = Held {
+        device: device.clone(),
+        handle: Handle(handle.expose().to_vec()),
+        alg: name.alg,
+        public: public.clone(),
+    };
+    Ok((Custody::Held(held), public))
 }
 
-fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, StoreError> {
+fn load_records(
+    db: &Db,
+    sealer: &Sealer,
+    backends: &Backends,
+) -> Result<BTreeMap<Kid, Record>, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
         let rows = query.query_map([], |r| {
@@ -450,7 +502,12 @@ fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, Store
             return Err(tampered());
         }
         let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let (versions, secrets) = load_versions(db, sealer, &kid)?;
+        let device = match meta.backend.as_deref() {
+            None => None,
+            Some(name) => Some(BackendKind::from_name(name).ok_or_else(tampered)?),
+        };
+        let device = device.map(|kind| backends.holder(kind));
+        let (versions, secrets) = load_versions(db, sealer, &kid, device.as_ref())?;
         if versions.len() != meta.head as usize {
             return Err(tampered());
         }
@@ -467,9 +524,14 @@ fn load_records(db: &Db, sealer: &Sealer) -> Result<BTreeMap<Kid, Record>, Store
     Ok(records)
 }
 
-type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<SecretKey>>);
+type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
 
-fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, StoreError> {
+fn load_versions(
+    db: &Db,
+    sealer: &Sealer,
+    kid: &Kid,
+    device: Option<&Arc<dyn Device>>,
+) -> Result<LoadedVersions, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare(
             "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
@@ -483,12 +545,16 @@ fn load_versions(db: &Db, sealer: &Sealer, kid: &Kid) -> Result<LoadedVersions, 
     })?;
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
-    let keep_from = rows.len().saturating_sub(2);
+    let keep_from = match kid.alg.signs() {
+        true => rows.len().saturating_sub(2),
+        false => 0,
+    };
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));
         }
-        let (secret, public) = sealer.open(&RecordName::of(kid, number, created), &sealed)?;
+        let name = RecordName::of(kid, number, created);
+        let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
         // Old versions only verify: their private keys are opened as a check and dropped.
         if at >= keep_from {
             secrets.insert(number, Arc::new(secret));

@@ -119,6 +119,26 @@ impl Sealer {
             name: format!("{}#v{}", name.key, name.version),
             why,
         };
+        let (secret, public) = self.open_bytes(name, record)?;
+        let key = SecretKey::from_secret(name.alg, &secret)
+            .ok_or_else(|| refuse("it does not hold a key of its algorithm"))?;
+        if key.public() != public {
+            return Err(refuse("its public key is not that of the private key"));
+        }
+        Ok((key, public))
+    }
+
+    /// Opens `record`, which must be the one sealed under `name`: what was sealed, and the public
+    /// key in the header.
+    pub fn open_bytes(
+        &self,
+        name: &RecordName,
+        record: &[u8],
+    ) -> Result<(SecretBytes, PublicKey), SealError> {
+        let refuse = |why| SealError {
+            name: format!("{}#v{}", name.key, name.version),
+            why,
+        };
         let public_at = self.header(name, &[]).len();
         let public_len = public_len(name.alg).unwrap_or(0);
         let aad_len = public_at + public_len + NONCE_BYTES;
@@ -137,13 +157,9 @@ impl Sealer {
             .expect("the nonce ends the header");
         let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed)
             .ok_or_else(|| refuse("its bytes were changed, or the seal key is another one"))?;
-        let key = SecretKey::from_secret(name.alg, &secret)
+        let public = PublicKey::from_raw(name.alg, public_raw)
             .ok_or_else(|| refuse("it does not hold a key of its algorithm"))?;
-        let public = key.public();
-        if public.raw() != public_raw {
-            return Err(refuse("its public key is not that of the private key"));
-        }
-        Ok((key, public))
+        Ok((secret, public))
     }
 
     /// Authenticates metadata that is not secret, bound to what it is about.
@@ -178,7 +194,7 @@ impl Sealer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::material::SUPPORTED;
+    use crate::keys::material::OFFERED;
     use ron_crypto::rand::SeededRandom;
 
     fn sealer(fill: u8, store: u8) -> Sealer {
@@ -196,7 +212,7 @@ mod tests {
 
     #[test]
     fn one_changed_byte_anywhere_is_refused_by_name() {
-        for alg in SUPPORTED {
+        for alg in OFFERED {
             let random = SeededRandom::new(5);
             let (key, secret) = SecretKey::generate(alg, &random).expect("supported");
             let sealer = sealer(1, 1);

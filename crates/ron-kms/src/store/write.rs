@@ -3,17 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_crypto::hash::sha256;
+use ron_crypto::secret::SecretBytes;
+use ron_kernel::Deadline;
 use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::seal::RecordName;
 use super::{KeyStore, Meta, Record, StoreError, VersionRow, meta_bytes};
+use crate::backend::{BackendKind, Custody, Held, local};
+use crate::error::{Refusal, Why};
+use crate::keys::PublicKey;
 use crate::keys::note::Checkpoint;
-use crate::keys::{PublicKey, SecretKey};
 use crate::replay::REPLAY_MS;
+
+/// Longest time for a device to make a key.
+const MAKE_WAIT: Duration = Duration::from_secs(2);
 
 /// Who did what: the row that makes create and rotate idempotent.
 #[derive(Clone, Debug)]
@@ -66,42 +74,79 @@ pub struct NewVersion {
     pub public: PublicKey,
     created: Timestamp,
     payload: Option<PayloadPolicy>,
-    secret: SecretKey,
+    backend: BackendKind,
+    secret: Custody,
     sealed: Vec<u8>,
 }
 
 impl KeyStore {
-    /// Generates and seals the first version of a key; nothing is stored yet. `None` when no
-    /// backend makes keys of this algorithm.
-    pub fn new_key(&self, kid: &Kid, payload: PayloadPolicy, now: Timestamp) -> Option<NewVersion> {
-        self.generate(kid, 1, Some(payload), now)
+    /// Generates and seals the first version of a key in `backend`; nothing is stored yet. A
+    /// refusal when that backend makes no keys of this algorithm, or is away.
+    pub fn new_key(
+        &self,
+        kid: &Kid,
+        backend: BackendKind,
+        payload: PayloadPolicy,
+        now: Timestamp,
+    ) -> Result<NewVersion, Refusal> {
+        self.generate(kid, backend, 1, Some(payload), now)
     }
 
-    /// Generates and seals the next version of a key; nothing is stored yet.
-    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Option<NewVersion> {
-        let head = self.records.get(kid)?.meta.head;
-        self.generate(kid, head.checked_add(1)?, None, now)
+    /// Generates and seals the next version of a key, in the backend that holds the key; nothing
+    /// is stored yet.
+    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Refusal> {
+        let record = self.records.get(kid);
+        let record = record.ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))?;
+        let next = record.meta.head.checked_add(1);
+        let next = next.ok_or_else(|| Refusal::new(Why::Unsupported, "no version is left"))?;
+        self.generate(kid, record.backend(self.backends.local()), next, None, now)
     }
 
     fn generate(
         &self,
         kid: &Kid,
+        backend: BackendKind,
         number: u32,
         payload: Option<PayloadPolicy>,
         now: Timestamp,
-    ) -> Option<NewVersion> {
-        let (secret, raw) = SecretKey::generate(kid.alg, self.random.as_ref())?;
-        let public = secret.public();
+    ) -> Result<NewVersion, Refusal> {
+        self.backends.check(backend, kid.alg)?;
+        let (secret, public, raw) = if backend.is_local() {
+            let (secret, raw) = local::make(kid.alg, self.random.as_ref()).ok_or_else(|| {
+                Refusal::new(Why::Unsupported, "no backend makes keys of this algorithm")
+            })?;
+            let public = secret.public();
+            (Custody::Local(secret), public, raw)
+        } else {
+            let held = self.make_held(kid, backend, number)?;
+            let raw = SecretBytes::from_slice(&held.handle.0);
+            let public = held.public.clone();
+            (Custody::Held(held), public, raw)
+        };
         let name = RecordName::of(kid, number, now);
         let sealed = self.sealer.seal(&name, &public, &raw, self.random.as_ref());
-        Some(NewVersion {
+        Ok(NewVersion {
             kid: kid.clone(),
             number,
             public,
             created: now,
             payload,
+            backend,
             secret,
             sealed,
+        })
+    }
+
+    /// A key that is made inside a device.
+    fn make_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Refusal> {
+        let device = self.backends.holder(backend);
+        let until = Deadline::within(MAKE_WAIT);
+        let made = device.make(kid.alg, &format!("{kid}#v{number}"), until)?;
+        Ok(Held {
+            device,
+            handle: made.handle,
+            alg: kid.alg,
+            public: made.public,
         })
     }
 
@@ -121,8 +166,10 @@ impl KeyStore {
                     created: new.created,
                     head: 0,
                     min_verify: 1,
+                    backend: (!new.backend.is_local()).then(|| new.backend.as_str().to_owned()),
                     note: None,
                     payload,
+                    uses: Vec::new(),
                 },
                 mac: [0; 32],
                 versions: Vec::new(),
@@ -183,7 +230,7 @@ impl KeyStore {
     }
 
     /// Puts `record` in place of the key's record and counts the store version up.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         kid: &Kid,
         mut record: Record,
@@ -256,7 +303,9 @@ impl KeyStore {
         if let Some(row) = record.versions.get_mut(pending.number as usize - 1) {
             row.birth = Some(birth);
         }
-        record.secrets.retain(|number, _| *number >= pending.number);
+        if pending.kid.alg.signs() {
+            record.secrets.retain(|number, _| *number >= pending.number);
+        }
     }
 
     /// The change whose leaf is not known to be durable; at most one, because one thread writes

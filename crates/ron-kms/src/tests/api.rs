@@ -291,13 +291,13 @@ fn sizes_types_and_rights_are_checked() {
         "bad_request",
     );
     let create = |request: CreateKey| serde_json::to_string(&request).expect("json");
-    let request = create_request("app", Alg::Aes256Gcm, PayloadPolicy::Any, 7);
+    let request = create_request("app", Alg::Aes256Gcm, PayloadPolicy::Digest, 7);
     check(
         admin,
         "/v1/kms/keys",
         &create(request.clone()),
         400,
-        "unsupported",
+        "bad_request",
     );
     check(
         &token("issuer"),

@@ -9,7 +9,6 @@ use ron_kernel::{Deadline, ReplyWaiter};
 use ron_proto::kms::{PayloadPolicy, SignAnswer, SignRequest};
 use ron_proto::values::Alg;
 use ron_tlog::append::{CrashMode, FaultKind, Log, LogOptions, SimDisk};
-use ron_tlog::note::VerifierKey;
 
 use super::{Rig, file_settings, memory_settings, op_id, signed};
 use crate::audit::leaf::{Leaf, OK, Op};
@@ -63,7 +62,7 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
     }
     disk.crash(CrashMode::LoseAll);
     rig.sup.drain(Duration::from_secs(5));
-    let vkey = VerifierKey::parse(&rig.engine.vkey).expect("vkey");
+    let vkey = rig.engine.keys.chain().newest().clone();
     let origin = rig.engine.kms.origin.clone();
     let made = rig.engine.kms.metrics.evidence.signatures_made.get();
     drop(rig);
@@ -119,7 +118,7 @@ fn fill(dir: &Path, rounds: u32) -> String {
         let request = SignRequest::message(doc.key.clone(), n.to_string().into_bytes());
         assert_eq!(rig.sign(request).status, 200);
     }
-    let vkey = rig.engine.vkey.clone();
+    let vkey = rig.engine.keys.vkey();
     rig.stop();
     vkey
 }
@@ -293,13 +292,19 @@ fn checkpoints_follow_the_leaves_and_prove_them() {
     }
     let proof = reader.proof(answer.receipt.index).expect("covered");
     assert!(proof.starts_with("c2sp.org/tlog-proof@v1\n"), "{proof}");
-    let vkey = rig.engine.vkey.clone();
+    let keys = rig.engine.keys.chain();
     // An idle log writes no checkpoints.
     let (size, syncs) = (reader.checkpoint_size(), disk.syncs());
     never.wait(Deadline::within(Duration::from_millis(300)));
     assert_eq!((reader.checkpoint_size(), disk.syncs()), (size, syncs));
     rig.stop();
-    let report =
-        verify_on(&disk, Path::new("/audit"), &vkey, &|| false, &mut |_, _| ()).expect("whole");
+    let report = verify_on(
+        &disk,
+        Path::new("/audit"),
+        keys.keys(),
+        &|| false,
+        &mut |_, _| (),
+    )
+    .expect("whole");
     assert_eq!(report.size, report.checkpoint_size);
 }

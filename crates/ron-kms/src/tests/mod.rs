@@ -2,7 +2,9 @@
 
 mod api;
 mod audit;
+mod envelope;
 mod gate;
+mod log_key;
 mod pipeline;
 mod store;
 
@@ -16,8 +18,8 @@ use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
 };
 use ron_proto::kms::{
-    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
+    CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateLogKey, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, Signature, VerifyAnswer, VerifyMode, VerifyRequest,
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
@@ -169,7 +171,7 @@ impl Rig {
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
-    fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+    pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();
@@ -247,6 +249,14 @@ impl Rig {
         Self::got(waiter)
     }
 
+    pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
+        let (asked, waiter) = self.asked(&self.caller);
+        self.engine
+            .kms
+            .submit_store(StoreJob::RotateLogKey(asked, request));
+        Self::got(waiter)
+    }
+
     pub fn rotated(&self, key: &Kid) -> RotateAnswer {
         self.rotate(key, RotateRequest::default()).json()
     }
@@ -254,11 +264,7 @@ impl Rig {
     pub fn doc(&self, key: &Kid) -> KeyDoc {
         let kms = &self.engine.kms;
         let index = kms.index.load();
-        index
-            .keys
-            .get(key)
-            .expect("the key")
-            .to_doc(&kms.origin, "test")
+        index.keys.get(key).expect("the key").to_doc(&kms.origin)
     }
 
     pub fn verify(

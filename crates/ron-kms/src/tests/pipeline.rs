@@ -236,7 +236,9 @@ fn an_operation_id_is_answered_once() {
 
 #[test]
 fn what_cannot_be_made_is_refused() {
-    let rig = Rig::memory();
+    let mut settings = memory_settings();
+    settings.algs.retain(|alg| *alg != Alg::Aes256Gcm);
+    let rig = Rig::start(settings, None).expect("starts");
     let good = create_request("app", Alg::Ed25519, PayloadPolicy::Any, 0);
     let mut op = 100;
     let mut check = |request: CreateKey, status: u16, code: &str| {

@@ -10,13 +10,15 @@ use rusqlite::{Connection, params};
 
 use super::{Rig, file_settings, op_id, signed};
 use crate::audit::leaf::{Leaf, Op};
+use crate::backend::{BackendKind, Backends};
 use crate::config::SealSource;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 
-fn open(dir: &Path) -> Result<KeyStore, StoreError> {
+pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
         &file_settings(dir),
+        Backends::new(BackendKind::File, Vec::new()),
         Arc::new(SeededRandom::new(3)),
         Timestamp(1),
     )
@@ -26,7 +28,7 @@ fn database(dir: &Path) -> Connection {
     Connection::open(dir.join(crate::store::FILE_NAME)).expect("opens")
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("dir");
     for entry in std::fs::read_dir(from)
         .expect("dir")
@@ -217,7 +219,15 @@ fn a_passphrase_seals_too() {
     std::fs::create_dir(&data).expect("dir");
     let mut settings = file_settings(&data);
     settings.seal = SealSource::Passphrase(secret.clone());
-    let open = || KeyStore::open(&settings, Arc::new(SeededRandom::new(3)), Timestamp(1));
+    let open = || {
+        let backends = Backends::new(BackendKind::File, Vec::new());
+        KeyStore::open(
+            &settings,
+            backends,
+            Arc::new(SeededRandom::new(3)),
+            Timestamp(1),
+        )
+    };
     write("correct horse");
     drop(open().expect("made"));
     drop(open().expect("opens"));

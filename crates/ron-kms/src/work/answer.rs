@@ -10,11 +10,12 @@ use ron_proto::kms::{ItemError, SignAnswer, SignBatchAnswer, SignResult};
 use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
+use super::envelope::{self, Made, Shape};
 use crate::audit::leaf::OK;
 use crate::audit::proofs::ProofAsk;
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::replay::Ticket;
+use crate::replay::{SignTicket, Ticket};
 
 /// The leaf of a change is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,11 +46,72 @@ impl Timing {
 /// One item of a batch.
 pub enum Item {
     /// Signed; has a leaf.
-    Signed(SignAnswer, Option<Ticket>),
+    Signed(SignAnswer, Option<SignTicket>),
     /// Refused; has a leaf.
     Refused(Refusal, &'static str),
     /// Without a leaf of its own: a repetition, or an item that names no key.
     Known(SignResult),
+}
+
+/// One envelope operation.
+pub enum EnvelopeItem {
+    /// Done; operation, algorithm and result for the metrics.
+    Made(
+        Made,
+        (&'static str, &'static str, &'static str),
+        Option<Ticket<Made>>,
+    ),
+    /// Refused; has a leaf.
+    Refused(Refusal, (&'static str, &'static str)),
+    /// Without a leaf of its own: a repetition, or what could not be read.
+    Known(Result<Made, Refusal>),
+}
+
+/// The envelope operations of one request.
+pub struct EnvelopeDone {
+    /// Where the answer goes.
+    pub responder: Responder,
+    /// One per operation; those with a leaf in the order of the leaves.
+    pub items: Vec<EnvelopeItem>,
+    /// Makes the answer.
+    pub shape: Shape,
+    /// For the metrics.
+    pub timing: Timing,
+}
+
+impl EnvelopeDone {
+    /// The leaves are durable, the first at `first`.
+    pub fn complete(self, origin: &str, first: u64) {
+        let mut index = first;
+        let timing = self.timing;
+        let one = |item| match item {
+            EnvelopeItem::Made(mut made, (op, alg, result), ticket) => {
+                made.receipt = LogReceipt {
+                    log: origin.to_owned(),
+                    index,
+                };
+                index += 1;
+                timing.count(op, alg, result);
+                if let Some(ticket) = ticket {
+                    envelope::settle(ticket, &made);
+                }
+                Ok(made)
+            }
+            EnvelopeItem::Refused(refusal, (op, alg)) => {
+                index += 1;
+                timing.count(op, alg, refusal.why.code());
+                Err(refusal)
+            }
+            EnvelopeItem::Known(result) => result,
+        };
+        let results = self.items.into_iter().map(one).collect();
+        self.responder.send((self.shape)(results));
+    }
+
+    /// The leaves are not durable.
+    fn fail(self) {
+        self.responder.send(Problem::from(Refusal::audit_down()));
+    }
 }
 
 /// Who waits for leaves.
@@ -61,7 +123,7 @@ pub enum Done {
         /// The answer, but for its receipt.
         answer: Box<SignAnswer>,
         /// To remember the answer by its operation id.
-        ticket: Option<Ticket>,
+        ticket: Option<SignTicket>,
         /// Where it waits for its proof, when the caller wishes so.
         proof: Option<ProofAsk>,
         /// For the metrics.
@@ -76,6 +138,8 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
+    /// Envelope operations.
+    Envelope(Box<EnvelopeDone>),
     /// A refusal of one of our own operations.
     Refused {
         /// Where the answer goes.
@@ -135,6 +199,7 @@ impl Done {
                 timing.count(label.0, label.1, refusal.why.code());
                 responder.send(Problem::from(refusal));
             }
+            Self::Envelope(done) => done.complete(origin, index),
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
@@ -151,6 +216,7 @@ impl Done {
             | Self::Refused { responder, .. } => {
                 responder.send(down());
             }
+            Self::Envelope(done) => done.fail(),
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Err(NotDurable));

@@ -12,7 +12,7 @@ use ron_crypto::hash::sha256;
 use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::jcs;
-use ron_proto::kms::{CreateKey, RotateAnswer, RotateRequest};
+use ron_proto::kms::{CreateKey, PayloadPolicy, RotateAnswer, RotateRequest};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
@@ -33,7 +33,7 @@ use crate::store::write::{NewVersion, OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 
 /// How long a change waits for its leaf before the store gives up.
-const LEAF_WAIT: Duration = Duration::from_secs(10);
+pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -50,10 +50,10 @@ pub struct Lifecycle {
 }
 
 /// A finished change: status and body of its answer.
-struct Answer {
-    status: u16,
-    json: String,
-    location: Option<String>,
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) json: String,
+    pub(super) location: Option<String>,
 }
 
 /// How a change starts.
@@ -65,11 +65,11 @@ enum Begun {
 }
 
 /// What a change is about, for its leaf and its idempotency row.
-struct Change<'a> {
-    op: Op,
-    op_id: OpId,
-    body: [u8; 32],
-    asked: &'a Asked,
+pub(super) struct Change<'a> {
+    pub(super) op: Op,
+    pub(super) op_id: OpId,
+    pub(super) body: [u8; 32],
+    pub(super) asked: &'a Asked,
 }
 
 impl Lifecycle {
@@ -84,7 +84,9 @@ impl Lifecycle {
         match job {
             StoreJob::Create(asked, request) => self.create(asked, &request),
             StoreJob::Rotate(asked, kid, request) => self.rotate(asked, &kid, &request),
+            StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::Uses(job) => self.uses(job),
         }
     }
 
@@ -112,9 +114,9 @@ impl Lifecycle {
         };
         let result = self.check_create(&asked, request, &kid).and_then(|()| {
             let now = Timestamp(self.kms.clock.unix_ms());
+            let backend = self.store.backends().local();
             self.store
-                .new_key(&kid, request.payload.clone(), now)
-                .ok_or_else(unsupported)
+                .new_key(&kid, backend, request.payload.clone(), now)
         });
         match result {
             Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
@@ -148,7 +150,7 @@ impl Lifecycle {
         let now = Timestamp(self.kms.clock.unix_ms());
         let result = may_use(&asked.caller, kid)
             .and_then(|()| check_rotate(self.store.key(kid), request))
-            .and_then(|()| self.store.next_version(kid, now).ok_or_else(unsupported));
+            .and_then(|()| self.store.next_version(kid, now));
         match result {
             Err(refusal) => self.refuse(asked, leaf, counted, refusal, credits),
             Ok(new) => {
@@ -175,7 +177,8 @@ impl Lifecycle {
         let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
         let index = kms.index.load();
         let mut gate = Remember { lifecycle: self };
-        if let Some(outcome) = sign(&index, &asked.caller, task, now, &mut gate) {
+        let until = asked.deadline;
+        if let Some(outcome) = sign(&index, &asked.caller, task, now, until, &mut gate) {
             kms.enter_sign(asked, task, outcome, ticket, credits);
         }
     }
@@ -194,7 +197,7 @@ impl Lifecycle {
 
     /// Refuses while nothing can be changed; otherwise the answer this operation id got before,
     /// if any.
-    fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
+    pub(super) fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
         if self.stopped {
             return Err(store_down());
         }
@@ -235,6 +238,12 @@ impl Lifecycle {
                 "this backend makes no exportable keys",
             ));
         }
+        if !request.alg.signs() && request.payload != PayloadPolicy::Any {
+            return Err(Refusal::new(
+                Why::BadRequest,
+                "only keys that sign have a payload policy; leave `payload` out",
+            ));
+        }
         payload::check_policy(&request.payload)
     }
 
@@ -247,7 +256,8 @@ impl Lifecycle {
         credits: Vec<Credit>,
     ) -> Result<Answer, Refusal> {
         leaf.version = Some(new.number);
-        leaf.output_sha256 = Some(hex::encode(sha256(new.public.raw())));
+        let public = new.public.raw();
+        leaf.output_sha256 = (!public.is_empty()).then(|| hex::encode(sha256(public)));
         let pending = Pending {
             tenant: change.asked.caller.tenant.clone(),
             op_id: change.op_id,
@@ -291,7 +301,6 @@ impl Lifecycle {
             change.op,
             birth,
             &self.kms.origin,
-            self.kms.settings.backend.as_str(),
         )
         .map_err(|e| self.store_failed(&e))?;
         let index = self.store.index();
@@ -305,7 +314,13 @@ impl Lifecycle {
         })
     }
 
-    fn finish(&self, asked: Asked, op: Op, alg: &'static str, outcome: Result<Answer, Refusal>) {
+    pub(super) fn finish(
+        &self,
+        asked: Asked,
+        op: Op,
+        alg: &'static str,
+        outcome: Result<Answer, Refusal>,
+    ) {
         let timing = self.kms.timing(&asked);
         match outcome {
             Ok(answer) => {
@@ -322,7 +337,7 @@ impl Lifecycle {
     }
 
     /// A refused operation is a leaf too.
-    fn refuse(
+    pub(super) fn refuse(
         &self,
         asked: Asked,
         mut leaf: Leaf,
@@ -351,7 +366,7 @@ impl Lifecycle {
         });
     }
 
-    fn store_failed(&mut self, error: &StoreError) -> Refusal {
+    pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
         self.stopped = true;
         self.ready.missing(
             "store",
@@ -361,7 +376,7 @@ impl Lifecycle {
         store_down()
     }
 
-    fn new_uuid(&self) -> Uuid {
+    pub(super) fn new_uuid(&self) -> Uuid {
         let mut random = [0_u8; 10];
         self.kms.random.fill(&mut random);
         uuid::Builder::from_unix_timestamp_millis(self.kms.clock.unix_ms(), &random).into_uuid()
@@ -400,12 +415,7 @@ impl CheckpointGate for Remember<'_> {
 
 /// Refuses every job until shutdown: the store's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
-    each_job(jobs, ctx, |job| {
-        let (StoreJob::Create(asked, _)
-        | StoreJob::Rotate(asked, ..)
-        | StoreJob::Checkpoint(asked, ..)) = job;
-        kms.refuse_unlogged(asked, &store_down());
-    });
+    each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
 }
 
 /// Marks a change as durable at `birth` and remembers its answer, which is returned. Also used at
@@ -416,13 +426,12 @@ pub fn settle(
     op: Op,
     birth: u64,
     origin: &str,
-    backend: &str,
 ) -> Result<String, StoreError> {
     store.mark_born(pending, birth);
     let key = store
         .key(&pending.kid)
         .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let mut document = key.to_doc(origin, backend);
+    let mut document = key.to_doc(origin);
     let receipt = LogReceipt {
         log: origin.to_owned(),
         index: birth,
@@ -441,7 +450,7 @@ pub fn settle(
     Ok(json)
 }
 
-fn to_json(value: &impl Serialize) -> String {
+pub(super) fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("documents hold strings and integers only")
 }
 
@@ -458,7 +467,7 @@ fn check_rotate(key: Option<Key>, request: &RotateRequest) -> Result<(), Refusal
     }
 }
 
-fn respond(asked: Asked, answer: Answer) {
+pub(super) fn respond(asked: Asked, answer: Answer) {
     let response = Response::bytes(answer.status, "application/json", answer.json.into_bytes());
     asked.responder.send(match answer.location {
         Some(location) => response.header("location", location),
@@ -477,7 +486,7 @@ fn unsupported() -> Refusal {
     )
 }
 
-fn store_down() -> Refusal {
+pub(super) fn store_down() -> Refusal {
     let detail = "the key store cannot be written, so no key is made or changed; see /readyz";
     Refusal {
         retry_after_s: 5,
@@ -486,13 +495,13 @@ fn store_down() -> Refusal {
 }
 
 /// SHA-256 over the operation's name, its key and its canonical body.
-fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
+pub(crate) fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
     let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
     framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
     sha256(&framed)
 }
 
-fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
+pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
     Leaf {
         actor: asked.caller.name.clone(),
         alg: None,

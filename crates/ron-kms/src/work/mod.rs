@@ -2,9 +2,12 @@
 //! on the request's own thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
+pub mod envelope;
 pub mod lifecycle;
+pub mod log_key;
 pub mod signer;
 pub mod task;
+pub mod uses;
 pub mod verify;
 
 use std::sync::Arc;
@@ -14,23 +17,25 @@ use ron_crypto::rand::Random;
 use ron_http::{Principal, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
-use ron_proto::kms::{CreateKey, RotateRequest};
+use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
 use ron_tlog::append::LogReader;
 
-use crate::audit::AuditHealth;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
+use crate::audit::{AuditHealth, LogRing};
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
+use envelope::{EnvelopeJob, Made};
 use task::SignTask;
+use uses::UsesJob;
 
 /// Longest batch, for the number of batches that may gather credits at once.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
@@ -42,7 +47,9 @@ pub struct Kms {
     /// All keys, as one snapshot.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of sign requests.
-    pub replay: Arc<Replay>,
+    pub replay: Arc<Replay<SignAnswer>>,
+    /// Operation ids of envelope operations.
+    pub envelope_replay: Arc<Replay<Made>>,
     /// Room for leaves.
     pub credits: Credits,
     /// How many batches may gather room at once: few enough that they cannot starve each other.
@@ -67,6 +74,8 @@ pub struct Kms {
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
+    /// Who signs its checkpoints.
+    pub ring: Arc<LogRing>,
 }
 
 /// A caller who waits for an answer.
@@ -97,6 +106,8 @@ pub enum SignWhat {
     One(Box<SignTask>),
     /// `POST /sign_batch`.
     Batch(Vec<Result<SignTask, Refusal>>),
+    /// Envelope operations, one or many.
+    Envelope(EnvelopeJob),
 }
 
 /// Work for the store thread.
@@ -105,9 +116,13 @@ pub enum StoreJob {
     Create(Asked, Box<CreateKey>),
     /// `POST /keys/.../rotate`.
     Rotate(Asked, Kid, RotateRequest),
+    /// `POST /log_key/rotate`.
+    RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
+    /// A block of nonces for a key that is about to wrap.
+    Uses(UsesJob),
 }
 
 impl Kms {
@@ -131,10 +146,18 @@ impl Kms {
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
             Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
         };
-        let (StoreJob::Create(asked, _)
-        | StoreJob::Rotate(asked, ..)
-        | StoreJob::Checkpoint(asked, ..)) = job;
-        self.refuse_unlogged(asked, &refusal);
+        self.refuse_store_job(job, refusal);
+    }
+
+    /// Tells whoever waits for a store job that it is not done.
+    pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
+        match job {
+            StoreJob::Create(asked, _)
+            | StoreJob::Rotate(asked, ..)
+            | StoreJob::RotateLogKey(asked, _)
+            | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
+            StoreJob::Uses(job) => job.refuse(refusal),
+        }
     }
 
     /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.

@@ -16,7 +16,7 @@ use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, Ticket};
+use crate::replay::{Seen, SignTicket as Ticket};
 
 /// Sends checkpoints to the store thread, which alone may remember them.
 struct Forward;
@@ -50,6 +50,7 @@ impl Kms {
         match job.what {
             SignWhat::One(task) => self.sign_one(job.asked, task),
             SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
+            SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
         }
     }
 
@@ -65,7 +66,8 @@ impl Kms {
         };
         let index = self.index.load();
         let now = self.clock.unix_ms();
-        if let Some(outcome) = sign(&index, &asked.caller, &task, now, &mut Forward) {
+        let until = asked.deadline;
+        if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, &mut Forward) {
             self.enter_sign(asked, &task, outcome, ticket, credits);
         } else {
             // The ticket goes back: the store thread takes its own.
@@ -175,7 +177,8 @@ impl Kms {
             Err(refusal) => return known(&refusal),
         };
         let now = self.clock.unix_ms();
-        let Some(outcome) = sign(index, &asked.caller, &task, now, &mut NotInBatch) else {
+        let until = asked.deadline;
+        let Some(outcome) = sign(index, &asked.caller, &task, now, until, &mut NotInBatch) else {
             return known(&Refusal::new(Why::Internal, "a batch item was forwarded"));
         };
         let item = match outcome.result {

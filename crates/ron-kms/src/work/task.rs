@@ -1,8 +1,9 @@
 //! One signature to make: from the request to the signature or the refusal, and the leaf of
-//! either. Works on one snapshot of the keys and waits for nothing.
+//! either. Works on one snapshot of the keys and waits for nothing but a device that holds the key.
 
 use ron_crypto::hash::sha256;
 use ron_http::Principal;
+use ron_kernel::Deadline;
 use ron_proto::jcs;
 use ron_proto::kms::{Bytes, Digest, SignAnswer, SignBatch, SignRequest, Signature};
 use ron_proto::receipt::LogReceipt;
@@ -13,6 +14,7 @@ use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
 use crate::keys::payload::{self, Allowed, Head, Payload};
 use crate::keys::{Key, KeyIndex};
+use crate::work::verify::signs_not;
 
 /// A sign request or one item of a batch.
 #[derive(Clone)]
@@ -133,6 +135,7 @@ pub fn sign(
     caller: &Principal,
     task: &SignTask,
     now_ms: u64,
+    deadline: Deadline,
     gate: &mut dyn CheckpointGate,
 ) -> Option<Outcome> {
     let input = task.payload.as_ref().map(Payload::signed_bytes);
@@ -140,7 +143,8 @@ pub fn sign(
     leaf.input_sha256 = input.as_ref().ok().map(|bytes| hex::encode(sha256(bytes)));
     let counted = index.keys.contains_key(&task.key);
     let mut draft = Draft::new(leaf, counted);
-    let result = try_sign(index, caller, task, now_ms, gate, &mut draft);
+    let times = (now_ms, deadline);
+    let result = try_sign(index, caller, task, times, gate, &mut draft);
     let result = match result {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => return None,
@@ -156,11 +160,12 @@ fn try_sign(
     index: &KeyIndex,
     caller: &Principal,
     task: &SignTask,
-    now_ms: u64,
+    (now_ms, deadline): (u64, Deadline),
     gate: &mut dyn CheckpointGate,
     draft: &mut Draft,
 ) -> Result<Option<SignAnswer>, Refusal> {
     let key = index.find(caller, &task.key)?;
+    key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     let payload = task.payload.as_ref().map_err(Clone::clone)?;
     // Number, public key and private key of the head all come from this one snapshot.
     let head = key.head_for(task.version)?;
@@ -179,7 +184,7 @@ fn try_sign(
             Gate::Forward => return Ok(None),
         }
     }
-    let signatures = key.secret.sign(&payload.signed_bytes());
+    let signatures = key.secret.sign(&payload.signed_bytes(), deadline)?;
     draft.leaf.output_sha256 = Some(output_hash(&signatures));
     Ok(Some(SignAnswer {
         key: key.kid.clone(),

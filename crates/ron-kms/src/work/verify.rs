@@ -20,6 +20,7 @@ pub fn verify(
     request: VerifyRequest,
 ) -> Result<VerifyAnswer, Refusal> {
     let key = index.find(caller, &request.key)?;
+    key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     if request.signatures.is_empty() || request.signatures.len() > SIGNATURES_MAX {
         return Err(Refusal::new(
             Why::BadRequest,
@@ -76,6 +77,12 @@ fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
                 .with_head(key.head().number))
         }
     }
+}
+
+/// A key for wrapping or MACs was asked about signatures.
+pub fn signs_not() -> Refusal {
+    let detail = "keys of this algorithm make no signatures; see /wrap, /unwrap and /hmac";
+    Refusal::new(Why::Unsupported, detail)
 }
 
 fn post_quantum(alg: Alg) -> bool {

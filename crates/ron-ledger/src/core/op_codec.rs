@@ -68,14 +68,8 @@ fn encode_money(entry: &Entry, o: &mut Out) {
             to,
             asset,
             amount_minor,
-            memo,
-            reference,
-            daily_ceiling,
             ..
-        } => {
-            money(o, to, asset, *amount_minor);
-            tail(o, memo.as_ref(), reference.as_ref(), *daily_ceiling);
-        }
+        } => money(o, to, asset, *amount_minor),
         Entry::Transfer {
             from,
             to,
@@ -100,21 +94,7 @@ fn encode_money(entry: &Entry, o: &mut Out) {
         }
         _ => unreachable!("only issue, transfer and burn come here"),
     }
-    if let Entry::Transfer {
-        memo,
-        reference,
-        daily_ceiling,
-        ..
-    }
-    | Entry::Burn {
-        memo,
-        reference,
-        daily_ceiling,
-        ..
-    } = entry
-    {
-        tail(o, memo.as_ref(), reference.as_ref(), *daily_ceiling);
-    }
+    tail(entry, o);
 }
 
 fn encode_hold(entry: &Entry, o: &mut Out) {
@@ -138,27 +118,16 @@ fn encode_hold(entry: &Entry, o: &mut Out) {
             hold,
             to,
             amount_minor,
-            memo,
-            reference,
             ..
         } => {
             o.bytes(&hold.0.to_be_bytes());
             o.text(to.as_str());
             o.amount(amount_minor.0);
-            tail(o, memo.as_ref(), reference.as_ref(), None);
         }
         Entry::Release { hold, .. } | Entry::Expire { hold } => o.bytes(&hold.0.to_be_bytes()),
         _ => unreachable!("only the kinds of holds come here"),
     }
-    if let Entry::Hold {
-        memo,
-        reference,
-        daily_ceiling,
-        ..
-    } = entry
-    {
-        tail(o, memo.as_ref(), reference.as_ref(), *daily_ceiling);
-    }
+    tail(entry, o);
 }
 
 fn encode_settlement(entry: &Entry, o: &mut Out) {
@@ -221,9 +190,40 @@ fn head(o: &mut Out, principal: &PrincipalName, key: &EntryKey) {
     o.text(key.as_str());
 }
 
-fn tail(o: &mut Out, memo: Option<&Memo>, reference: Option<&Reference>, ceiling: Option<Amount>) {
-    o.option(memo, |o, m| o.text(m.as_str()));
-    o.option(reference, |o, r| o.text(r.as_str()));
+/// What kinds that move money end with; nothing for the others.
+fn tail(entry: &Entry, o: &mut Out) {
+    let (memo, reference, ceiling) = match entry {
+        Entry::Issue {
+            memo,
+            reference,
+            daily_ceiling,
+            ..
+        }
+        | Entry::Transfer {
+            memo,
+            reference,
+            daily_ceiling,
+            ..
+        }
+        | Entry::Burn {
+            memo,
+            reference,
+            daily_ceiling,
+            ..
+        }
+        | Entry::Hold {
+            memo,
+            reference,
+            daily_ceiling,
+            ..
+        } => (memo, reference, *daily_ceiling),
+        Entry::Capture {
+            memo, reference, ..
+        } => (memo, reference, None),
+        _ => return,
+    };
+    o.option(memo.as_ref(), |o, m| o.text(m.as_str()));
+    o.option(reference.as_ref(), |o, r| o.text(r.as_str()));
     o.option(ceiling, |o, c| o.amount(c.0));
 }
 

@@ -9,12 +9,16 @@ use ron_http::{Call, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, Snapshot};
 use ron_tlog::append::LogReader;
 use ron_tlog::checkpoint::Checkpoint;
-use ron_tlog::note::{Note, NoteSignature, VerifierKey, parse_signature};
+use ron_tlog::note::{Note, NoteSignature, parse_signature};
 use ron_tlog::policy::Policy;
 use ron_tlog::witness::{AddCheckpoint, SIZE_TYPE, parse_size};
 
-/// Tries of one witness in one round: a wrong guess of its size costs one.
-const TRIES: usize = 3;
+use super::keys::KeyView;
+
+/// Tries of one witness in one round: a wrong guess of its size costs one, a key that it has to learn another.
+const TRIES: usize = 4;
+/// Where a witness of ours is told of rotated keys.
+pub(super) const LOG_KEYS: &str = "log-keys";
 
 /// The newest checkpoint that a quorum of witnesses has cosigned; clones share it. Empty where no policy is configured.
 #[derive(Clone, Debug)]
@@ -77,6 +81,7 @@ struct Peer {
 pub struct Witnesses {
     policy: Policy,
     peers: Vec<Peer>,
+    keys: KeyView,
     http: Arc<HttpClient>,
     deadline: Duration,
 }
@@ -85,22 +90,27 @@ enum Answer {
     Cosigned(NoteSignature),
     /// It last cosigned this size; ask again with a proof from there.
     From(u64),
+    /// It knows none of the keys that signed.
+    UnknownKey,
     Betrayed(String),
 }
 
 impl Witnesses {
-    /// The witnesses of a tlog-policy file that have a URL. `key` is this log's; a policy that names logs must name it.
-    /// `deadline` is for one witness in one round.
+    /// The witnesses of a tlog-policy file that have a URL. `keys` are this log's; a policy that names logs must name one of
+    /// them. `deadline` is for one witness in one round.
     pub fn new(
         policy: &[u8],
-        key: &VerifierKey,
+        keys: KeyView,
         http: Arc<HttpClient>,
         deadline: Duration,
     ) -> Result<Self, String> {
         let policy = Policy::parse(policy).map_err(|e| e.to_string())?;
-        if !policy.logs.is_empty() && !policy.logs.iter().any(|l| l.key == *key) {
+        let chain = keys.chain();
+        let ours = policy.logs.iter().any(|l| chain.keys().contains(&l.key));
+        if !policy.logs.is_empty() && !ours {
             return Err(format!(
-                "the policy names logs, but not this one: log {key}"
+                "the policy names logs, but not this one: log {}",
+                chain.newest()
             ));
         }
         let asked = policy.witnesses.iter().enumerate();
@@ -109,7 +119,7 @@ impl Witnesses {
                 let url = w.url.as_ref()?;
                 Some(Peer {
                     at,
-                    url: format!("{}/add-checkpoint", url.trim_end_matches('/')),
+                    url: url.trim_end_matches('/').to_owned(),
                     old: 0,
                 })
             })
@@ -120,6 +130,7 @@ impl Witnesses {
         Ok(Self {
             policy,
             peers,
+            keys,
             http,
             deadline,
         })
@@ -157,6 +168,7 @@ impl Witnesses {
                 text,
                 note: &note,
                 checkpoint: &checkpoint,
+                keys: &self.keys,
                 reader,
                 deadline: Deadline::within(self.deadline),
             };
@@ -169,6 +181,10 @@ impl Witnesses {
                     }
                     round.betrayal = Some(text);
                 }
+                Ok(Answer::UnknownKey) => round.failures.push(format!(
+                    "witness {}: it knows another key for this log and none that leads to this one",
+                    witness.name
+                )),
                 Ok(Answer::From(size)) => round.failures.push(format!(
                     "witness {}: its size changes while it is asked (now {size}): another copy of this log may be running",
                     witness.name
@@ -186,6 +202,7 @@ struct Ask<'a> {
     text: &'a str,
     note: &'a Note,
     checkpoint: &'a Checkpoint,
+    keys: &'a KeyView,
     reader: &'a LogReader,
     deadline: Deadline,
 }
@@ -205,10 +222,37 @@ impl Ask<'_> {
                     peer.old = self.checkpoint.size;
                     break;
                 }
-                Answer::Betrayed(_) => break,
+                Answer::UnknownKey if self.teach(peer)? => {}
+                Answer::UnknownKey | Answer::Betrayed(_) => break,
             }
         }
         Ok(answer)
+    }
+
+    /// After a rotation: gives the witness the cross-signed chain of our keys, so that it comes from the key it was given to the
+    /// newest. False when there is nothing to tell, or it does not listen (the standard knows no such request).
+    fn teach(&self, peer: &Peer) -> Result<bool, String> {
+        let chain = self.keys.chain();
+        if chain.rotations().is_empty() {
+            return Ok(false);
+        }
+        let url = format!("{}/{LOG_KEYS}", peer.url);
+        let reply = self.post(&url, chain.to_string())?;
+        Ok(reply.status == 200)
+    }
+
+    fn post(&self, url: &str, body: String) -> Result<Reply, String> {
+        let reply = self.http.call(Call {
+            method: Method::POST,
+            url,
+            headers: &[],
+            body: Some(body.into_bytes()),
+            content_type: Some("text/plain; charset=utf-8"),
+            deadline: self.deadline,
+            // Sending it again changes nothing but the size that is then reported.
+            idempotent: true,
+        });
+        reply.map_err(|e| e.to_string())
     }
 
     fn once(&self, peer: &Peer, key: &ron_tlog::CosignerKey) -> Result<Answer, String> {
@@ -228,17 +272,8 @@ impl Ask<'_> {
             proof,
             checkpoint: self.text.to_owned(),
         };
-        let reply = self.http.call(Call {
-            method: Method::POST,
-            url: &peer.url,
-            headers: &[],
-            body: Some(request.to_string().into_bytes()),
-            content_type: Some("text/plain; charset=utf-8"),
-            deadline: self.deadline,
-            // Sending a checkpoint again changes nothing but the size that is then reported.
-            idempotent: true,
-        });
-        self.judge(&reply.map_err(|e| e.to_string())?, key, old)
+        let url = format!("{}/add-checkpoint", peer.url);
+        self.judge(&self.post(&url, request.to_string())?, key, old)
     }
 
     fn judge(
@@ -279,7 +314,7 @@ impl Ask<'_> {
                 "the first {old} entries are not those that it cosigned: the log was rewritten"
             ))),
             404 => Err("it does not know this log; give it the log's verifier key".into()),
-            403 => Err("it knows another key for this log".into()),
+            403 => Ok(Answer::UnknownKey),
             status => Err(format!("it answered {status}")),
         }
     }

@@ -13,6 +13,7 @@ use ron_kernel::{
 };
 use ron_proto::Problem;
 use ron_tlog::append::{CosignError, WitnessStore};
+use ron_tlog::rotation::CHAIN_BYTES_MAX;
 use ron_tlog::witness::{AddCheckpoint, REQUEST_BYTES_MAX, Refusal, SIZE_TYPE};
 
 use crate::ready::ReadyBoard;
@@ -45,11 +46,20 @@ static QUEUE: QueueSpec = WITNESS_QUEUE;
 static LOCK: LockSpec = WITNESS_LOCK;
 
 const TEXT: &str = "text/plain; charset=utf-8";
+/// Where logs tell of rotated keys; the client's side is in `cosign`.
+const LOG_KEYS_ROUTE: &str = "/log-keys";
 
 /// A request that waits for its decision.
 struct Job {
-    request: AddCheckpoint,
+    what: What,
     responder: Responder,
+}
+
+/// What is asked.
+enum What {
+    Checkpoint(AddCheckpoint),
+    /// The chain of a log's keys.
+    Keys(String),
 }
 
 type Notes = Arc<Snapshot<BTreeMap<String, Arc<str>>>>;
@@ -64,8 +74,8 @@ struct Room {
     asked: CounterVec,
 }
 
-/// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`, `GET /{sha256 of an
-/// origin}/checkpoint` for monitors, and `GET /vkey`.
+/// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`, `POST /log-keys` for logs that
+/// have rotated their key, `GET /{sha256 of an origin}/checkpoint` for monitors, and `GET /vkey`.
 pub fn serve(
     store: WitnessStore,
     sup: &Supervisor,
@@ -105,6 +115,7 @@ pub fn serve(
 }
 
 fn routes(to: Sender<Job>, notes: Notes, vkey: String) -> Vec<Route> {
+    let to_keys = to.clone();
     vec![
         Route::new(
             Method::POST,
@@ -118,6 +129,17 @@ fn routes(to: Sender<Job>, notes: Notes, vkey: String) -> Vec<Route> {
         .returns_bytes(200, TEXT)
         .returns_bytes(409, SIZE_TYPE)
         .errors(&[400, 403, 404, 422, 503]),
+        Route::new(
+            Method::POST,
+            LOG_KEYS_ROUTE,
+            Need::Public,
+            move |request, responder| learn(&to_keys, &request, responder),
+        )
+        .summary("Take the cross-signed chain of a log's keys, which leads on from a key that is known here")
+        .body_bytes(&[])
+        .body_cap(CHAIN_BYTES_MAX)
+        .returns_bytes(200, TEXT)
+        .errors(&[400, 403, 404, 409, 503]),
         Route::get("/{origin}/checkpoint", Need::Public, move |request| {
             let found = notes.with(|n| n.get(request.param("origin")).cloned());
             found
@@ -142,16 +164,27 @@ fn add(to: &Sender<Job>, request: &Request, responder: Responder) {
         .map_err(|_| Refusal::Malformed("it is not UTF-8".into()));
     match body.and_then(AddCheckpoint::parse) {
         Err(refusal) => responder.send(refused(&refusal)),
-        Ok(request) => match to.try_send(Job { request, responder }) {
-            Ok(()) => {}
-            Err(SendError::Full(job)) => {
-                job.responder.send(Problem::busy(to.retry_after_s()));
-            }
-            Err(SendError::Closed(job)) => {
-                job.responder
-                    .send(Problem::unavailable("the witness is stopping", 2));
-            }
-        },
+        Ok(request) => hand_over(to, What::Checkpoint(request), responder),
+    }
+}
+
+fn learn(to: &Sender<Job>, request: &Request, responder: Responder) {
+    match std::str::from_utf8(&request.body) {
+        Err(_) => responder.send(Problem::bad_request("it is not UTF-8")),
+        Ok(text) => hand_over(to, What::Keys(text.to_owned()), responder),
+    }
+}
+
+fn hand_over(to: &Sender<Job>, what: What, responder: Responder) {
+    match to.try_send(Job { what, responder }) {
+        Ok(()) => {}
+        Err(SendError::Full(job)) => {
+            job.responder.send(Problem::busy(to.retry_after_s()));
+        }
+        Err(SendError::Closed(job)) => {
+            job.responder
+                .send(Problem::unavailable("the witness is stopping", 2));
+        }
     }
 }
 
@@ -164,6 +197,7 @@ fn refused(refusal: &Refusal) -> Response {
     let problem = match refusal.status() {
         403 => Problem::forbidden(why),
         404 => Problem::not_found(why),
+        409 => Problem::new(409, "other_keys", "The log has other keys", why),
         422 => Problem::new(422, "inconsistent", "The log contradicts itself", why),
         _ => Problem::bad_request(why),
     };
@@ -186,16 +220,18 @@ impl Room {
     }
 
     fn tick(&mut self, job: Job) {
-        let now_s = self.clock.unix_ms() / 1000;
-        let (status, response) = match self.store.add(&job.request, now_s) {
-            Ok(cosigned) => {
-                self.notes.store(self.store.notes());
-                ("200", Response::text(200, format!("{}\n", cosigned.line)))
-            }
+        let done = match &job.what {
+            What::Checkpoint(request) => self.checkpoint(request),
+            What::Keys(text) => self.store.learn(text).map(|keys| {
+                tracing::info!(event = "log_keys_learned", keys);
+                Response::text(200, format!("{keys}\n"))
+            }),
+        };
+        let (status, response) = match done {
+            Ok(response) => ("200", response),
             Err(CosignError::Refused(refusal)) => {
-                if matches!(refusal, Refusal::OtherRoot(_) | Refusal::Inconsistent(_)) {
-                    // Signed by the log and against its own past: whoever runs this witness wants to know.
-                    tracing::error!(event = "log_contradicts_itself", why = %refusal, request = %job.request);
+                if let (What::Keys(text), Refusal::OtherKeys(_)) = (&job.what, &refusal) {
+                    tracing::error!(event = "log_keys_contradict", why = %refusal, chain = %text);
                 }
                 let status = match refusal.status() {
                     403 => "403",
@@ -212,7 +248,23 @@ impl Room {
                 ("503", problem.into())
             }
         };
-        self.asked.with_label_values(&[status]).inc();
+        if matches!(job.what, What::Checkpoint(_)) {
+            self.asked.with_label_values(&[status]).inc();
+        }
         job.responder.send(response);
+    }
+
+    fn checkpoint(&mut self, request: &AddCheckpoint) -> Result<Response, CosignError> {
+        let now_s = self.clock.unix_ms() / 1000;
+        let done = self.store.add(request, now_s);
+        match &done {
+            Ok(_) => self.notes.store(self.store.notes()),
+            // Signed by the log and against its own past: whoever runs this witness wants to know.
+            Err(CosignError::Refused(why @ (Refusal::OtherRoot(_) | Refusal::Inconsistent(_)))) => {
+                tracing::error!(event = "log_contradicts_itself", %why, %request);
+            }
+            Err(_) => {}
+        }
+        done.map(|cosigned| Response::text(200, format!("{}\n", cosigned.line)))
     }
 }

@@ -4,7 +4,7 @@ use super::disk::{DiskLock, write_atomic};
 use super::errors::CheckpointError;
 use super::state::{Published, Shared};
 use crate::checkpoint::Checkpoint;
-use crate::note::{Note, NoteSignature, NoteSigner};
+use crate::note::{Note, NoteSignature, NoteSigner, SignFailed};
 use std::sync::Arc;
 
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
@@ -27,6 +27,26 @@ impl Checkpointer {
     /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When nothing was appended since
     /// the last checkpoint, that one is returned and nothing is signed. On an error the last checkpoint stands.
     pub fn publish(&mut self, signers: &[&dyn NoteSigner]) -> Result<Arc<str>, CheckpointError> {
+        self.publish_with(|checkpoint| checkpoint.sign(signers))
+    }
+
+    /// The same with signers that are asked for after the head was read: whoever adds a key before an entry knows that every
+    /// checkpoint over that entry is signed by it.
+    pub fn publish_by(
+        &mut self,
+        signers: impl FnOnce() -> Result<Vec<Box<dyn NoteSigner>>, SignFailed>,
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.publish_with(|checkpoint| {
+            let signers = signers()?;
+            let all: Vec<&dyn NoteSigner> = signers.iter().map(AsRef::as_ref).collect();
+            checkpoint.sign(&all)
+        })
+    }
+
+    fn publish_with(
+        &mut self,
+        sign: impl FnOnce(&Checkpoint) -> Result<String, SignFailed>,
+    ) -> Result<Arc<str>, CheckpointError> {
         if self.shared.is_poisoned() {
             return Err(CheckpointError::Poisoned);
         }
@@ -43,7 +63,7 @@ impl Checkpointer {
         {
             return Ok(Arc::clone(&last.text));
         }
-        let text = checkpoint.sign(signers)?;
+        let text = sign(&checkpoint)?;
         self.store(checkpoint, text)
     }
 

@@ -35,6 +35,8 @@ pub struct Verified {
     pub root: Hash,
     /// Number of entries that the signed checkpoint covers; the rest is whole but not signed yet.
     pub checkpoint_size: u64,
+    /// That checkpoint, a signed note.
+    pub checkpoint: String,
     /// Bytes after the last whole batch: a write that was under way or torn.
     pub tail_bytes: u64,
     /// What is odd but does not touch the entries (a derived file that is damaged).
@@ -65,7 +67,7 @@ pub fn verify_on(
     let meta = Meta::load(disk, dir).map_err(|e| whole(&e))?;
     let meta = meta.ok_or_else(|| VerifyError::whole(format!("{} holds no log", dir.display())))?;
     // The checkpoint first: a live log only adds to what it covers.
-    let checkpoint = signed_checkpoint(disk, dir, &meta, keys)?;
+    let (checkpoint, note) = signed_checkpoint(disk, dir, &meta, keys)?;
     let mut check = Check {
         disk,
         dir,
@@ -86,6 +88,7 @@ pub fn verify_on(
         notes: check.notes,
         origin: meta.origin,
         checkpoint_size: checkpoint.size,
+        checkpoint: note,
         tail_bytes,
     })
 }
@@ -96,7 +99,7 @@ fn signed_checkpoint(
     dir: &Path,
     meta: &Meta,
     keys: &[VerifierKey],
-) -> Result<Checkpoint, VerifyError> {
+) -> Result<(Checkpoint, String), VerifyError> {
     let note = read_small(disk, &dir.join(CHECKPOINT_NAME), NOTE_BYTES_MAX as u64);
     let note = note.map_err(|e| VerifyError::whole(format!("reading the checkpoint: {e}")))?;
     let note = note
@@ -104,7 +107,7 @@ fn signed_checkpoint(
     let note =
         String::from_utf8(note).map_err(|_| VerifyError::whole("the checkpoint is not text"))?;
     match Checkpoint::open(&note, keys, Some(&meta.origin)) {
-        Ok(checkpoint) => Ok(checkpoint),
+        Ok(checkpoint) => Ok((checkpoint, note)),
         Err(fault) => Err(VerifyError::whole(format!(
             "the checkpoint is not acceptable: {fault}"
         ))),
@@ -331,7 +334,7 @@ impl Check<'_> {
         if size <= self.newest_checkpoint {
             return Ok(());
         }
-        if let Ok(checkpoint) = signed_checkpoint(self.disk, self.dir, self.meta, self.keys) {
+        if let Ok((checkpoint, _)) = signed_checkpoint(self.disk, self.dir, self.meta, self.keys) {
             self.newest_checkpoint = self.newest_checkpoint.max(checkpoint.size);
         }
         if size <= self.newest_checkpoint {

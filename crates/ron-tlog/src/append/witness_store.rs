@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! <dir>/<sha256 of the origin, hex>.checkpoint    the checkpoint with the log's signatures and ours
+//! <dir>/<sha256 of the origin, hex>.keys          the chain of the log's keys, once it has rotated its key
 //! <dir>/lock                                      held by the process that cosigns
 //! ```
 
@@ -10,6 +11,7 @@ use super::disk::{Disk, DiskLock, read_small, write_atomic};
 use crate::checkpoint::Checkpoint;
 use crate::cosignature::Cosigner;
 use crate::note::{NOTE_BYTES_MAX, Note, NoteSignature, VerifierKey};
+use crate::rotation::{CHAIN_BYTES_MAX, KeyChain};
 use crate::witness::{AddCheckpoint, Refusal, admit, follows};
 use ron_crypto::hash::sha256;
 use std::collections::BTreeMap;
@@ -50,7 +52,10 @@ pub struct WitnessStore {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     cosigner: Cosigner,
+    /// The keys that were given for the logs.
     keys: Vec<VerifierKey>,
+    /// Chains that lead on from them, by origin.
+    chains: BTreeMap<String, KeyChain>,
     last: BTreeMap<String, (Checkpoint, Arc<str>)>,
     poisoned: bool,
     _lock: Box<dyn DiskLock>,
@@ -59,6 +64,10 @@ pub struct WitnessStore {
 /// The name under which monitors ask for a log: lower-case hex of the SHA-256 of its origin.
 pub fn origin_hash(origin: &str) -> String {
     hex::encode(sha256(origin.as_bytes()))
+}
+
+fn keys_name(origin: &str) -> String {
+    format!("{}.keys", origin_hash(origin))
 }
 
 fn file_name(origin: &str) -> String {
@@ -101,11 +110,13 @@ impl WitnessStore {
             })?;
             last.insert(key.name().to_owned(), kept);
         }
+        let chains = read_chains(&*disk, dir, &keys)?;
         Ok(Self {
             disk,
             dir: dir.to_owned(),
             cosigner,
             keys,
+            chains,
             last,
             poisoned: false,
             _lock: lock,
@@ -136,7 +147,7 @@ impl WitnessStore {
         if self.poisoned {
             return Err(CosignError::Poisoned);
         }
-        let (checkpoint, mut note) = admit(request, &self.keys)?;
+        let (checkpoint, mut note) = admit(request, &self.accepted())?;
         let last = self.last.get(&checkpoint.origin);
         follows(request, &checkpoint, last.map(|(c, _)| c))?;
         let line = self.cosigner.cosign(&note.text, time_s.max(1));
@@ -157,10 +168,82 @@ impl WitnessStore {
         })
     }
 
+    /// The keys of which one must have signed a checkpoint: of a log whose chain is known the newest one, and given keys that
+    /// the chain does not know; of another all that were given.
+    fn accepted(&self) -> Vec<VerifierKey> {
+        let chain_of = |key: &VerifierKey| self.chains.get(key.name());
+        let given = self.keys.iter();
+        let apart = given.filter(|key| chain_of(key).is_none_or(|c| c.since(key).is_none()));
+        let newest = self.chains.values().map(KeyChain::newest);
+        apart.chain(newest).cloned().collect()
+    }
+
+    /// Takes the chain of a log's keys, durably: it must lead on from a key that was given for that log, and go on where the chain
+    /// that is known ends. From then on only its newest key counts. Returns the number of keys; a chain that says nothing new is
+    /// taken as well.
+    pub fn learn(&mut self, text: &str) -> Result<usize, CosignError> {
+        if self.poisoned {
+            return Err(CosignError::Poisoned);
+        }
+        let chain = KeyChain::parse(text).map_err(|e| Refusal::Malformed(e.to_string()))?;
+        let origin = chain.origin().to_owned();
+        if !self.keys.iter().any(|key| key.name() == origin) {
+            return Err(Refusal::UnknownLog(origin).into());
+        }
+        if !leads_on(&chain, &self.keys) {
+            let why = "the chain does not begin at or pass a key that was given for the log";
+            return Err(Refusal::Forbidden(why.into()).into());
+        }
+        let keys = chain.keys().len();
+        match self.chains.get(&origin) {
+            Some(known) if known.extends(&chain) => return Ok(keys),
+            Some(known) if !chain.extends(known) => {
+                return Err(Refusal::OtherKeys(origin).into());
+            }
+            _ => {}
+        }
+        let name = keys_name(&origin);
+        if let Err(e) = write_atomic(&*self.disk, &self.dir, &name, chain.to_string().as_bytes()) {
+            self.poisoned = true;
+            return Err(CosignError::Io(e));
+        }
+        self.chains.insert(origin, chain);
+        Ok(keys)
+    }
+
     /// True once a write has failed.
     pub fn poisoned(&self) -> bool {
         self.poisoned
     }
+}
+
+/// Whether one of the given keys is in the chain.
+fn leads_on(chain: &KeyChain, given: &[VerifierKey]) -> bool {
+    given.iter().any(|key| chain.since(key).is_some())
+}
+
+/// The chains in `dir`, each of which leads on from a given key.
+fn read_chains(
+    disk: &dyn Disk,
+    dir: &Path,
+    keys: &[VerifierKey],
+) -> Result<BTreeMap<String, KeyChain>, String> {
+    let mut chains = BTreeMap::new();
+    for key in keys {
+        let path = dir.join(keys_name(key.name()));
+        let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let bytes = read_small(disk, &path, CHAIN_BYTES_MAX as u64).map_err(|e| named(&e))?;
+        let Some(bytes) = bytes else { continue };
+        let text = String::from_utf8(bytes).map_err(|e| named(&e))?;
+        let chain = KeyChain::parse(&text).map_err(|e| named(&e))?;
+        if chain.origin() != key.name() || !leads_on(&chain, keys) {
+            return Err(named(
+                &"it does not lead on from a key that was given for the log",
+            ));
+        }
+        chains.insert(key.name().to_owned(), chain);
+    }
+    Ok(chains)
 }
 
 #[cfg(test)]
@@ -248,6 +331,89 @@ mod tests {
             Some(good.replacen("\n20\n", "\n19\n", 1).into_bytes()),
         );
         assert!(open(&disk).expect_err("changed").contains("cosigned"));
+    }
+
+    /// A log that rotates its key takes its witness along; a second history of keys is refused, over restarts too.
+    #[test]
+    fn it_follows_the_keys_of_a_log_and_only_one_history_of_them() {
+        use crate::note::NoteSigner as _;
+        use crate::rotation::Rotation;
+        let by = |seed: u8| {
+            Ed25519NoteSigner::new("log.example", Ed25519Key::from_seed(&[seed; 32])).expect("name")
+        };
+        let push = |chain: &mut KeyChain, old: u8, new: u8| {
+            let rotation = Rotation {
+                number: chain.keys().len() as u32 + 1,
+                size: 7,
+                time_ms: 5,
+                old: by(old).verifier().clone(),
+                new: by(new).verifier().clone(),
+                second: None,
+            };
+            let note = rotation.sign(&by(old), &by(new)).expect("signs");
+            chain.push(&note).expect("follows");
+        };
+        let first = KeyChain::new(by(1).verifier().clone());
+        let (mut second, mut fork) = (first.clone(), first.clone());
+        push(&mut second, 1, 3);
+        push(&mut fork, 1, 4);
+        let mut third = second.clone();
+        push(&mut third, 3, 5);
+        let (disk, log) = (SimDisk::new(), tree(20));
+        let reader = log.reader();
+        let signed = |old: u64, new: u64, seeds: &[u8]| {
+            let mut request = request(&reader, old, new);
+            let mut note = Note::parse(&request.checkpoint).expect("a note");
+            note.signatures = seeds
+                .iter()
+                .map(|seed| NoteSignature {
+                    name: "log.example".into(),
+                    key_id: by(*seed).key_id(),
+                    signature: by(*seed).sign(note.text.as_bytes()).expect("signs"),
+                })
+                .collect();
+            request.checkpoint = note.to_string();
+            request
+        };
+        let status = |refused: Result<_, CosignError>| match refused {
+            Ok(_) => 200,
+            Err(CosignError::Refused(refusal)) => refusal.status(),
+            Err(_) => 503,
+        };
+        let mut witness = open(&disk).expect("opens");
+        let add = |witness: &mut WitnessStore, old, new, seeds: &[u8]| {
+            status(witness.add(&signed(old, new, seeds), 9).map(|_| 0))
+        };
+        assert_eq!(
+            add(&mut witness, 0, 3, &[1, 3]),
+            200,
+            "in the overlap the old key will do"
+        );
+        assert_eq!(add(&mut witness, 3, 4, &[3]), 403, "it was not told yet");
+        assert_eq!(
+            status(witness.learn(&KeyChain::new(by(3).verifier().clone()).to_string())),
+            403
+        );
+        assert_eq!(status(witness.learn("x\n")), 400);
+        assert_eq!(witness.learn(&second.to_string()).expect("learns"), 2);
+        assert_eq!(add(&mut witness, 3, 4, &[1]), 403, "the old key is history");
+        assert_eq!(add(&mut witness, 3, 4, &[3]), 200);
+        assert_eq!(status(witness.learn(&fork.to_string())), 409);
+        assert_eq!(witness.learn(&first.to_string()).expect("nothing new"), 1);
+        drop(witness);
+        let mut witness = open(&disk).expect("opens");
+        assert_eq!(
+            status(witness.learn(&fork.to_string())),
+            409,
+            "it remembers"
+        );
+        assert_eq!(witness.learn(&third.to_string()).expect("learns"), 3);
+        assert_eq!(add(&mut witness, 4, 5, &[3]), 403);
+        assert_eq!(add(&mut witness, 4, 5, &[5]), 200);
+        drop(witness);
+        let name = Path::new("/w").join(keys_name("log.example"));
+        disk.poke(&name, Some(b"other\n".to_vec()));
+        assert!(open(&disk).expect_err("changed").contains(".keys"));
     }
 
     /// The power goes at every operation: what was answered is never forgotten, and no older one comes back.

@@ -12,7 +12,7 @@ use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 
 use super::Api;
 use super::submit::{Accepted, write};
-use super::writes::{daily, nonce, not_reserved, positive, tag};
+use super::writes::{Debit, not_reserved, positive, tag};
 use crate::topology::HOLDS;
 
 /// Holds remembered at once; twice as many stand in the two halves together.
@@ -84,16 +84,14 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
 fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let tag = tag(req)?;
     let body: HoldMoney = req.json()?;
-    positive(body.amount_minor)?;
-    nonce(body.nonce)?;
-    not_reserved(&body.from)?;
-    let allowed = api.allow(
-        &req.principal,
-        WalletAction::Hold,
-        &body.from,
-        Some(&body.asset),
-        Some(body.amount_minor),
-    )?;
+    let debit = Debit {
+        action: WalletAction::Hold,
+        from: &body.from,
+        asset: &body.asset,
+        amount: body.amount_minor,
+        nonce: body.nonce,
+    };
+    let daily_ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Hold {
         principal: tag.principal,
@@ -104,8 +102,8 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         nonce: body.nonce,
         expires_at: body.expires_at,
         memo: body.memo,
-        reference: None,
-        daily_ceiling: daily(api, req, allowed.daily),
+        reference: tag.reference,
+        daily_ceiling,
     };
     Ok(Accepted::one(entry, account))
 }
@@ -130,7 +128,7 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         to: body.to,
         amount_minor: body.amount_minor,
         memo: body.memo,
-        reference: None,
+        reference: tag.reference,
     };
     Ok(Accepted::one(entry, facts.from.clone()))
 }
@@ -206,7 +204,7 @@ fn facts(api: &Api, req: &Request) -> Result<(TxId, Arc<Facts>), Problem> {
     }
     let by: Deadline = Api::read_deadline(req);
     let copied = || api.answers.at(id.seq());
-    let event = match api.upstream.trouble() {
+    let event = match api.upstream.unreachable() {
         Some(why) => copied().ok_or_else(|| Problem::unavailable(why, 1))?,
         None => api
             .upstream

@@ -45,7 +45,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     if api.flights.holds(&key) {
         return Err(in_flight());
     }
-    if let Some(why) = api.upstream.trouble() {
+    if let Some(why) = api.upstream.unreachable() {
         return from_copy(api, &key).ok_or_else(|| Problem::unavailable(why, 1));
     }
     match from_ledger(api, &key, Api::read_deadline(req)) {
@@ -99,7 +99,7 @@ fn from_copy(api: &Api, (principal, key): &FlightKey) -> Option<Operation> {
     match items_of(&event.entry) {
         None => Some(single(event.answer)),
         Some(n) => {
-            let all = api.answers.range(event.seq, n as u64)?;
+            let all = api.answers.range(event.seq, n as u64);
             (all.len() == n).then(|| whole(&all))
         }
     }

@@ -8,7 +8,7 @@ use ron_proto::ledger::{
     ESCROW_PREFIX, Entry, EntryKey, MAX_WIRE_INTEGER, PrincipalName, Receipt, Reference,
 };
 use ron_proto::wallet::{Burn, IssueMoney, Transfer, WalletAction};
-use ron_proto::{Account, Amount, Problem, scope};
+use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::Api;
 use super::submit::{Accepted, write};
@@ -93,20 +93,18 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Mad
 }
 
 pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Made, Problem> {
-    positive(body.amount_minor)?;
-    nonce(body.nonce)?;
-    not_reserved(&body.from)?;
     not_reserved(&body.to)?;
     if body.from == body.to {
         return Err(Problem::bad_request("from and to are the same account"));
     }
-    let allowed = api.allow(
-        &req.principal,
-        WalletAction::Transfer,
-        &body.from,
-        Some(&body.asset),
-        Some(body.amount_minor),
-    )?;
+    let debit = Debit {
+        action: WalletAction::Transfer,
+        from: &body.from,
+        asset: &body.asset,
+        amount: body.amount_minor,
+        nonce: body.nonce,
+    };
+    let daily_ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Transfer {
         principal: tag.principal,
@@ -118,22 +116,20 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Ma
         nonce: body.nonce,
         memo: body.memo,
         reference: tag.reference,
-        daily_ceiling: daily(api, req, allowed.daily),
+        daily_ceiling,
     };
     Ok((entry, account))
 }
 
 pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<Made, Problem> {
-    positive(body.amount_minor)?;
-    nonce(body.nonce)?;
-    not_reserved(&body.from)?;
-    let allowed = api.allow(
-        &req.principal,
-        WalletAction::Burn,
-        &body.from,
-        Some(&body.asset),
-        Some(body.amount_minor),
-    )?;
+    let debit = Debit {
+        action: WalletAction::Burn,
+        from: &body.from,
+        asset: &body.asset,
+        amount: body.amount_minor,
+        nonce: body.nonce,
+    };
+    let daily_ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Burn {
         principal: tag.principal,
@@ -144,13 +140,38 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<Made, Prob
         nonce: body.nonce,
         memo: body.memo,
         reference: tag.reference,
-        daily_ceiling: daily(api, req, allowed.daily),
+        daily_ceiling,
     };
     Ok((entry, account))
 }
 
+/// Money that its owner moves away: what `transfer`, `burn` and `hold` have in common.
+pub struct Debit<'b> {
+    pub action: WalletAction,
+    pub from: &'b Account,
+    pub asset: &'b Asset,
+    pub amount: Amount,
+    pub nonce: u64,
+}
+
+impl Debit<'_> {
+    /// Checks the body, then caveats and policy; the day's ceiling that the ledger is to hold it to.
+    pub fn allowed(&self, api: &Api, req: &Request) -> Result<Option<Amount>, Problem> {
+        positive(self.amount)?;
+        if self.nonce == 0 || self.nonce > MAX_WIRE_INTEGER {
+            return Err(Problem::bad_request(
+                "nonce must be the account's next: 1, 2, 3 ...",
+            ));
+        }
+        not_reserved(self.from)?;
+        let (asset, amount) = (Some(self.asset), Some(self.amount));
+        let allowed = api.allow(&req.principal, self.action, self.from, asset, amount)?;
+        Ok(daily(api, req, allowed.daily))
+    }
+}
+
 /// The tightest of rule, token and configuration.
-pub fn daily(api: &Api, req: &Request, rule: Option<Amount>) -> Option<Amount> {
+fn daily(api: &Api, req: &Request, rule: Option<Amount>) -> Option<Amount> {
     let token = daily_ceiling(&req.principal.caveats);
     [rule, token, Some(api.daily_max)]
         .into_iter()
@@ -161,15 +182,6 @@ pub fn daily(api: &Api, req: &Request, rule: Option<Amount>) -> Option<Amount> {
 pub fn positive(amount: Amount) -> Result<(), Problem> {
     if amount.0 == 0 {
         return Err(Problem::bad_request("amount_minor must be more than zero"));
-    }
-    Ok(())
-}
-
-pub fn nonce(nonce: u64) -> Result<(), Problem> {
-    if nonce == 0 || nonce > MAX_WIRE_INTEGER {
-        return Err(Problem::bad_request(
-            "nonce must be the account's next: 1, 2, 3 ...",
-        ));
     }
     Ok(())
 }

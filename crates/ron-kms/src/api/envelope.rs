@@ -1,0 +1,340 @@
+//! `POST /wrap`, `/unwrap`, `/rewrap`, `/datakey`, `/hmac`, `/hmac/verify`, `/random`.
+
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_proto::jcs;
+use ron_proto::kms::{
+    Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, HmacAnswer, HmacRequest, HmacVerifyAnswer,
+    HmacVerifyRequest, MESSAGE_BYTES_MAX, RANDOM_BYTES_MAX, RandomAnswer, RandomRequest,
+    RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapRequest, WrapAnswer, WrapRequest,
+};
+use ron_proto::problem::Problem;
+use ron_proto::scope;
+use ron_proto::values::{Kid, OpId};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
+
+use super::asked;
+use crate::error::{Refusal, Why};
+use crate::keys::envelope::CIPHERTEXT_BYTES_MAX;
+use crate::keys::payload::check_context;
+use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
+use crate::work::{Kms, SignJob, SignWhat};
+
+const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
+
+/// What a request of this API asks for, and what its answer looks like.
+trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
+    type Answer: Serialize + JsonSchema;
+    const PATH: &'static str;
+    const SCOPE: &'static str;
+    const SUMMARY: &'static str;
+
+    fn op_id(&self) -> Option<OpId>;
+    /// The work. Limits of the request become flaws, so that their refusal is a leaf.
+    fn task(self) -> EnvelopeTask;
+    /// The answer; `None` when a part of it is missing.
+    fn answer(key: Option<Kid>, made: Made) -> Option<Self::Answer>;
+}
+
+/// The routes of this file.
+pub fn routes(kms: &Arc<Kms>) -> [Route; 7] {
+    [
+        route::<WrapRequest>(kms),
+        route::<UnwrapRequest>(kms),
+        route::<RewrapRequest>(kms),
+        route::<DatakeyRequest>(kms),
+        route::<HmacRequest>(kms),
+        route::<HmacVerifyRequest>(kms),
+        route::<RandomRequest>(kms),
+    ]
+}
+
+fn route<A: Ask>(kms: &Arc<Kms>) -> Route {
+    let kms = kms.clone();
+    Route::new(
+        Method::POST,
+        A::PATH,
+        Need::Scope(A::SCOPE),
+        move |request, responder| serve::<A>(&kms, request, responder),
+    )
+    .summary(A::SUMMARY)
+    .body::<A>()
+    .returns::<A::Answer>(200)
+    .errors(ERRORS)
+}
+
+fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
+    let body = match request.json::<A>() {
+        Ok(body) => body,
+        Err(problem) => return responder.send(problem),
+    };
+    let op = body.op_id().map(|id| (id, body_hash(A::PATH, &body)));
+    let mut task = body.task();
+    task.op = op;
+    let key = task.key.clone();
+    let shape = move |mut results: Vec<Result<Made, Refusal>>| match results.pop() {
+        Some(Ok(made)) => match A::answer(key, made) {
+            Some(answer) => Response::json(200, &answer),
+            None => Problem::internal("the answer is not complete").into(),
+        },
+        Some(Err(refusal)) => Problem::from(refusal).into(),
+        None => Problem::internal("there is no answer").into(),
+    };
+    let job = EnvelopeJob {
+        tasks: vec![Ok(task)],
+        shape: Box::new(shape),
+    };
+    kms.submit_sign(SignJob {
+        asked: asked(kms, request, responder),
+        what: SignWhat::Envelope(job),
+    });
+}
+
+/// SHA-256 over the route and the canonical body.
+fn body_hash(path: &str, body: &impl Serialize) -> [u8; 32] {
+    let canonical = jcs::to_vec(body).expect("a request holds strings and integers");
+    let canonical = Zeroizing::new(canonical);
+    sha256(&Zeroizing::new(
+        [path.as_bytes(), b"\0", &canonical].concat(),
+    ))
+}
+
+/// A task without an operation id yet; a remark that may not go into the leaf is a flaw and does
+/// not go there.
+pub(super) fn task(
+    key: Option<Kid>,
+    version: Option<u32>,
+    aad: Option<Bytes>,
+    context: Option<String>,
+    what: What,
+) -> EnvelopeTask {
+    let remark = check_context(context.as_deref());
+    let flaw = remark
+        .as_ref()
+        .err()
+        .cloned()
+        .or_else(|| limits(&what).err());
+    EnvelopeTask {
+        key,
+        version,
+        aad,
+        flaw,
+        what,
+        op: None,
+        context: context.filter(|_| remark.is_ok()),
+    }
+}
+
+fn limits(what: &What) -> Result<(), Refusal> {
+    let at_most = |name: &str, length: usize, max: usize| {
+        if length <= max {
+            return Ok(());
+        }
+        let detail = format!("`{name}` has {length} bytes; at most {max} are taken");
+        Err(Refusal::new(Why::TooLarge, detail))
+    };
+    match what {
+        // How much an algorithm wraps is checked with the key.
+        What::Wrap(_) => Ok(()),
+        What::Unwrap(text) | What::Rewrap(text) => {
+            at_most("ciphertext", text.0.len(), CIPHERTEXT_BYTES_MAX)
+        }
+        What::Hmac(message) | What::HmacVerify(message, _) => {
+            at_most("message", message.0.len(), MESSAGE_BYTES_MAX)
+        }
+        What::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
+            let detail = "`bytes` must be 16, 32 or 64";
+            Err(Refusal::new(Why::BadRequest, detail))
+        }
+        What::Random(length) if !(1..=RANDOM_BYTES_MAX).contains(length) => {
+            let detail = format!("`bytes` must be 1..={RANDOM_BYTES_MAX}");
+            Err(Refusal::new(Why::BadRequest, detail))
+        }
+        What::Datakey(..) | What::Random(_) => Ok(()),
+    }
+}
+
+impl Ask for WrapRequest {
+    type Answer = WrapAnswer;
+    const PATH: &'static str = "/v1/kms/wrap";
+    const SCOPE: &'static str = scope::KMS_WRAP;
+    const SUMMARY: &'static str = "Encrypt under the head version; the ciphertext names it. Leaves once its audit leaf is durable";
+
+    fn op_id(&self) -> Option<OpId> {
+        self.op_id
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let what = What::Wrap(self.plaintext);
+        task(Some(self.key), self.version, self.aad, self.context, what)
+    }
+
+    fn answer(key: Option<Kid>, made: Made) -> Option<WrapAnswer> {
+        Some(WrapAnswer {
+            key: key?,
+            version: made.version?,
+            ciphertext: made.ciphertext?,
+            receipt: made.receipt,
+        })
+    }
+}
+
+impl Ask for UnwrapRequest {
+    type Answer = UnwrapAnswer;
+    const PATH: &'static str = "/v1/kms/unwrap";
+    const SCOPE: &'static str = scope::KMS_UNWRAP;
+    const SUMMARY: &'static str =
+        "Decrypt with the version the ciphertext names, from min_verify_version on";
+
+    fn op_id(&self) -> Option<OpId> {
+        self.op_id
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let what = What::Unwrap(self.ciphertext);
+        task(Some(self.key), None, self.aad, self.context, what)
+    }
+
+    fn answer(key: Option<Kid>, made: Made) -> Option<UnwrapAnswer> {
+        Some(UnwrapAnswer {
+            key: key?,
+            version: made.version?,
+            plaintext: made.plaintext?,
+            receipt: made.receipt,
+        })
+    }
+}
+
+impl Ask for RewrapRequest {
+    type Answer = RewrapAnswer;
+    const PATH: &'static str = "/v1/kms/rewrap";
+    const SCOPE: &'static str = scope::KMS_WRAP;
+    const SUMMARY: &'static str =
+        "Put a ciphertext under the head version without showing what is in it";
+
+    fn op_id(&self) -> Option<OpId> {
+        self.op_id
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let what = What::Rewrap(self.ciphertext);
+        task(Some(self.key), None, self.aad, self.context, what)
+    }
+
+    fn answer(key: Option<Kid>, made: Made) -> Option<RewrapAnswer> {
+        Some(RewrapAnswer {
+            key: key?,
+            from_version: made.from_version?,
+            version: made.version?,
+            ciphertext: made.ciphertext?,
+            receipt: made.receipt,
+        })
+    }
+}
+
+impl Ask for DatakeyRequest {
+    type Answer = DatakeyAnswer;
+    const PATH: &'static str = "/v1/kms/datakey";
+    const SCOPE: &'static str = scope::KMS_WRAP;
+    const SUMMARY: &'static str =
+        "Make a random data key; answers it wrapped and, unless plaintext is false, bare";
+
+    fn op_id(&self) -> Option<OpId> {
+        self.op_id
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let length = self.bytes.unwrap_or(32) as usize;
+        let what = What::Datakey(length, self.plaintext.unwrap_or(true));
+        task(Some(self.key), None, self.aad, self.context, what)
+    }
+
+    fn answer(key: Option<Kid>, made: Made) -> Option<DatakeyAnswer> {
+        Some(DatakeyAnswer {
+            key: key?,
+            version: made.version?,
+            ciphertext: made.ciphertext?,
+            plaintext: made.plaintext,
+            receipt: made.receipt,
+        })
+    }
+}
+
+impl Ask for HmacRequest {
+    type Answer = HmacAnswer;
+    const PATH: &'static str = "/v1/kms/hmac";
+    const SCOPE: &'static str = scope::KMS_SIGN;
+    const SUMMARY: &'static str = "HMAC-SHA-256 of a message under the head version";
+
+    fn op_id(&self) -> Option<OpId> {
+        self.op_id
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let what = What::Hmac(self.message);
+        task(Some(self.key), self.version, None, self.context, what)
+    }
+
+    fn answer(key: Option<Kid>, made: Made) -> Option<HmacAnswer> {
+        Some(HmacAnswer {
+            key: key?,
+            version: made.version?,
+            mac: made.mac?,
+            receipt: made.receipt,
+        })
+    }
+}
+
+impl Ask for HmacVerifyRequest {
+    type Answer = HmacVerifyAnswer;
+    const PATH: &'static str = "/v1/kms/hmac/verify";
+    const SCOPE: &'static str = scope::KMS_VERIFY;
+    const SUMMARY: &'static str =
+        "Check a MAC in constant time; a wrong one is ok: false, not an error";
+
+    fn op_id(&self) -> Option<OpId> {
+        None
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let what = What::HmacVerify(self.message, self.mac);
+        task(Some(self.key), self.version, None, self.context, what)
+    }
+
+    fn answer(_: Option<Kid>, made: Made) -> Option<HmacVerifyAnswer> {
+        Some(HmacVerifyAnswer {
+            ok: made.ok,
+            version: made.version,
+            receipt: made.receipt,
+        })
+    }
+}
+
+impl Ask for RandomRequest {
+    type Answer = RandomAnswer;
+    const PATH: &'static str = "/v1/kms/random";
+    const SCOPE: &'static str = scope::KMS_WRAP;
+    const SUMMARY: &'static str =
+        "Random bytes; the audit log records how the request went, not the bytes";
+
+    fn op_id(&self) -> Option<OpId> {
+        None
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let what = What::Random(self.bytes.unwrap_or(32) as usize);
+        task(None, None, None, self.context, what)
+    }
+
+    fn answer(_: Option<Kid>, made: Made) -> Option<RandomAnswer> {
+        Some(RandomAnswer {
+            bytes: made.plaintext?,
+            receipt: made.receipt,
+        })
+    }
+}

@@ -1,0 +1,247 @@
+//! Who signs checkpoints: the newest key of the log and, for `audit.log_key_overlap` after a rotation, the keys before it, so that
+//! verifiers that pin either accept.
+//!
+//! **Invariant.** A key is shown here before the leaf that records it is appended, and whoever signs asks for the keys after he
+//! has read the head. So a checkpoint that covers that leaf always carries the new key's line, and one that does not was made by
+//! somebody who has only an old key.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_crypto::Secret32;
+use ron_crypto::hash::hkdf_sha256;
+use ron_kernel::{SharedClock, Snapshot};
+use ron_service::log_host::KeyView;
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
+use ron_tlog::rotation::{CHAIN_BYTES_MAX, KeyChain};
+use ron_tlog::{Cosigner, CosignerKey};
+
+use crate::keys::SecretKey;
+use crate::store::{LogIdentity, LogKey};
+
+/// Most keys that sign at one time: a note has room for 64 lines, and others sign too.
+pub const SIGNING_MAX: usize = 8;
+
+/// Sets the second key apart from everything else that may ever be derived from the log key.
+const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
+
+/// Signs checkpoints with a log key that is sealed in the store.
+pub struct LogSigner {
+    verifier: VerifierKey,
+    key: Arc<SecretKey>,
+}
+
+impl LogSigner {
+    /// The signer with one key of the log; fails when the origin is not a valid note name.
+    pub fn new(origin: &str, key: &LogKey) -> Result<Self, String> {
+        let verifier = VerifierKey::ed25519(origin, &key.public)
+            .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
+        Ok(Self {
+            verifier,
+            key: key.secret.clone(),
+        })
+    }
+
+    /// What verifies the checkpoints.
+    pub fn verifier(&self) -> &VerifierKey {
+        &self.verifier
+    }
+}
+
+impl NoteSigner for LogSigner {
+    fn name(&self) -> &str {
+        self.verifier.name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.verifier.key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        Ok(self.key.sign(text).swap_remove(0).signature.0)
+    }
+}
+
+/// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
+/// sealed and replaced with it; whoever knows only the public keys cannot get from one to the other.
+pub struct SecondSigner {
+    cosigner: Cosigner,
+    clock: SharedClock,
+}
+
+impl SecondSigner {
+    /// The second signer that belongs to one key of the log.
+    pub fn new(origin: &str, key: &LogKey, clock: SharedClock) -> Result<Self, String> {
+        let cosigner = second_key(origin, key)?;
+        Ok(Self { cosigner, clock })
+    }
+
+    /// What verifies its lines, whether they are switched on or not.
+    pub fn verifier_of(origin: &str, key: &LogKey) -> Result<CosignerKey, String> {
+        second_key(origin, key).map(|second| second.verifier().clone())
+    }
+}
+
+fn second_key(origin: &str, key: &LogKey) -> Result<Cosigner, String> {
+    let SecretKey::Ed25519(first) = &*key.secret else {
+        return Err("the log key is not an Ed25519 key".into());
+    };
+    let mut seed = Secret32::zeroed();
+    hkdf_sha256(b"", first.seed().expose(), SECOND_KEY, seed.expose_mut());
+    Cosigner::ml_dsa_44(origin, &seed).map_err(|e| e.to_string())
+}
+
+impl NoteSigner for SecondSigner {
+    fn name(&self) -> &str {
+        self.cosigner.verifier().name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.cosigner.verifier().key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        let text = std::str::from_utf8(text).map_err(|e| SignFailed(e.to_string()))?;
+        let time_s = (self.clock.unix_ms() / 1000).max(1);
+        let line = self.cosigner.cosign(text, time_s);
+        line.map(|line| line.signature)
+            .ok_or_else(|| SignFailed("the text is no checkpoint".into()))
+    }
+}
+
+/// The keys of the log, as they are now.
+pub struct LogRing {
+    identity: Snapshot<LogIdentity>,
+    view: KeyView,
+    overlap: Duration,
+    second: bool,
+    clock: SharedClock,
+}
+
+impl LogRing {
+    /// Signs with the keys of `identity`, each for `overlap` after the next one was made; `second` asks for ML-DSA-44 lines too.
+    pub fn new(
+        identity: LogIdentity,
+        overlap: Duration,
+        second: bool,
+        clock: SharedClock,
+    ) -> Result<Self, String> {
+        let view = KeyView::new(identity.chain()?);
+        Ok(Self {
+            identity: Snapshot::new(identity),
+            view,
+            overlap,
+            second,
+            clock,
+        })
+    }
+
+    /// Takes the keys as they are from now on.
+    pub fn show(&self, identity: &LogIdentity) -> Result<(), String> {
+        let chain = identity.chain()?;
+        self.identity.store(identity.clone());
+        self.view.show(chain);
+        Ok(())
+    }
+
+    /// What readers are shown.
+    pub fn view(&self) -> &KeyView {
+        &self.view
+    }
+
+    /// The keys that sign now: the newest first, then those in their overlap.
+    pub fn signing(&self) -> Vec<LogKey> {
+        let now = self.clock.unix_ms();
+        let overlap = u64::try_from(self.overlap.as_millis()).unwrap_or(u64::MAX);
+        self.identity.with(|identity| {
+            let keys = &identity.keys;
+            let signs = |at: usize| {
+                let next = keys.get(at + 1);
+                next.is_none_or(|next| now < next.created.0.saturating_add(overlap))
+            };
+            let all = (0..keys.len()).rev().filter(|at| signs(*at));
+            all.map(|at| keys[at].clone()).collect()
+        })
+    }
+
+    /// Everyone who signs a checkpoint now. Ask after the head of the log was read.
+    pub fn signers(&self) -> Result<Vec<Box<dyn NoteSigner>>, SignFailed> {
+        let origin = self.identity.with(|identity| identity.origin.clone());
+        let mut all: Vec<Box<dyn NoteSigner>> = Vec::new();
+        let keys = self.signing();
+        for key in &keys {
+            all.push(Box::new(LogSigner::new(&origin, key).map_err(SignFailed)?));
+        }
+        for key in keys.iter().filter(|_| self.second) {
+            let second = SecondSigner::new(&origin, key, self.clock.clone());
+            all.push(Box::new(second.map_err(SignFailed)?));
+        }
+        Ok(all)
+    }
+
+    /// The verifier key line of the newest key's second signature, where that is switched on.
+    pub fn second_vkey(&self) -> Option<String> {
+        let line = self.identity.with(|identity| {
+            SecondSigner::verifier_of(&identity.origin, identity.newest())
+                .map(|key| key.to_string())
+        });
+        line.ok().filter(|_| self.second)
+    }
+}
+
+/// Opens a checkpoint of this log, which must be signed by the key that its size asks for: the newest one whose leaf it covers.
+pub fn open_checkpoint(identity: &LogIdentity, note: &str) -> Result<Checkpoint, String> {
+    let chain = identity.chain()?;
+    let origin = Some(identity.origin.as_str());
+    let checkpoint = Checkpoint::open(note, chain.keys(), origin).map_err(|e| e.to_string())?;
+    let covered = |key: &&LogKey| key.birth.is_some_and(|birth| birth < checkpoint.size);
+    let due = identity.keys.iter().rfind(covered);
+    let due = &chain.keys()[due.map_or(0, |key| key.number as usize - 1)];
+    let by_due = Checkpoint::open(note, std::slice::from_ref(due), origin);
+    let newer = &chain.keys()[chain
+        .keys()
+        .iter()
+        .position(|k| k == due)
+        .map_or(0, |at| at + 1)..];
+    // A key signs from before its leaf is durable; where there is no overlap, alone.
+    match by_due.or_else(|e| Checkpoint::open(note, newer, origin).map_err(|_| e)) {
+        Ok(checkpoint) => Ok(checkpoint),
+        Err(error) => Err(format!(
+            "it has {} leaves, and key {} was in use by then: {error}",
+            checkpoint.size,
+            due.key_id()
+        )),
+    }
+}
+
+/// The file beside the log with its chain of keys; there once the key was rotated.
+pub const CHAIN_FILE: &str = "log.keys";
+
+/// Writes the chain beside the log in `dir`, unless it is there.
+pub fn keep_chain(dir: &Path, chain: &KeyChain) -> std::io::Result<()> {
+    let path = dir.join(CHAIN_FILE);
+    let text = chain.to_string();
+    if chain.rotations().is_empty() || std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    super::checkpoint::write_whole(&path, &text)
+}
+
+/// The keys that a pinned one leads to, itself first, by the chain beside the log in `dir`.
+pub fn kept_keys(dir: &Path, pin: &VerifierKey) -> Result<Vec<VerifierKey>, String> {
+    let path = dir.join(CHAIN_FILE);
+    let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    match std::fs::metadata(&path) {
+        Ok(meta) if meta.len() > CHAIN_BYTES_MAX as u64 => return Err(named(&"it is too long")),
+        Ok(_) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(vec![pin.clone()]),
+        Err(e) => return Err(named(&e)),
+    }
+    let text = std::fs::read_to_string(&path).map_err(|e| named(&e))?;
+    let chain = KeyChain::parse(&text).map_err(|e| named(&e))?;
+    let led = chain.since(pin);
+    led.map(<[VerifierKey]>::to_vec)
+        .ok_or_else(|| named(&"the pinned key is none of this log's"))
+}

@@ -1,0 +1,94 @@
+//! The secret half of a key version, wherever it is: one face for signers.
+
+use std::sync::Arc;
+
+use ron_kernel::Deadline;
+use ron_proto::kms::{Bytes, Signature};
+use ron_proto::values::Alg;
+
+use super::{BackendKind, Device, Handle};
+use crate::error::{Refusal, Why};
+use crate::keys::{PublicKey, SecretKey};
+
+/// The secret half of a key version.
+#[derive(Debug)]
+pub enum Custody {
+    /// In our memory, sealed at rest.
+    Local(SecretKey),
+    /// Inside a device.
+    Held(Held),
+}
+
+/// A key version inside a device.
+pub struct Held {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// What the device calls it.
+    pub handle: Handle,
+    /// Its algorithm.
+    pub alg: Alg,
+    /// Its public half; every signature is checked with it before it leaves.
+    pub public: PublicKey,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Held({})", self.device.kind().as_str())
+    }
+}
+
+impl Custody {
+    /// The key in our memory; a refusal for one that a device holds.
+    pub fn local(&self) -> Result<&SecretKey, Refusal> {
+        match self {
+            Self::Local(key) => Ok(key),
+            Self::Held(held) => Err(Refusal::new(
+                Why::Unsupported,
+                format!(
+                    "the key is held by backend `{}`, which does not do this",
+                    held.device.kind().as_str()
+                ),
+            )),
+        }
+    }
+
+    /// The device that holds it, if one does.
+    pub fn held_by(&self) -> Option<BackendKind> {
+        match self {
+            Self::Local(_) => None,
+            Self::Held(held) => Some(held.device.kind()),
+        }
+    }
+
+    /// Signs `message`, once with each algorithm of the key. Only a device needs the deadline; the
+    /// caller must be a thread that may wait for one.
+    pub fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
+        match self {
+            Self::Local(key) => Ok(key.sign(message)),
+            Self::Held(held) => held.sign(message, deadline),
+        }
+    }
+}
+
+impl Held {
+    fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
+        let signature = self
+            .device
+            .sign(self.alg, &self.handle, message, deadline)?;
+        // A device that uses another key than it was told must not speak for this one.
+        if !self.public.verify(message, &signature) {
+            tracing::error!(
+                event = "device_signature_wrong",
+                backend = self.device.kind().as_str()
+            );
+            return Err(Refusal::new(
+                Why::Internal,
+                "the device's signature does not verify with the key's public half",
+            ));
+        }
+        Ok(vec![Signature {
+            alg: self.alg,
+            signature: Bytes(signature),
+        }])
+    }
+}

@@ -1,0 +1,153 @@
+//! What a device that holds keys must do, and how it says that it did not.
+
+use ron_kernel::Deadline;
+use ron_proto::values::Alg;
+
+use super::{Attestation, BackendKind, Capabilities};
+use crate::error::{Refusal, Why};
+use crate::keys::PublicKey;
+
+/// Longest handle: a TPM's wrapped blob is the largest.
+pub const HANDLE_BYTES_MAX: usize = 2048;
+
+/// What a device calls a key: an object's id in a token, a blob that only this TPM can open.
+/// Useless without the device; sealed all the same, so that it cannot be exchanged for another.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Handle(pub Vec<u8>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({} bytes)", self.0.len())
+    }
+}
+
+/// A key that a device has made.
+#[derive(Debug)]
+pub struct Made {
+    /// What the device calls it.
+    pub handle: Handle,
+    /// Its public half.
+    pub public: PublicKey,
+}
+
+/// Why a device did not do it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// It cannot be reached, or refuses our login; nothing was done.
+    #[error("backend `{backend}` is away: {why}")]
+    Away {
+        /// Which.
+        backend: &'static str,
+        /// In words, without secrets.
+        why: String,
+    },
+    /// Too many calls wait for it; nothing was done.
+    #[error("too many calls wait for the device")]
+    Busy {
+        /// Seconds, from its drain rate.
+        retry_after_s: u32,
+    },
+    /// It was not reached before the deadline; nothing was done.
+    #[error("the deadline passed before the device was asked")]
+    Expired,
+    /// It has not answered by the deadline; the outcome is unknown.
+    #[error("the device has not answered by the deadline")]
+    Hung,
+    /// It does not do this.
+    #[error("the device does not do this: {0}")]
+    Unsupported(String),
+    /// It answered that it could not.
+    #[error("the device refused: {0}")]
+    Refused(String),
+}
+
+impl From<DeviceError> for Refusal {
+    fn from(error: DeviceError) -> Self {
+        let detail = error.to_string();
+        match error {
+            DeviceError::Away { .. } => Self::new(
+                Why::StoreUnavailable,
+                format!("{detail}. Verification still works; see /readyz"),
+            ),
+            DeviceError::Busy { retry_after_s } => Self::busy(retry_after_s),
+            DeviceError::Expired => Self::new(Why::DeadlineExceeded, detail),
+            DeviceError::Hung => Self::new(
+                Why::DeadlineExceeded,
+                format!("{detail}; if it made a signature, nobody gets it"),
+            ),
+            DeviceError::Unsupported(_) => Self::new(Why::Unsupported, detail),
+            DeviceError::Refused(_) => Self::new(Why::Internal, detail),
+        }
+    }
+}
+
+/// A device that holds keys. Its methods wait, at most until the deadline and 50 ms, so only
+/// threads that may wait call them.
+pub trait Device: Send + Sync {
+    /// Which backend it is.
+    fn kind(&self) -> BackendKind;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Why it is away, or `None` while it answers.
+    fn away(&self) -> Option<String>;
+
+    /// Makes a key that cannot leave the device. `name` is what people will see in the device.
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
+
+    /// The raw signature of `message`: Ed25519 64 bytes, P-256 over its SHA-256 as `r || s`.
+    fn sign(
+        &self,
+        alg: Alg,
+        handle: &Handle,
+        message: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError>;
+}
+
+/// Stands for a device that held keys once and is not configured any more.
+#[derive(Debug)]
+pub struct Absent {
+    kind: BackendKind,
+}
+
+impl Absent {
+    /// The device of this kind, which is not there.
+    pub fn new(kind: BackendKind) -> Self {
+        Self { kind }
+    }
+
+    fn error(&self) -> DeviceError {
+        DeviceError::Away {
+            backend: self.kind.as_str(),
+            why: "it is not configured any more".into(),
+        }
+    }
+}
+
+impl Device for Absent {
+    fn kind(&self) -> BackendKind {
+        self.kind
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            algs: Vec::new(),
+            attestation: Attestation::None,
+        }
+    }
+
+    fn away(&self) -> Option<String> {
+        Some(self.error().to_string())
+    }
+
+    fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<Made, DeviceError> {
+        Err(self.error())
+    }
+
+    fn sign(&self, _: Alg, _: &Handle, _: &[u8], _: Deadline) -> Result<Vec<u8>, DeviceError> {
+        Err(self.error())
+    }
+}

@@ -1,0 +1,277 @@
+//! What wrapping makes of bytes. Pure: nonces and randomness are arguments.
+//!
+//! ```text
+//! 0      format, 1
+//! 1      algorithm: 1 aes256-gcm, 2 aes256-kwp, 3 x25519-hkdf-aes256-gcm, 4 x25519+ml-kem-768
+//! 2..6   key version, big-endian
+//! 6..    1: nonce 12 | ciphertext | tag 16         AES-256-GCM (NIST SP 800-38D), aad as given
+//!        2: RFC 5649 output                        binds no aad
+//!        3: share 32 | ciphertext | tag 16         HPKE base mode (RFC 9180), DHKEM(X25519)
+//!        4: share 1120 | ciphertext | tag 16       HPKE base mode, X-Wing
+//! ```
+//! The HPKE `info` is `ron-kms/v1/wrap`, a zero byte, and `key#vN`: whoever has the public key can
+//! wrap for the key without asking. The header needs no protection of its own: another algorithm
+//! or version means another key, under which nothing opens. `docs/formats/envelope.md` has an
+//! example of each.
+
+use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
+use ron_crypto::hpke;
+use ron_crypto::rand::Random;
+use ron_crypto::secret::SecretBytes;
+use ron_crypto::wrap::{WRAP_MAX, unwrap_aes256_kwp, wrap_aes256_kwp};
+use ron_proto::kms::{AAD_BYTES_MAX, WRAP_BYTES_MAX};
+use ron_proto::values::{Alg, Kid};
+
+use super::{PublicKey, SecretKey};
+use crate::error::{Refusal, Why};
+
+/// Bytes in front of what the algorithm made.
+pub const HEADER_LEN: usize = 6;
+/// Longest ciphertext: the longest plaintext, the header and the largest share with its tag.
+pub const CIPHERTEXT_BYTES_MAX: usize = WRAP_BYTES_MAX + 2 * 1024;
+
+const FORMAT: u8 = 1;
+const NONCE_LEN: usize = 12;
+const INFO: &[u8] = b"ron-kms/v1/wrap\0";
+
+/// The number of a wrapping algorithm in the header.
+const fn code(alg: Alg) -> Option<u8> {
+    match alg {
+        Alg::Aes256Gcm => Some(1),
+        Alg::Aes256Kwp => Some(2),
+        Alg::X25519HkdfAes256Gcm => Some(3),
+        Alg::X25519MlKem768 => Some(4),
+        _ => None,
+    }
+}
+
+/// One answer for everything that does not open: which of its parts is wrong stays unsaid.
+pub fn refused() -> Refusal {
+    Refusal::new(
+        Why::CiphertextRefused,
+        "the ciphertext does not open: it, its `aad` or its key is not the one it was made with",
+    )
+}
+
+/// The header of a ciphertext made with this version.
+pub fn header(alg: Alg, version: u32) -> [u8; HEADER_LEN] {
+    let [a, b, c, d] = version.to_be_bytes();
+    [FORMAT, code(alg).unwrap_or(0), a, b, c, d]
+}
+
+/// Version and body of a ciphertext for a key of `alg`.
+pub fn parse(alg: Alg, ciphertext: &[u8]) -> Result<(u32, &[u8]), Refusal> {
+    let (head, body) = ciphertext
+        .split_first_chunk::<HEADER_LEN>()
+        .ok_or_else(refused)?;
+    let [FORMAT, what, version @ ..] = *head else {
+        return Err(refused());
+    };
+    if code(alg) != Some(what) {
+        return Err(refused());
+    }
+    Ok((u32::from_be_bytes(version), body))
+}
+
+/// The nonce of a use: its number, then 64 random bits. See `docs/adr/0006-nonces.md`.
+pub fn nonce(number: u32, random: &dyn Random) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    random.fill(&mut nonce);
+    nonce[..4].copy_from_slice(&number.to_be_bytes());
+    nonce
+}
+
+/// The name that HPKE binds.
+fn info(kid: &Kid, version: u32) -> Vec<u8> {
+    [INFO, kid.at(version).to_string().as_bytes()].concat()
+}
+
+/// Whether `aad` and the plaintext's length suit the algorithm.
+pub fn check(alg: Alg, aad: Option<&[u8]>, length: usize) -> Result<(), Refusal> {
+    let max = if alg == Alg::Aes256Kwp {
+        WRAP_MAX
+    } else {
+        WRAP_BYTES_MAX
+    };
+    if length > max {
+        let detail = format!(
+            "`plaintext` has {length} bytes; {alg} wraps at most {max}. Wrap a data key instead."
+        );
+        return Err(Refusal::new(Why::TooLarge, detail));
+    }
+    if alg == Alg::Aes256Kwp && length == 0 {
+        let detail = "aes256-kwp wraps at least one byte";
+        return Err(Refusal::new(Why::BadRequest, detail));
+    }
+    check_aad(alg, aad)
+}
+
+/// Whether `aad` suits the algorithm.
+pub fn check_aad(alg: Alg, aad: Option<&[u8]>) -> Result<(), Refusal> {
+    match aad {
+        Some(_) if alg == Alg::Aes256Kwp => Err(Refusal::new(
+            Why::Unsupported,
+            "aes256-kwp binds no `aad`; leave it out or use another algorithm",
+        )),
+        Some(aad) if aad.len() > AAD_BYTES_MAX => Err(Refusal::new(
+            Why::TooLarge,
+            format!("`aad` has {} bytes; at most {AAD_BYTES_MAX}", aad.len()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Encrypts to a public key, or under a symmetric one; `nonce` is needed for AES-GCM. `None` when
+/// the key does not wrap.
+pub fn seal(
+    (kid, version): (&Kid, u32),
+    (secret, public): (&SecretKey, &PublicKey),
+    nonce: Option<[u8; NONCE_LEN]>,
+    aad: &[u8],
+    plaintext: &[u8],
+    random: &dyn Random,
+) -> Option<Vec<u8>> {
+    let body = match (secret, public) {
+        (SecretKey::Symmetric(Alg::Aes256Gcm, key), _) => {
+            let nonce = nonce?;
+            let sealed = seal_aes256_gcm(&key.key, &nonce, aad, plaintext);
+            [&nonce[..], &sealed].concat()
+        }
+        (SecretKey::Symmetric(Alg::Aes256Kwp, key), _) => wrap_aes256_kwp(&key.key, plaintext)?,
+        (_, PublicKey::Kem(kem, raw)) => {
+            hpke::seal(*kem, raw, &info(kid, version), aad, plaintext, random)?
+        }
+        _ => return None,
+    };
+    Some([&header(kid.alg, version)[..], &body].concat())
+}
+
+/// Decrypts the body of a ciphertext of this version.
+pub fn open(
+    (kid, version): (&Kid, u32),
+    secret: &SecretKey,
+    aad: &[u8],
+    body: &[u8],
+) -> Option<SecretBytes> {
+    match secret {
+        SecretKey::Symmetric(Alg::Aes256Gcm, key) => {
+            let (nonce, sealed) = body.split_first_chunk::<NONCE_LEN>()?;
+            open_aes256_gcm(&key.key, nonce, aad, sealed)
+        }
+        SecretKey::Symmetric(Alg::Aes256Kwp, key) => unwrap_aes256_kwp(&key.key, body),
+        SecretKey::Kem(key) => key.open(&info(kid, version), aad, body),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_crypto::rand::SeededRandom;
+
+    use super::*;
+
+    const WRAPS: [Alg; 4] = [
+        Alg::Aes256Gcm,
+        Alg::Aes256Kwp,
+        Alg::X25519HkdfAes256Gcm,
+        Alg::X25519MlKem768,
+    ];
+
+    fn kid(alg: Alg) -> Kid {
+        format!("t/p/{alg}/0190f0a0-0000-7000-8000-000000000000")
+            .parse()
+            .expect("a key name")
+    }
+
+    fn opened(alg: Alg, secret: &SecretKey, aad: &[u8], text: &[u8]) -> Option<Vec<u8>> {
+        let (version, body) = parse(alg, text).ok()?;
+        open((&kid(alg), version), secret, aad, body).map(|s| s.expose().to_vec())
+    }
+
+    #[test]
+    fn what_is_sealed_opens_and_nothing_else_does() {
+        let random = SeededRandom::new(3);
+        for alg in WRAPS {
+            let aad: &[u8] = if alg == Alg::Aes256Kwp { b"" } else { b"aad" };
+            let (secret, _) = SecretKey::generate(alg, &random).expect("offered");
+            let public = secret.public();
+            let nonce = Some(nonce(7, &random));
+            let text = seal(
+                (&kid(alg), 3),
+                (&secret, &public),
+                nonce,
+                aad,
+                b"secret",
+                &random,
+            )
+            .expect("wraps");
+            assert_eq!(text[..6], header(alg, 3));
+            assert_eq!(
+                opened(alg, &secret, aad, &text).as_deref(),
+                Some(&b"secret"[..])
+            );
+            for at in 0..text.len() {
+                let mut bad = text.clone();
+                bad[at] ^= 1;
+                let version_only = (2..6).contains(&at);
+                // The version of a symmetric key only chooses which key is tried.
+                let chooses = version_only && public.raw().is_empty();
+                assert_eq!(
+                    opened(alg, &secret, aad, &bad).is_some(),
+                    chooses,
+                    "{alg} byte {at}"
+                );
+            }
+            for length in 0..text.len() {
+                assert!(
+                    opened(alg, &secret, aad, &text[..length]).is_none(),
+                    "{alg} {length}"
+                );
+            }
+            assert!(opened(alg, &secret, b"ada", &text).is_none() || alg == Alg::Aes256Kwp);
+            let (other, _) = SecretKey::generate(alg, &random).expect("offered");
+            assert!(
+                opened(alg, &other, aad, &text).is_none(),
+                "{alg}: another key"
+            );
+        }
+    }
+
+    #[test]
+    fn a_nonce_starts_with_its_use_number() {
+        let random = SeededRandom::new(3);
+        let (one, two) = (nonce(0x0102_0304, &random), nonce(0x0102_0304, &random));
+        assert_eq!(one[..4], [1, 2, 3, 4]);
+        assert_eq!(two[..4], [1, 2, 3, 4]);
+        assert_ne!(one[4..], two[4..], "the rest is random");
+    }
+
+    #[test]
+    fn limits_depend_on_the_algorithm() {
+        let check = |alg, aad: Option<&[u8]>, length, want: Option<Why>| {
+            assert_eq!(
+                check(alg, aad, length).err().map(|e| e.why),
+                want,
+                "{alg} {length}"
+            );
+        };
+        check(Alg::Aes256Gcm, Some(b"a"), 0, None);
+        check(Alg::Aes256Gcm, None, WRAP_BYTES_MAX, None);
+        check(
+            Alg::Aes256Gcm,
+            None,
+            WRAP_BYTES_MAX + 1,
+            Some(Why::TooLarge),
+        );
+        check(
+            Alg::Aes256Gcm,
+            Some(&[0; AAD_BYTES_MAX + 1]),
+            1,
+            Some(Why::TooLarge),
+        );
+        check(Alg::Aes256Kwp, None, 0, Some(Why::BadRequest));
+        check(Alg::Aes256Kwp, None, WRAP_MAX, None);
+        check(Alg::Aes256Kwp, None, WRAP_MAX + 1, Some(Why::TooLarge));
+        check(Alg::Aes256Kwp, Some(b""), 1, Some(Why::Unsupported));
+    }
+}

@@ -1,0 +1,339 @@
+//! The keys of the audit log: the first lies in the `store` row, each later one in a row of `log_keys` with the statement by
+//! which the key before it and it vouch for each other. A row without a birth is its own outbox: its leaf is in it.
+
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_crypto::rand::Random;
+use ron_proto::values::{Alg, OpId, Tenant, Timestamp};
+use ron_tlog::note::{NoteSigner as _, VerifierKey};
+use ron_tlog::rotation::{KeyChain, Rotation};
+use rusqlite::params;
+
+use super::seal::{RecordName, Sealer};
+use super::write::OpRow;
+use super::{Db, KeyStore, StoreError};
+use crate::audit::ring::{LogSigner, SecondSigner};
+use crate::keys::{PublicKey, SecretKey};
+
+/// Name under which the keys are sealed; not a key name, so it cannot collide.
+pub const LOG_KEY_NAME: &str = "ron-kms/log-key";
+
+/// One key of the audit log.
+#[derive(Clone)]
+pub struct LogKey {
+    /// From 1.
+    pub number: u32,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Signs checkpoints.
+    pub secret: Arc<SecretKey>,
+    /// Verifies them.
+    pub public: [u8; 32],
+    /// The statement that leads to it; the first has none.
+    pub statement: Option<Arc<str>>,
+    /// Index of the leaf that records it; `None` for the first, and while the leaf is not known to be durable.
+    pub birth: Option<u64>,
+}
+
+/// Name and signing keys of the audit log.
+#[derive(Clone)]
+pub struct LogIdentity {
+    /// Origin line of its checkpoints.
+    pub origin: String,
+    /// Oldest first; never empty.
+    pub keys: Vec<LogKey>,
+    /// What the store's MAC covers of the later keys.
+    digest: Vec<u8>,
+}
+
+impl LogIdentity {
+    /// The identity of a log that still has its first key.
+    pub(super) fn new(origin: String, key: SecretKey, created: Timestamp) -> Self {
+        let public = public_of(&key);
+        Self {
+            origin,
+            keys: vec![LogKey {
+                number: 1,
+                created,
+                secret: Arc::new(key),
+                public,
+                statement: None,
+                birth: None,
+            }],
+            digest: Vec::new(),
+        }
+    }
+
+    /// The key that signs now.
+    pub fn newest(&self) -> &LogKey {
+        &self.keys[self.keys.len() - 1]
+    }
+
+    /// The public keys with their statements; fails when the origin is no valid note name or a statement does not hold.
+    pub fn chain(&self) -> Result<KeyChain, String> {
+        let named = |e| format!("the origin of the audit log cannot name a note key: {e}");
+        let first = VerifierKey::ed25519(&self.origin, &self.keys[0].public).map_err(named)?;
+        let mut chain = KeyChain::new(first);
+        for key in &self.keys[1..] {
+            chain
+                .push(key.statement.as_deref().unwrap_or_default())
+                .map_err(|e| e.to_string())?;
+            if chain.newest().public() != &key.public {
+                return Err(format!(
+                    "key {} of the audit log is not the one of its statement",
+                    key.number
+                ));
+            }
+        }
+        Ok(chain)
+    }
+
+    /// What the store's MAC covers besides the first key; nothing where that is the only one, as in stores of before.
+    pub(super) fn digest(&self) -> &[u8] {
+        &self.digest
+    }
+
+    fn push(&mut self, key: LogKey, sealed: &[u8]) {
+        if self.digest.is_empty() {
+            self.digest.extend_from_slice(b"\nlog-keys\n");
+        }
+        self.digest.extend_from_slice(&key.number.to_be_bytes());
+        self.digest.extend_from_slice(&sha256(sealed));
+        let statement = key.statement.as_deref().unwrap_or_default();
+        self.digest.extend_from_slice(&sha256(statement.as_bytes()));
+        self.keys.push(key);
+    }
+}
+
+fn public_of(key: &SecretKey) -> [u8; 32] {
+    let PublicKey::Ed25519(public) = key.public() else {
+        unreachable!("a log key is made and sealed as Ed25519")
+    };
+    public
+}
+
+/// The name of a sealed record.
+pub(super) fn record_name(number: u32, created: Timestamp) -> RecordName {
+    RecordName {
+        key: LOG_KEY_NAME.into(),
+        version: number,
+        alg: Alg::Ed25519,
+        created,
+    }
+}
+
+/// A log key that is about to be made.
+pub struct NewLogKey {
+    key: LogKey,
+    sealed: Vec<u8>,
+    /// What it and the key before it say, signed by both.
+    pub statement: Arc<str>,
+}
+
+impl NewLogKey {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.key.number
+    }
+
+    /// Its public key.
+    pub fn public(&self) -> &[u8; 32] {
+        &self.key.public
+    }
+}
+
+/// A log key whose leaf is not known to be durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingLogKey {
+    /// Its number.
+    pub number: u32,
+    /// The leaf, without its counters.
+    pub leaf: Vec<u8>,
+    /// The log had at least this many leaves before.
+    pub log_size: u64,
+    /// Store version before the change.
+    pub version_before: u64,
+}
+
+/// Who asked for a change and under which operation id.
+pub type OpName<'a> = (&'a Tenant, OpId);
+
+impl KeyStore {
+    /// Generates and seals the next key of the audit log and has both keys sign its statement; nothing is stored yet. `size` is
+    /// the number of leaves that are durable.
+    pub fn next_log_key(&self, size: u64, now: Timestamp) -> Result<NewLogKey, StoreError> {
+        let last = self.log.newest();
+        let number = last.number + 1;
+        // Statements are in the order of their times, whatever the clock does.
+        let created = Timestamp(now.0.max(last.created.0));
+        let random: &dyn Random = self.random.as_ref();
+        let (secret, raw) = SecretKey::generate(Alg::Ed25519, random).expect("supported");
+        let public = secret.public();
+        let name = record_name(number, created);
+        let sealed = self.sealer.seal(&name, &public, &raw, random);
+        let mut key = LogKey {
+            number,
+            created,
+            public: public_of(&secret),
+            secret: Arc::new(secret),
+            statement: None,
+            birth: None,
+        };
+        let statement = cross_sign(&self.log.origin, last, &key, size).map_err(StoreError::Db)?;
+        key.statement = Some(statement.clone());
+        Ok(NewLogKey {
+            key,
+            sealed,
+            statement,
+        })
+    }
+
+    /// Stores `new` with its operation id and its leaf. From here on it signs checkpoints beside the key before it.
+    pub fn commit_log_key(
+        &mut self,
+        new: NewLogKey,
+        op: &OpRow,
+        leaf: &[u8],
+        log_size: u64,
+    ) -> Result<(), StoreError> {
+        let before = self.log.clone();
+        let (key, sealed) = (new.key, new.sealed);
+        self.log.push(key.clone(), &sealed);
+        let version = self.version + 1;
+        let mac = self.store_mac(version, &self.records);
+        let statement = key.statement.as_deref().unwrap_or_default();
+        let number = key.number;
+        let done = self.db.write(|tx| {
+            tx.execute(
+                "INSERT INTO log_keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
+                params![
+                    number,
+                    key.created.0.cast_signed(),
+                    sealed,
+                    statement,
+                    leaf,
+                    log_size.cast_signed(),
+                    self.version.cast_signed()
+                ],
+            )?;
+            let (tenant, op_id) = (op.tenant.as_str(), op.op_id.to_string());
+            tx.execute(
+                "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
+                params![tenant, op_id, &op.body[..], op.now.0.cast_signed()],
+            )?;
+            tx.execute(
+                "UPDATE store SET version = ?1, mac = ?2",
+                params![version.cast_signed(), &mac[..]],
+            )
+        });
+        match done {
+            Ok(_) => {
+                self.version = version;
+                Ok(())
+            }
+            Err(error) => {
+                self.log = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// The log key whose leaf is not known to be durable; at most the newest one.
+    pub fn pending_log_key(&self) -> Result<Option<PendingLogKey>, StoreError> {
+        let last = self.log.newest();
+        if last.number == 1 || last.birth.is_some() {
+            return Ok(None);
+        }
+        self.db.read(|c| {
+            c.query_row(
+                "SELECT leaf, log_size, version_before FROM log_keys WHERE number = ?1",
+                [last.number],
+                |r| {
+                    Ok(Some(PendingLogKey {
+                        number: last.number,
+                        leaf: r.get(0)?,
+                        log_size: r.get::<_, i64>(1)?.cast_unsigned(),
+                        version_before: r.get::<_, i64>(2)?.cast_unsigned(),
+                    }))
+                },
+            )
+        })
+    }
+
+    /// The leaf of log key `number` is durable at `birth`; `answer` is remembered for its operation id.
+    pub fn settle_log_key(
+        &mut self,
+        number: u32,
+        birth: u64,
+        (tenant, op_id): OpName<'_>,
+        answer: &str,
+    ) -> Result<(), StoreError> {
+        self.db.write(|tx| {
+            tx.execute(
+                "UPDATE log_keys SET birth = ?1 WHERE number = ?2",
+                params![birth.cast_signed(), number],
+            )?;
+            tx.execute(
+                "UPDATE ops SET answer = ?1 WHERE tenant = ?2 AND op_id = ?3",
+                params![answer, tenant.as_str(), op_id.to_string()],
+            )
+        })?;
+        if let Some(key) = self.log.keys.iter_mut().find(|k| k.number == number) {
+            key.birth = Some(birth);
+        }
+        Ok(())
+    }
+}
+
+/// The statement about `new`, signed by both keys.
+fn cross_sign(origin: &str, old: &LogKey, new: &LogKey, size: u64) -> Result<Arc<str>, String> {
+    let (by_old, by_new) = (LogSigner::new(origin, old)?, LogSigner::new(origin, new)?);
+    let second = SecondSigner::verifier_of(origin, new)?.to_string();
+    let rotation = Rotation {
+        number: new.number,
+        size,
+        time_ms: new.created.0,
+        old: by_old.verifier().clone(),
+        new: by_new.verifier().clone(),
+        second: Some(sha256(second.as_bytes())),
+    };
+    debug_assert_eq!(by_old.name(), by_new.name());
+    let note = rotation.sign(&by_old, &by_new).map_err(|e| e.to_string())?;
+    Ok(note.into())
+}
+
+/// Loads the later keys behind the first one.
+pub(super) fn load(db: &Db, sealer: &Sealer, log: &mut LogIdentity) -> Result<(), StoreError> {
+    let rows = db.read(|c| {
+        let mut query = c.prepare(
+            "SELECT number, created, sealed, statement, birth FROM log_keys ORDER BY number",
+        )?;
+        let rows = query.query_map([], |r| {
+            Ok((
+                r.get::<_, u32>(0)?,
+                Timestamp(r.get::<_, i64>(1)?.cast_unsigned()),
+                r.get::<_, Vec<u8>>(2)?,
+                r.get::<_, String>(3)?,
+                r.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
+            ))
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })?;
+    for (number, created, sealed, statement, birth) in rows {
+        if number != log.newest().number + 1 {
+            return Err(StoreError::Tampered("the keys of the audit log".into()));
+        }
+        let (secret, _) = sealer.open(&record_name(number, created), &sealed)?;
+        let key = LogKey {
+            number,
+            created,
+            public: public_of(&secret),
+            secret: Arc::new(secret),
+            statement: Some(statement.into()),
+            birth,
+        };
+        log.push(key, &sealed);
+    }
+    Ok(())
+}

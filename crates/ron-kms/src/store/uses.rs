@@ -1,0 +1,48 @@
+//! Durable counts of what a key's versions have been used for: blocks of use numbers, reserved
+//! before the first of them is used, never given back.
+
+use std::sync::Arc;
+
+use ron_proto::values::Kid;
+
+use super::{KeyStore, StoreError};
+use crate::backend::Custody;
+
+impl KeyStore {
+    /// The secret half of a version, where it is kept loaded.
+    pub fn secret(&self, kid: &Kid, number: u32) -> Option<Arc<Custody>> {
+        self.records.get(kid)?.secrets.get(&number).cloned()
+    }
+
+    /// How many uses of the version are reserved.
+    pub fn uses_reserved(&self, kid: &Kid, number: u32) -> u32 {
+        let at = (number as usize).checked_sub(1);
+        let uses = self.records.get(kid).map(|record| &record.meta.uses);
+        uses.and_then(|uses| uses.get(at?).copied()).unwrap_or(0)
+    }
+
+    /// Reserves the next `block` uses of the version, fewer where `cap` is near: the numbers
+    /// `from..to`, durable when this returns. `None` when the cap is reached.
+    pub fn reserve_uses(
+        &mut self,
+        kid: &Kid,
+        number: u32,
+        block: u32,
+        cap: u32,
+    ) -> Result<Option<(u32, u32)>, StoreError> {
+        let from = self.uses_reserved(kid, number);
+        let to = from.saturating_add(block).min(cap);
+        if to <= from || number == 0 {
+            return Ok(None);
+        }
+        let Some(record) = self.records.get(kid) else {
+            return Err(StoreError::Db("there is no such key".into()));
+        };
+        let mut record = record.clone();
+        let uses = &mut record.meta.uses;
+        uses.resize(uses.len().max(number as usize), 0);
+        uses[number as usize - 1] = to;
+        self.replace(kid, record, |_| Ok(()))?;
+        Ok(Some((from, to)))
+    }
+}

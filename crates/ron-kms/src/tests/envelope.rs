@@ -1,0 +1,386 @@
+//! Envelope operations through the whole engine: answers, refusals, leaves, repetition, nonces.
+
+use std::collections::BTreeSet;
+
+use ron_http::{Principal, Response};
+use ron_proto::kms::{Bytes, PayloadPolicy, PrivateBytes, SignRequest};
+use ron_proto::problem::Problem;
+use ron_proto::values::{Alg, Kid};
+use ron_tlog::append::{FaultKind, SimDisk};
+
+use super::{Got, Rig, create_request, memory_settings, op_id, principal, settings};
+use crate::audit::leaf::{Leaf, Op};
+use crate::error::{Refusal, Why};
+use crate::keys::envelope::header;
+use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
+use crate::work::{SignJob, SignWhat};
+
+const WRAPS: [Alg; 4] = [
+    Alg::Aes256Gcm,
+    Alg::Aes256Kwp,
+    Alg::X25519HkdfAes256Gcm,
+    Alg::X25519MlKem768,
+];
+
+fn task(key: &Kid, aad: Option<&[u8]>, what: What) -> EnvelopeTask {
+    EnvelopeTask {
+        key: Some(key.clone()),
+        version: None,
+        aad: aad.map(Bytes::from),
+        what,
+        flaw: None,
+        op: None,
+        context: None,
+    }
+}
+
+fn wrap(key: &Kid, aad: Option<&[u8]>, text: &[u8]) -> EnvelopeTask {
+    task(key, aad, What::Wrap(PrivateBytes::from(text)))
+}
+
+fn unwrap(key: &Kid, aad: Option<&[u8]>, text: &Bytes) -> EnvelopeTask {
+    task(key, aad, What::Unwrap(text.clone()))
+}
+
+/// Runs the tasks as one request and gives back what each made.
+fn run(rig: &Rig, caller: &Principal, tasks: Vec<EnvelopeTask>) -> Vec<Result<Made, Refusal>> {
+    let (to, from) = std::sync::mpsc::channel();
+    let shape = move |results: Vec<Result<Made, Refusal>>| {
+        let _ = to.send(results); // the test may have ended
+        Response::empty(204)
+    };
+    let job = EnvelopeJob {
+        tasks: tasks.into_iter().map(Ok).collect(),
+        shape: Box::new(shape),
+    };
+    let got = submit(rig, caller, job);
+    match from.try_recv() {
+        Ok(results) => results,
+        Err(_) => vec![Err(Refusal::new(Why::Internal, got.code()))],
+    }
+}
+
+fn submit(rig: &Rig, caller: &Principal, job: EnvelopeJob) -> Got {
+    let (asked, waiter) = rig.asked(caller);
+    let what = SignWhat::Envelope(job);
+    rig.engine.kms.submit_sign(SignJob { asked, what });
+    Rig::wait(waiter)
+}
+
+fn one(rig: &Rig, task: EnvelopeTask) -> Result<Made, Refusal> {
+    let caller = rig.caller.clone();
+    run(rig, &caller, vec![task]).pop().expect("one result")
+}
+
+fn why(result: Result<Made, Refusal>) -> Option<Why> {
+    result.err().map(|refusal| refusal.why)
+}
+
+fn aad_of(alg: Alg) -> Option<&'static [u8]> {
+    (alg != Alg::Aes256Kwp).then_some(b"row 7".as_slice())
+}
+
+fn leaf(rig: &Rig, index: u64) -> Leaf {
+    let reader = rig.engine.reader.as_ref().expect("a log");
+    Leaf::parse(&reader.entry(index).expect("durable")).expect("canonical")
+}
+
+#[test]
+fn what_is_wrapped_unwraps_through_every_version() {
+    let rig = Rig::memory();
+    for (n, alg) in WRAPS.into_iter().enumerate() {
+        let key = rig.create("app", alg, PayloadPolicy::Any, n as u128).key;
+        let aad = aad_of(alg);
+        let first = one(&rig, wrap(&key, aad, b"a secret")).expect("wrapped");
+        let text = first.ciphertext.expect("text");
+        assert_eq!(first.version, Some(1));
+        assert_eq!(text.0[..6], header(alg, 1));
+        let recorded = leaf(&rig, first.receipt.index);
+        assert_eq!((recorded.op, recorded.version), (Op::Wrap, Some(1)));
+        assert_eq!(recorded.input_sha256, None, "no hash of the plaintext");
+        assert!(recorded.output_sha256.is_some());
+        rig.rotated(&key);
+        let second = one(&rig, wrap(&key, aad, b"another")).expect("wrapped");
+        assert_eq!(second.version, Some(2), "only the head wraps");
+        let back = one(&rig, unwrap(&key, aad, &text)).expect("opens");
+        assert_eq!(
+            (back.version, back.plaintext),
+            (Some(1), Some(b"a secret".as_slice().into()))
+        );
+        assert_eq!(leaf(&rig, back.receipt.index).output_sha256, None);
+        let moved = one(&rig, task(&key, aad, What::Rewrap(text.clone()))).expect("moved");
+        assert_eq!((moved.from_version, moved.version), (Some(1), Some(2)));
+        assert_eq!(moved.plaintext, None, "rewrap shows nothing");
+        let back = one(&rig, unwrap(&key, aad, &moved.ciphertext.expect("text"))).expect("opens");
+        assert_eq!(
+            (back.version, back.plaintext),
+            (Some(2), Some(b"a secret".as_slice().into()))
+        );
+        let fresh = one(&rig, task(&key, aad, What::Datakey(32, true))).expect("made");
+        let back = one(&rig, unwrap(&key, aad, &fresh.ciphertext.expect("text"))).expect("opens");
+        assert_eq!(back.plaintext, fresh.plaintext);
+        let hidden = one(&rig, task(&key, aad, What::Datakey(64, false))).expect("made");
+        assert_eq!(hidden.plaintext, None);
+        let mut pinned = wrap(&key, aad, b"x");
+        pinned.version = Some(1);
+        assert_eq!(why(one(&rig, pinned)), Some(Why::VersionNotHead));
+    }
+    rig.stop();
+}
+
+#[test]
+fn what_is_not_right_does_not_open_and_says_so_in_the_log() {
+    let rig = Rig::memory();
+    for (n, alg) in WRAPS.into_iter().enumerate() {
+        let key = rig.create("app", alg, PayloadPolicy::Any, n as u128).key;
+        let other = rig
+            .create("app", alg, PayloadPolicy::Any, 100 + n as u128)
+            .key;
+        let aad = aad_of(alg);
+        let text = one(&rig, wrap(&key, aad, b"a secret"))
+            .expect("wrapped")
+            .ciphertext;
+        let text = text.expect("text");
+        let check = |task: EnvelopeTask, want: Why| {
+            let size = rig.engine.kms.log_size();
+            assert_eq!(why(one(&rig, task)), Some(want), "{alg}");
+            let recorded = leaf(&rig, size);
+            assert_eq!(
+                (recorded.op, recorded.result.as_str()),
+                (Op::Unwrap, want.code())
+            );
+        };
+        let mut bad = text.clone();
+        *bad.0.last_mut().expect("bytes") ^= 1;
+        check(unwrap(&key, aad, &bad), Why::CiphertextRefused);
+        let mut later = text.clone();
+        later.0[5] = 2;
+        check(unwrap(&key, aad, &later), Why::CiphertextRefused);
+        later.0[5] = 0;
+        check(unwrap(&key, aad, &later), Why::CiphertextRefused);
+        check(unwrap(&other, aad, &text), Why::CiphertextRefused);
+        check(
+            unwrap(&key, aad, &Bytes(text.0[..5].to_vec())),
+            Why::CiphertextRefused,
+        );
+        if aad.is_some() {
+            check(unwrap(&key, None, &text), Why::CiphertextRefused);
+            check(unwrap(&key, Some(b"row 8"), &text), Why::CiphertextRefused);
+        } else {
+            check(unwrap(&key, Some(b""), &text), Why::Unsupported);
+        }
+        check(
+            task(&key, aad, What::Hmac(Bytes::default())),
+            Why::Unsupported,
+        );
+    }
+    rig.stop();
+}
+
+impl Rig {
+    fn hmac_key(&self, op: u128) -> Kid {
+        self.create("app", Alg::HmacSha256, PayloadPolicy::Any, op)
+            .key
+    }
+}
+
+#[test]
+fn macs_are_made_by_the_head_and_checked_by_every_version() {
+    let rig = Rig::memory();
+    let key = rig.hmac_key(1);
+    let message = Bytes::from(b"message".as_slice());
+    let make = || one(&rig, task(&key, None, What::Hmac(message.clone()))).expect("made");
+    let first = make();
+    let mac = first.mac.clone().expect("a MAC");
+    assert_eq!(mac.0.len(), 32);
+    assert_eq!(make().mac, first.mac, "a MAC repeats");
+    rig.rotated(&key);
+    assert_ne!(make().mac, first.mac);
+    let check = |mac: &Bytes, version: Option<u32>, want: (bool, Option<u32>)| {
+        let what = What::HmacVerify(message.clone(), mac.clone());
+        let mut asked = task(&key, None, what);
+        asked.version = version;
+        let made = one(&rig, asked).expect("judged");
+        assert_eq!((made.ok, made.version), want);
+        let result = if want.0 { "ok" } else { "no_match" };
+        assert_eq!(leaf(&rig, made.receipt.index).result, result);
+    };
+    check(&mac, None, (true, Some(1)));
+    check(&mac, Some(1), (true, Some(1)));
+    check(&mac, Some(2), (false, None));
+    check(&Bytes(mac.0[..31].to_vec()), None, (false, None));
+    check(&Bytes::default(), None, (false, None));
+    let what = What::HmacVerify(message.clone(), mac);
+    let mut gone = task(&key, None, what);
+    gone.version = Some(3);
+    assert_eq!(why(one(&rig, gone)), Some(Why::NotFound));
+    rig.stop();
+}
+
+#[test]
+fn keys_do_what_they_are_for_and_only_for_their_tenant() {
+    let rig = Rig::memory();
+    let hmac = rig.hmac_key(1);
+    let signing = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 2).key;
+    let wrapping = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 3).key;
+    assert_eq!(
+        why(one(&rig, wrap(&hmac, None, b"x"))),
+        Some(Why::Unsupported)
+    );
+    assert_eq!(
+        why(one(&rig, wrap(&signing, None, b"x"))),
+        Some(Why::Unsupported)
+    );
+    for key in [&hmac, &wrapping] {
+        let got = rig.sign(SignRequest::message(key.clone(), *b"x"));
+        assert_eq!((got.status, got.code().as_str()), (400, "unsupported"));
+    }
+    let policy = create_request("app", Alg::Aes256Gcm, PayloadPolicy::Digest, 4);
+    let got = rig.create_as(&rig.caller.clone(), policy);
+    assert_eq!((got.status, got.code().as_str()), (400, "bad_request"));
+    let strangers = [
+        principal("other", None),
+        principal("ron", Some(&["ron/elsewhere/"])),
+    ];
+    for stranger in strangers {
+        let got = run(&rig, &stranger, vec![wrap(&wrapping, None, b"x")]).pop();
+        assert_eq!(why(got.expect("one")), Some(Why::Forbidden));
+    }
+    let mut nobody = wrapping.clone();
+    nobody.id = uuid::Uuid::nil();
+    assert_eq!(
+        why(one(&rig, wrap(&nobody, None, b"x"))),
+        Some(Why::NotFound)
+    );
+    rig.stop();
+}
+
+#[test]
+fn the_same_operation_id_gives_the_same_answer() {
+    let rig = Rig::memory();
+    let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
+    let with_op = |mut task: EnvelopeTask, op: u128, body: u8| {
+        task.op = Some((op_id(op), [body; 32]));
+        task
+    };
+    let first = one(&rig, with_op(wrap(&key, None, b"x"), 1, 1)).expect("wrapped");
+    let size = rig.engine.kms.log_size();
+    let second = one(&rig, with_op(wrap(&key, None, b"x"), 1, 1)).expect("wrapped");
+    assert_eq!(first, second, "the same bytes and the same leaf");
+    assert_eq!(rig.engine.kms.log_size(), size, "no second leaf");
+    let other = one(&rig, with_op(wrap(&key, None, b"y"), 1, 2));
+    assert_eq!(why(other), Some(Why::OpIdMismatch));
+    let text = first.ciphertext.expect("text");
+    for (op, what) in [(2, What::Unwrap(text)), (3, What::Datakey(32, true))] {
+        let ask = || one(&rig, with_op(task(&key, None, what.clone()), op, 7)).expect("done");
+        let first = ask();
+        assert!(first.plaintext.is_some());
+        assert_eq!(
+            first,
+            ask(),
+            "the plaintext is found again though it is not kept"
+        );
+    }
+    let stranger = principal("other", None);
+    let got = run(&rig, &stranger, vec![with_op(wrap(&key, None, b"x"), 1, 1)]).pop();
+    assert_eq!(why(got.expect("one")), Some(Why::Forbidden));
+    rig.stop();
+}
+
+#[test]
+fn a_batch_fails_item_by_item() {
+    let rig = Rig::memory();
+    let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
+    let caller = rig.caller.clone();
+    let size = rig.engine.kms.log_size();
+    let tasks = vec![
+        wrap(&key, None, b"one"),
+        unwrap(&key, None, &Bytes(vec![1; 40])),
+        wrap(&key, Some(b"aad"), b"three"),
+    ];
+    let results = run(&rig, &caller, tasks);
+    let whys: Vec<_> = results
+        .iter()
+        .map(|r| r.as_ref().err().map(|e| e.why))
+        .collect();
+    assert_eq!(whys, [None, Some(Why::CiphertextRefused), None]);
+    // The first use of a key reserves its first block of nonces, which is a leaf too.
+    assert_eq!(leaf(&rig, size).op, Op::ReserveUses);
+    assert_eq!(rig.engine.kms.log_size(), size + 4);
+    let indexes = [&results[0], &results[2]].map(|r| r.as_ref().expect("made").receipt.index);
+    assert_eq!(indexes, [size + 1, size + 3]);
+    rig.stop();
+}
+
+#[test]
+fn without_the_log_nothing_is_wrapped_or_unwrapped() {
+    let rig = Rig::memory();
+    let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
+    let text = one(&rig, wrap(&key, None, b"x"))
+        .expect("wrapped")
+        .ciphertext
+        .expect("text");
+    rig.disk.fail_after(1, FaultKind::Io);
+    for task in [wrap(&key, None, b"x"), unwrap(&key, None, &text)] {
+        let job = EnvelopeJob {
+            tasks: vec![Ok(task)],
+            shape: Box::new(|_| Response::from(Problem::internal("an answer left"))),
+        };
+        let got = submit(&rig, &rig.caller.clone(), job);
+        assert_eq!(
+            (got.status, got.code().as_str()),
+            (503, "audit_unavailable")
+        );
+    }
+    rig.stop();
+}
+
+#[test]
+fn nonces_are_counted_across_blocks_to_the_cap_and_not_past_it() {
+    let settings = settings(&[
+        ("amnesia", "true"),
+        ("nonces.block", "8"),
+        ("nonces.cap", "21"),
+    ]);
+    let rig = Rig::start(settings, Some(SimDisk::new())).expect("starts");
+    let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
+    let mut numbers = BTreeSet::new();
+    for _ in 0..21 {
+        let text = one(&rig, wrap(&key, None, b"x"))
+            .expect("wrapped")
+            .ciphertext;
+        let text = text.expect("text").0;
+        numbers.insert(u32::from_be_bytes(text[6..10].try_into().expect("4 bytes")));
+    }
+    assert_eq!(numbers, (0..21).collect());
+    let refused = one(&rig, wrap(&key, None, b"x")).expect_err("past the cap");
+    assert_eq!(refused.why, Why::UsesExhausted);
+    assert!(refused.detail.contains("rotate"));
+    rig.rotated(&key);
+    let fresh = one(&rig, wrap(&key, None, b"x")).expect("the next version starts anew");
+    assert_eq!(fresh.ciphertext.expect("text").0[6..10], [0; 4]);
+    rig.stop();
+}
+
+#[test]
+fn the_default_settings_reserve_ahead() {
+    let mut settings = memory_settings();
+    settings.nonce_block = 64;
+    let rig = Rig::start(settings, Some(SimDisk::new())).expect("starts");
+    let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
+    let caller = rig.caller.clone();
+    let mut nonces = BTreeSet::new();
+    for _ in 0..10 {
+        let tasks = (0..100).map(|_| wrap(&key, None, b"x")).collect();
+        for made in run(&rig, &caller, tasks) {
+            let text = made.expect("wrapped").ciphertext.expect("text").0;
+            assert!(nonces.insert(text[6..18].to_vec()), "a nonce came twice");
+        }
+    }
+    let blocks = rig.engine.kms.metrics.nonce_blocks.get();
+    assert!(
+        (15..=18).contains(&blocks),
+        "{blocks} blocks for 1,000 uses"
+    );
+    rig.stop();
+}

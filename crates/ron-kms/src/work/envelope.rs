@@ -1,0 +1,481 @@
+//! Envelope operations on the signer pool: wrap, unwrap, rewrap, data keys, MACs, random bytes.
+//!
+//! They go the way of signatures: operation id, room for the leaf, work on one snapshot, leaf
+//! durable, answer. Leaves and remembered answers never hold a plaintext nor its hash: who may
+//! read the log could guess short ones. A repeated unwrap or data key is decrypted again.
+
+use std::sync::Arc;
+
+use ron_crypto::ct;
+use ron_crypto::hash::{hmac_sha256, sha256};
+use ron_http::{Principal, Response};
+use ron_kernel::Deadline;
+use ron_proto::kms::{Bytes, PrivateBytes};
+use ron_proto::receipt::LogReceipt;
+use ron_proto::values::{Alg, Kid, OpId};
+
+use super::{Asked, Kms};
+use crate::audit::appender::Entry;
+use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
+use crate::audit::writer::Draft;
+use crate::error::{Refusal, Why};
+use crate::keys::index::may_use;
+use crate::keys::{Key, KeyIndex, SecretKey, envelope};
+use crate::replay::{Seen, Ticket};
+use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
+
+/// The result of a MAC that is not the one of its message.
+pub const NO_MATCH: &str = "no_match";
+
+/// What to do.
+#[derive(Clone)]
+pub enum What {
+    /// Encrypt.
+    Wrap(PrivateBytes),
+    /// Decrypt.
+    Unwrap(Bytes),
+    /// Put under the head version.
+    Rewrap(Bytes),
+    /// Make a key of this many bytes and wrap it; the flag says whether to show it.
+    Datakey(usize, bool),
+    /// Make a MAC.
+    Hmac(Bytes),
+    /// Check a MAC.
+    HmacVerify(Bytes, Bytes),
+    /// Draw this many bytes.
+    Random(usize),
+}
+
+impl What {
+    /// The operation's name in leaves and metrics.
+    pub const fn op(&self) -> Op {
+        match self {
+            Self::Wrap(_) => Op::Wrap,
+            Self::Unwrap(_) => Op::Unwrap,
+            Self::Rewrap(_) => Op::Rewrap,
+            Self::Datakey(..) => Op::Datakey,
+            Self::Hmac(_) => Op::Hmac,
+            Self::HmacVerify(..) => Op::HmacVerify,
+            Self::Random(_) => Op::Random,
+        }
+    }
+
+    /// What goes in and may be hashed into the leaf.
+    fn public_input(&self) -> Option<&Bytes> {
+        match self {
+            Self::Unwrap(text) | Self::Rewrap(text) | Self::HmacVerify(_, text) => Some(text),
+            Self::Wrap(_) | Self::Datakey(..) | Self::Hmac(_) | Self::Random(_) => None,
+        }
+    }
+}
+
+/// One envelope operation.
+#[derive(Clone)]
+pub struct EnvelopeTask {
+    /// Which key; none for random bytes.
+    pub key: Option<Kid>,
+    /// Pinned version.
+    pub version: Option<u32>,
+    /// Associated data.
+    pub aad: Option<Bytes>,
+    /// What to do.
+    pub what: What,
+    /// Why it cannot be done whatever the key is: a limit, a rule of the request's shape.
+    pub flaw: Option<Refusal>,
+    /// Operation id and the hash of the whole request.
+    pub op: Option<(OpId, [u8; 32])>,
+    /// Remark for the leaf.
+    pub context: Option<String>,
+}
+
+/// What an operation made; which fields are there depends on it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Made {
+    /// The version that was used.
+    pub version: Option<u32>,
+    /// Where a rewrapped text was before.
+    pub from_version: Option<u32>,
+    /// Header and body.
+    pub ciphertext: Option<Bytes>,
+    /// A plaintext, data key or random bytes. Never remembered.
+    pub plaintext: Option<PrivateBytes>,
+    /// A MAC.
+    pub mac: Option<Bytes>,
+    /// Whether a MAC held.
+    pub ok: bool,
+    /// The leaf.
+    pub receipt: LogReceipt,
+}
+
+impl Made {
+    /// What is remembered of it for a repetition.
+    fn remembered(&self) -> Self {
+        Self {
+            plaintext: None,
+            ..self.clone()
+        }
+    }
+}
+
+/// Turns what was made into the answer.
+pub type Shape = Box<dyn FnOnce(Vec<Result<Made, Refusal>>) -> Response + Send>;
+
+/// Envelope operations of one request.
+pub struct EnvelopeJob {
+    /// The operations; one that could not even be read is refused without a leaf.
+    pub tasks: Vec<Result<EnvelopeTask, Refusal>>,
+    /// Makes the answer; gets one result per task, in order.
+    pub shape: Shape,
+}
+
+/// A task after its operation id was looked up.
+enum Start {
+    New(Box<EnvelopeTask>, Option<Ticket<Made>>),
+    Known(Box<Result<Made, Refusal>>),
+}
+
+impl Kms {
+    /// Does the operations of one request and hands them to the appender.
+    pub(super) fn envelope(&self, asked: Asked, job: EnvelopeJob) {
+        let index = self.index.load();
+        let starts: Vec<Start> = job
+            .tasks
+            .into_iter()
+            .map(|task| self.look_up(&index, &asked.caller, task))
+            .collect();
+        let new = starts
+            .iter()
+            .filter(|s| matches!(s, Start::New(..)))
+            .count();
+        let credits = match new {
+            0 => Vec::new(),
+            _ => match self.admit(&asked, new) {
+                Ok(credits) => credits,
+                Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            },
+        };
+        let mut drafts = Vec::with_capacity(new);
+        let mut items = Vec::with_capacity(starts.len());
+        for start in starts {
+            items.push(match start {
+                Start::Known(result) => EnvelopeItem::Known(*result),
+                Start::New(task, ticket) => {
+                    let (item, draft) = self.envelope_item(&index, &asked, &task, ticket);
+                    drafts.push(draft);
+                    item
+                }
+            });
+        }
+        let done = EnvelopeDone {
+            timing: self.timing(&asked),
+            responder: asked.responder,
+            items,
+            shape: job.shape,
+        };
+        if drafts.is_empty() {
+            return done.complete(&self.origin, 0);
+        }
+        let done = Done::Envelope(Box::new(done));
+        self.enter(Entry {
+            drafts,
+            done,
+            credits,
+        });
+    }
+
+    /// A repetition of an operation gets its answer again; everything else is new.
+    fn look_up(
+        &self,
+        index: &KeyIndex,
+        caller: &Principal,
+        task: Result<EnvelopeTask, Refusal>,
+    ) -> Start {
+        let known = |result| Start::Known(Box::new(result));
+        let task = match task {
+            Ok(task) => Box::new(task),
+            Err(refusal) => return known(Err(refusal)),
+        };
+        let Some((op_id, body)) = task.op else {
+            return Start::New(task, None);
+        };
+        // Whoever may not use the key learns nothing from an operation id.
+        if task
+            .key
+            .as_ref()
+            .is_some_and(|k| may_use(caller, k).is_err())
+        {
+            return Start::New(task, None);
+        }
+        let seen = self
+            .envelope_replay
+            .begin(&caller.tenant, op_id, body, self.clock.unix_ms());
+        match seen {
+            Ok(Seen::New(ticket)) => Start::New(task, Some(ticket)),
+            Ok(Seen::Done(made)) => known(again(index, caller, &task, &made)),
+            Err(refusal) => known(Err(refusal)),
+        }
+    }
+
+    fn envelope_item(
+        &self,
+        index: &KeyIndex,
+        asked: &Asked,
+        task: &EnvelopeTask,
+        ticket: Option<Ticket<Made>>,
+    ) -> (EnvelopeItem, Draft) {
+        let op = task.what.op().as_str();
+        let alg = task.key.as_ref().map_or("none", |kid| kid.alg.as_str());
+        let counted = task
+            .key
+            .as_ref()
+            .is_some_and(|kid| index.keys.contains_key(kid));
+        let mut draft = Draft::new(leaf_of(&asked.caller, task), counted);
+        match self.try_envelope(index, &asked.caller, task, asked.deadline) {
+            Ok(made) => {
+                let output = made.ciphertext.as_ref().or(made.mac.as_ref());
+                draft.leaf.output_sha256 = output.map(|o| hex::encode(sha256(&o.0)));
+                draft.leaf.version = made.version;
+                let held = made.ok || task.what.op() != Op::HmacVerify;
+                let result = if held { OK } else { NO_MATCH };
+                result.clone_into(&mut draft.leaf.result);
+                let item = EnvelopeItem::Made(made, (op, alg, result), ticket);
+                (item, draft)
+            }
+            Err(refusal) => {
+                refusal.why.code().clone_into(&mut draft.leaf.result);
+                (EnvelopeItem::Refused(refusal, (op, alg)), draft)
+            }
+        }
+    }
+
+    fn try_envelope(
+        &self,
+        index: &KeyIndex,
+        caller: &Principal,
+        task: &EnvelopeTask,
+        deadline: Deadline,
+    ) -> Result<Made, Refusal> {
+        if let Some(flaw) = &task.flaw {
+            return Err(flaw.clone());
+        }
+        let Some(kid) = &task.key else {
+            let What::Random(length) = task.what else {
+                return Err(Refusal::new(Why::Internal, "an operation without a key"));
+            };
+            return Ok(Made {
+                plaintext: Some(self.draw(length)),
+                ..Made::default()
+            });
+        };
+        let key = index.find(caller, kid)?;
+        suits(kid.alg, task.what.op())?;
+        let aad = task.aad.as_ref().map(Bytes::as_slice);
+        match &task.what {
+            What::Wrap(plaintext) => {
+                self.wrap(key, task.version, aad, plaintext.expose(), deadline)
+            }
+            What::Unwrap(text) => {
+                let (version, plaintext) = unwrap(key, aad, &text.0)?;
+                Ok(Made {
+                    version: Some(version),
+                    plaintext: Some(plaintext),
+                    ..Made::default()
+                })
+            }
+            What::Rewrap(text) => {
+                let (from, plaintext) = unwrap(key, aad, &text.0)?;
+                let made = self.wrap(key, task.version, aad, plaintext.expose(), deadline)?;
+                Ok(Made {
+                    from_version: Some(from),
+                    ..made
+                })
+            }
+            What::Datakey(length, show) => {
+                let fresh = self.draw(*length);
+                let made = self.wrap(key, task.version, aad, fresh.expose(), deadline)?;
+                Ok(Made {
+                    plaintext: show.then_some(fresh),
+                    ..made
+                })
+            }
+            What::Hmac(message) => {
+                let head = key.head_for(task.version)?;
+                Ok(Made {
+                    version: Some(head.number),
+                    mac: Some(Bytes(mac(key.secret.local()?, &message.0)?.to_vec())),
+                    ..Made::default()
+                })
+            }
+            What::HmacVerify(message, given) => check_mac(key, task.version, &message.0, &given.0),
+            What::Random(_) => Err(Refusal::new(Why::Internal, "random bytes need no key")),
+        }
+    }
+
+    /// Encrypts under the head version.
+    fn wrap(
+        &self,
+        key: &Key,
+        pinned: Option<u32>,
+        aad: Option<&[u8]>,
+        plaintext: &[u8],
+        deadline: Deadline,
+    ) -> Result<Made, Refusal> {
+        let head = key.head_for(pinned)?;
+        envelope::check(key.kid.alg, aad, plaintext.len())?;
+        let secret = key.secret.local()?;
+        let nonce = match secret {
+            SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
+                let number = self.use_number((&key.kid, head.number), secret, deadline)?;
+                Some(envelope::nonce(number, self.random.as_ref()))
+            }
+            _ => None,
+        };
+        let ciphertext = envelope::seal(
+            (&key.kid, head.number),
+            (secret, &head.public),
+            nonce,
+            aad.unwrap_or_default(),
+            plaintext,
+            self.random.as_ref(),
+        );
+        let ciphertext =
+            ciphertext.ok_or_else(|| Refusal::new(Why::Internal, "the key does not wrap"))?;
+        Ok(Made {
+            version: Some(head.number),
+            ciphertext: Some(Bytes(ciphertext)),
+            ..Made::default()
+        })
+    }
+
+    fn draw(&self, length: usize) -> PrivateBytes {
+        let mut bytes = vec![0; length];
+        self.random.fill(&mut bytes);
+        PrivateBytes::new(bytes)
+    }
+}
+
+/// Whether keys of the algorithm do this.
+fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
+    let fits = match op {
+        Op::Hmac | Op::HmacVerify => alg == Alg::HmacSha256,
+        _ => alg.wraps(),
+    };
+    if fits {
+        return Ok(());
+    }
+    let detail = format!("{} is not something that {alg} keys do", op.as_str());
+    Err(Refusal::new(Why::Unsupported, detail))
+}
+
+/// Decrypts with the version that the ciphertext names.
+fn unwrap(key: &Key, aad: Option<&[u8]>, text: &[u8]) -> Result<(u32, PrivateBytes), Refusal> {
+    envelope::check_aad(key.kid.alg, aad)?;
+    let (version, body) = envelope::parse(key.kid.alg, text)?;
+    let secret = secret_of(key, version)?;
+    let plaintext = envelope::open((&key.kid, version), secret, aad.unwrap_or_default(), body);
+    let plaintext = plaintext.ok_or_else(envelope::refused)?;
+    Ok((version, plaintext.expose().into()))
+}
+
+/// The private key of a version that may still unwrap and check.
+fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
+    if version > 0 && version < key.min_verify {
+        return Err(Refusal::new(
+            Why::BadRequest,
+            format!(
+                "version {version} no longer unwraps; the minimum is {}",
+                key.min_verify
+            ),
+        ));
+    }
+    let secret = key.secrets.get(&version);
+    secret
+        .filter(|_| version <= key.head().number)
+        .ok_or_else(envelope::refused)?
+        .local()
+}
+
+fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {
+    let key = secret
+        .symmetric()
+        .ok_or_else(|| Refusal::new(Why::Internal, "the key makes no MACs"))?;
+    Ok(hmac_sha256(key.key.expose(), message))
+}
+
+/// Tries the versions that still count, newest first.
+fn check_mac(
+    key: &Key,
+    wanted: Option<u32>,
+    message: &[u8],
+    given: &[u8],
+) -> Result<Made, Refusal> {
+    let no_version =
+        || Refusal::new(Why::NotFound, "the key has no such version").with_head(key.head().number);
+    let versions = match wanted {
+        Some(number) => {
+            key.version(number).ok_or_else(no_version)?;
+            number..=number
+        }
+        None => key.min_verify..=key.head().number,
+    };
+    let mut made = Made::default();
+    for version in versions.rev() {
+        if ct::eq(&mac(secret_of(key, version)?, message)?, given) {
+            made.ok = true;
+            made.version = Some(version);
+            break;
+        }
+    }
+    Ok(made)
+}
+
+/// What a finished operation answered, for a caller who may still have it.
+fn again(
+    index: &KeyIndex,
+    caller: &Principal,
+    task: &EnvelopeTask,
+    made: &Made,
+) -> Result<Made, Refusal> {
+    let mut made = made.clone();
+    let text = match (&task.what, &made.ciphertext) {
+        (What::Unwrap(text), _) => text,
+        (What::Datakey(_, true), Some(text)) => text,
+        _ => return Ok(made),
+    };
+    let Some(kid) = &task.key else {
+        return Ok(made);
+    };
+    let key = index.find(caller, kid)?;
+    let aad = task.aad.as_ref().map(Bytes::as_slice);
+    let (_, plaintext) = unwrap(key, aad, &text.0)?;
+    made.plaintext = Some(plaintext);
+    Ok(made)
+}
+
+/// Remembers what an operation answered, but for its plaintext.
+pub(super) fn settle(ticket: Ticket<Made>, made: &Made) {
+    ticket.settle(&Arc::new(made.remembered()));
+}
+
+fn leaf_of(caller: &Principal, task: &EnvelopeTask) -> Leaf {
+    let key = task.key.as_ref();
+    let input = task.what.public_input();
+    Leaf {
+        actor: caller.name.clone(),
+        alg: key.map(|kid| kid.alg.as_str().to_owned()),
+        context: task.context.clone(),
+        input_sha256: input.map(|bytes| hex::encode(sha256(&bytes.0))),
+        key: key.map(ToString::to_string),
+        key_op_counter: None,
+        op: task.what.op(),
+        op_id: task.op.map(|(id, _)| id.to_string()),
+        output_sha256: None,
+        prev_store_version: 0,
+        purpose: key.map(|kid| kid.purpose.to_string()),
+        result: OK.to_owned(),
+        tenant: caller.tenant.to_string(),
+        ts: 0,
+        v: LEAF_VERSION,
+        version: None,
+    }
+}

@@ -1,0 +1,178 @@
+//! Rotation of the audit log's own key: store and statement first, then everybody who signs and reads, then the leaf.
+//!
+//! Each step may be the last one before a crash. After the commit the key counts: the next start finds its leaf or writes it
+//! (`audit::start`), and whoever sees the new key's line on a checkpoint before that finds its statement beside the log.
+
+use ron_crypto::hash::sha256;
+use ron_kernel::{Credit, Deadline, reply};
+use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
+use ron_proto::receipt::LogReceipt;
+use ron_proto::values::{OpId, Tenant, Timestamp};
+
+use super::Asked;
+use super::answer::Done;
+use super::lifecycle::{
+    Answer, Change, LEAF_WAIT, Lifecycle, body_hash, leaf_of, respond, to_json,
+};
+use crate::audit::appender::Entry;
+use crate::audit::leaf::{Leaf, Op};
+use crate::audit::ring::{SIGNING_MAX, keep_chain};
+use crate::audit::writer::Draft;
+use crate::engine::audit_dir;
+use crate::error::{Refusal, Why};
+use crate::store::log_key::{LOG_KEY_NAME, NewLogKey};
+use crate::store::write::OpRow;
+use crate::store::{KeyStore, StoreError};
+
+/// Name of the algorithm in leaf and metrics.
+const ALG: &str = "ed25519";
+
+impl Lifecycle {
+    pub(super) fn rotate_log_key(&mut self, asked: Asked, request: &RotateLogKey) {
+        let op_id = request.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
+        let body = body_hash(Op::RotateLogKey, LOG_KEY_NAME, request);
+        let mut leaf = leaf_of(Op::RotateLogKey, &asked, op_id, &body);
+        leaf.alg = Some(ALG.to_owned());
+        leaf.key = Some(LOG_KEY_NAME.to_owned());
+        let change = Change {
+            op: Op::RotateLogKey,
+            op_id,
+            body,
+            asked: &asked,
+        };
+        let begun = match self.admit_change(&change) {
+            Ok(Some(answer)) => return respond(asked, answer),
+            Ok(None) => self.kms.admit(&asked, 1),
+            Err(refusal) => Err(refusal),
+        };
+        let credits = match begun {
+            Ok(credits) => credits,
+            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+        };
+        match self.next_log_key(request) {
+            Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
+            Ok(new) => {
+                let outcome = self.change_log_key(&change, new, leaf, credits);
+                self.finish(asked, Op::RotateLogKey, ALG, outcome);
+            }
+        }
+    }
+
+    fn next_log_key(&mut self, request: &RotateLogKey) -> Result<NewLogKey, Refusal> {
+        let number = self.store.log().newest().number;
+        if request.expected_number.is_some_and(|n| n != number) {
+            let why = format!("the log signs with key {number}");
+            return Err(Refusal::new(Why::StaleHead, why).with_head(number));
+        }
+        if self.kms.ring.signing().len() >= SIGNING_MAX {
+            let why = format!(
+                "{SIGNING_MAX} keys of the log sign at this time; wait until the overlap of one has ended"
+            );
+            return Err(Refusal::new(Why::StaleHead, why).with_head(number));
+        }
+        let now = Timestamp(self.kms.clock.unix_ms());
+        let made = self.store.next_log_key(self.kms.log_size(), now);
+        made.map_err(|e| self.store_failed(&e))
+    }
+
+    fn change_log_key(
+        &mut self,
+        change: &Change<'_>,
+        new: NewLogKey,
+        mut leaf: Leaf,
+        credits: Vec<Credit>,
+    ) -> Result<Answer, Refusal> {
+        let (number, log_size) = (new.number(), self.kms.log_size());
+        leaf.version = Some(number);
+        leaf.output_sha256 = Some(hex::encode(sha256(new.public())));
+        leaf.context = Some(new.statement.to_string());
+        let op = OpRow {
+            tenant: change.asked.caller.tenant.clone(),
+            op_id: change.op_id,
+            body: change.body,
+            now: Timestamp(self.kms.clock.unix_ms()),
+        };
+        self.store
+            .commit_log_key(new, &op, &leaf.to_bytes(), log_size)
+            .map_err(|e| self.store_failed(&e))?;
+        self.show_log_keys()?;
+        let mut draft = Draft::new(leaf.clone(), false);
+        draft.store_version_after = Some(self.store.version());
+        let (to, from) = reply();
+        self.kms.enter(Entry {
+            drafts: vec![draft],
+            done: Done::Change(to),
+            credits,
+        });
+        let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
+            self.stopped = true;
+            self.ready.missing(
+                "store",
+                "a change waits for its audit leaf; restart to settle it",
+            );
+            return Err(Refusal::audit_down());
+        };
+        let json = settle_log_key(&mut self.store, number, birth, &leaf);
+        let json = json.map_err(|e| self.store_failed(&e))?;
+        self.show_log_keys()?;
+        Ok(Answer {
+            status: 200,
+            json,
+            location: None,
+        })
+    }
+
+    /// Shows the keys to those who read the log's directory, to those who ask, and to the thread that signs.
+    fn show_log_keys(&mut self) -> Result<(), Refusal> {
+        let chain = self.store.log().chain();
+        let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
+            if self.kms.settings.data_dir.is_some()
+                && let Err(error) = keep_chain(&audit_dir(&self.kms.settings), &chain)
+            {
+                // What is lost is a copy; the next start writes it.
+                tracing::error!(event = "log_keys_not_kept", %error);
+                let why = format!("the keys of the audit log cannot be kept beside it: {error}");
+                self.ready.degrade("log_keys", why);
+            }
+            let shown = self.kms.ring.show(self.store.log());
+            shown.map_err(StoreError::Tampered)
+        });
+        kept.map_err(|e| self.store_failed(&e))
+    }
+}
+
+/// Marks the log key `number` as recorded by the leaf at `birth` and remembers the answer, which is returned. Also used at start
+/// for a rotation that a crash interrupted.
+pub fn settle_log_key(
+    store: &mut KeyStore,
+    number: u32,
+    birth: u64,
+    leaf: &Leaf,
+) -> Result<String, StoreError> {
+    let bad = || StoreError::Tampered("the leaf of a log key".into());
+    let tenant: Tenant = leaf.tenant.parse().map_err(|_| bad())?;
+    let op_id: OpId = leaf
+        .op_id
+        .as_deref()
+        .and_then(|id| id.parse().ok())
+        .ok_or_else(bad)?;
+    let log = store.log();
+    let vkey = log
+        .chain()
+        .map_err(StoreError::Tampered)?
+        .newest()
+        .to_string();
+    let answer = RotateLogKeyAnswer {
+        op_id,
+        number,
+        vkey,
+        statement: leaf.context.clone().unwrap_or_default(),
+        receipt: LogReceipt {
+            log: log.origin.clone(),
+            index: birth,
+        },
+    };
+    let json = to_json(&answer);
+    store.settle_log_key(number, birth, (&tenant, op_id), &json)?;
+    Ok(json)
+}

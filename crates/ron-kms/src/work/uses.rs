@@ -1,0 +1,176 @@
+//! Use numbers of AES-256-GCM keys: taken on the signer pool, reserved in blocks by the store
+//! thread. A block is durable, and its leaf is in front of the audit queue, before its first
+//! number is used.
+
+use std::time::Duration;
+
+use ron_kernel::{Deadline, ReplySender, SendError, reply};
+use ron_proto::values::Kid;
+
+use super::answer::Done;
+use super::lifecycle::{Lifecycle, store_down};
+use super::{Kms, StoreJob};
+use crate::audit::appender::Entry;
+use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
+use crate::audit::writer::Draft;
+use crate::error::{Refusal, Why};
+use crate::keys::symmetric::SymmetricKey;
+
+/// Longest wait of a signer for a block.
+const BLOCK_WAIT: Duration = Duration::from_secs(1);
+
+/// Work for the store thread: reserve the next block of a key's version.
+pub struct UsesJob {
+    /// Which key.
+    pub kid: Kid,
+    /// Which version.
+    pub version: u32,
+    /// Who waits; nobody when the block is asked for ahead of need.
+    pub reply: Option<ReplySender<Result<(), Refusal>>>,
+}
+
+impl UsesJob {
+    /// Tells whoever waits that there will be no block.
+    pub fn refuse(self, refusal: Refusal) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(Err(refusal)); // the signer's deadline has passed
+        }
+    }
+}
+
+impl Kms {
+    /// A use number of this version that nobody else gets. Waits for a block when none is left,
+    /// and asks for one when a quarter is left.
+    pub(super) fn use_number(
+        &self,
+        (kid, version): (&Kid, u32),
+        key: &SymmetricKey,
+        deadline: Deadline,
+    ) -> Result<u32, Refusal> {
+        let until = deadline.earlier(Deadline::within(BLOCK_WAIT));
+        loop {
+            if let Some(number) = key.lane.take() {
+                if key.lane.left() < self.settings.nonce_block / 4 && key.lane.ask() {
+                    self.ask_ahead(kid, version, key);
+                }
+                return Ok(number);
+            }
+            if until.expired() {
+                return Err(Refusal::new(
+                    Why::DeadlineExceeded,
+                    "the next block of nonces was not reserved in time; nothing was done",
+                ));
+            }
+            let (to, from) = reply();
+            let job = UsesJob {
+                kid: kid.clone(),
+                version,
+                reply: Some(to),
+            };
+            match self.store_tx.try_send(StoreJob::Uses(job)) {
+                Ok(()) => {}
+                Err(SendError::Full(_)) => {
+                    return Err(Refusal::busy(self.store_tx.retry_after_s()));
+                }
+                Err(SendError::Closed(_)) => return Err(Refusal::new(Why::Draining, "")),
+            }
+            // Unanswered: the time is over, or the store thread has ended; the loop finds out.
+            if let Ok(answer) = from.wait(until) {
+                answer?;
+            }
+        }
+    }
+
+    fn ask_ahead(&self, kid: &Kid, version: u32, key: &SymmetricKey) {
+        let job = UsesJob {
+            kid: kid.clone(),
+            version,
+            reply: None,
+        };
+        if self.store_tx.try_send(StoreJob::Uses(job)).is_err() {
+            key.lane.unask(); // the next use asks again
+        }
+    }
+}
+
+impl Lifecycle {
+    /// Reserves a block, unless somebody else just did.
+    pub(super) fn uses(&mut self, job: UsesJob) {
+        let done = self.reserve(&job);
+        match (job.reply, done) {
+            (Some(reply), done) => {
+                let _ = reply.send(done); // the signer's deadline has passed
+            }
+            (None, Err(refusal)) => tracing::warn!(
+                event = "nonce_block_not_reserved",
+                reason = refusal.why.code()
+            ),
+            (None, Ok(())) => {}
+        }
+    }
+
+    fn reserve(&mut self, job: &UsesJob) -> Result<(), Refusal> {
+        if self.stopped {
+            return Err(store_down());
+        }
+        let gone = || Refusal::new(Why::NotFound, "there is no such key or version");
+        let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
+        let lane = &secret.local()?.symmetric().ok_or_else(gone)?.lane;
+        let block = self.kms.settings.nonce_block;
+        if lane.left() >= block / 4 && lane.left() > 0 {
+            return Ok(());
+        }
+        let credit = self
+            .kms
+            .credits
+            .acquire(Deadline::within(self.kms.settings.reserve_wait))
+            .ok_or_else(|| Refusal::busy(self.kms.audit_tx.retry_after_s()))?;
+        let cap = self.kms.settings.nonce_cap;
+        let Some((from, to)) = self
+            .store
+            .reserve_uses(&job.kid, job.version, block, cap)
+            .map_err(|e| self.store_failed(&e))?
+        else {
+            if lane.left() > 0 {
+                return Ok(());
+            }
+            return Err(Refusal::new(
+                Why::UsesExhausted,
+                format!("this version has wrapped {cap} times, which is its limit; rotate the key"),
+            ));
+        };
+        let mut draft = Draft::new(leaf(job, to), true);
+        draft.store_version_after = Some(self.store.version());
+        // Before the lane opens: every use of the block comes after this leaf in the log.
+        self.kms.enter(Entry {
+            drafts: vec![draft],
+            done: Done::Logged,
+            credits: vec![credit],
+        });
+        self.kms.metrics.nonce_blocks.inc();
+        lane.fill(from, to);
+        Ok(())
+    }
+}
+
+/// The leaf of a reservation; `context` says how many uses are reserved now.
+fn leaf(job: &UsesJob, to: u32) -> Leaf {
+    Leaf {
+        actor: "ron-kms".into(),
+        alg: Some(job.kid.alg.as_str().to_owned()),
+        context: Some(to.to_string()),
+        input_sha256: None,
+        key: Some(job.kid.to_string()),
+        key_op_counter: None,
+        op: Op::ReserveUses,
+        op_id: None,
+        output_sha256: None,
+        prev_store_version: 0,
+        purpose: Some(job.kid.purpose.to_string()),
+        result: OK.to_owned(),
+        tenant: job.kid.tenant.to_string(),
+        ts: 0,
+        v: LEAF_VERSION,
+        version: Some(job.version),
+    }
+}

@@ -1,0 +1,21 @@
+//! Request and answer types of the ron-kms API (base `/v1/kms`).
+//!
+//! Bytes (messages, signatures, raw public keys) travel as base64url without padding, see
+//! [`Bytes`]. A key is named by its [`Kid`](crate::Kid); a version is a number in the body or
+//! query.
+
+mod bytes;
+mod envelope;
+mod keys;
+mod log_key;
+mod payload;
+mod sign;
+mod verify;
+
+pub use bytes::*;
+pub use envelope::*;
+pub use keys::*;
+pub use log_key::*;
+pub use payload::*;
+pub use sign::*;
+pub use verify::*;

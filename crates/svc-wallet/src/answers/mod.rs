@@ -1,0 +1,526 @@
+//! The local copy of answers: entries as the ledger's feed told them, so that a request sent again is answered
+//! while the ledger is away. Nobody's truth: it may lag, it may be deleted, and what is not in it is not denied.
+//!
+//! One thread appends to plain files ([`segments`]) and publishes which key may be where ([`index`]); readers open
+//! the files when they need them, which is seldom.
+
+pub mod index;
+pub mod segments;
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ron_kernel::Snapshot;
+use ron_proto::ledger::{Entry, EntryAnswer, EntryKey, Event, PrincipalName, RefusalCode};
+
+use crate::flights::same_request;
+use index::{Index, Row};
+use segments::{ROWS, Segment};
+
+/// Answers older than this are forgotten.
+const KEEP_MS: u64 = 24 * 60 * 60 * 1_000;
+/// Name of the file that says whose copy it is, and how that file begins.
+const ABOUT: &str = "about";
+const FORMAT: &str = "answers 1 of ";
+
+/// The copy does not work; nothing depends on it.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswersError {
+    /// A file cannot be read or written.
+    #[error("the copy of answers: {0}")]
+    Io(#[from] io::Error),
+    /// An entry cannot be written as JSON.
+    #[error("the copy of answers: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// What a request sent again is answered with.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Replay {
+    /// The first answers, one per entry.
+    First(Vec<EntryAnswer>),
+    /// The key belongs to another request.
+    Mismatch,
+}
+
+/// What readers see.
+#[derive(Debug, Clone, Default)]
+struct View {
+    /// First sequence of each pair of files, ascending.
+    firsts: Vec<u64>,
+    index: Index,
+    /// The last entry, and its time.
+    applied: u64,
+    newest_ms: u64,
+    /// The first entry that is not too old by number.
+    oldest: u64,
+}
+
+/// A pair of files.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    first: u64,
+    /// Time of its last entry.
+    last_ms: u64,
+}
+
+/// The one writer.
+#[derive(Debug)]
+pub struct Answers {
+    dir: PathBuf,
+    keep: u64,
+    /// Whose copy it is; `None` until that is known.
+    origin: Option<String>,
+    pairs: VecDeque<Pair>,
+    writing: Option<Segment>,
+    view: View,
+    readers: AnswersReader,
+}
+
+impl Answers {
+    /// Opens the copy that `readers` read, keeping `keep` entries at most. What cannot be read is dropped.
+    pub fn open(readers: &AnswersReader, keep: u64) -> Result<Option<Self>, AnswersError> {
+        let Some(dir) = readers.dir.clone() else {
+            return Ok(None);
+        };
+        fs::create_dir_all(&dir)?;
+        let about = fs::read_to_string(dir.join(ABOUT)).unwrap_or_default();
+        let mut answers = Self {
+            dir,
+            keep,
+            origin: about.strip_prefix(FORMAT).map(str::to_owned),
+            pairs: VecDeque::new(),
+            writing: None,
+            view: View::default(),
+            readers: readers.clone(),
+        };
+        if answers.origin.is_some()
+            && let Err(why) = answers.load()
+        {
+            tracing::warn!(event = "answers_rebuilt", reason = %why);
+            answers.origin = None;
+        }
+        answers.publish();
+        Ok(Some(answers))
+    }
+
+    fn load(&mut self) -> Result<(), AnswersError> {
+        let mut newest = None;
+        for first in segments::firsts(&self.dir)? {
+            let places = segments::places(&self.dir, first)?;
+            let Some(last) = places.last() else {
+                segments::remove(&self.dir, first)?;
+                continue;
+            };
+            let rows = places.iter().zip(first..);
+            let keyed = rows.filter(|(place, _)| place.hash != 0);
+            let row = |(place, seq): (&segments::Place, u64)| Row {
+                hash: place.hash,
+                seq: seq as u32,
+            };
+            self.view.index.add(keyed.map(row).collect(), |_| true);
+            self.view.applied = first + places.len() as u64 - 1;
+            self.view.newest_ms = last.ts_ms;
+            self.pairs.push_back(Pair {
+                first,
+                last_ms: last.ts_ms,
+            });
+            newest = Some((first, places.len() as u64, last.end));
+        }
+        let open = |(first, rows, end)| Segment::open(&self.dir, first, rows, end);
+        self.writing = newest.map(open).transpose()?;
+        Ok(())
+    }
+
+    /// Says whose feed follows, and where that ledger stands: a copy of another one is dropped.
+    pub fn of_ledger(&mut self, origin: &str, head: u64) -> Result<(), AnswersError> {
+        if self.origin.as_deref() == Some(origin) && self.view.applied <= head {
+            return Ok(());
+        }
+        if self.origin.is_some() {
+            tracing::warn!(event = "answers_rebuilt", reason = "of another ledger");
+        }
+        self.writing = None;
+        self.pairs.clear();
+        self.view = View {
+            // A new copy begins where what it keeps begins.
+            applied: head.saturating_sub(self.keep),
+            ..View::default()
+        };
+        self.publish();
+        for first in segments::firsts(&self.dir)? {
+            segments::remove(&self.dir, first)?;
+        }
+        fs::write(self.dir.join(ABOUT), format!("{FORMAT}{origin}"))?;
+        self.origin = Some(origin.to_owned());
+        Ok(())
+    }
+
+    /// The last entry in it.
+    pub const fn applied(&self) -> u64 {
+        self.view.applied
+    }
+
+    /// Takes in entries, which follow the last one, and forgets the oldest.
+    pub fn take(&mut self, events: &[Event]) -> Result<(), AnswersError> {
+        let mut rows = Vec::with_capacity(events.len());
+        for event in events {
+            let full = |s: &Segment| event.seq != s.first + s.rows || s.rows == ROWS;
+            if self.writing.as_ref().is_none_or(full) {
+                self.roll(event.seq)?;
+            }
+            let segment = self.writing.as_mut().expect("just made");
+            let key = event.entry.principal_key();
+            let hash = key.map_or(0, |(principal, key)| hash(principal, key));
+            segment.add(hash, event.ts.0, |out| {
+                key.map_or(Ok(()), |_| serde_json::to_writer(out, event))
+            })?;
+            if hash != 0 {
+                let seq = event.seq as u32;
+                rows.push(Row { hash, seq });
+            }
+            self.view.applied = event.seq;
+            self.view.newest_ms = event.ts.0;
+            if let Some(pair) = self.pairs.back_mut() {
+                pair.last_ms = event.ts.0;
+            }
+        }
+        if let Some(segment) = &mut self.writing {
+            segment.flush()?;
+        }
+        let (applied, keep) = (self.view.applied, self.keep);
+        let live = |row: Row| applied - whole_seq(row.seq, applied) < keep;
+        self.view.index.add(rows, live);
+        self.publish();
+        Ok(())
+    }
+
+    /// Begins the next pair of files and removes those nobody may ask for any more.
+    fn roll(&mut self, first: u64) -> Result<(), AnswersError> {
+        if let Some(mut segment) = self.writing.take() {
+            segment.flush()?;
+        }
+        segments::remove(&self.dir, first)?;
+        self.writing = Some(Segment::open(&self.dir, first, 0, 0)?);
+        self.pairs.push_back(Pair { first, last_ms: 0 });
+        let oldest = (self.view.applied + 1).saturating_sub(self.keep);
+        let since = self.view.newest_ms.saturating_sub(KEEP_MS);
+        while let (Some(pair), Some(next)) = (self.pairs.front(), self.pairs.get(1))
+            && (next.first <= oldest || pair.last_ms < since)
+        {
+            segments::remove(&self.dir, pair.first)?;
+            self.pairs.pop_front();
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        self.view.firsts = self.pairs.iter().map(|pair| pair.first).collect();
+        self.view.oldest = (self.view.applied + 1).saturating_sub(self.keep);
+        self.readers.view.store(self.view.clone());
+    }
+}
+
+/// Where readers find the copy.
+#[derive(Debug, Clone)]
+pub struct AnswersReader {
+    dir: Option<PathBuf>,
+    view: Arc<Snapshot<View>>,
+}
+
+impl AnswersReader {
+    /// Of the directory `dir`; without one nothing is ever found.
+    pub fn new(dir: Option<PathBuf>) -> Self {
+        Self {
+            dir,
+            view: Arc::default(),
+        }
+    }
+
+    /// What a request would be answered with, if all of it is in the copy.
+    pub fn replay(&self, request: &[Entry]) -> Option<Replay> {
+        let (principal, key) = request.first()?.principal_key()?;
+        let found = self.batch(principal, key, request.len())?;
+        replay_of(request, &found)
+    }
+
+    /// The entry of a key.
+    pub fn by_key(&self, principal: &PrincipalName, key: &EntryKey) -> Option<Event> {
+        let view = self.view.load();
+        view.index
+            .find(hash(principal, key))
+            .filter_map(|low| self.look(&view, whole_seq(low, view.applied)))
+            .find(|event| event.entry.principal_key() == Some((principal, key)))
+    }
+
+    /// The entry at `seq`.
+    pub fn at(&self, seq: u64) -> Option<Event> {
+        self.look(&self.view.load(), seq)
+    }
+
+    /// The entry of a key and those right behind it, `n` in all.
+    pub fn batch(&self, principal: &PrincipalName, key: &EntryKey, n: usize) -> Option<Vec<Event>> {
+        let first = self.by_key(principal, key)?;
+        if n <= 1 {
+            return Some(vec![first]);
+        }
+        Some(self.range(first.seq, n as u64))
+    }
+
+    /// Entries from `seq` on, `n` at most; fewer when not all are in the copy.
+    pub fn range(&self, seq: u64, n: u64) -> Vec<Event> {
+        let view = self.view.load();
+        let all = (seq..seq.saturating_add(n)).map(|seq| self.look(&view, seq));
+        all.take_while(Option::is_some).flatten().collect()
+    }
+
+    fn look(&self, view: &View, seq: u64) -> Option<Event> {
+        let dir = self.dir.as_deref()?;
+        if seq < view.oldest || seq > view.applied {
+            return None;
+        }
+        let pair = view.firsts.partition_point(|first| *first <= seq);
+        let first = *view.firsts.get(pair.checked_sub(1)?)?;
+        let event = match read(dir, first, seq) {
+            Ok(event) => event?,
+            // Forgotten since.
+            Err(AnswersError::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(why) => {
+                tracing::warn!(event = "answers_read_failed", reason = %why);
+                return None;
+            }
+        };
+        (event.ts.0 >= view.newest_ms.saturating_sub(KEEP_MS)).then_some(event)
+    }
+}
+
+fn read(dir: &Path, first: u64, seq: u64) -> Result<Option<Event>, AnswersError> {
+    let line = segments::line(dir, first, seq - first)?;
+    let event: Option<Event> = line.map(|l| serde_json::from_slice(&l)).transpose()?;
+    Ok(event.filter(|event| event.seq == seq))
+}
+
+/// The sequence at or before `applied` whose low half is `low`; no more than 2^32 entries are kept.
+const fn whole_seq(low: u32, applied: u64) -> u64 {
+    applied.saturating_sub((applied as u32).wrapping_sub(low) as u64)
+}
+
+/// Compares a request with the entries under its keys: first answers, a mismatch, or `None` when the entries are not
+/// all of it.
+pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
+    let first = found.first()?;
+    if matches!(first.entry, Entry::Abandon { .. }) {
+        let refused = EntryAnswer::Refused {
+            code: RefusalCode::Abandoned,
+            seq: Some(first.seq),
+            expected: None,
+            replayed: true,
+        };
+        return Some(Replay::First(vec![refused; request.len()]));
+    }
+    let (head, wanted) = (std::slice::from_ref(&first.entry), &request[..1]);
+    if !same_request(head, wanted) {
+        return Some(Replay::Mismatch);
+    }
+    if found.len() < request.len() {
+        return None;
+    }
+    let entries: Vec<Entry> = found.iter().map(|e| e.entry.clone()).collect();
+    Some(if same_request(&entries, request) {
+        Replay::First(
+            found
+                .iter()
+                .map(|e| e.answer.clone().as_replayed())
+                .collect(),
+        )
+    } else {
+        Replay::Mismatch
+    })
+}
+
+/// Part of a hash over (principal, key), never 0; entries are compared whole.
+fn hash(principal: &PrincipalName, key: &EntryKey) -> u32 {
+    let text = format!("{} {}", principal.as_str(), key.as_str());
+    segments::part_of(&ron_crypto::hash::blake3(text.as_bytes())).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::ledger::{Receipt, TxId};
+    use ron_proto::{Amount, ContentId, Timestamp};
+
+    fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
+        let entry = Entry::Issue {
+            principal: "p".parse().unwrap(),
+            key: key.parse().unwrap(),
+            to: "a".parse().unwrap(),
+            asset: "ron".parse().unwrap(),
+            amount_minor: Amount(amount),
+            memo: None,
+            reference: None,
+            daily_ceiling: Some(Amount(7)),
+        };
+        let txid = TxId::derive(seq, b"r");
+        let receipt = Receipt {
+            txid,
+            op: entry.kind(),
+            from: None,
+            to: Some("a".parse().unwrap()),
+            asset: Some("ron".parse().unwrap()),
+            amount_minor: Some(Amount(amount)),
+            nonce: None,
+            idem: key.to_owned(),
+            ts: Timestamp(ts),
+            seq,
+            receipt_hash: ContentId([0; 32]),
+        };
+        Event {
+            seq,
+            ts: Timestamp(ts),
+            entry,
+            answer: EntryAnswer::Done {
+                seq,
+                txid,
+                receipt,
+                replayed: false,
+            },
+        }
+    }
+
+    fn numbered(seqs: std::ops::RangeInclusive<u64>) -> Vec<Event> {
+        seqs.map(|n| event(n, n, &format!("k{n}"), n.into()))
+            .collect()
+    }
+
+    fn opened(reader: &AnswersReader, origin: &str, head: u64, keep: u64) -> Answers {
+        let mut answers = Answers::open(reader, keep).unwrap().unwrap();
+        answers.of_ledger(origin, head).unwrap();
+        answers
+    }
+
+    fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
+        let (p, key) = ("p".parse().unwrap(), format!("k{n}").parse().unwrap());
+        reader.by_key(&p, &key)
+    }
+
+    #[test]
+    fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let reader = AnswersReader::new(Some(dir.path().join("answers")));
+        assert!(by_key(&reader, 1).is_none(), "no file yet");
+        let mut a = opened(&reader, "o", 0, 3);
+        let all = numbered(1..=3);
+        a.take(&all).unwrap();
+        assert_eq!(by_key(&reader, 1), Some(all[0].clone()));
+        assert_eq!(reader.at(2), Some(all[1].clone()));
+        a.take(&[event(4, 4, "k4", 4)]).unwrap();
+        assert!(by_key(&reader, 1).is_none(), "three are kept");
+        a.take(&[event(5, KEEP_MS + 4, "k5", 5)]).unwrap();
+        assert!(
+            reader.at(3).is_none() && reader.at(4).is_some(),
+            "24 hours are kept"
+        );
+        drop(a);
+        let again = AnswersReader::new(Some(dir.path().join("answers")));
+        let b = Answers::open(&again, 3).unwrap().unwrap();
+        assert_eq!(b.applied(), 5);
+        assert!(
+            by_key(&again, 5).is_some(),
+            "also before the ledger is there"
+        );
+        assert_eq!(opened(&again, "o", 9, 3).applied(), 5);
+        assert_eq!(
+            opened(&again, "o", 4, 3).applied(),
+            1,
+            "the ledger went back"
+        );
+        assert_eq!(opened(&again, "other", 9, 3).applied(), 6);
+        assert!(again.at(5).is_none());
+    }
+
+    #[test]
+    fn files_roll_and_old_ones_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let reader = AnswersReader::new(Some(dir.path().to_owned()));
+        let keep = ROWS + 10;
+        let mut a = opened(&reader, "o", 0, keep);
+        for page in 0..50 {
+            a.take(&numbered(page * 1_000 + 1..=page * 1_000 + 1_000))
+                .unwrap();
+        }
+        let firsts = segments::firsts(dir.path()).unwrap();
+        assert_eq!(firsts, [ROWS + 1, 2 * ROWS + 1, 3 * ROWS + 1]);
+        let oldest = 50_000 - keep + 1;
+        for (seq, kept) in [
+            (1, false),
+            (oldest - 1, false),
+            (oldest, true),
+            (50_000, true),
+        ] {
+            assert_eq!(by_key(&reader, seq).is_some(), kept, "{seq}");
+            assert_eq!(reader.at(seq).is_some(), kept, "{seq}");
+        }
+        assert_eq!(reader.range(49_998, 9).len(), 3);
+        // After a gap a new pair begins, and what is before it is still there.
+        a.take(&numbered(50_005..=50_006)).unwrap();
+        assert!(reader.at(50_000).is_some() && reader.at(50_003).is_none());
+        assert!(by_key(&reader, 50_006).is_some());
+    }
+
+    #[test]
+    fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
+        let pair = |dir: &Path, end: &str| dir.join(format!("{:020}.{end}", 1));
+        for (end, cut) in [("rows", 1), ("rows", 61), ("jsonl", 1), ("jsonl", 1_500)] {
+            let dir = tempfile::tempdir().unwrap();
+            let reader = AnswersReader::new(Some(dir.path().to_owned()));
+            opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
+            let path = pair(dir.path(), end);
+            let bytes = fs::read(&path).unwrap();
+            fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
+            let mut a = opened(&reader, "o", 9, 9);
+            let left = a.applied();
+            assert!(left < 9, "{end} cut by {cut}");
+            for seq in 1..=9 {
+                assert_eq!(by_key(&reader, seq).is_some(), seq <= left);
+            }
+            a.take(&numbered(left + 1..=9)).unwrap();
+            assert!((1..=9).all(|seq| by_key(&reader, seq).is_some()));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let reader = AnswersReader::new(Some(dir.path().to_owned()));
+        opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
+        let path = pair(dir.path(), "jsonl");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(
+            &path,
+            text.replacen("\"amount_minor\":\"5\"", "\"amount_minor\":\"6\"", 1),
+        )
+        .unwrap();
+        assert_ne!(fs::read_to_string(&path).unwrap(), text);
+        let found: Vec<u64> = (1..=9).filter(|n| by_key(&reader, *n).is_some()).collect();
+        assert_eq!(found, [1, 2, 3, 4, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn a_request_is_compared_whole() {
+        let found: Vec<Event> = (1..=2).map(|n| event(n, n, &format!("k{n}"), 1)).collect();
+        let request: Vec<Entry> = found
+            .iter()
+            .map(|e| e.entry.clone().without_ceiling())
+            .collect();
+        let Some(Replay::First(answers)) = replay_of(&request, &found) else {
+            panic!("the same request")
+        };
+        assert_eq!(answers[0], found[0].answer.clone().as_replayed());
+        assert_eq!(replay_of(&request, &found[..1]), None, "one is missing");
+        let other = event(1, 1, "k1", 2);
+        assert_eq!(
+            replay_of(&[other.entry], &found[..1]),
+            Some(Replay::Mismatch)
+        );
+    }
+}

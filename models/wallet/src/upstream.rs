@@ -1,0 +1,193 @@
+//! The ledger of the models: its real pure core behind one lock, and calls that go wrong as they were told to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_client::ClientError;
+use ron_kernel::{Deadline, LockSpec, RankedMutex};
+use ron_ledger::answers;
+use ron_ledger::core::{KeyHash, Op, Outcome, State, Step, Verdict};
+use ron_proto::ledger::{
+    AccountDoc, BalanceDoc, CommitAnswer, CommitRequest, Entry, EntryAnswer, EntryKey, Event,
+    PrincipalName,
+};
+use ron_proto::{Account, Amount, Timestamp};
+
+pub static LEDGER: LockSpec = LockSpec {
+    name: "ledger",
+    rank: 1_000,
+    guards: "the ledger of the model",
+};
+
+/// As in the wallet.
+#[derive(Debug)]
+pub enum Committed {
+    Answered(CommitAnswer),
+    NotDone(String),
+    Unknown(String),
+}
+
+/// How one call ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Answered.
+    Well,
+    /// Not done, and said so.
+    NotDone,
+    /// Done, and the answer is lost.
+    AnswerLost,
+    /// Not done, and nobody can tell.
+    RequestLost,
+}
+
+#[derive(Debug, Default)]
+pub struct Book {
+    state: State,
+    keys: BTreeMap<KeyHash, u64>,
+    entries: Vec<(Op, Verdict)>,
+    /// Ends of the calls to come; then all end well.
+    fates: VecDeque<Fate>,
+}
+
+/// Time stands still in the models' ledger.
+const NOW: Timestamp = Timestamp(1_700_000_000_000);
+
+impl Book {
+    fn commit(&mut self, entries: &[Entry]) -> Vec<EntryAnswer> {
+        entries.iter().map(|e| self.one(e)).collect()
+    }
+
+    fn one(&mut self, entry: &Entry) -> EntryAnswer {
+        let op = Op::new(entry.clone()).expect("models send well-formed entries");
+        let mut step = Step::new(&self.state, NOW);
+        let prior = op.key().and_then(|k| self.keys.get(&k).copied());
+        let outcome = step.entry(&op, prior);
+        let batch = step.finish().expect("invariants hold");
+        match outcome {
+            Outcome::Fresh { seq, verdict } => {
+                self.keys.extend(batch.delta.keys().iter().copied());
+                self.state.apply(batch.delta, seq, NOW);
+                let answer = answers::answer(&op, seq, NOW, &verdict);
+                self.entries.push((op, verdict));
+                answer
+            }
+            Outcome::Known { seq } => {
+                let (first, verdict) = &self.entries[seq as usize - 1];
+                answers::replayed(&op, seq, (NOW, first, verdict))
+            }
+            Outcome::Mixed => answers::mismatch(&op),
+        }
+    }
+}
+
+/// The ledger, for reads as the wallet makes them.
+#[derive(Debug)]
+pub struct Client(RankedMutex<Book>);
+
+impl Client {
+    pub fn by_key(
+        &self,
+        principal: &PrincipalName,
+        key: &EntryKey,
+        _by: Deadline,
+    ) -> Result<Event, ClientError> {
+        let book = self.0.lock();
+        let op = Op::abandon(principal.clone(), key.clone());
+        let found = op.key().and_then(|k| book.keys.get(&k).copied());
+        let seq = found.ok_or_else(|| ClientError::NotSent {
+            detail: "no such key".to_owned(),
+        })?;
+        let (op, verdict) = &book.entries[seq as usize - 1];
+        Ok(answers::event(seq, NOW, op, verdict))
+    }
+
+    /// Entries with this key that took effect.
+    pub fn times_done(&self, key: &EntryKey) -> usize {
+        let book = self.0.lock();
+        let of = |op: &Op| op.entry().principal_key().is_some_and(|(_, k)| k == key);
+        let all = book.entries.iter();
+        all.filter(|(op, v)| of(op) && v.is_done()).count()
+    }
+
+    pub fn account(&self, account: &Account) -> AccountDoc {
+        let book = self.0.lock();
+        let row = book.state.account(account);
+        let total = row.map_or(0, |r| r.balance(0).total);
+        AccountDoc {
+            account: account.clone(),
+            nonce: row.map_or(0, |r| r.nonce),
+            frozen: false,
+            balances: vec![BalanceDoc {
+                asset: "ron".parse().expect("a constant name"),
+                amount_minor: Amount(total),
+                available_minor: Amount(total),
+            }],
+            holds: Vec::new(),
+            seq: book.state.seq(),
+            ts: NOW,
+        }
+    }
+
+    /// Commits at once, as somebody else's call.
+    pub fn put(&self, entries: &[Entry]) -> Vec<EntryAnswer> {
+        self.0.lock().commit(entries)
+    }
+}
+
+#[derive(Debug)]
+pub struct Upstream {
+    pub client: Client,
+}
+
+pub type SharedUpstream = Arc<Upstream>;
+
+impl Upstream {
+    pub fn new(fates: &[Fate]) -> SharedUpstream {
+        let book = Book {
+            fates: fates.iter().copied().collect(),
+            ..Book::default()
+        };
+        Arc::new(Self {
+            client: Client(RankedMutex::new(&LEDGER, book)),
+        })
+    }
+
+    pub fn commit(&self, _slot: usize, request: &CommitRequest) -> Committed {
+        let mut book = self.client.0.lock();
+        let lost = || Committed::Unknown("lost on the way".to_owned());
+        match book.fates.pop_front().unwrap_or(Fate::Well) {
+            Fate::Well => Committed::Answered(CommitAnswer {
+                results: book.commit(&request.entries),
+            }),
+            Fate::NotDone => Committed::NotDone("not now".to_owned()),
+            Fate::AnswerLost => {
+                book.commit(&request.entries);
+                lost()
+            }
+            Fate::RequestLost => lost(),
+        }
+    }
+
+    pub fn watched<T>(
+        &self,
+        _slot: usize,
+        call: impl FnOnce() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        call()
+    }
+
+    pub fn oldest_call(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    pub fn silence(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    pub fn trouble(&self) -> Option<&'static str> {
+        None
+    }
+
+    pub fn set_stalled(&self, _stalled: bool) {}
+}
