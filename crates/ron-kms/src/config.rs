@@ -8,6 +8,7 @@ use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 use ron_tlog::policy::Policy;
 
 pub use crate::backend::BackendKind;
+use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
 use crate::keys::material::OFFERED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
@@ -63,7 +64,7 @@ static KEYS: [Key; 24] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &DEVICE_KEYS],
 };
 
 /// Where the seal key comes from.
@@ -85,8 +86,10 @@ pub enum SealSource {
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which backend.
+    /// The backend of our own, for keys that are made without naming one.
     pub backend: BackendKind,
+    /// Devices beside it.
+    pub devices: DeviceSettings,
     /// `None` in amnesia.
     pub data_dir: Option<PathBuf>,
     /// Seal key.
@@ -172,6 +175,7 @@ impl Settings {
                 ));
             }
         }
+        let devices = DeviceSettings::from_config(config, &mut problems);
         let witness = witness(config, &mut problems);
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
@@ -194,6 +198,7 @@ impl Settings {
         };
         Ok(Self {
             backend,
+            devices,
             data_dir,
             seal,
             algs,
