@@ -188,6 +188,8 @@ fn stream(host: &str, rate: u32, time: Duration) -> Result<Vec<u32>, String> {
     };
     let parts: Vec<Result<Vec<u32>, String>> = std::thread::scope(|scope| {
         let one = &one;
+        // All are spawned before the first is joined.
+        #[allow(clippy::needless_collect)]
         let running: Vec<_> = (0..CONNECTIONS)
             .map(|first| scope.spawn(move || one(first)))
             .collect();
