@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)] // a load generator is no part of a service: it takes threads and time as they come
 
 mod client;
+mod console;
 mod fair;
 mod figures;
 mod fleet;
@@ -32,6 +33,8 @@ enum Command {
     Fleet(FleetArgs),
     /// Start ron-kms and measure what one tenant's load does to another.
     KmsFair(fair::FairArgs),
+    /// Start a console over many nodes and measure it, also with as many that hang.
+    Console(console::ConsoleArgs),
     /// Transfers through a wallet at many numbers of clients, evenly spread and with a hot payee.
     Wallet(WalletArgs),
     /// GET one URL as fast as it answers.
@@ -85,6 +88,7 @@ fn main() {
     let outcome = match Cli::parse().command {
         Command::Fleet(args) => figures::run(&args),
         Command::KmsFair(args) => fair::run(&args),
+        Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),
         Command::Get(args) => get(&args),
     };
