@@ -11,6 +11,8 @@ pub use crate::backend::BackendKind;
 use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
 use crate::keys::material::OFFERED;
 
+pub mod lifecycle;
+
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
 static KEYS: [Key; 24] = [
@@ -64,7 +66,7 @@ static KEYS: [Key; 24] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &DEVICE_KEYS],
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &lifecycle::KEYS, &DEVICE_KEYS],
 };
 
 /// Where the seal key comes from.
@@ -79,6 +81,8 @@ pub enum SealSource {
     },
     /// A passphrase for Argon2id.
     Passphrase(PathBuf),
+    /// A blob that the TPM opens; made when the store is new.
+    Tpm(PathBuf),
     /// A random key that is never written.
     Ephemeral,
 }
@@ -132,6 +136,8 @@ pub struct Settings {
     pub nonce_cap: u32,
     /// Entries of the replay table.
     pub replay_capacity: usize,
+    /// Periods and delays in the lives of keys.
+    pub lifecycle: lifecycle::LifecycleSettings,
 }
 
 /// Who cosigns checkpoints.
@@ -167,7 +173,12 @@ impl Settings {
                 "is not set: the file backend needs one (or set amnesia = true)",
             ));
         }
-        for key in ["audit.anchor_dir", "seal.key_file", "seal.passphrase_file"] {
+        for key in [
+            "audit.anchor_dir",
+            "seal.key_file",
+            "seal.passphrase_file",
+            "seal.tpm_file",
+        ] {
             if amnesia && config.is_set(key) {
                 problems.push(config.problem(
                     key,
@@ -179,6 +190,7 @@ impl Settings {
         let witness = witness(config, &mut problems);
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
+        let lifecycle = lifecycle::lifecycle(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
         if origin.as_deref().is_some_and(|o| {
             o.chars()
@@ -220,6 +232,7 @@ impl Settings {
             nonce_block: config.usize("nonces.block") as u32,
             nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
+            lifecycle,
         })
     }
 }
@@ -256,6 +269,18 @@ fn seal_source(
     amnesia: bool,
     problems: &mut Vec<ConfigProblem>,
 ) -> SealSource {
+    if let Some(path) = config.path_opt("seal.tpm_file") {
+        let problem = |why: &str| config.problem("seal.tpm_file", why);
+        if config.is_set("seal.key_file") || config.is_set("seal.passphrase_file") {
+            problems.push(problem(
+                "and seal.key_file or seal.passphrase_file are both set; drop one",
+            ));
+        }
+        if config.str_opt("tpm.tcti").is_none() {
+            problems.push(problem("is set without tpm.tcti"));
+        }
+        return SealSource::Tpm(path.into());
+    }
     match (
         config.path_opt("seal.key_file"),
         config.path_opt("seal.passphrase_file"),

@@ -52,7 +52,6 @@ fn wire(backend: BackendKind) -> KeyBackend {
         BackendKind::Memory => KeyBackend::Memory,
         BackendKind::Pkcs11 => KeyBackend::Pkcs11,
         BackendKind::Tpm => KeyBackend::Tpm,
-        BackendKind::Remote => KeyBackend::Remote,
     }
 }
 
@@ -192,7 +191,7 @@ fn device_evidence(
     statement: &Statement,
     deadline: Deadline,
 ) -> Result<Option<TpmEvidence>, Refusal> {
-    let Custody::Held(held) = &*key.secret else {
+    let Some(Custody::Held(held)) = key.secret.as_deref() else {
         return Ok(None);
     };
     if version.number != key.head().number {

@@ -1,5 +1,6 @@
 //! What a device that holds keys must do, and how it says that it did not.
 
+use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 
@@ -123,6 +124,17 @@ pub trait Device: Send + Sync {
     /// Makes a key that cannot leave the device. `name` is what people will see in the device.
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
 
+    /// Whether [`Device::destroy`] does anything.
+    fn destroys(&self) -> bool {
+        false
+    }
+
+    /// Destroys a key inside the device. One that is not there any more is success.
+    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
+        let why = "it destroys no keys from here";
+        Err(DeviceError::Unsupported(why.into()))
+    }
+
     /// The raw signature of `message`: Ed25519 64 bytes, P-256 over its SHA-256 as `r || s`.
     fn sign(
         &self,
@@ -131,6 +143,16 @@ pub trait Device: Send + Sync {
         message: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError>;
+
+    /// A blob from which this device alone gives `secret` back.
+    fn seal(&self, _secret: &SecretBytes, _deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
+        Err(DeviceError::Unsupported("sealing".into()))
+    }
+
+    /// What [`Device::seal`] was given.
+    fn unseal(&self, _blob: &[u8], _deadline: Deadline) -> Result<SecretBytes, DeviceError> {
+        Err(DeviceError::Unsupported("sealing".into()))
+    }
 
     /// What the device itself says about a key, over `nonce`; `None` from one that says nothing.
     fn attest(

@@ -14,9 +14,7 @@ use crate::backend::{BackendKind, Backends};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::{Key, note};
-use crate::topology::{
-    HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
-};
+use crate::topology::{HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_TPM, HELD_TPM_QUEUE};
 
 /// Threads that wait for a device, beyond one for each of its sessions: those whose call hangs.
 const SPARE: usize = 4;
@@ -41,7 +39,6 @@ fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> 
         BackendKind::File | BackendKind::Memory => None,
         BackendKind::Pkcs11 => Some((&HELD_PKCS11, &HELD_PKCS11_QUEUE)),
         BackendKind::Tpm => Some((&HELD_TPM, &HELD_TPM_QUEUE)),
-        BackendKind::Remote => Some((&HELD_REMOTE, &HELD_REMOTE_QUEUE)),
     }
 }
 
@@ -79,10 +76,10 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
 }
 
 impl Kms {
-    /// Which queue takes this job: the signers', or that of the device which holds its keys.
-    pub(super) fn lane(&self, what: &SignWhat) -> Result<&Sender<SignJob>, Refusal> {
+    /// The queue of the device that holds the job's keys; `None` for the signers.
+    pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<SignJob>>, Refusal> {
         let index = self.index.load();
-        let holder = |kid| index.keys.get(kid).and_then(|key| key.secret.held_by());
+        let holder = |kid| index.keys.get(kid).and_then(|key| key.held_by());
         let found = match what {
             SignWhat::One(task) => holder(&task.key),
             SignWhat::Attest(task) => holder(&task.key),
@@ -103,7 +100,7 @@ impl Kms {
             }
         };
         let lane = found.and_then(|kind| self.lanes.iter().find(|lane| lane.kind == kind));
-        Ok(lane.map_or(&self.sign_tx, |lane| &lane.tx))
+        Ok(lane.map(|lane| &lane.tx))
     }
 }
 
