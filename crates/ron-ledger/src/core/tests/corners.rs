@@ -179,7 +179,7 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
         assert!(why.contains(what), "{why}");
     };
     broken("nonce 0 became 1 by 0 debits", |s| {
-        s.touch(0).row.nonce += 1
+        s.touch(0).row.nonce += 1;
     });
     broken("nonce 0 became 0 by 1 debits", |s| s.touch(0).debits += 1);
     broken("held 11 of 10", |s| s.touch(0).row.balance_mut(0).held = 11);
