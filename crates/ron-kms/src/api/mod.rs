@@ -3,8 +3,10 @@
 pub mod attest;
 pub mod envelope;
 pub mod keys;
+pub mod lifecycle;
 pub mod log_key;
 pub mod sign;
+pub mod transfer;
 pub mod verify;
 
 use std::sync::Arc;
@@ -27,6 +29,8 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add_all(lifecycle::routes(kms))
+        .add_all(transfer::routes(kms))
         .add_all(attest::routes(kms))
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
