@@ -100,10 +100,7 @@ fn what_is_derived_is_thrown_away_and_comes_back_the_same() {
                 .map(|end| ledger.join(format!("projection.sqlite{end}")))
                 .to_vec(),
         ),
-        (
-            "the wallet's copy of answers",
-            vec![wallet.join("answers")],
-        ),
+        ("the wallet's copy of answers", vec![wallet.join("answers")]),
     ];
     for (what, paths) in gone {
         let dir = bank.fleet.keep_dir();

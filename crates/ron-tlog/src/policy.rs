@@ -201,7 +201,11 @@ impl Policy {
     /// one before it (a [`crate::rotation::KeyChain`] from a trusted key on).
     pub fn follow(&mut self, keys: &[VerifierKey]) {
         let named = |key: &VerifierKey| self.logs.iter().position(|log| log.key == *key);
-        let Some((at, log)) = keys.iter().enumerate().find_map(|(at, k)| Some((at, named(k)?))) else {
+        let Some((at, log)) = keys
+            .iter()
+            .enumerate()
+            .find_map(|(at, k)| Some((at, named(k)?)))
+        else {
             return;
         };
         let url = self.logs[log].url.clone();
