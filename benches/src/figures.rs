@@ -78,7 +78,7 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn beside(name: &str) -> Result<PathBuf, String> {
+pub fn beside(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.with_file_name(name);
     if path.exists() {
@@ -105,7 +105,7 @@ fn starts(ron: &Path, dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn bearer(token: &str) -> String {
+pub fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
@@ -115,7 +115,7 @@ fn same(request: Vec<u8>) -> Maker {
 }
 
 /// A call that must succeed.
-fn ask(host: &str, request: &[u8]) -> Result<Value, String> {
+pub fn ask(host: &str, request: &[u8]) -> Result<Value, String> {
     let answer = Connection::open(host)?.call(request)?;
     if !(200..300).contains(&answer.status) {
         let text = String::from_utf8_lossy(&answer.body);
@@ -290,7 +290,7 @@ fn account(family: usize, n: usize) -> String {
     format!("acct:bench-{family}-{n}")
 }
 
-fn post(host: &str, token: &str, op: &str, key: &str, body: &str) -> Vec<u8> {
+pub fn post(host: &str, token: &str, op: &str, key: &str, body: &str) -> Vec<u8> {
     let headers = [
         ("Authorization", bearer(token)),
         ("Idempotency-Key", key.to_owned()),
@@ -299,7 +299,7 @@ fn post(host: &str, token: &str, op: &str, key: &str, body: &str) -> Vec<u8> {
     request("POST", host, &format!("/v1/{op}"), &headers, body)
 }
 
-fn issue(host: &str, bearer: &str, n: usize) -> Vec<u8> {
+pub fn issue(host: &str, bearer: &str, n: usize) -> Vec<u8> {
     let body =
         json!({"subject_ref": format!("bench:{n}"), "audience": "svc-wallet", "ttl_s": 3600});
     let headers = [("Authorization", bearer)];

@@ -7,6 +7,7 @@ mod client;
 mod figures;
 mod fleet;
 mod machine;
+mod wallet;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,8 +29,27 @@ struct Cli {
 enum Command {
     /// Start a fleet and measure it: start, idle, sign, tokens, transfers.
     Fleet(FleetArgs),
+    /// Transfers through a wallet at many numbers of clients, evenly spread and with a hot payee.
+    Wallet(WalletArgs),
     /// GET one URL as fast as it answers.
     Get(GetArgs),
+}
+
+/// How to measure a wallet.
+#[derive(Args)]
+pub struct WalletArgs {
+    /// Seconds per figure.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Clients of each figure, each a thread and a connection; more than 900 need `ulimit -n 8192`.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1_000])]
+    clients: Vec<usize>,
+    /// Directory on the disk that is to be measured.
+    #[arg(long)]
+    dir: PathBuf,
+    /// The `ron` binary; the one beside this program when absent.
+    #[arg(long)]
+    ron: Option<PathBuf>,
 }
 
 /// What to measure on a fleet.
@@ -61,6 +81,7 @@ struct GetArgs {
 fn main() {
     let outcome = match Cli::parse().command {
         Command::Fleet(args) => figures::run(&args),
+        Command::Wallet(args) => wallet::run(&args),
         Command::Get(args) => get(&args),
     };
     if let Err(why) = outcome {

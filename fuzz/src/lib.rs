@@ -1,8 +1,10 @@
 //! What the fuzz targets share: references that read requests, chunked bodies, paths and JSON in
-//! the plainest way, from the whole input at once, sharing no code with what they check.
+//! the plainest way, from the whole input at once, sharing no code with what they check; and the ledger's reference
+//! model, run beside its core.
 
 pub mod host;
 pub mod http;
 pub mod json;
+pub mod ledger;
 pub mod paths;
 pub mod pieces;

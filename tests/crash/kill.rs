@@ -131,6 +131,7 @@ fn journal_key(fleet: &Fleet) -> Kid {
         alg: Alg::Ed25519,
         payload: PayloadPolicy::Any,
         exportable: false,
+        backend: None,
         op_id: OpId(uuid::Uuid::from_u128(7)),
     };
     let made = kms(fleet).create_key(&request, Deadline::within(ron_tests::CALL));

@@ -3,18 +3,19 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+#[path = "support/processes.rs"]
+mod processes;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
-use ron_tests::{base_port, ok, ron_binary, ron_on};
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use processes::{Rig, code, patiently};
+use ron_http::{ClientConfig, HttpClient};
+use ron_tests::{ok, ron_on};
+use serde_json::Value;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -28,168 +29,6 @@ fn rounds() -> u64 {
 /// Minutes after which no further round begins, for a long lane that must end in time (`RON_KILL_MINUTES`).
 fn minutes() -> u64 {
     number("RON_KILL_MINUTES").unwrap_or(600)
-}
-
-const NEEDED: [(&str, u16); 4] = [
-    ("ron-kms", 0),
-    ("svc-passport", 1),
-    ("ron-ledger", 2),
-    ("svc-wallet", 3),
-];
-
-struct Rig {
-    dir: TempDir,
-    base: u16,
-    children: BTreeMap<&'static str, Child>,
-    http: HttpClient,
-    token: String,
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        for child in self.children.values_mut() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-impl Rig {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let base = base_port();
-        ok(&ron_on(
-            dir.path(),
-            &["init", "--base-port", &base.to_string()],
-        ));
-        let mut rig = Self {
-            dir,
-            base,
-            children: BTreeMap::new(),
-            http: HttpClient::new(ClientConfig::default()),
-            token: String::new(),
-        };
-        for (name, _) in NEEDED {
-            rig.run(name);
-        }
-        for (name, _) in NEEDED {
-            rig.wait_ready(name);
-        }
-        let mut made = rig.ask_for_token();
-        // On a machine with too much to do the issuer may be late; asking again is free.
-        for _ in 0..5 {
-            if made.status.success() {
-                break;
-            }
-            std::thread::sleep(Duration::from_secs(1));
-            made = rig.ask_for_token();
-        }
-        ok(&made).trim().clone_into(&mut rig.token);
-        rig
-    }
-
-    fn ask_for_token(&self) -> std::process::Output {
-        let args = ["token", "--audience", "svc-wallet", "--ttl", "1h"];
-        ron_on(self.dir.path(), &args)
-    }
-
-    fn run(&mut self, name: &'static str) {
-        let child = Command::new(ron_binary().with_file_name(name))
-            .arg("--config")
-            .arg(self.dir.path().join(name).join("config.toml"))
-            .args(["--set", "log.level=error"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.children.insert(name, child);
-    }
-
-    fn kill(&mut self, name: &'static str) {
-        let mut child = self.children.remove(name).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-
-    fn signal(&self, name: &str, signal: &str) {
-        let pid = self.children[name].id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
-        assert!(sent.success());
-    }
-
-    fn port(&self, name: &str) -> u16 {
-        let at = NEEDED.iter().find(|(n, _)| *n == name).unwrap().1;
-        // The order of services in a fleet's ports.
-        self.base + 10 * at
-    }
-
-    fn status(&self, name: &str) -> u16 {
-        let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
-        let by = Deadline::within(Duration::from_secs(2));
-        self.http.call(Call::get(&url, by)).map_or(0, |r| r.status)
-    }
-
-    fn wait_ready(&self, name: &str) {
-        self.wait_status(name, 200, Duration::from_secs(30));
-    }
-
-    fn wait_status(&self, name: &str, status: u16, at_most: Duration) -> Duration {
-        let began = Instant::now();
-        while self.status(name) != status {
-            assert!(
-                began.elapsed() < at_most,
-                "{name} is not {status} within {at_most:?}"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        began.elapsed()
-    }
-
-    fn call(
-        &self,
-        method: Method,
-        path: &str,
-        key: Option<&str>,
-        body: Option<&Value>,
-    ) -> Result<Reply, CallError> {
-        let url = format!("http://127.0.0.1:{}{path}", self.port("svc-wallet"));
-        let bearer = format!("Bearer {}", self.token);
-        let mut headers = vec![("Authorization", bearer.as_str())];
-        headers.extend(key.map(|k| ("Idempotency-Key", k)));
-        self.http.call(Call {
-            method,
-            url: &url,
-            headers: &headers,
-            body: body.map(|b| b.to_string().into_bytes()),
-            content_type: body.map(|_| "application/json"),
-            deadline: Deadline::within(Duration::from_secs(10)),
-            idempotent: false,
-        })
-    }
-
-    fn issue(&self, key: &str, to: &str, n: u64) -> Result<Reply, CallError> {
-        let body = json!({"to": to, "asset": "ron", "amount_minor": n.to_string()});
-        self.call(Method::POST, "/v1/issue", Some(key), Some(&body))
-    }
-
-    fn get(&self, path: &str) -> Reply {
-        self.call(Method::GET, path, None, None).unwrap()
-    }
-
-    fn balance(&self, account: &str) -> Value {
-        let reply = patiently(|| self.get(&format!("/v1/balance?account={account}&asset=ron")));
-        assert_eq!(
-            reply.status,
-            200,
-            "{}",
-            String::from_utf8_lossy(&reply.body)
-        );
-        serde_json::from_slice(&reply.body).unwrap()
-    }
-}
-
-fn code(reply: &Reply) -> String {
-    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    body["code"].as_str().unwrap_or("").to_owned()
 }
 
 /// How soon the wallet must say that it is not ready, once the ledger is silent.
@@ -309,6 +148,48 @@ fn an_open_outcome_is_told_as_such_and_is_resolved() {
     assert_eq!(rig.get("/v1/ops/never").status, 404);
 }
 
+#[test]
+fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
+    let mut rig = Rig::start();
+    let first = rig.issue("before", "a", 5).unwrap();
+    assert_eq!(first.status, 200);
+    assert_eq!(rig.balance("a")["amount_minor"], "5");
+    // Connections for later: the drain takes no new ones, and each of the old ones is answered once more.
+    let read = "/v1/balance?account=a&asset=ron";
+    let start = std::sync::Barrier::new(32);
+    ron_kernel::scoped(32, |_| {
+        start.wait();
+        rig.get(read);
+    });
+    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
+    // A write that the stopped ledger keeps under way keeps the wallet from ending.
+    rig.signal("ron-ledger", "-STOP");
+    std::thread::scope(|s| {
+        let under_way = s.spawn(|| rig.issue("during", "a", 7).unwrap());
+        std::thread::sleep(Duration::from_millis(60));
+        rig.signal("svc-wallet", "-TERM");
+        std::thread::sleep(Duration::from_millis(150));
+        let again = rig.issue("before", "a", 5).unwrap();
+        assert_eq!((again.status, &again.body), (200, &first.body), "a replay");
+        assert_eq!(again.header("idempotency-replayed"), Some("true"));
+        assert_eq!(rig.get(read).status, 200);
+        let other = rig.issue("before", "a", 6).unwrap();
+        assert_eq!(code(&other), "idempotency_mismatch");
+        let new = rig.issue("after", "a", 1).unwrap();
+        assert_eq!((new.status, code(&new)), (503, "draining".into()));
+        assert!(new.header("retry-after").is_some());
+        rig.signal("ron-ledger", "-CONT");
+        let last = under_way.join().unwrap();
+        assert_eq!(last.status, 200, "taken in before the drain, so answered");
+    });
+    let ended = rig.children.get_mut("svc-wallet").unwrap().wait().unwrap();
+    assert_eq!(ended.code(), Some(0));
+    rig.run("svc-wallet");
+    rig.wait_ready("svc-wallet");
+    assert_eq!(rig.balance("a")["amount_minor"], "12");
+    assert_eq!(rig.issue("after", "a", 1).unwrap().status, 200);
+}
+
 /// What one client was told, per key.
 #[derive(Default)]
 struct Told {
@@ -415,17 +296,6 @@ fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool) -> Told {
         }
     }
     told
-}
-
-/// The caller's rate is limited; asking again is what it says to do.
-fn patiently(call: impl Fn() -> Reply) -> Reply {
-    loop {
-        let reply = call();
-        if reply.status != 429 {
-            return reply;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Every acknowledged receipt is there, every open outcome becomes one of two, and the sum is right.

@@ -294,6 +294,7 @@ fn key(
         alg: Alg::Ed25519,
         payload,
         exportable: false,
+        backend: None,
         op_id: OpId(uuid::Uuid::from_u128(
             0x726f_6e00_0000_7000_8000_0000_0000_0000 + number,
         )),

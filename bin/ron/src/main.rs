@@ -1,6 +1,7 @@
 //! The `ron` command line: the whole system in one process, and the tools of operators and
 //! auditors. One file per subcommand.
 
+mod birth;
 mod check;
 mod demo;
 mod fleet;
@@ -36,6 +37,11 @@ enum Command {
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
+    /// Keys of the key service.
+    Kms {
+        #[command(subcommand)]
+        command: birth::BirthCommand,
+    },
     Ledger(ledger::LedgerArgs),
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
@@ -67,6 +73,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit::run(args),
+        Command::Kms { command } => birth::run(command),
         Command::Ledger(args) => ledger::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),

@@ -6,8 +6,9 @@ use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::Kid;
 use ron_proto::kms::{
-    CreateKey, KeyDoc, KeyList, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest,
-    SignAnswer, SignBatch, SignBatchAnswer, SignRequest, VerifyAnswer, VerifyRequest,
+    AttestAnswer, AttestRequest, CreateKey, KeyDoc, KeyList, RotateAnswer, RotateLogKey,
+    RotateLogKeyAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest,
+    VerifyAnswer, VerifyRequest,
 };
 
 use crate::call::{Caller, ClientError, encode};
@@ -65,6 +66,17 @@ impl KmsClient {
             idempotent,
             deadline,
         )
+    }
+
+    /// Evidence of where a key is; safe to repeat.
+    pub fn attest(
+        &self,
+        kid: &Kid,
+        request: &AttestRequest,
+        deadline: Deadline,
+    ) -> Result<AttestAnswer, ClientError> {
+        self.0
+            .post(&format!("{}/attest", path(kid)), request, true, deadline)
     }
 
     /// Signs; repeated after an unknown outcome only when it carries an `op_id`.

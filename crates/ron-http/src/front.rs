@@ -60,7 +60,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long open requests may still take when the front is told to end.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// Epoll tokens that are no connection: this one, and the listeners' above it.
-const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
+pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Listeners with their threads; made by [`Front::start`].
 #[derive(Debug)]
@@ -229,7 +229,8 @@ impl<'a> Poll<'a> {
                 match event.data.u64() {
                     WAKE => self.shared.slots.timer.waker.clear(),
                     listener if listener > WAKE => self.accept((listener - WAKE - 1) as usize),
-                    token => self.ready(token),
+                    token if self.shared.news(token, event.flags) => self.shared.push(token),
+                    _ => {}
                 }
             }
             let now = self.shared.clock.now();
@@ -252,14 +253,6 @@ impl<'a> Poll<'a> {
                 self.shared.done.fire();
                 return;
             }
-        }
-    }
-
-    /// A connection's socket is ready: to the workers.
-    fn ready(&self, token: u64) {
-        let due = self.shared.clock.now() + self.shared.limits.request_deadline;
-        if self.shared.slots.ready(token, due) {
-            self.shared.push(token);
         }
     }
 
@@ -379,7 +372,7 @@ impl Drop for Ended<'_> {
 }
 
 /// Waits for readiness; an interrupted wait brings nothing.
-fn wait(shared: &Shared, events: &mut Vec<epoll::Event>, sleep: Duration) {
+pub(crate) fn wait(shared: &Shared, events: &mut Vec<epoll::Event>, sleep: Duration) {
     let timeout = Timespec {
         tv_sec: sleep.as_secs() as i64,
         tv_nsec: i64::from(sleep.subsec_nanos()),

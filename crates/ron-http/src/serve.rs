@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
 use ron_proto::Problem;
+use rustix::event::epoll;
 
 use crate::admit::Admitted;
 use crate::conn::{After, Input, Reading, Step};
@@ -21,6 +22,8 @@ use crate::slots::Lease;
 use crate::spool::Spool;
 use crate::unpack::Fault;
 
+/// News taken in one look; a worker that finds more leaves them to the others.
+const EVENTS: usize = 32;
 /// How long a worker waits before it looks whether its front still lives.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -29,8 +32,13 @@ pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown,
     let mut worker = Worker {
         shared,
         lent: Input::default(),
+        events: Vec::with_capacity(EVENTS),
     };
     loop {
+        if let Some(token) = queue.try_recv().or_else(|| worker.look()) {
+            worker.serve(token);
+            continue;
+        }
         match queue.recv(done, Deadline::within(LOOK)) {
             Recv::Item(token) => worker.serve(token),
             Recv::Shutdown | Recv::Closed => return,
@@ -44,6 +52,7 @@ struct Worker<'a> {
     shared: &'a Arc<Shared>,
     /// The read buffer, lent to the connection under service.
     lent: Input,
+    events: Vec<epoll::Event>,
 }
 
 /// What the bytes of a connection amount to.
@@ -57,6 +66,25 @@ enum Next {
 }
 
 impl<'a> Worker<'a> {
+    /// Looks for news before going to sleep: under load the next requests are here already, and
+    /// then nobody has to be woken for them. The first is for this worker, the others for the
+    /// queue. The poll thread waits for the same news, so that it is seen also while all workers
+    /// are in handlers.
+    fn look(&mut self) -> Option<u64> {
+        crate::front::wait(self.shared, &mut self.events, Duration::ZERO);
+        let mut first = None;
+        for event in self.events.drain(..) {
+            let token = event.data.u64();
+            if token < crate::front::WAKE && self.shared.news(token, event.flags) {
+                match first {
+                    None => first = Some(token),
+                    Some(_) => self.shared.push(token),
+                }
+            }
+        }
+        first
+    }
+
     fn serve(&mut self, token: u64) {
         let Some(mut lease) = self.shared.slots.take_queued(token) else {
             return;

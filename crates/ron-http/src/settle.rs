@@ -20,7 +20,7 @@ use crate::pace::Pace;
 use crate::responder::{Sink, Ticket};
 use crate::response::{Form, Response, Rest, encode};
 use crate::router::Compiled;
-use crate::slots::{Answered, Lease, Slots, Was};
+use crate::slots::{Answered, Lease, Readiness, Slots, Was};
 
 /// Answers above so many bytes keep up a minimum rate instead of a total deadline.
 const PACED_FROM: usize = 1 << 20;
@@ -147,11 +147,14 @@ impl Shared {
                 }
                 return None;
             }
-            Ok(Flushed::Full | Flushed::Turn) => {
+            Ok(how @ (Flushed::Full | Flushed::Turn)) => {
                 lease.step = Step::Write;
                 let moved = lease.output.total.saturating_sub(before);
                 let due = self.paced(&mut lease, moved);
-                self.arm(lease, due);
+                match how {
+                    Flushed::Turn => self.requeue(lease), // no news will come: there is room
+                    _ => self.arm(lease, due),
+                }
                 return None;
             }
             Ok(Flushed::All) => (lease.due, lease.pace) = (None, None),
@@ -197,28 +200,34 @@ impl Shared {
     }
 
     /// Parks the connection until its socket is ready to read, or to write when output is left.
+    /// The caller has met a socket without bytes, or without room.
     pub(crate) fn arm(&self, mut lease: Lease<'_>, due: Instant) {
-        let socket = lease.stream.socket();
-        let known = std::mem::replace(&mut lease.registered, true);
-        let mut direction = match lease.step {
-            Step::Write => epoll::EventFlags::OUT,
-            _ => epoll::EventFlags::IN,
+        let wanted = Readiness {
+            input: lease.step != Step::Write,
+            // The rest of a handshake also has to go out.
+            output: lease.step == Step::Write || lease.stream.wants_write(),
+            ended: false,
         };
-        if lease.stream.wants_write() {
-            direction |= epoll::EventFlags::OUT; // the rest of a handshake
-        }
-        let flags = direction | epoll::EventFlags::ONESHOT;
+        let new = (!lease.registered).then(|| lease.stream.socket());
+        lease.registered = true;
         let token = lease.token;
-        let data = epoll::EventData::new_u64(token);
-        // Parked first: readiness may be seen before the next line returns. Our own handle keeps
+        let queue_due = self.clock.now() + self.limits.request_deadline;
+        // Parked first: news may be seen before the registration returns. Our own handle keeps
         // the descriptor from being reused should the connection be closed in between.
-        lease.park_armed(due);
-        let armed = if known {
-            epoll::modify(&self.epoll, &*socket, data, flags)
-        } else {
-            epoll::add(&self.epoll, &*socket, data, flags)
+        if lease.park_armed(wanted, due, queue_due) {
+            return self.push(token);
+        }
+        let Some(socket) = new else {
+            return;
         };
-        if armed.is_err() && self.slots.ready(token, due) {
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        let data = epoll::EventData::new_u64(token);
+        if epoll::add(&self.epoll, &*socket, data, flags).is_err()
+            && self.slots.ready(token, wanted, due)
+        {
             drop(self.slots.take_queued(token)); // cannot be watched (no memory): close it
             self.metrics.reject("accept_resources");
         }
@@ -235,6 +244,20 @@ impl Shared {
         let token = lease.token;
         lease.park_queued(self.clock.now() + self.limits.request_deadline);
         self.push(token);
+    }
+
+    /// What has changed at a connection's socket. True when the connection waited for that: its
+    /// token is to be queued then.
+    pub(crate) fn news(&self, token: u64, flags: epoll::EventFlags) -> bool {
+        use epoll::EventFlags as Flags;
+        let broken = Flags::HUP | Flags::ERR;
+        let news = Readiness {
+            input: flags.intersects(Flags::IN | Flags::RDHUP | broken),
+            output: flags.intersects(Flags::OUT | broken),
+            ended: flags.intersects(Flags::RDHUP | broken),
+        };
+        let due = self.clock.now() + self.limits.request_deadline;
+        self.slots.ready(token, news, due)
     }
 
     /// Queues the token of a connection that is parked as queued.

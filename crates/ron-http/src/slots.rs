@@ -8,6 +8,11 @@
 //!     │            answer / expire                         ▼
 //!   leased <──────────────────────────────────────────  Waiting(seq)
 //! ```
+//!
+//! The kernel tells each change of a socket once (edge-triggered), whatever the phase. News for a
+//! connection that is not parked for it is kept here until it parks, and then it goes to the queue
+//! at once. So nothing is lost as long as whoever parks for input has read all there was
+//! ([`crate::stream::Stream::has_more`] is false), and for output has met a full socket.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,8 +46,8 @@ enum Phase {
     Free,
     /// Someone holds the lease.
     Leased,
-    /// Parked until the socket is ready.
-    Armed,
+    /// Parked until the socket has what it wants.
+    Armed(Readiness),
     /// Its token is in the workers' queue.
     Queued,
     /// A handler has the request; `inside` while the handler's call has not returned.
@@ -53,10 +58,42 @@ enum Phase {
     },
 }
 
+/// What a socket has, or what somebody waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Readiness {
+    /// Bytes, or the end of them.
+    pub input: bool,
+    /// Room to send.
+    pub output: bool,
+    /// The other end sends no more: input is ready from now on.
+    pub ended: bool,
+}
+
+impl Readiness {
+    const fn meets(self, wanted: Self) -> bool {
+        (wanted.input && (self.input || self.ended)) || (wanted.output && self.output)
+    }
+
+    /// Also what `more` has.
+    fn add(&mut self, more: Self) {
+        self.input |= more.input;
+        self.output |= more.output;
+        self.ended |= more.ended;
+    }
+
+    /// What is left once somebody uses what was wanted.
+    fn use_up(&mut self, wanted: Self) {
+        self.input &= !wanted.input;
+        self.output &= !wanted.output;
+    }
+}
+
 #[derive(Debug)]
 struct State {
     generation: u32,
     phase: Phase,
+    /// News that came while nobody waited for it.
+    seen: Readiness,
     conn: Option<Box<Conn>>,
     /// An answer given while its handler was still running.
     answer: Option<Response>,
@@ -115,6 +152,7 @@ impl Slots {
                 State {
                     generation: 0,
                     phase: Phase::Free,
+                    seen: Readiness::default(),
                     conn: None,
                     answer: None,
                 },
@@ -175,16 +213,22 @@ impl Slots {
         })
     }
 
-    /// The socket is ready: from parked to queued. False when the connection is elsewhere.
-    pub(crate) fn ready(&self, token: u64, due: Instant) -> bool {
+    /// News of a socket. True when its connection was parked for it and is queued now; otherwise
+    /// the news is kept.
+    pub(crate) fn ready(&self, token: u64, news: Readiness, due: Instant) -> bool {
         let due = self.timer.tick(due);
         let moved = self.with(token, |slot, state| {
-            let armed = state.phase == Phase::Armed;
-            if armed {
+            state.seen.add(news);
+            let Phase::Armed(wanted) = state.phase else {
+                return false;
+            };
+            let met = state.seen.meets(wanted);
+            if met {
+                state.seen.use_up(wanted);
                 state.phase = Phase::Queued;
                 slot.due.store(due, Ordering::SeqCst);
             }
-            armed
+            met
         });
         self.timer.note(due);
         moved == Some(true)
@@ -295,7 +339,7 @@ impl Slots {
         let slot = &self.slots[index];
         let mut state = slot.state.lock();
         let was = match state.phase {
-            Phase::Armed => Was::Armed,
+            Phase::Armed(_) => Was::Armed,
             Phase::Queued => Was::Queued,
             Phase::Waiting { .. } => Was::Waiting,
             Phase::Free | Phase::Leased => return None,
@@ -314,6 +358,7 @@ impl Slots {
         let mut state = slot.state.lock();
         state.generation = state.generation.wrapping_add(1);
         state.phase = Phase::Free;
+        state.seen = Readiness::default();
         state.answer = None;
         slot.due.store(0, Ordering::Relaxed);
         drop(state);
@@ -331,11 +376,37 @@ impl Slots {
 }
 
 impl Lease<'_> {
-    /// Parks the connection until its socket is ready; the caller arms it afterwards.
-    pub(crate) fn park_armed(self, due: Instant) {
+    /// Parks the connection until its socket has what is `wanted`, until `due`. True when it has
+    /// it already: then the connection is queued, until `queue_due`, and the caller queues its
+    /// token.
+    pub(crate) fn park_armed(
+        mut self,
+        wanted: Readiness,
+        due: Instant,
+        queue_due: Instant,
+    ) -> bool {
         let slots = self.slots;
-        self.park(Phase::Armed, due);
+        let (due, queue_due) = (slots.timer.tick(due), slots.timer.tick(queue_due));
+        let conn = self.conn.take();
+        let met = slots.with(self.token, |slot, state| {
+            let met = state.seen.meets(wanted);
+            if met {
+                state.seen.use_up(wanted);
+            }
+            state.conn = conn;
+            state.answer = None;
+            state.phase = if met {
+                Phase::Queued
+            } else {
+                Phase::Armed(wanted)
+            };
+            let due = if met { queue_due } else { due };
+            slot.due.store(due, Ordering::SeqCst);
+            met
+        });
+        slots.timer.note(due.min(queue_due));
         slots.wake_if_ending();
+        met == Some(true)
     }
 
     /// Parks the connection for a worker; the caller queues its token afterwards.
@@ -397,6 +468,117 @@ impl Drop for Lease<'_> {
         if let Some(conn) = self.conn.take() {
             drop(conn); // closes the socket before the slot can be taken again
             self.slots.release(self.token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Transport;
+    use crate::stream::Stream;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    const INPUT: Readiness = Readiness {
+        input: true,
+        output: false,
+        ended: false,
+    };
+    const OUTPUT: Readiness = Readiness {
+        input: false,
+        output: true,
+        ended: false,
+    };
+    const ENDED: Readiness = Readiness {
+        input: true,
+        output: false,
+        ended: true,
+    };
+
+    fn parked(slots: &Slots, wanted: Readiness) -> (u64, bool) {
+        let (socket, _) = UnixStream::pair().expect("a socket pair");
+        let peer = ([127, 0, 0, 1], 1).into();
+        let conn = Conn::new(Stream::new(socket.into()), peer, Transport::Tcp);
+        let lease = slots.insert(conn).expect("room");
+        (lease.token, again(lease, wanted))
+    }
+
+    fn later() -> Instant {
+        // Any moment far enough away.
+        ron_kernel::SystemClock::shared().now() + Duration::from_secs(60)
+    }
+
+    fn again(lease: Lease<'_>, wanted: Readiness) -> bool {
+        lease.park_armed(wanted, later(), later())
+    }
+
+    fn slots() -> Slots {
+        let registry = ron_kernel::Registry::new("test");
+        let metrics = crate::metrics::HttpMetrics::new(&registry, &[]);
+        let flags = rustix::event::EventfdFlags::CLOEXEC;
+        let waker = crate::timer::Waker(rustix::event::eventfd(0, flags).expect("an eventfd"));
+        let timer = Timer::new(ron_kernel::SystemClock::shared().now(), waker);
+        Slots::new(4, timer, metrics.connections.clone())
+    }
+
+    #[test]
+    fn news_for_a_parked_connection_queues_it_once() {
+        let slots = slots();
+        let (token, met) = parked(&slots, INPUT);
+        assert!(!met);
+        assert!(!slots.ready(token, OUTPUT, later()), "not what it wants");
+        assert!(slots.ready(token, INPUT, later()));
+        assert!(!slots.ready(token, INPUT, later()), "it is queued already");
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(again(lease, INPUT), "the second news was kept");
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(!again(lease, INPUT), "and is used up");
+    }
+
+    #[test]
+    fn news_that_comes_while_a_thread_has_the_connection_is_kept() {
+        let slots = slots();
+        let (token, _) = parked(&slots, INPUT);
+        slots.ready(token, INPUT, later());
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(!slots.ready(token, INPUT, later()));
+        assert!(!slots.ready(token, OUTPUT, later()));
+        assert!(again(lease, OUTPUT), "room came before it was parked for");
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(again(lease, INPUT), "so did bytes");
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(!again(lease, OUTPUT));
+        assert!(slots.ready(token, OUTPUT, later()));
+    }
+
+    #[test]
+    fn the_end_of_input_is_news_until_it_is_read() {
+        let slots = slots();
+        let (token, _) = parked(&slots, INPUT);
+        assert!(slots.ready(token, ENDED, later()));
+        for _ in 0..3 {
+            let lease = slots.take_queued(token).expect("queued");
+            assert!(again(lease, INPUT), "the end has not been read");
+        }
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(!again(lease, OUTPUT), "it says nothing about room");
+        let (other, met) = {
+            let lease = slots.seize_one(token);
+            drop(lease);
+            parked(&slots, INPUT)
+        };
+        assert!(!met && other & 0xffff_ffff == token & 0xffff_ffff);
+        assert!(
+            !slots.ready(token, INPUT, later()),
+            "news of a closed connection"
+        );
+    }
+
+    impl Slots {
+        fn seize_one(&self, token: u64) -> Lease<'_> {
+            let index = (token & 0xffff_ffff) as usize;
+            self.seize(index, |_, _, _| true).expect("parked").0
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::request::ClientCert;
 #[derive(Debug)]
 pub(crate) enum Stream {
     /// Bytes as they are.
-    Plain(Arc<OwnedFd>),
+    Plain(Plain),
     /// TLS.
     Tls(Box<TlsStream>),
 }
@@ -22,7 +22,10 @@ pub(crate) enum Stream {
 impl Stream {
     /// A stream over a socket that does not block.
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self::Plain(Arc::new(socket))
+        Self::Plain(Plain {
+            socket: Arc::new(socket),
+            more: false,
+        })
     }
 
     /// TLS over a socket that does not block; the handshake is part of the first reads.
@@ -37,7 +40,7 @@ impl Stream {
     /// The socket, for readiness. Sharing it keeps its number from being reused while it is armed.
     pub(crate) fn socket(&self) -> Arc<OwnedFd> {
         match self {
-            Self::Plain(socket) => socket.clone(),
+            Self::Plain(plain) => plain.socket.clone(),
             Self::Tls(tls) => tls.socket.clone(),
         }
     }
@@ -45,7 +48,12 @@ impl Stream {
     /// Reads what is there: `Some(0)` at the end of the stream, `None` when nothing is there now.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
-            Self::Plain(socket) => recv(socket, into),
+            Self::Plain(plain) => {
+                let got = recv(&plain.socket, into)?;
+                // Fewer than there is room for: the socket is empty.
+                plain.more = got == Some(into.len());
+                Ok(got)
+            }
             Self::Tls(tls) => tls.read(into),
         }
     }
@@ -53,7 +61,7 @@ impl Stream {
     /// Takes what fits now; `None` when nothing does. `more` says that other bytes follow at once.
     pub(crate) fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
-            Self::Plain(socket) => send(socket, bytes, more),
+            Self::Plain(plain) => send(&plain.socket, bytes, more),
             Self::Tls(tls) => tls.write(bytes),
         }
     }
@@ -81,9 +89,12 @@ impl Stream {
         matches!(self, Self::Tls(tls) if tls.session.is_handshaking())
     }
 
-    /// True when bytes were received that another read would give without waiting.
+    /// True when another read may give bytes for which no readiness will be told any more.
     pub(crate) fn has_more(&self) -> bool {
-        matches!(self, Self::Tls(tls) if tls.more)
+        match self {
+            Self::Plain(plain) => plain.more,
+            Self::Tls(tls) => tls.more,
+        }
     }
 
     /// True when bytes of the stream's own wait for room in the socket.
@@ -101,6 +112,14 @@ impl Stream {
             }
         }
     }
+}
+
+/// A socket.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    socket: Arc<OwnedFd>,
+    /// The last read ended for want of room, not of bytes.
+    more: bool,
 }
 
 /// A server's TLS session over a socket; between requests it keeps a few KiB of its own.

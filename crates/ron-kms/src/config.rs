@@ -8,6 +8,7 @@ use ron_service::log_host::asker::{WITNESS_KEYS, WitnessSettings};
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 
 pub use crate::backend::BackendKind;
+use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
 use crate::keys::material::OFFERED;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
@@ -59,7 +60,7 @@ static KEYS: [Key; 21] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &WITNESS_KEYS],
+    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &DEVICE_KEYS, &WITNESS_KEYS],
 };
 
 /// Where the seal key comes from.
@@ -81,8 +82,10 @@ pub enum SealSource {
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which backend.
+    /// The backend of our own, for keys that are made without naming one.
     pub backend: BackendKind,
+    /// Devices beside it.
+    pub devices: DeviceSettings,
     /// `None` in amnesia.
     pub data_dir: Option<PathBuf>,
     /// Seal key.
@@ -157,6 +160,7 @@ impl Settings {
                 ));
             }
         }
+        let devices = DeviceSettings::from_config(config, &mut problems);
         let witness = WitnessSettings::from_config(config);
         let witness = witness.unwrap_or_else(|problem| {
             problems.push(problem);
@@ -183,6 +187,7 @@ impl Settings {
         };
         Ok(Self {
             backend,
+            devices,
             data_dir,
             seal,
             algs,

@@ -17,6 +17,7 @@ use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
 
+use crate::attest::refresh::Refresher;
 use crate::audit::appender::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
@@ -24,16 +25,16 @@ use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::audit::{AuditHealth, LogRing};
-use crate::backend::Backends;
+use crate::backend::{self, Backends, line::Around};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
+    ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
 };
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, SignJob, StoreJob, signer};
+use crate::work::{Kms, SignJob, StoreJob, held, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -65,6 +66,8 @@ pub struct Engine {
     pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
+    /// Where keys are held.
+    pub backends: Backends,
 }
 
 /// A single writer's state, lent to its thread. After a panic the thread finds it gone.
@@ -86,8 +89,14 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let backends = Backends::new(settings.backend, Vec::new());
-        let mut store = KeyStore::open(&settings, backends, parts.random.clone(), now)?;
+        let around = Around {
+            sup: parts.sup.clone(),
+            metrics: metrics.clone(),
+            ready: parts.ready.clone(),
+            clock: parts.clock.clone(),
+        };
+        let backends = backend::start::start(&settings, &around, &parts.random);
+        let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
         let mut witnesses = witnesses(&settings, &keys, &parts.http)?;
@@ -107,6 +116,7 @@ impl Engine {
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring));
         let EngineParts { sup, km, ready, .. } = parts;
+        let attest_ready = ready.clone();
         let stopped = opened.is_err();
         match opened {
             Ok(opened) => {
@@ -142,11 +152,18 @@ impl Engine {
         let (signing, jobs) = (kms.clone(), queues.sign);
         let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
+        held::spawn(&sup, &kms, queues.held);
+        if !backends.devices().is_empty() {
+            let (kms, ready) = (kms.clone(), attest_ready);
+            let refresher = Refresher { kms, ready };
+            sup.spawn(&ATTEST, move |ctx| refresher.run(ctx));
+        }
         Ok(Self {
             reader: kms.log.clone(),
             kms,
             keys,
             cosigned,
+            backends,
         })
     }
 }
@@ -157,6 +174,7 @@ struct Queues {
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
+    held: Vec<held::LaneEnd>,
 }
 
 /// The disk of the log.
@@ -219,9 +237,11 @@ fn assemble(
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
+    let (lanes, held) = held::lanes(store.backends(), settings.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let kms = Kms {
+        backends: store.backends().clone(),
         index: Snapshot::new(index),
         replay: Replay::new(settings.replay_capacity),
         envelope_replay: Replay::new(settings.replay_capacity),
@@ -233,6 +253,7 @@ fn assemble(
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
         sign_tx,
+        lanes,
         store_tx,
         audit_tx,
         proof_tx,
@@ -247,6 +268,7 @@ fn assemble(
             store: store_rx,
             audit,
             proofs,
+            held,
         },
     )
 }

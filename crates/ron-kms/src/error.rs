@@ -38,8 +38,10 @@ pub enum Why {
     Busy,
     /// The audit log cannot take leaves, so nothing may be signed or changed.
     AuditUnavailable,
-    /// The key store cannot be written.
+    /// The key store cannot be written, or the device that holds the key is away.
     StoreUnavailable,
+    /// Nobody has attested lately where the key is, and the configuration asks for that.
+    AttestationMissing,
     /// The job's time ran out before work on it began.
     DeadlineExceeded,
     /// The service is stopping.
@@ -50,7 +52,7 @@ pub enum Why {
 
 impl Why {
     /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::BadRequest,
         Self::TooLarge,
         Self::Unsupported,
@@ -67,6 +69,7 @@ impl Why {
         Self::Busy,
         Self::AuditUnavailable,
         Self::StoreUnavailable,
+        Self::AttestationMissing,
         Self::DeadlineExceeded,
         Self::Draining,
         Self::Internal,
@@ -91,6 +94,7 @@ impl Why {
             Self::Busy => "busy",
             Self::AuditUnavailable => "audit_unavailable",
             Self::StoreUnavailable => "store_unavailable",
+            Self::AttestationMissing => "attestation_missing",
             Self::DeadlineExceeded => "deadline_exceeded",
             Self::Draining => "draining",
             Self::Internal => "internal",
@@ -191,6 +195,9 @@ impl From<Refusal> for Problem {
             }
             Why::StoreUnavailable => {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
+            }
+            Why::AttestationMissing => {
+                own(503, "It is not attested where the key is").with_retry_after(retry_after_s)
             }
             Why::DeadlineExceeded => Self::deadline_exceeded(detail),
             Why::Draining => Self::draining(retry_after_s),

@@ -20,6 +20,7 @@
 #![cfg_attr(test, allow(clippy::items_after_statements, clippy::needless_collect))]
 
 pub mod api;
+pub mod attest;
 pub mod audit;
 pub mod backend;
 pub mod config;
@@ -77,9 +78,10 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         },
     )
     .map_err(StartError::failed)?;
-    let kms = engine.kms.clone();
+    let (kms, backends) = (engine.kms.clone(), engine.backends.clone());
     chassis.on_reload(move |config| {
         authorizer.reload(&config.section("auth"))?;
+        backends.nudge();
         kms.log_service(Op::Reload, "configuration reloaded")
             .map_err(|e| e.to_string())
     });

@@ -65,6 +65,123 @@ pub const PROOFS: ThreadSpec = ThreadSpec {
     critical: false,
     job: "answer sign requests that wait for their proof",
 };
+/// Sessions of a PKCS#11 token.
+pub const PKCS11: ThreadSpec = ThreadSpec {
+    name: "kms-p11-",
+    count: Count::Pool("pkcs11.sessions"),
+    stage: Stage::Write,
+    critical: false,
+    job: "own a session of the token each and call it; one that hangs is set aside",
+};
+/// The owner of the TPM.
+pub const TPM: ThreadSpec = ThreadSpec {
+    name: "kms-tpm-",
+    count: Count::Pool("one, and those set aside"),
+    stage: Stage::Write,
+    critical: false,
+    job: "own the TPM and call it; one that hangs is set aside",
+};
+/// Evidence of devices.
+pub const ATTEST: ThreadSpec = ThreadSpec {
+    name: "kms-attest",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "ask devices every attest.refresh_every whether they still attest their keys",
+};
+/// Finds out when the token is back.
+pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {
+    name: "kms-keep-p11",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "probe the PKCS#11 token, reconnect with backoff",
+};
+/// Finds out when the TPM is back.
+pub const TPM_KEEPER: ThreadSpec = ThreadSpec {
+    name: "kms-keep-tpm",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "probe the TPM, reconnect with backoff",
+};
+/// Finds out when the other key service is back.
+pub const REMOTE_KEEPER: ThreadSpec = ThreadSpec {
+    name: "kms-keep-rem",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "probe the remote key service, with backoff",
+};
+/// Wait for the PKCS#11 token.
+pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
+    name: "kms-hp11-",
+    count: Count::Pool("pkcs11.sessions + 4"),
+    stage: Stage::Work,
+    critical: false,
+    job: "jobs of keys in the PKCS#11 token: reserve, check, wait for a session",
+};
+/// Wait for the TPM.
+pub const HELD_TPM: ThreadSpec = ThreadSpec {
+    name: "kms-htpm-",
+    count: Count::Pool("5"),
+    stage: Stage::Work,
+    critical: false,
+    job: "jobs of keys in the TPM: reserve, check, wait for its owner",
+};
+/// Wait for the other key service.
+pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
+    name: "kms-hrem-",
+    count: Count::Pool("remote.calls + 4"),
+    stage: Stage::Work,
+    critical: false,
+    job: "jobs of keys in the remote key service: reserve, check, call it",
+};
+/// Calls that wait for a session of the token.
+pub const PKCS11_QUEUE: QueueSpec = QueueSpec {
+    name: "pkcs11",
+    capacity: 64,
+    overflow: Overflow::RejectNew,
+    from: "kms-hp11-*, kms-keep-p11, kms-store",
+    to: "kms-p11-*",
+    when_full: "429 busy",
+};
+/// Calls that wait for the TPM.
+pub const TPM_QUEUE: QueueSpec = QueueSpec {
+    name: "tpm",
+    capacity: 64,
+    overflow: Overflow::RejectNew,
+    from: "kms-htpm-*, kms-keep-tpm, kms-store",
+    to: "kms-tpm-*",
+    when_full: "429 busy",
+};
+/// Jobs of keys in the token.
+pub const HELD_PKCS11_QUEUE: QueueSpec = QueueSpec {
+    name: "held_pkcs11",
+    capacity: 512,
+    overflow: Overflow::RejectNew,
+    from: "kms-http-",
+    to: "kms-hp11-*",
+    when_full: "429 busy",
+};
+/// Jobs of keys in the TPM.
+pub const HELD_TPM_QUEUE: QueueSpec = QueueSpec {
+    name: "held_tpm",
+    capacity: 512,
+    overflow: Overflow::RejectNew,
+    from: "kms-http-",
+    to: "kms-htpm-*",
+    when_full: "429 busy",
+};
+/// Jobs of keys in the other key service.
+pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
+    name: "held_remote",
+    capacity: 512,
+    overflow: Overflow::RejectNew,
+    from: "kms-http-",
+    to: "kms-hrem-*",
+    when_full: "429 busy",
+};
 /// Sign requests.
 pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     name: "sign",
@@ -140,8 +257,14 @@ pub const WRITER_SLOT: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
-    threads: [SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS],
-    queues: [SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE],
+    threads: [
+        SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM,
+        HELD_REMOTE, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE_KEEPER, ATTEST,
+    ],
+    queues: [
+        SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
+        HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, HELD_REMOTE_QUEUE, PKCS11_QUEUE, TPM_QUEUE,
+    ],
     locks: [REPLAY_LOCK, WRITER_SLOT],
 };
 

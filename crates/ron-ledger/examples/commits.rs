@@ -1,4 +1,5 @@
-//! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one hot account.
+//! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one hot account; then how
+//! long it takes to open that ledger again, from its snapshot and from the log alone, and to check all of it offline.
 //!
 //! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there]`
 
@@ -6,12 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{Clock, SystemClock};
 use ron_ledger::core::Op;
 use ron_ledger::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
-use ron_tlog::OsDisk;
+use ron_tlog::{Ed25519NoteSigner, OsDisk};
 
 const ACCOUNTS: u64 = 100_000;
 const FUNDS: u128 = 1_000_000_000;
@@ -110,13 +113,8 @@ fn main() {
         .map_or(0, |n| n.parse().expect("a number of entries"));
     let clock = SystemClock;
     let now = Timestamp(clock.unix_ms());
-    let engine = Engine::open(
-        Arc::new(OsDisk),
-        Path::new(&dir),
-        EngineOptions::new("bench/ledger"),
-        now,
-    )
-    .expect("a new directory");
+    let engine =
+        Engine::open(Arc::new(OsDisk), Path::new(&dir), options(), now).expect("a new directory");
     let mut load = Load {
         engine,
         clock,
@@ -149,31 +147,54 @@ fn main() {
         let requests = load.batch(4_096, false);
         load.commit(&requests);
     }
+    println!("| in process | transfers/s |\n|---|--:|");
     for (n, hot) in [(1, false), (64, false), (1_000, false), (1_000, true)] {
         let rate = load.rate(n, hot, Duration::from_secs(3));
-        println!(
-            "batch {n:5} {} {rate:12.0} transfers/s",
-            if hot {
-                "one hot account"
-            } else {
-                "random accounts"
-            }
-        );
+        let accounts = if hot {
+            "one hot account"
+        } else {
+            "random accounts"
+        };
+        println!("| batches of {n}, {accounts} | {rate:.0} |");
     }
     let head = load.engine.shared().head();
+    let mut checkpointer = load.engine.take_checkpointer().expect("not taken before");
+    checkpointer.publish(&[&signer()]).expect("the disk works");
     drop(load);
+    println!("\n| {head} entries | |\n|---|---|");
+    reopen(&dir, &clock, "opened from its snapshot");
+    std::fs::remove_dir_all(Path::new(&dir).join("derived")).expect("it can be removed");
+    reopen(&dir, &clock, "opened from the log alone");
     let started = clock.now();
-    let engine = Engine::open(
-        Arc::new(OsDisk),
-        Path::new(&dir),
-        EngineOptions::new("bench/ledger"),
-        now,
-    )
-    .expect("it opens again");
+    let vkey = signer().verifier().clone();
+    let report = verify_dir(Path::new(&dir), &vkey, &mut |_, _| {}).expect("it is whole");
     let took = clock.now().duration_since(started);
     println!(
-        "reopened at entry {head} in {took:?}: snapshot at {}, {} replayed",
-        engine.opened().snapshot_seq,
-        engine.opened().replayed
+        "| {} entries checked offline | {took:.2?} |",
+        report.entries
+    );
+}
+
+fn signer() -> Ed25519NoteSigner {
+    let key = Ed25519Key::from_seed(&[4; 32]);
+    Ed25519NoteSigner::new("bench/ledger", key).expect("a good name")
+}
+
+fn options() -> EngineOptions {
+    let mut options = EngineOptions::new("bench/ledger");
+    options.verifier = Some(signer().verifier().clone());
+    options
+}
+
+fn reopen(dir: &str, clock: &SystemClock, how: &str) {
+    let started = clock.now();
+    let now = Timestamp(clock.unix_ms());
+    let engine = Engine::open(Arc::new(OsDisk), Path::new(dir), options(), now);
+    let engine = engine.expect("it opens again");
+    let took = clock.now().duration_since(started);
+    let opened = engine.opened();
+    println!(
+        "| {how} (snapshot of entry {}, {} decided again) | {took:.2?} |",
+        opened.snapshot_seq, opened.replayed
     );
 }

@@ -215,17 +215,23 @@ impl Upstream {
         self.stalled.store(stalled, Ordering::Release);
     }
 
-    /// Why the ledger cannot be used now, if so.
-    pub fn trouble(&self) -> Option<&'static str> {
+    /// Why the ledger cannot be read now, if so.
+    pub fn unreachable(&self) -> Option<&'static str> {
         if self.stalled.load(Ordering::Acquire) {
             Some("the ledger does not answer in time")
         } else if self.away.load(Ordering::Acquire) {
             Some("the ledger cannot be reached")
-        } else if self.breaker.level() == 2 {
-            Some("the ledger failed too often; it is left alone for some seconds")
         } else {
             None
         }
+    }
+
+    /// Why the ledger takes no writes now, if so: it cannot be reached, or its refusals have opened the breaker. A
+    /// ledger whose disk has failed is of that kind; it goes on answering reads.
+    pub fn trouble(&self) -> Option<&'static str> {
+        let left_alone = "the ledger failed too often; it is left alone for some seconds";
+        let open = || (self.breaker.level() == 2).then_some(left_alone);
+        self.unreachable().or_else(open)
     }
 
     fn count(&self, op: &'static str, outcome: &'static str) {

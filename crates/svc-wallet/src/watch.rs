@@ -1,9 +1,9 @@
 //! The watchdog: while the ledger is silent, or a call to it hangs, the service is not ready and takes no new writes;
 //! writes whose time is over are answered with what is known about them.
 //!
-//! **One rule for both**: readiness and the refusal of writes follow the same flag. A slow disk alone does not set it,
-//! because the ledger goes on answering the probe; a stopped one does within `silent_after`, a hanging one within
-//! `hangs_after`.
+//! **One rule for both**: the service is ready exactly while it takes new writes. A slow disk alone ends neither,
+//! because the ledger goes on answering the probe; a stopped ledger does within `silent_after`, a hanging call within
+//! `hangs_after`, refusals of the ledger (its disk is full) by the breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::upstream::SharedUpstream;
 /// Pause between two looks.
 const EVERY: Duration = Duration::from_millis(20);
 /// Readiness cause.
-const STALLED: &str = "ledger_stalled";
+const NO_WRITES: &str = "ledger_writes";
 
 /// What the watch looks at.
 #[derive(Debug)]
@@ -56,13 +56,12 @@ impl Watch {
             let stalled = self.upstream.silence() >= self.silent_after
                 || self.upstream.oldest_call() >= self.hangs_after;
             self.upstream.set_stalled(stalled);
-            if stalled != off {
-                off = stalled;
-                if off {
-                    self.ready
-                        .missing(STALLED, "the ledger does not answer in time");
-                } else {
-                    self.ready.present(STALLED);
+            let trouble = self.upstream.trouble();
+            if trouble.is_some() != off {
+                off = !off;
+                match trouble {
+                    Some(why) => self.ready.missing(NO_WRITES, why),
+                    None => self.ready.present(NO_WRITES),
                 }
             }
             for late in self.flights.late(self.clock.now(), MARGIN) {

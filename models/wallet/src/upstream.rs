@@ -185,5 +185,9 @@ impl Upstream {
         Duration::ZERO
     }
 
+    pub fn trouble(&self) -> Option<&'static str> {
+        None
+    }
+
     pub fn set_stalled(&self, _stalled: bool) {}
 }

@@ -144,7 +144,7 @@ fn page(
 }
 
 /// The key that the path's four segments name.
-fn kid(request: &Request) -> Result<Kid, Problem> {
+pub(super) fn kid(request: &Request) -> Result<Kid, Problem> {
     let part = |name| request.param(name);
     format!(
         "{}/{}/{}/{}",

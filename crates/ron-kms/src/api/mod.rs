@@ -1,5 +1,6 @@
 //! The HTTP API: one file per resource, thin over the work.
 
+pub mod attest;
 pub mod envelope;
 pub mod keys;
 pub mod log_key;
@@ -26,6 +27,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add_all(attest::routes(kms))
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))

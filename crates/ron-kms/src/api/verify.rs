@@ -8,7 +8,6 @@ use ron_proto::problem::Problem;
 use ron_proto::scope;
 
 use crate::work::Kms;
-use crate::work::verify::verify;
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
@@ -17,7 +16,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
         let body: VerifyRequest = request.json()?;
         let since = kms.clock.now();
         let alg = body.key.alg.as_str();
-        let result = verify(&kms.index.load(), &request.principal, body);
+        let result = kms.verify(&request.principal, body);
         let label = match &result {
             Ok(VerifyAnswer { ok: true, .. }) => "ok",
             Ok(_) => "no_match",

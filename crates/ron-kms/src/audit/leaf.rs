@@ -42,6 +42,8 @@ pub enum Op {
     Random,
     /// A block of nonces was reserved; `context` says how many uses are reserved now.
     ReserveUses,
+    /// Evidence of where a key is.
+    Attest,
 }
 
 impl Op {
@@ -63,6 +65,7 @@ impl Op {
             Self::HmacVerify => "hmac_verify",
             Self::Random => "random",
             Self::ReserveUses => "reserve_uses",
+            Self::Attest => "attest",
         }
     }
 }

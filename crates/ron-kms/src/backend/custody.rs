@@ -60,6 +60,14 @@ impl Custody {
         }
     }
 
+    /// The device that holds it, if one does.
+    pub fn device(&self) -> Option<&dyn Device> {
+        match self {
+            Self::Local(_) => None,
+            Self::Held(held) => Some(&*held.device),
+        }
+    }
+
     /// Signs `message`, once with each algorithm of the key. Only a device needs the deadline; the
     /// caller must be a thread that may wait for one.
     pub fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {

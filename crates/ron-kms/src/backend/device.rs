@@ -30,6 +30,23 @@ pub struct Made {
     pub public: PublicKey,
 }
 
+/// What a TPM says about a key: all as the TPM wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TpmEvidence {
+    /// The attestation key, as an uncompressed point.
+    pub attestation_key: Vec<u8>,
+    /// `TPMT_PUBLIC` of the key.
+    pub key_public: Vec<u8>,
+    /// `TPMS_ATTEST` of the certificate over the key.
+    pub certify: Vec<u8>,
+    /// `TPMT_SIGNATURE` over it.
+    pub certify_signature: Vec<u8>,
+    /// `TPMS_ATTEST` of the quote of the platform registers.
+    pub quote: Vec<u8>,
+    /// `TPMT_SIGNATURE` over it.
+    pub quote_signature: Vec<u8>,
+}
+
 /// Why a device did not do it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -94,6 +111,15 @@ pub trait Device: Send + Sync {
     /// Why it is away, or `None` while it answers.
     fn away(&self) -> Option<String>;
 
+    /// Unix milliseconds of its last answer.
+    fn seen_ms(&self) -> u64;
+
+    /// How many calls it does at the same time.
+    fn sessions(&self) -> usize;
+
+    /// A configuration was loaded: ask it again, also after a refused login.
+    fn nudge(&self);
+
     /// Makes a key that cannot leave the device. `name` is what people will see in the device.
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
 
@@ -105,18 +131,29 @@ pub trait Device: Send + Sync {
         message: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError>;
+
+    /// What the device itself says about a key, over `nonce`; `None` from one that says nothing.
+    fn attest(
+        &self,
+        _handle: &Handle,
+        _nonce: [u8; 32],
+        _deadline: Deadline,
+    ) -> Result<Option<TpmEvidence>, DeviceError> {
+        Ok(None)
+    }
 }
 
 /// Stands for a device that held keys once and is not configured any more.
 #[derive(Debug)]
 pub struct Absent {
     kind: BackendKind,
+    since_ms: u64,
 }
 
 impl Absent {
-    /// The device of this kind, which is not there.
-    pub fn new(kind: BackendKind) -> Self {
-        Self { kind }
+    /// The device of this kind, which is not there since `since_ms` (Unix milliseconds).
+    pub fn new(kind: BackendKind, since_ms: u64) -> Self {
+        Self { kind, since_ms }
     }
 
     fn error(&self) -> DeviceError {
@@ -142,6 +179,16 @@ impl Device for Absent {
     fn away(&self) -> Option<String> {
         Some(self.error().to_string())
     }
+
+    fn seen_ms(&self) -> u64 {
+        self.since_ms
+    }
+
+    fn sessions(&self) -> usize {
+        1
+    }
+
+    fn nudge(&self) {}
 
     fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<Made, DeviceError> {
         Err(self.error())

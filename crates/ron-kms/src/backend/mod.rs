@@ -13,7 +13,15 @@
 
 pub mod custody;
 pub mod device;
+pub mod gate;
+pub mod line;
 pub mod local;
+#[cfg(feature = "pkcs11")]
+pub mod pkcs11;
+pub mod settings;
+pub mod start;
+#[cfg(feature = "tpm")]
+pub mod tpm;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +31,7 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 
 pub use custody::{Custody, Held};
-pub use device::{Device, DeviceError, Handle, Made};
+pub use device::{Device, DeviceError, Handle, Made, TpmEvidence};
 
 /// Which backend holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,15 +123,32 @@ impl Attestation {
 pub struct Backends {
     local: BackendKind,
     devices: Arc<[Arc<dyn Device>]>,
+    started_ms: u64,
+    gate: Arc<gate::AttestGate>,
 }
 
 impl Backends {
-    /// The local backend and the devices beside it.
-    pub fn new(local: BackendKind, devices: Vec<Arc<dyn Device>>) -> Self {
+    /// The local backend and the devices beside it, at `started_ms` (Unix milliseconds).
+    pub fn new(local: BackendKind, devices: Vec<Arc<dyn Device>>, started_ms: u64) -> Self {
         Self {
             local,
             devices: devices.into(),
+            started_ms,
+            gate: Arc::default(),
         }
+    }
+
+    /// The same, with keys that sign only while it is attested where they are.
+    pub fn attest_required(self, required: bool) -> Self {
+        Self {
+            gate: Arc::new(gate::AttestGate::new(required)),
+            ..self
+        }
+    }
+
+    /// Whether keys may sign.
+    pub fn gate(&self) -> &Arc<gate::AttestGate> {
+        &self.gate
     }
 
     /// The backend of keys that are made without naming one.
@@ -141,12 +166,19 @@ impl Backends {
         self.devices.iter().find(|device| device.kind() == kind)
     }
 
+    /// A configuration was loaded: every device is asked again.
+    pub fn nudge(&self) {
+        for device in self.devices.iter() {
+            device.nudge();
+        }
+    }
+
     /// The device that holds a key; one that is always away when it is no longer configured, so
     /// that the key still verifies.
     pub fn holder(&self, kind: BackendKind) -> Arc<dyn Device> {
         self.device(kind)
             .cloned()
-            .unwrap_or_else(|| Arc::new(device::Absent::new(kind)))
+            .unwrap_or_else(|| Arc::new(device::Absent::new(kind, self.started_ms)))
     }
 
     /// What the backend can do; `None` when it is not configured.

@@ -10,6 +10,7 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
 
 use super::PublicKey;
+use crate::backend::gate::AttestGate;
 use crate::backend::{Attestation, BackendKind, Custody};
 use crate::error::{Refusal, Why};
 
@@ -116,6 +117,8 @@ impl Key {
 /// All keys at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct KeyIndex {
+    /// Whether keys may sign although nobody has attested where they are.
+    pub gate: Arc<AttestGate>,
     /// By name.
     pub keys: BTreeMap<Kid, Arc<Key>>,
     /// The whole-store version that this is the picture of.
@@ -137,6 +140,7 @@ impl KeyIndex {
         let mut keys = self.keys.clone();
         keys.insert(key.kid.clone(), Arc::new(key));
         Self {
+            gate: self.gate.clone(),
             keys,
             store_version,
         }

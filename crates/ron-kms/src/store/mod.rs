@@ -352,6 +352,7 @@ impl KeyStore {
             .iter()
             .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(self.settled(kid, record)?))));
         KeyIndex {
+            gate: self.backends.gate().clone(),
             keys: keys.collect(),
             store_version: self.version,
         }
@@ -384,9 +385,10 @@ impl KeyStore {
             created: record.meta.created,
             min_verify: record.meta.min_verify,
             secret: record.secrets.get(&head)?.clone(),
-            secrets: match kid.alg.signs() {
-                true => BTreeMap::new(),
-                false => record.secrets.clone(),
+            secrets: if kid.alg.signs() {
+                BTreeMap::new()
+            } else {
+                record.secrets.clone()
             },
             backend,
             attestation: self.backends.attestation(backend),
@@ -545,9 +547,10 @@ fn load_versions(
     })?;
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
-    let keep_from = match kid.alg.signs() {
-        true => rows.len().saturating_sub(2),
-        false => 0,
+    let keep_from = if kid.alg.signs() {
+        rows.len().saturating_sub(2)
+    } else {
+        0
     };
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {

@@ -1,7 +1,10 @@
 //! A whole engine in a test, asked without sockets.
 
 mod api;
+mod attest;
 mod audit;
+#[cfg(any(feature = "pkcs11", feature = "tpm"))]
+mod devices;
 mod envelope;
 mod gate;
 mod log_key;
@@ -42,6 +45,7 @@ pub struct Rig {
     pub engine: Engine,
     pub sup: Supervisor,
     pub ready: ReadyBoard,
+    pub registry: Registry,
     pub disk: SimDisk,
     pub caller: Principal,
     _dir: Option<DataDir>,
@@ -140,7 +144,7 @@ impl Rig {
         let random: Arc<dyn Random> = Arc::new(SeededRandom::new(seed));
         let parts = EngineParts {
             sup: sup.clone(),
-            registry,
+            registry: registry.clone(),
             km,
             clock,
             random,
@@ -159,6 +163,7 @@ impl Rig {
             engine,
             sup,
             ready,
+            registry,
             disk: SimDisk::default(),
             caller: principal("ron", None),
             _dir: lock,
@@ -169,6 +174,13 @@ impl Rig {
     pub fn stop(self) {
         let report = self.sup.drain(Duration::from_secs(5));
         assert!(report.stragglers.is_empty(), "{report:?}");
+    }
+
+    /// The value of a metric line, 0 when it is not there.
+    pub fn gauge(&self, line: &str) -> i64 {
+        let text = self.registry.render();
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        found.map_or(0, |v| v.trim().parse().expect("a number"))
     }
 
     pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
@@ -293,6 +305,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         alg,
         payload,
         exportable: false,
+        backend: None,
         op_id: op_id(op),
     }
 }

@@ -271,6 +271,7 @@ fn what_cannot_be_made_is_refused() {
     check(
         CreateKey {
             exportable: true,
+            backend: None,
             ..good.clone()
         },
         400,

@@ -18,7 +18,7 @@ use crate::store::{KeyStore, StoreError};
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
         &file_settings(dir),
-        Backends::new(BackendKind::File, Vec::new()),
+        Backends::new(BackendKind::File, Vec::new(), 0),
         Arc::new(SeededRandom::new(3)),
         Timestamp(1),
     )
@@ -220,7 +220,7 @@ fn a_passphrase_seals_too() {
     let mut settings = file_settings(&data);
     settings.seal = SealSource::Passphrase(secret.clone());
     let open = || {
-        let backends = Backends::new(BackendKind::File, Vec::new());
+        let backends = Backends::new(BackendKind::File, Vec::new(), 0);
         KeyStore::open(
             &settings,
             backends,

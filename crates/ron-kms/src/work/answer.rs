@@ -6,7 +6,7 @@ use std::time::Duration;
 use ron_http::{Responder, Response};
 use ron_kernel::time::Instant;
 use ron_kernel::{ReplySender, SharedClock};
-use ron_proto::kms::{ItemError, SignAnswer, SignBatchAnswer, SignResult};
+use ron_proto::kms::{AttestAnswer, ItemError, SignAnswer, SignBatchAnswer, SignResult};
 use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
@@ -140,6 +140,15 @@ pub enum Done {
     },
     /// Envelope operations.
     Envelope(Box<EnvelopeDone>),
+    /// Evidence of where a key is.
+    Attest {
+        /// Where the answer goes.
+        responder: Responder,
+        /// The answer, but for its receipt.
+        answer: Box<AttestAnswer>,
+        /// For the metrics.
+        timing: Timing,
+    },
     /// A refusal of one of our own operations.
     Refused {
         /// Where the answer goes.
@@ -200,6 +209,18 @@ impl Done {
                 responder.send(Problem::from(refusal));
             }
             Self::Envelope(done) => done.complete(origin, index),
+            Self::Attest {
+                responder,
+                mut answer,
+                timing,
+            } => {
+                answer.receipt = LogReceipt {
+                    log: origin.to_owned(),
+                    index,
+                };
+                timing.count("attest", answer.statement.key.alg.as_str(), OK);
+                responder.send(Response::json(200, &*answer));
+            }
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
@@ -213,6 +234,7 @@ impl Done {
         match self {
             Self::Sign { responder, .. }
             | Self::Batch { responder, .. }
+            | Self::Attest { responder, .. }
             | Self::Refused { responder, .. } => {
                 responder.send(down());
             }

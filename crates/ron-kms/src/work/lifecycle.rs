@@ -12,7 +12,7 @@ use ron_crypto::hash::sha256;
 use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::jcs;
-use ron_proto::kms::{CreateKey, PayloadPolicy, RotateAnswer, RotateRequest};
+use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy, RotateAnswer, RotateRequest};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
@@ -25,6 +25,7 @@ use super::{Asked, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
+use crate::backend::BackendKind;
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
@@ -86,6 +87,9 @@ impl Lifecycle {
             StoreJob::Rotate(asked, kid, request) => self.rotate(asked, &kid, &request),
             StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::Remember(kid, to, reply) => {
+                let _ = reply.send(self.remember(&kid, &to)); // who asked may have given up
+            }
             StoreJob::Uses(job) => self.uses(job),
         }
     }
@@ -114,7 +118,7 @@ impl Lifecycle {
         };
         let result = self.check_create(&asked, request, &kid).and_then(|()| {
             let now = Timestamp(self.kms.clock.unix_ms());
-            let backend = self.store.backends().local();
+            let backend = wanted_backend(&self.store, request.backend);
             self.store
                 .new_key(&kid, backend, request.payload.clone(), now)
         });
@@ -366,6 +370,26 @@ impl Lifecycle {
         });
     }
 
+    /// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
+    fn remember(&mut self, kid: &Kid, to: &note::Checkpoint) -> Result<(), Refusal> {
+        if self.stopped {
+            return Err(store_down());
+        }
+        let before = self.store.note_head(kid);
+        if before.as_ref() == Some(to) {
+            return Ok(());
+        }
+        if before.is_some_and(|last| !last.may_be_followed_by(to)) {
+            return Err(Refusal::new(
+                Why::CheckpointRefused,
+                "this key has signed a checkpoint that this one does not extend",
+            ));
+        }
+        self.store
+            .advance_note(kid, to)
+            .map_err(|e| self.store_failed(&e))
+    }
+
     pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
         self.stopped = true;
         self.ready.missing(
@@ -390,25 +414,9 @@ struct Remember<'a> {
 
 impl CheckpointGate for Remember<'_> {
     fn pass(&mut self, key: &Key, to: &note::Checkpoint) -> Result<Gate, Refusal> {
-        let lifecycle = &mut *self.lifecycle;
-        if lifecycle.stopped {
-            return Err(store_down());
-        }
-        let before = lifecycle.store.note_head(&key.kid);
-        if before.as_ref() != Some(to) {
-            if before.is_some_and(|last| !last.may_be_followed_by(to)) {
-                return Err(Refusal::new(
-                    Why::CheckpointRefused,
-                    "this key has signed a checkpoint that this one does not extend",
-                ));
-            }
-            lifecycle
-                .store
-                .advance_note(&key.kid, to)
-                .map_err(|e| lifecycle.store_failed(&e))?;
-        }
+        self.lifecycle.remember(&key.kid, to)?;
         Ok(Gate::Sign {
-            store_version_after: lifecycle.store.version(),
+            store_version_after: Some(self.lifecycle.store.version()),
         })
     }
 }
@@ -477,6 +485,12 @@ pub(super) fn respond(asked: Asked, answer: Answer) {
 
 fn status_of(op: Op) -> u16 {
     if op == Op::Create { 201 } else { 200 }
+}
+
+/// The backend that a request names, or the store's own.
+fn wanted_backend(store: &KeyStore, named: Option<KeyBackend>) -> BackendKind {
+    let named = named.and_then(|name| BackendKind::from_name(name.as_str()));
+    named.unwrap_or(store.backends().local())
 }
 
 fn unsupported() -> Refusal {

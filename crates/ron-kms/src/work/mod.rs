@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod envelope;
+pub mod held;
 pub mod lifecycle;
 pub mod log_key;
 pub mod signer;
@@ -16,20 +17,25 @@ use std::time::Duration;
 use ron_crypto::rand::Random;
 use ron_http::{Principal, Responder};
 use ron_kernel::time::Instant;
-use ron_kernel::{Credit, Credits, Deadline, SendError, Sender, SharedClock, Snapshot};
+use ron_kernel::{
+    Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
+};
 use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest, SignAnswer};
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
 use ron_tlog::append::LogReader;
 
+use crate::attest::AttestTask;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::writer::Draft;
 use crate::audit::{AuditHealth, LogRing};
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
+use crate::keys::note::Checkpoint;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
@@ -44,6 +50,8 @@ const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
 pub struct Kms {
     /// Validated settings.
     pub settings: Settings,
+    /// Where keys are held.
+    pub backends: Backends,
     /// All keys, as one snapshot.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of sign requests.
@@ -66,6 +74,8 @@ pub struct Kms {
     pub origin: String,
     /// To the signers.
     pub sign_tx: Sender<SignJob>,
+    /// To the threads that wait for devices.
+    pub lanes: Vec<held::Lane>,
     /// To the store thread.
     pub store_tx: Sender<StoreJob>,
     /// To the appender.
@@ -108,6 +118,8 @@ pub enum SignWhat {
     Batch(Vec<Result<SignTask, Refusal>>),
     /// Envelope operations, one or many.
     Envelope(EnvelopeJob),
+    /// `POST /keys/.../attest`.
+    Attest(Box<AttestTask>),
 }
 
 /// Work for the store thread.
@@ -121,17 +133,23 @@ pub enum StoreJob {
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
     /// is already reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
+    /// A checkpoint that a device's key is about to sign: only remember it.
+    Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
     /// A block of nonces for a key that is about to wrap.
     Uses(UsesJob),
 }
 
 impl Kms {
-    /// Hands a sign job to the pool, or answers 429 at once.
+    /// Hands a sign job to the signers or to those who wait for its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        match self.sign_tx.try_send(job) {
+        let tx = match self.lane(&job.what) {
+            Ok(tx) => tx,
+            Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
+        };
+        match tx.try_send(job) {
             Ok(()) => {}
             Err(SendError::Full(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::busy(self.sign_tx.retry_after_s()));
+                self.refuse_unlogged(job.asked, &Refusal::busy(tx.retry_after_s()));
             }
             Err(SendError::Closed(job)) => {
                 self.refuse_unlogged(job.asked, &Refusal::new(Why::Draining, ""));
@@ -157,6 +175,9 @@ impl Kms {
             | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
+            StoreJob::Remember(_, _, reply) => {
+                let _ = reply.send(Err(refusal)); // who asked may have given up
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
 
 use super::answer::{Done, Item, Timing, failed, signed};
+use super::held::AskStore;
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
 use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
 use crate::audit::appender::Entry;
@@ -51,6 +52,7 @@ impl Kms {
             SignWhat::One(task) => self.sign_one(job.asked, task),
             SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
             SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
+            SignWhat::Attest(task) => self.attest_job(job.asked, &task),
         }
     }
 
@@ -67,7 +69,16 @@ impl Kms {
         let index = self.index.load();
         let now = self.clock.unix_ms();
         let until = asked.deadline;
-        if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, &mut Forward) {
+        let held = index
+            .keys
+            .get(&task.key)
+            .is_some_and(|key| key.secret.held_by().is_some());
+        let mut ask = AskStore {
+            kms: self,
+            deadline: until,
+        };
+        let gate: &mut dyn CheckpointGate = if held { &mut ask } else { &mut Forward };
+        if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, gate) {
             self.enter_sign(asked, &task, outcome, ticket, credits);
         } else {
             // The ticket goes back: the store thread takes its own.
@@ -216,7 +227,7 @@ impl Kms {
     }
 
     /// What an answer needs for the metrics.
-    pub(super) fn timing(&self, asked: &Asked) -> Timing {
+    pub(crate) fn timing(&self, asked: &Asked) -> Timing {
         Timing {
             metrics: self.metrics.clone(),
             since: asked.since,

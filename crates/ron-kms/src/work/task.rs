@@ -122,8 +122,8 @@ pub trait CheckpointGate {
 pub enum Gate {
     /// Sign; the store is now at this version.
     Sign {
-        /// Whole-store version after remembering.
-        store_version_after: u64,
+        /// Whole-store version after remembering, where the leaf is to state it.
+        store_version_after: Option<u64>,
     },
     /// Not here: hand the task to the store thread.
     Forward,
@@ -169,6 +169,7 @@ fn try_sign(
     let payload = task.payload.as_ref().map_err(Clone::clone)?;
     // Number, public key and private key of the head all come from this one snapshot.
     let head = key.head_for(task.version)?;
+    index.gate.check(key.backend, key.attestation)?;
     draft.leaf.version = Some(head.number);
     let about = Head {
         alg: key.kid.alg,
@@ -179,7 +180,7 @@ fn try_sign(
             Gate::Sign {
                 store_version_after,
             } => {
-                draft.store_version_after = Some(store_version_after);
+                draft.store_version_after = store_version_after;
             }
             Gate::Forward => return Ok(None),
         }

@@ -1,10 +1,13 @@
 //! Verification: on the request's own thread, from the snapshot, without the audit log or the
 //! store, so that it works when they do not.
 
+use std::time::Duration;
+
 use ron_http::Principal;
 use ron_proto::kms::{Signature, VerifyAnswer, VerifyDetail, VerifyMode, VerifyRequest};
 use ron_proto::values::Alg;
 
+use super::Kms;
 use crate::error::{Refusal, Why};
 use crate::keys::payload::Payload;
 use crate::keys::{Key, KeyIndex, PublicKey, Version};
@@ -54,6 +57,55 @@ pub fn verify(
         details,
         cache_age_ms: None,
     })
+}
+
+impl Kms {
+    /// Verifies from the snapshot. While the device that holds the key is away, the answer says how
+    /// old the public key's confirmation is; past the hard limit there is no answer.
+    pub fn verify(
+        &self,
+        caller: &Principal,
+        request: VerifyRequest,
+    ) -> Result<VerifyAnswer, Refusal> {
+        let index = self.index.load();
+        let cache_age_ms = self.cache_age_ms(index.find(caller, &request.key)?)?;
+        let answer = verify(&index, caller, request)?;
+        Ok(VerifyAnswer {
+            cache_age_ms,
+            ..answer
+        })
+    }
+
+    /// How long ago the device that holds the key last answered; `None` while it answers, and for
+    /// keys of our own.
+    fn cache_age_ms(&self, key: &Key) -> Result<Option<u64>, Refusal> {
+        let Some(device) = key.secret.device() else {
+            return Ok(None);
+        };
+        if device.away().is_none() {
+            self.metrics.verify_cache_age.set(0);
+            return Ok(None);
+        }
+        let age_ms = self.clock.unix_ms().saturating_sub(device.seen_ms());
+        let limits = &self.settings.devices;
+        let over = |limit: Duration| u128::from(age_ms) > limit.as_millis();
+        self.metrics
+            .verify_cache_age
+            .set((age_ms / 1000).cast_signed());
+        if over(limits.soft_ttl) {
+            self.metrics.verify_cache_expired.inc();
+        }
+        if over(limits.hard_ttl) {
+            return Err(Refusal {
+                retry_after_s: 5,
+                ..Refusal::new(
+                    Why::StoreUnavailable,
+                    "the device that holds the key has been away for longer than verify_cache.hard_ttl",
+                )
+            });
+        }
+        Ok(Some(age_ms))
+    }
 }
 
 /// The versions to try, newest first.

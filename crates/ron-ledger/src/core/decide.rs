@@ -317,14 +317,22 @@ impl Step<'_> {
         }
     }
 
-    /// The row of an account, made when it is new.
+    /// Accounts there are, with those the batch has made.
+    pub(super) fn account_count(&self) -> u64 {
+        let added: u32 = self.layers().map(|d| d.accounts_added).sum();
+        self.state.accounts.len() as u64 + u64::from(added)
+    }
+
+    pub(super) const fn accounts_max(&self) -> u32 {
+        self.state.accounts_max.0
+    }
+
+    /// The row of an account, made when it is new; callers have asked for room.
     pub(super) fn intern(&mut self, name: &Account) -> u32 {
         if let Some(ix) = self.find(name) {
             return ix;
         }
-        let added: u32 = self.layers().map(|d| d.accounts_added).sum();
-        let ix =
-            u32::try_from(self.state.accounts.len()).expect("fewer than 2^32 accounts") + added;
+        let ix = u32::try_from(self.account_count()).expect("there is room, so fewer than 2^32");
         self.top().add_account(ix, name.clone());
         ix
     }

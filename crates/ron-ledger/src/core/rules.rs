@@ -17,6 +17,10 @@ type Rule<T> = Result<T, Verdict>;
 
 const DONE: Verdict = Verdict::Done(None);
 
+/// What may ever be issued of an asset, in minor units; so much is the most an account can have, and no sum of accounts
+/// overflows.
+pub(super) const ISSUED_MAX: u128 = u128::MAX - 1_000_000_000;
+
 fn no<T>(code: RefusalCode) -> Rule<T> {
     Err(Verdict::refused(code))
 }
@@ -75,6 +79,20 @@ fn reserved(account: &Account) -> Rule<()> {
 }
 
 impl Step<'_> {
+    /// Is there room for those of `names` that have no row yet?
+    fn room(&self, names: &[&Account]) -> Rule<()> {
+        let (there, most) = (self.account_count(), u64::from(self.accounts_max()));
+        if there + names.len() as u64 <= most {
+            return Ok(());
+        }
+        let new = names.iter().filter(|n| self.find(n).is_none()).count();
+        if there + new as u64 <= most {
+            Ok(())
+        } else {
+            no(RefusalCode::LimitsExceeded)
+        }
+    }
+
     pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Result<Verdict, KnownSeq> {
         let ruled = match op.entry() {
             Entry::EpochOpen { .. } => return self.epoch_open(op.entry(), seq),
@@ -159,6 +177,10 @@ impl Step<'_> {
         let Some(issued) = issued.checked_add(amount) else {
             return no(RefusalCode::AmountOverflow);
         };
+        if issued > ISSUED_MAX {
+            return no(RefusalCode::LimitsExceeded);
+        }
+        self.room(&[to])?;
         let ix = known.unwrap_or_else(|| self.add_asset(asset));
         let row = self.asset_mut(ix);
         row.issued = issued;
@@ -207,6 +229,7 @@ impl Step<'_> {
     fn transfer(&mut self, d: &Debit<'_>, to: &Account) -> Rule<Verdict> {
         reserved(to)?;
         let (from, asset) = self.check_debit(d)?;
+        self.room(&[to])?;
         self.note_debit(d, from, asset);
         self.touch(from).row.balance_mut(asset).total -= d.amount;
         let to = self.intern(to);
@@ -254,6 +277,7 @@ impl Step<'_> {
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(RefusalCode::HoldTooSmall);
         };
+        self.room(&[to])?;
         let effect = self.effect(&hold, amount);
         let from = self.touch(hold.account).row.balance_mut(hold.asset);
         from.total -= amount;
@@ -293,6 +317,7 @@ impl Step<'_> {
 
     fn set_frozen(&mut self, account: &Account, frozen: bool) -> Rule<Verdict> {
         reserved(account)?;
+        self.room(&[account])?;
         let ix = self.intern(account);
         self.touch(ix).row.frozen = frozen;
         Ok(DONE)
@@ -330,12 +355,14 @@ impl Step<'_> {
                 Ok(Verdict::refused(RefusalCode::EpochConflict))
             };
         }
-        let (pool, asset) = match self.check_pool(from, asset, amount_minor.0) {
+        let escrow = escrow_account(tenant, epoch);
+        let checked = self.check_pool(from, asset, amount_minor.0);
+        let (pool, asset) = match checked.and_then(|rows| self.room(&[&escrow]).map(|()| rows)) {
             Ok(rows) => rows,
             Err(refusal) => return Ok(refusal),
         };
         self.touch(pool).row.balance_mut(asset).total -= amount_minor.0;
-        let escrow = self.intern(&escrow_account(tenant, epoch));
+        let escrow = self.intern(&escrow);
         self.touch(escrow).row.balance_mut(asset).total += amount_minor.0;
         let row = EpochRow {
             commitment: *commitment,
@@ -429,7 +456,7 @@ impl Step<'_> {
         // Every recipient still to come needs at least one unit, and the last one takes exactly what is left.
         let left = e.recipients - index - 1;
         match (e.total - e.paid).checked_sub(amount) {
-            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => Ok(()),
+            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => self.room(&[to]),
             _ => no(RefusalCode::EpochConflict),
         }
     }

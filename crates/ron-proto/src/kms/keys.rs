@@ -17,6 +17,9 @@ pub struct CreateKey {
     pub purpose: Purpose,
     /// Algorithm; one that no configured backend offers is refused with `unsupported`.
     pub alg: Alg,
+    /// Where the key is made and kept, with all its versions; the service's own store when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<KeyBackend>,
     /// What the key may sign; `any` when absent.
     #[serde(default)]
     pub payload: PayloadPolicy,
@@ -26,6 +29,35 @@ pub struct CreateKey {
     pub exportable: bool,
     /// The same `op_id` with the same body returns the same key.
     pub op_id: OpId,
+}
+
+/// Where a key is kept. One that is not configured is refused with `unsupported`.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyBackend {
+    /// Sealed in the service's own store.
+    File,
+    /// In memory, lost at the next stop.
+    Memory,
+    /// Inside a PKCS#11 token.
+    Pkcs11,
+    /// Usable by one TPM only.
+    Tpm,
+    /// At another key service.
+    Remote,
+}
+
+impl KeyBackend {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Memory => "memory",
+            Self::Pkcs11 => "pkcs11",
+            Self::Tpm => "tpm",
+            Self::Remote => "remote",
+        }
+    }
 }
 
 /// `POST /keys/{t}/{p}/{alg}/{id}/rotate`: make a new head version.
@@ -71,9 +103,10 @@ pub struct KeyDoc {
     pub min_verify_version: u32,
     /// Its state.
     pub state: KeyState,
-    /// Backend that holds it: `file` or `memory`.
+    /// Backend that holds it: a name of [`KeyBackend`].
     pub backend: String,
-    /// Always `none` for keys held in software.
+    /// What can be proven of where it is: `none` for keys of the service's own store, `statement` for a token,
+    /// `tpm2-certify` for a TPM.
     pub attestation: String,
     /// Whether wrapped export may ever be allowed.
     pub exportable: bool,

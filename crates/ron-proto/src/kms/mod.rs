@@ -4,6 +4,7 @@
 //! [`Bytes`]. A key is named by its [`Kid`](crate::Kid); a version is a number in the body or
 //! query.
 
+mod attest;
 mod bytes;
 mod envelope;
 mod keys;
@@ -12,6 +13,7 @@ mod payload;
 mod sign;
 mod verify;
 
+pub use attest::*;
 pub use bytes::*;
 pub use envelope::*;
 pub use keys::*;

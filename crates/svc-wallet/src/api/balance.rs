@@ -53,7 +53,7 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
             None => Problem::unavailable("the ledger cannot be read now", 2),
         })
     };
-    if api.upstream.trouble().is_some() {
+    if api.upstream.unreachable().is_some() {
         return failed(None);
     }
     let by: Deadline = match older {

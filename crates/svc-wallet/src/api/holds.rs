@@ -204,7 +204,7 @@ fn facts(api: &Api, req: &Request) -> Result<(TxId, Arc<Facts>), Problem> {
     }
     let by: Deadline = Api::read_deadline(req);
     let copied = || api.answers.at(id.seq());
-    let event = match api.upstream.trouble() {
+    let event = match api.upstream.unreachable() {
         Some(why) => copied().ok_or_else(|| Problem::unavailable(why, 1))?,
         None => api
             .upstream

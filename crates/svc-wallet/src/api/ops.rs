@@ -45,7 +45,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     if api.flights.holds(&key) {
         return Err(in_flight());
     }
-    if let Some(why) = api.upstream.trouble() {
+    if let Some(why) = api.upstream.unreachable() {
         return from_copy(api, &key).ok_or_else(|| Problem::unavailable(why, 1));
     }
     match from_ledger(api, &key, Api::read_deadline(req)) {

@@ -87,6 +87,7 @@ fn draws() -> impl Strategy<Value = Draw> {
     let amount = prop_oneof![
         6 => 1..50u128,
         1 => Just(u128::MAX),
+        1 => Just(u128::MAX - 1_000_000_000),
         1 => Just(u128::MAX / 2 + 1),
         1 => any::<u128>().prop_map(|n| n.max(1)),
     ];

@@ -115,6 +115,7 @@ impl Model {
                 let day = self.day(&purse, e, ts)?;
                 let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
                 let issued = issued.ok_or(No::AmountOverflow)?;
+                ensure(issued <= u128::MAX - 1_000_000_000, No::LimitsExceeded)?;
                 self.issued.insert(s.clone(), issued);
                 self.days.extend(day);
                 self.put(&to, &s, n);

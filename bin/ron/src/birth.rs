@@ -1,0 +1,199 @@
+//! `ron kms attest` makes a key's birth certificate, `ron kms verify-birth` checks one offline: the
+//! leaf of its making, the proof that the log has it, what the service states and what a TPM says.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ron_client::{Credential, KmsClient, TokenAsk};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::{Backoff, Deadline, Shutdown};
+use ron_kms::attest::verify::{Expect, verify};
+use ron_proto::Kid;
+use ron_proto::kms::{ATTEST_VERSION, AttestRequest, BirthCertificate};
+use ron_service::config::read_secret_file;
+
+use crate::layout::{Layout, read_json, write_json};
+use crate::{fleet, token};
+
+/// Longest wait for one call.
+const CALL: Duration = Duration::from_secs(10);
+/// Longest wait for the checkpoint that covers a key's making.
+const PROOF: Duration = Duration::from_secs(10);
+
+/// Make and check birth certificates of keys.
+#[derive(Subcommand)]
+pub enum BirthCommand {
+    /// Write the birth certificate of a key's version.
+    Attest(AttestArgs),
+    /// Check a birth certificate; nobody is asked.
+    VerifyBirth(VerifyArgs),
+}
+
+/// Arguments of `ron kms attest`.
+#[derive(Args)]
+pub struct AttestArgs {
+    /// tenant/purpose/algorithm/uuid.
+    key: Kid,
+    /// Which version; the head when absent.
+    #[arg(long)]
+    version: Option<u32>,
+    /// Bytes that show the evidence to be fresh, hexadecimal.
+    #[arg(long, default_value = "")]
+    nonce: String,
+    /// The file to write.
+    #[arg(long)]
+    out: PathBuf,
+    /// Data directory of `ron up`.
+    #[arg(long, conflicts_with_all = ["url", "token_file"])]
+    data_dir: Option<PathBuf>,
+    /// The key service, as in http://127.0.0.1:7440.
+    #[arg(long, requires = "token_file")]
+    url: Option<String>,
+    /// Service token with the scope kms:read, for --url; mode 0600.
+    #[arg(long, requires = "url")]
+    token_file: Option<PathBuf>,
+}
+
+/// Arguments of `ron kms verify-birth`.
+#[derive(Args)]
+#[command(
+    after_help = "Without --vkey and --attestation-key the certificate is believed about who made it; give them to know."
+)]
+pub struct VerifyArgs {
+    /// The certificate.
+    file: PathBuf,
+    /// Verifier key of the audit log (name+id+key), known from elsewhere.
+    #[arg(long)]
+    vkey: Option<String>,
+    /// The TPM's attestation key, known from elsewhere: an uncompressed point, hexadecimal.
+    #[arg(long)]
+    attestation_key: Option<String>,
+    /// The nonce that was sent, hexadecimal.
+    #[arg(long)]
+    nonce: Option<String>,
+}
+
+/// Runs one of the two.
+pub fn run(command: BirthCommand) -> Result<(), String> {
+    match command {
+        BirthCommand::Attest(args) => attest(&args),
+        BirthCommand::VerifyBirth(args) => check(&args),
+    }
+}
+
+fn bytes(name: &str, text: &str) -> Result<Vec<u8>, String> {
+    let digits = text.as_bytes().chunks(2);
+    let one = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).ok().filter(|p| p.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    };
+    digits
+        .map(one)
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(|| format!("--{name} must be pairs of hexadecimal digits"))
+}
+
+fn attest(args: &AttestArgs) -> Result<(), String> {
+    let client = connect(args)?;
+    let request = AttestRequest {
+        version: args.version,
+        nonce: bytes("nonce", &args.nonce)?.into(),
+    };
+    let evidence = client
+        .attest(&args.key, &request, Deadline::within(CALL))
+        .map_err(|e| e.to_string())?;
+    let proof = proof(&client, evidence.statement.birth)?;
+    let certificate = BirthCertificate {
+        v: ATTEST_VERSION,
+        evidence,
+        proof,
+    };
+    // Nothing is written that would not be believed.
+    let birth = verify(&certificate, &Expect::default())?;
+    write_json(&args.out, &certificate, 0o644)?;
+    println!(
+        "{}#v{}: {}, leaf {} of {}; written to {}",
+        birth.key,
+        birth.version,
+        certificate.evidence.class,
+        birth.leaf,
+        birth.log_size,
+        args.out.display()
+    );
+    Ok(())
+}
+
+/// The proof of a leaf, which a checkpoint may not cover yet.
+fn proof(client: &KmsClient, leaf: u64) -> Result<String, String> {
+    let (_never, pause) = Shutdown::pair();
+    let end = Deadline::within(PROOF);
+    let ms = Duration::from_millis;
+    let mut backoff = Backoff::new(ms(100), ms(1000), ms(100), leaf);
+    loop {
+        match client.audit_proof(leaf, Deadline::within(CALL)) {
+            Ok(proof) => return Ok(proof),
+            Err(error) if end.expired() => {
+                return Err(format!("the proof of leaf {leaf}: {error}"));
+            }
+            Err(_) => {
+                pause.wait(Deadline::within(backoff.next_pause()).earlier(end));
+            }
+        }
+    }
+}
+
+fn connect(args: &AttestArgs) -> Result<KmsClient, String> {
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    if let (Some(url), Some(path)) = (&args.url, &args.token_file) {
+        let token = read_secret_file(path)?;
+        let token = String::from_utf8_lossy(token.expose()).into_owned();
+        return Ok(KmsClient::new(url, Credential::bearer(token.trim()), http));
+    }
+    fleet_client(args.data_dir.as_deref(), http)
+}
+
+fn fleet_client(data_dir: Option<&Path>, http: Arc<HttpClient>) -> Result<KmsClient, String> {
+    let layout = Layout::new(data_dir)?;
+    let ask = TokenAsk {
+        audience: "ron-kms",
+        ..TokenAsk::default()
+    };
+    let token = token::fetch(&layout, &http, "operator", &ask)?;
+    let endpoints = fleet::known_endpoints(&layout)?;
+    let api = &endpoints.of("ron-kms")?.api;
+    Ok(KmsClient::new(api, Credential::bearer(&token), http))
+}
+
+fn check(args: &VerifyArgs) -> Result<(), String> {
+    let certificate: BirthCertificate = read_json(&args.file)?;
+    let known = |name, text: &Option<String>| text.as_deref().map(|t| bytes(name, t)).transpose();
+    let expect = Expect {
+        vkey: args.vkey.clone(),
+        attestation_key: known("attestation-key", &args.attestation_key)?,
+        nonce: known("nonce", &args.nonce)?,
+    };
+    let birth = verify(&certificate, &expect)
+        .map_err(|why| format!("{} is refused: {why}", args.file.display()))?;
+    println!(
+        "ok: {}#v{} was made in leaf {} of {} ({} leaves) and is held by backend `{}`{}{}",
+        birth.key,
+        birth.version,
+        birth.leaf,
+        certificate.evidence.statement.log,
+        birth.log_size,
+        birth.backend.as_str(),
+        if birth.quoted.is_some() {
+            ", certified by its TPM"
+        } else {
+            ""
+        },
+        if expect.vkey.is_none() {
+            "; the log's key is the certificate's own, pin it with --vkey"
+        } else {
+            ""
+        },
+    );
+    Ok(())
+}

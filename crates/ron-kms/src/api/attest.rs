@@ -1,0 +1,41 @@
+//! `POST /keys/.../attest`.
+
+use std::sync::Arc;
+
+use ron_http::{Method, Need, Request, Responder, Route};
+use ron_proto::kms::{AttestAnswer, AttestRequest};
+use ron_proto::scope;
+
+use super::{asked, keys};
+use crate::attest::AttestTask;
+use crate::work::{Kms, SignJob, SignWhat};
+
+/// The route of this file.
+pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
+    let kms = kms.clone();
+    [Route::new(
+        Method::POST,
+        "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/attest",
+        Need::Scope(scope::KMS_READ),
+        move |request, responder| attest(&kms, request, responder),
+    )
+    .summary("Evidence of where a version of the key is: a statement signed with the key of the audit log, and for a key in a TPM its certificate and a quote")
+    .body::<AttestRequest>()
+    .returns::<AttestAnswer>(200)
+    .errors(&[400, 401, 403, 404, 409, 413, 415, 429, 500, 503, 504])]
+}
+
+fn attest(kms: &Kms, request: Request, responder: Responder) {
+    match keys::kid(&request).and_then(|kid| Ok((kid, request.json::<AttestRequest>()?))) {
+        Ok((key, body)) => {
+            let task = AttestTask { key, request: body };
+            let mut asked = asked(kms, request, responder);
+            asked.proof_until = None;
+            kms.submit_sign(SignJob {
+                asked,
+                what: SignWhat::Attest(Box::new(task)),
+            });
+        }
+        Err(problem) => responder.send(problem),
+    }
+}

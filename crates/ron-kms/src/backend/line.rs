@@ -1,0 +1,386 @@
+//! The line to a device: threads that own a session each, a keeper that finds out when the device
+//! is back, and one rule for errors. What a session is, the backend says.
+//!
+//! ```text
+//!  run(op, deadline, job) ── away? refuse at once ──> HangPool ──> Seat { session, generation }
+//!       │                                                │ Gone: session dropped, line marked away
+//!       │                                                │ hangs: set aside, counted, replaced
+//!  keeper ── probe every 2 s, or with backoff while away ┘ back: new generation, all sessions anew
+//! ```
+//!
+//! **Invariants.** Nothing is tried twice: a signature that failed is the caller's to ask for again.
+//! Only the keeper calls a device that is away. A refused PIN is not tried again until a reload,
+//! because tokens lock themselves after a few.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_kernel::{
+    Backoff, Deadline, HangError, HangPool, HangSpec, SharedClock, Snapshot, Supervisor, ThreadCtx,
+    ThreadSpec,
+};
+use ron_service::ReadyBoard;
+
+use super::{BackendKind, DeviceError};
+use crate::metrics::Metrics;
+
+/// How often the keeper looks whether there is something to do.
+const LOOK: Duration = Duration::from_millis(250);
+/// Longest time of one probe.
+const PROBE: Duration = Duration::from_secs(1);
+/// Hanging threads that are replaced at the same time.
+const ASIDE_MAX: usize = 4;
+/// Calls that may wait for a session.
+const CALLS: usize = 64;
+
+/// What went wrong inside a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The session or the device is gone; nothing was done.
+    Gone(String),
+    /// The device refused our login: trying again could lock it.
+    Denied(String),
+    /// The device answered that it could not.
+    Refused(String),
+    /// The device does not do this.
+    Unsupported(String),
+}
+
+/// A connection to a device, owned by one thread.
+pub trait Session: 'static {
+    /// Whether the device answers.
+    fn probe(&mut self) -> Result<(), Fault>;
+}
+
+/// Makes a session.
+type Connect<S> = dyn Fn() -> Result<S, Fault> + Send + Sync;
+
+/// What a line is made from.
+pub struct LineParts {
+    /// Which backend.
+    pub kind: BackendKind,
+    /// Threads with a session each.
+    pub threads: &'static ThreadSpec,
+    /// Calls that wait for one.
+    pub queue: &'static ron_kernel::QueueSpec,
+    /// The keeper's row.
+    pub keeper: &'static ThreadSpec,
+    /// How many sessions.
+    pub sessions: usize,
+    /// Pause between two probes.
+    pub probe_every: Duration,
+    /// Under which name readiness shows it.
+    pub cause: &'static str,
+}
+
+/// What surrounds a line.
+#[derive(Clone)]
+pub struct Around {
+    /// Spawns its threads.
+    pub sup: Supervisor,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Shows that it is away.
+    pub ready: ReadyBoard,
+    /// Time.
+    pub clock: SharedClock,
+}
+
+/// One thread's session.
+struct Seat<S> {
+    session: Option<S>,
+    generation: u64,
+}
+
+struct State {
+    away: Snapshot<Option<Arc<str>>>,
+    generation: AtomicU64,
+    /// Unix milliseconds of the last answer.
+    seen_ms: AtomicU64,
+    /// No probe until a reload.
+    held_off: AtomicBool,
+    /// A reload asks for a probe now.
+    nudged: AtomicBool,
+    /// It has answered once.
+    met: AtomicBool,
+}
+
+struct Inner<S: Session> {
+    kind: BackendKind,
+    cause: &'static str,
+    pool: HangPool<Seat<S>>,
+    connect: Arc<Connect<S>>,
+    state: State,
+    around: Around,
+    sessions: usize,
+}
+
+/// The line; clones share it.
+pub struct Line<S: Session>(Arc<Inner<S>>);
+
+impl<S: Session> Clone for Line<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: Session> Line<S> {
+    /// Starts the threads. The device need not be there yet.
+    pub fn start(
+        parts: LineParts,
+        around: Around,
+        connect: impl Fn() -> Result<S, Fault> + Send + Sync + 'static,
+    ) -> Self {
+        let spec = HangSpec {
+            threads: parts.threads,
+            queue: parts.queue,
+            size: parts.sessions,
+            capacity: CALLS,
+            aside_max: ASIDE_MAX,
+        };
+        let empty = |_: &ThreadCtx| {
+            Ok(Seat {
+                session: None,
+                generation: 0,
+            })
+        };
+        let pool = HangPool::start(&around.sup, spec, empty);
+        let line = Self(Arc::new(Inner {
+            kind: parts.kind,
+            cause: parts.cause,
+            pool,
+            connect: Arc::new(connect),
+            state: State {
+                away: Snapshot::new(Some("it has not been reached yet".into())),
+                generation: AtomicU64::new(1),
+                seen_ms: AtomicU64::new(around.clock.unix_ms()),
+                held_off: AtomicBool::new(false),
+                nudged: AtomicBool::new(false),
+                met: AtomicBool::new(false),
+            },
+            around,
+            sessions: parts.sessions,
+        }));
+        line.show();
+        // The first look is made here, so that a device that is there is up before the first request.
+        line.look();
+        let (kept, every) = (line.clone(), parts.probe_every);
+        let sup = line.0.around.sup.clone();
+        sup.spawn(parts.keeper, move |ctx| kept.keep(ctx, every));
+        line
+    }
+
+    /// Why the device is away, or `None` while it answers.
+    pub fn away(&self) -> Option<Arc<str>> {
+        self.0.state.away.with(Clone::clone)
+    }
+
+    /// Unix milliseconds of the device's last answer.
+    pub fn seen_ms(&self) -> u64 {
+        self.0.state.seen_ms.load(Ordering::Relaxed)
+    }
+
+    /// Threads with a session each.
+    pub fn sessions(&self) -> usize {
+        self.0.sessions
+    }
+
+    /// A reload: probe now, also after a refused PIN.
+    pub fn nudge(&self) {
+        self.0.state.held_off.store(false, Ordering::SeqCst);
+        self.0.state.nudged.store(true, Ordering::SeqCst);
+    }
+
+    /// Runs `job` on a session, within the deadline; at once an error while the device is away.
+    pub fn run<R: Send + 'static>(
+        &self,
+        op: &'static str,
+        deadline: Deadline,
+        job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
+    ) -> Result<R, DeviceError> {
+        if let Some(why) = self.away() {
+            return Err(self.away_error(&why));
+        }
+        self.call(op, deadline, job)
+    }
+
+    fn call<R: Send + 'static>(
+        &self,
+        op: &'static str,
+        deadline: Deadline,
+        job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
+    ) -> Result<R, DeviceError> {
+        let inner = &self.0;
+        let connect = inner.connect.clone();
+        let generation = inner.state.generation.load(Ordering::SeqCst);
+        let work = move |seat: &mut Seat<S>| seat.run(&*connect, generation, job);
+        let answer = inner.pool.call(op, deadline, work);
+        match answer {
+            Ok(Ok(done)) => {
+                self.answered();
+                Ok(done)
+            }
+            Ok(Err(Fault::Refused(why))) => {
+                self.answered();
+                Err(DeviceError::Refused(why))
+            }
+            Ok(Err(Fault::Unsupported(why))) => Err(DeviceError::Unsupported(why)),
+            Ok(Err(Fault::Gone(why))) => Err(self.lost(&why)),
+            Ok(Err(Fault::Denied(why))) => {
+                inner.state.held_off.store(true, Ordering::SeqCst);
+                Err(self.lost(&why))
+            }
+            Err(HangError::Busy { retry_after_s }) => Err(DeviceError::Busy { retry_after_s }),
+            Err(HangError::Expired) => Err(DeviceError::Expired),
+            Err(HangError::Hung) => {
+                let quarantined = &inner.around.metrics.quarantined;
+                quarantined.with_label_values(&[inner.kind.as_str()]).inc();
+                self.show();
+                Err(DeviceError::Hung)
+            }
+            Err(HangError::Unavailable) => Err(self.lost("all of its sessions hang")),
+            Err(HangError::Crashed) => Err(self.lost("a session's thread panicked")),
+            Err(HangError::NoHandle(why)) => Err(self.lost(&why)),
+        }
+    }
+
+    fn answered(&self) {
+        let now = self.0.around.clock.unix_ms();
+        self.0.state.seen_ms.store(now, Ordering::Relaxed);
+    }
+
+    fn away_error(&self, why: &str) -> DeviceError {
+        DeviceError::Away {
+            backend: self.0.kind.as_str(),
+            why: why.to_owned(),
+        }
+    }
+
+    /// No answer for longer than a probe may take.
+    fn silent(&self) -> bool {
+        let now = self.0.around.clock.unix_ms();
+        u128::from(now.saturating_sub(self.seen_ms())) > PROBE.as_millis()
+    }
+
+    /// Marks the device as away.
+    fn lost(&self, why: &str) -> DeviceError {
+        let inner = &self.0;
+        let was_up = inner.state.away.with(Option::is_none);
+        inner.state.away.store(Some(why.into()));
+        if was_up {
+            tracing::error!(event = "backend_away", backend = inner.kind.as_str(), why);
+        }
+        self.show();
+        self.away_error(why)
+    }
+
+    /// Tells metrics and readiness how things stand.
+    fn show(&self) {
+        let inner = &self.0;
+        let backend = inner.kind.as_str();
+        let sessions = &inner.around.metrics.backend_sessions;
+        let hanging = inner.pool.hanging().len() as i64;
+        let away = inner.state.away.with(Option::is_some);
+        let open = if away { 0 } else { inner.pool.seated() as i64 };
+        sessions.with_label_values(&[backend, "open"]).set(open);
+        sessions
+            .with_label_values(&[backend, "hanging"])
+            .set(hanging);
+        match self.away() {
+            Some(why) => inner.around.ready.degrade(
+                inner.cause,
+                format!("backend {backend} is away: {why}; its keys verify but do not sign"),
+            ),
+            None => inner.around.ready.clear(inner.cause),
+        }
+    }
+
+    /// The keeper's loop.
+    fn keep(&self, ctx: &ThreadCtx, every: Duration) {
+        let base = Duration::from_millis(100);
+        let seed = self.0.around.clock.unix_ms();
+        let mut backoff = Backoff::new(base, Duration::from_secs(2), base, seed);
+        let mut next = Deadline::within(every);
+        let mut was_away = self.away().is_some();
+        while !ctx.shutdown.wait(Deadline::within(LOOK)) {
+            let state = &self.0.state;
+            let away = state.away.with(Option::is_some);
+            if away && !was_away {
+                backoff.reset();
+                next = Deadline::within(backoff.next_pause());
+            }
+            was_away = away;
+            let nudged = state.nudged.swap(false, Ordering::SeqCst);
+            let due = next.expired() && !state.held_off.load(Ordering::SeqCst);
+            if !(due || nudged) {
+                continue;
+            }
+            self.look();
+            was_away = self.away().is_some();
+            let pause = if was_away {
+                backoff.next_pause()
+            } else {
+                backoff.reset();
+                every
+            };
+            next = Deadline::within(pause);
+        }
+    }
+
+    /// One probe; whether the device is there decides whether it is called from now on.
+    fn look(&self) {
+        let inner = &self.0;
+        let away = inner.state.away.with(Option::is_some);
+        if away {
+            // Sessions from before may be dead without knowing it.
+            inner.state.generation.fetch_add(1, Ordering::SeqCst);
+        }
+        match self.call("probe", Deadline::within(PROBE), Session::probe) {
+            Ok(()) if away => {
+                inner.state.away.store(None);
+                if inner.state.met.swap(true, Ordering::SeqCst) {
+                    let reconnects = &inner.around.metrics.backend_reconnects;
+                    reconnects.with_label_values(&[inner.kind.as_str()]).inc();
+                }
+                tracing::info!(event = "backend_up", backend = inner.kind.as_str());
+            }
+            // All sessions are busy. That is load while answers come, and silence when none do.
+            Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.silent() => {}
+            Ok(()) => {}
+            Err(error) => {
+                self.lost(&match error {
+                    DeviceError::Away { why, .. } => why,
+                    DeviceError::Hung | DeviceError::Busy { .. } | DeviceError::Expired => {
+                        "it does not answer".to_owned()
+                    }
+                    other => other.to_string(),
+                });
+            }
+        }
+        self.show();
+    }
+}
+
+impl<S: Session> Seat<S> {
+    fn run<R>(
+        &mut self,
+        connect: &Connect<S>,
+        generation: u64,
+        job: impl FnOnce(&mut S) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        if self.generation < generation {
+            self.session = None;
+        }
+        if self.session.is_none() {
+            self.session = Some(connect()?);
+            self.generation = generation;
+        }
+        let session = self.session.as_mut().expect("connected above");
+        let result = job(session);
+        if matches!(result, Err(Fault::Gone(_) | Fault::Denied(_))) {
+            self.session = None;
+        }
+        result
+    }
+}

@@ -1,0 +1,448 @@
+//! Keys inside a PKCS#11 token: made there, never extractable, used through session threads.
+//!
+//! An object's `CKA_ID` is 16 random bytes and is the handle that our store keeps sealed; its
+//! `CKA_LABEL` is the key's name with its version, for people. A restart finds objects by id.
+//!
+//! The module is loaded once per process. Whoever needs several tokens at once runs a key service
+//! for each, because a module knows one login per process.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
+use cryptoki::error::{Error, RvError};
+use cryptoki::mechanism::Mechanism;
+use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
+use cryptoki::object::{Attribute, AttributeType, ObjectClass, ObjectHandle};
+use cryptoki::session::{Session as Raw, UserType};
+use cryptoki::slot::Slot;
+use cryptoki::types::RawAuthPin;
+use ron_crypto::hash::sha256;
+use ron_crypto::rand::Random;
+use ron_kernel::Deadline;
+use ron_proto::values::Alg;
+use ron_service::config::secret_from_env_or_file;
+
+use super::line::{Fault, Line, Session};
+use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made};
+use crate::keys::PublicKey;
+
+/// Bytes of a `CKA_ID`.
+const ID_BYTES: usize = 16;
+/// Object handles that a session remembers.
+const OBJECTS_MAX: usize = 4096;
+/// `edwards25519` as a PrintableString, as PKCS#11 3.0 has it.
+const ED25519_NAME: &[u8] = b"\x13\x0cedwards25519";
+/// The object identifier 1.3.101.112, for tokens that want that.
+const ED25519_OID: &[u8] = &[0x06, 0x03, 0x2b, 0x65, 0x70];
+/// The object identifier of P-256.
+const P256_OID: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+
+/// Which token.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The module.
+    pub module: PathBuf,
+    /// The token's label; empty means the only one there is.
+    pub label: String,
+    /// Path of the PIN's file, or `env:NAME`.
+    pub pin: String,
+}
+
+/// What all sessions share: the loaded module.
+pub struct Driver {
+    token: Token,
+    module: OnceLock<Pkcs11>,
+    /// Counts initialisations: what a session got from an earlier one means nothing any more.
+    epoch: AtomicU64,
+    /// Threads inside the module.
+    inside: AtomicUsize,
+}
+
+/// A thread is inside the module.
+struct Inside<'a>(&'a AtomicUsize);
+
+impl<'a> Inside<'a> {
+    fn enter(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Driver {
+    /// A driver that has not loaded its module yet.
+    pub fn new(token: Token) -> Arc<Self> {
+        Arc::new(Self {
+            token,
+            module: OnceLock::new(),
+            epoch: AtomicU64::new(1),
+            inside: AtomicUsize::new(0),
+        })
+    }
+
+    /// A logged-in session.
+    pub fn connect(self: &Arc<Self>) -> Result<TokenSession, Fault> {
+        let _inside = Inside::enter(&self.inside);
+        let module = self.module()?;
+        let slot = self.slot(module)?;
+        // Not closed when dropped: after the module was initialised again, the number of an old
+        // session may be that of a new one.
+        let raw = module.open_rw_session_no_drop(slot).map_err(fault)?;
+        let pin = secret_from_env_or_file(&self.token.pin, &|name| std::env::var(name).ok())
+            .map_err(|why| Fault::Denied(format!("pkcs11.pin: {why}")))?;
+        let pin = RawAuthPin::new(Box::new(pin.expose().to_vec()));
+        match raw.login_with_raw(UserType::User, &pin) {
+            // The login belongs to the process: the first session's is everyone's.
+            Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
+            Err(error) => return Err(fault(error)),
+        }
+        Ok(TokenSession {
+            raw: Some(raw),
+            epoch: self.epoch.load(Ordering::SeqCst),
+            driver: self.clone(),
+            objects: BTreeMap::new(),
+        })
+    }
+
+    fn module(&self) -> Result<&Pkcs11, Fault> {
+        if let Some(module) = self.module.get() {
+            return Ok(module);
+        }
+        let path = &self.token.module;
+        let module = Pkcs11::new(path)
+            .map_err(|e| Fault::Gone(format!("{} cannot be loaded: {e}", path.display())))?;
+        initialize(&module)?;
+        Ok(self.module.get_or_init(|| module))
+    }
+
+    /// The token's slot. A module may look for tokens only while it is initialised, so that is done
+    /// again when the token is not there and no other thread is inside.
+    fn slot(&self, module: &Pkcs11) -> Result<Slot, Fault> {
+        match self.find_slot(module) {
+            Err(Fault::Gone(_)) if self.inside.load(Ordering::SeqCst) == 1 => {
+                self.epoch.fetch_add(1, Ordering::SeqCst);
+                let _ = module.clone().finalize(); // it may never have been initialised
+                initialize(module)?;
+                self.find_slot(module)
+            }
+            found => found,
+        }
+    }
+
+    fn find_slot(&self, module: &Pkcs11) -> Result<Slot, Fault> {
+        let slots = module.get_slots_with_initialized_token().map_err(fault)?;
+        let label = &self.token.label;
+        let mut found = Vec::new();
+        for slot in slots {
+            let info = module.get_token_info(slot).map_err(fault)?;
+            if label.is_empty() || info.label() == label {
+                found.push(slot);
+            }
+        }
+        match found[..] {
+            [slot] => Ok(slot),
+            [] => Err(Fault::Gone(format!("no token is labelled `{label}`"))),
+            _ => Err(Fault::Denied(
+                "several tokens fit: set pkcs11.token to the label of one".into(),
+            )),
+        }
+    }
+}
+
+fn initialize(module: &Pkcs11) -> Result<(), Fault> {
+    let how = CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK);
+    match module.initialize(how) {
+        Ok(()) | Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(()),
+        Err(error) => Err(fault(error)),
+    }
+}
+
+/// What an error of the module means for us.
+fn fault(error: Error) -> Fault {
+    let why = error.to_string();
+    let Error::Pkcs11(rv, _) = error else {
+        return Fault::Refused(why);
+    };
+    match rv {
+        RvError::PinIncorrect
+        | RvError::PinInvalid
+        | RvError::PinLenRange
+        | RvError::PinExpired
+        | RvError::PinLocked
+        | RvError::UserPinNotInitialized => Fault::Denied(why),
+        RvError::DeviceError
+        | RvError::DeviceRemoved
+        | RvError::TokenNotPresent
+        | RvError::TokenNotRecognized
+        | RvError::SlotIdInvalid
+        | RvError::SessionHandleInvalid
+        | RvError::SessionClosed
+        | RvError::SessionCount
+        | RvError::UserNotLoggedIn
+        | RvError::CryptokiNotInitialized
+        | RvError::GeneralError
+        | RvError::KeyHandleInvalid
+        | RvError::ObjectHandleInvalid => Fault::Gone(why),
+        RvError::MechanismInvalid
+        | RvError::FunctionNotSupported
+        | RvError::CurveNotSupported
+        | RvError::DomainParamsInvalid => Fault::Unsupported(why),
+        _ => Fault::Refused(why),
+    }
+}
+
+/// A session of the token, owned by one thread.
+pub struct TokenSession {
+    raw: Option<Raw>,
+    epoch: u64,
+    driver: Arc<Driver>,
+    objects: BTreeMap<Vec<u8>, ObjectHandle>,
+}
+
+impl Drop for TokenSession {
+    fn drop(&mut self) {
+        if self.epoch == self.driver.epoch.load(Ordering::SeqCst)
+            && let Some(raw) = self.raw.take()
+        {
+            let _inside = Inside::enter(&self.driver.inside);
+            let _ = raw.close(); // it may be dead already
+        }
+    }
+}
+
+impl Session for TokenSession {
+    fn probe(&mut self) -> Result<(), Fault> {
+        self.inside(|raw, _| {
+            let info = raw.get_session_info().map_err(fault)?;
+            // Some modules answer that from memory; random bytes come from the token.
+            let mut some = [0_u8; 8];
+            match raw.generate_random_slice(&mut some).map_err(fault) {
+                Err(Fault::Refused(_) | Fault::Unsupported(_)) | Ok(()) => {}
+                Err(gone) => return Err(gone),
+            }
+            match info.session_state() {
+                cryptoki::session::SessionState::RwUser => Ok(()),
+                other => Err(Fault::Gone(format!("the session is {other:?}"))),
+            }
+        })
+    }
+}
+
+impl TokenSession {
+    fn inside<R>(
+        &mut self,
+        work: impl FnOnce(&Raw, &mut BTreeMap<Vec<u8>, ObjectHandle>) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let _inside = Inside::enter(&self.driver.inside);
+        if self.epoch != self.driver.epoch.load(Ordering::SeqCst) {
+            return Err(Fault::Gone("the module was initialised again".into()));
+        }
+        match &self.raw {
+            Some(raw) => work(raw, &mut self.objects),
+            None => Err(Fault::Gone("the session is closed".into())),
+        }
+    }
+
+    /// Makes a key pair that stays in the token; its raw public key.
+    fn make(&mut self, alg: Alg, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
+        self.inside(|raw, _| {
+            let (public, private) = generate(raw, alg, id, label)?;
+            let wanted = [AttributeType::NeverExtractable, AttributeType::Sensitive];
+            let held = raw.get_attributes(private, &wanted).map_err(fault)?;
+            if held != [Attribute::NeverExtractable(true), Attribute::Sensitive(true)] {
+                let _ = raw.destroy_object(private);
+                let _ = raw.destroy_object(public);
+                return Err(Fault::Refused(
+                    "the token does not keep keys to itself: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
+                ));
+            }
+            let point = raw.get_attributes(public, &[AttributeType::EcPoint]);
+            match &point.map_err(fault)?[..] {
+                [Attribute::EcPoint(point)] => public_key(alg, point)
+                    .ok_or_else(|| Fault::Refused("the token's public key is of another form".into())),
+                _ => Err(Fault::Refused("the token shows no public key".into())),
+            }
+        })
+    }
+
+    fn sign(&mut self, alg: Alg, id: &[u8], message: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.inside(|raw, objects| {
+            let key = find(raw, objects, id)?;
+            let signature = match alg {
+                Alg::Ed25519 => {
+                    let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
+                    raw.sign(&Mechanism::Eddsa(pure), key, message)
+                }
+                Alg::EcdsaP256 => raw.sign(&Mechanism::Ecdsa, key, &sha256(message)),
+                other => {
+                    return Err(Fault::Unsupported(format!("{other} in a PKCS#11 token")));
+                }
+            };
+            signature.map_err(fault)
+        })
+    }
+}
+
+fn generate(
+    raw: &Raw,
+    alg: Alg,
+    id: &[u8],
+    label: &str,
+) -> Result<(ObjectHandle, ObjectHandle), Fault> {
+    let pair = |mechanism: &Mechanism<'_>, params: &[u8]| {
+        let named = |more: &[Attribute]| {
+            let mut all = vec![
+                Attribute::Token(true),
+                Attribute::Label(label.as_bytes().to_vec()),
+                Attribute::Id(id.to_vec()),
+            ];
+            all.extend_from_slice(more);
+            all
+        };
+        let public = named(&[
+            Attribute::Private(false),
+            Attribute::Verify(true),
+            Attribute::EcParams(params.to_vec()),
+        ]);
+        let private = named(&[
+            Attribute::Private(true),
+            Attribute::Sensitive(true),
+            Attribute::Extractable(false),
+            Attribute::Sign(true),
+        ]);
+        raw.generate_key_pair(mechanism, &public, &private)
+            .map_err(fault)
+    };
+    match alg {
+        Alg::EcdsaP256 => pair(&Mechanism::EccKeyPairGen, P256_OID),
+        Alg::Ed25519 => {
+            let mechanism = Mechanism::EccEdwardsKeyPairGen;
+            match pair(&mechanism, ED25519_NAME) {
+                Err(Fault::Refused(_) | Fault::Unsupported(_)) => pair(&mechanism, ED25519_OID),
+                made => made,
+            }
+        }
+        other => Err(Fault::Unsupported(format!("{other} in a PKCS#11 token"))),
+    }
+}
+
+/// The private key with this id.
+fn find(
+    raw: &Raw,
+    objects: &mut BTreeMap<Vec<u8>, ObjectHandle>,
+    id: &[u8],
+) -> Result<ObjectHandle, Fault> {
+    if let Some(known) = objects.get(id) {
+        return Ok(*known);
+    }
+    let template = [
+        Attribute::Class(ObjectClass::PRIVATE_KEY),
+        Attribute::Id(id.to_vec()),
+    ];
+    let found = raw.find_objects(&template).map_err(fault)?;
+    let [key] = found[..] else {
+        return Err(Fault::Refused(format!(
+            "the token has {} private keys with the id {}; was it exchanged?",
+            found.len(),
+            hex::encode(id)
+        )));
+    };
+    if objects.len() >= OBJECTS_MAX {
+        objects.clear();
+    }
+    objects.insert(id.to_vec(), key);
+    Ok(key)
+}
+
+/// The key of a `CKA_EC_POINT`: an OCTET STRING around the point, or the point itself.
+fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
+    let plain = match point {
+        [0x04, length, rest @ ..] if usize::from(*length) == rest.len() => rest,
+        other => other,
+    };
+    PublicKey::from_raw(alg, plain).or_else(|| PublicKey::from_raw(alg, point))
+}
+
+/// The backend.
+pub struct Pkcs11Device {
+    line: Line<TokenSession>,
+    random: Arc<dyn Random>,
+}
+
+impl Pkcs11Device {
+    /// The backend on a line that was started with [`Driver::connect`].
+    pub fn new(line: Line<TokenSession>, random: Arc<dyn Random>) -> Self {
+        Self { line, random }
+    }
+}
+
+impl Device for Pkcs11Device {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Pkcs11
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            algs: vec![Alg::Ed25519, Alg::EcdsaP256],
+            attestation: Attestation::Statement,
+        }
+    }
+
+    fn away(&self) -> Option<String> {
+        self.line.away().map(|why| why.to_string())
+    }
+
+    fn seen_ms(&self) -> u64 {
+        self.line.seen_ms()
+    }
+
+    fn sessions(&self) -> usize {
+        self.line.sessions()
+    }
+
+    fn nudge(&self) {
+        self.line.nudge();
+    }
+
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+        let mut id = vec![0_u8; ID_BYTES];
+        self.random.fill(&mut id);
+        let (handle, name) = (Handle(id.clone()), name.to_owned());
+        let make = move |session: &mut TokenSession| {
+            let public = session.make(alg, &id, &name)?;
+            // A key is not announced before it has signed once.
+            let signature = session.sign(alg, &id, PROOF)?;
+            if !public.verify(PROOF, &signature) {
+                return Err(Fault::Refused(
+                    "the new key's signature does not verify".into(),
+                ));
+            }
+            Ok(public)
+        };
+        let public = self.line.run("pkcs11_make", deadline, make)?;
+        Ok(Made { handle, public })
+    }
+
+    fn sign(
+        &self,
+        alg: Alg,
+        handle: &Handle,
+        message: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        let (id, message) = (handle.0.clone(), message.to_vec());
+        let sign = move |session: &mut TokenSession| session.sign(alg, &id, &message);
+        self.line.run("pkcs11_sign", deadline, sign)
+    }
+}
+
+/// What a new key signs once, to show that it works; no payload begins like this.
+const PROOF: &[u8] = b"ron-kms/v1/new key";

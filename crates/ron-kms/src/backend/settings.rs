@@ -1,0 +1,145 @@
+//! Configuration of the devices: their keys of the one table, and what they mean.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_service::{Config, ConfigProblem, Key};
+
+/// Rows of the configuration table.
+pub static DEVICE_KEYS: [Key; 11] = [
+    Key::path("pkcs11.module", "", "PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
+    Key::text("pkcs11.token", "", "Label of the token. Empty: the only one there is."),
+    Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
+    Key::count("pkcs11.sessions", "4", "Threads with a session of the token each.").range("1", "64"),
+    Key::text("tpm.tcti", "", "How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:. Empty: no such backend."),
+    Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: it has none."),
+    Key::duration("backends.probe_every", "2s", "Pause between two probes of a device that answers.").range("100ms", "1m"),
+    Key::duration("verify_cache.soft_ttl", "5m", "After this time without an answer of the device, verifications with its keys are counted as old.")
+        .range("1s", "24h"),
+    Key::duration("verify_cache.hard_ttl", "1h", "After this time without an answer of the device, its keys no longer verify: 503.")
+        .range("1s", "720h"),
+    Key::choice("attest.require", &["never", "if-available", "required"], "if-available", "Whether keys sign while their device does not attest where they are: `required` refuses, the others show it only."),
+    Key::duration("attest.refresh_every", "10m", "How often the devices are asked to attest; a failure is tried again after 5 s.").range("200ms", "24h"),
+];
+
+/// The configured devices.
+#[derive(Clone, Debug)]
+pub struct DeviceSettings {
+    /// A PKCS#11 token.
+    pub pkcs11: Option<Pkcs11Settings>,
+    /// A TPM.
+    pub tpm: Option<TpmSettings>,
+    /// Pause between two probes.
+    pub probe_every: Duration,
+    /// See `verify_cache.soft_ttl`.
+    pub soft_ttl: Duration,
+    /// See `verify_cache.hard_ttl`.
+    pub hard_ttl: Duration,
+    /// Whether a device that does not attest signs nothing.
+    pub attest_required: bool,
+    /// How often devices are asked to attest.
+    pub attest_every: Duration,
+}
+
+/// Which token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pkcs11Settings {
+    /// The module.
+    pub module: PathBuf,
+    /// The token's label, or empty.
+    pub token: String,
+    /// Where the PIN is.
+    pub pin: String,
+    /// Session threads.
+    pub sessions: usize,
+}
+
+/// Which TPM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TpmSettings {
+    /// TCTI name and configuration.
+    pub tcti: String,
+    /// File of the owner's authorisation.
+    pub owner_auth: Option<PathBuf>,
+}
+
+impl DeviceSettings {
+    /// Checks what the table alone cannot.
+    pub fn from_config(config: &Config, problems: &mut Vec<ConfigProblem>) -> Self {
+        let devices = Self {
+            pkcs11: pkcs11(config, problems),
+            tpm: tpm(config, problems),
+            probe_every: config.duration("backends.probe_every"),
+            soft_ttl: config.duration("verify_cache.soft_ttl"),
+            hard_ttl: config.duration("verify_cache.hard_ttl"),
+            attest_required: config.str("attest.require") == "required",
+            attest_every: config.duration("attest.refresh_every"),
+        };
+        if devices.soft_ttl > devices.hard_ttl {
+            problems.push(config.problem(
+                "verify_cache.soft_ttl",
+                "is longer than verify_cache.hard_ttl; make it shorter",
+            ));
+        }
+        devices
+    }
+}
+
+/// A text that is set to something.
+fn text<'a>(config: &'a Config, key: &str) -> Option<&'a str> {
+    config.str_opt(key).filter(|text| !text.is_empty())
+}
+
+fn without_feature(config: &Config, key: &str, feature: &str) -> ConfigProblem {
+    config.problem(
+        key,
+        format!(
+            "is set, but this program was built without it; build with --features ron-kms/{feature}"
+        ),
+    )
+}
+
+fn pkcs11(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<Pkcs11Settings> {
+    const KEY: &str = "pkcs11.module";
+    let Some(module) = config.path_opt(KEY) else {
+        for key in ["pkcs11.token", "pkcs11.pin"] {
+            if text(config, key).is_some() {
+                problems.push(config.problem(key, "is set without pkcs11.module"));
+            }
+        }
+        return None;
+    };
+    if !cfg!(feature = "pkcs11") {
+        problems.push(without_feature(config, KEY, "pkcs11"));
+        return None;
+    }
+    let Some(pin) = text(config, "pkcs11.pin") else {
+        problems.push(config.problem(
+            "pkcs11.pin",
+            "is not set: name the file of the PIN, or env:NAME",
+        ));
+        return None;
+    };
+    Some(Pkcs11Settings {
+        module: module.to_owned(),
+        token: config
+            .str_opt("pkcs11.token")
+            .unwrap_or_default()
+            .to_owned(),
+        pin: pin.to_owned(),
+        sessions: config.usize("pkcs11.sessions"),
+    })
+}
+
+fn tpm(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<TpmSettings> {
+    const KEY: &str = "tpm.tcti";
+    let tcti = text(config, KEY)?;
+    if !cfg!(feature = "tpm") {
+        problems.push(without_feature(config, KEY, "tpm"));
+        return None;
+    }
+    Some(TpmSettings {
+        tcti: tcti.to_owned(),
+        owner_auth: config.path_opt("tpm.owner_auth").map(PathBuf::from),
+    })
+}

@@ -1,0 +1,82 @@
+//! Starts the configured devices.
+
+use std::sync::Arc;
+
+use ron_crypto::rand::Random;
+
+use super::line::Around;
+use super::{Backends, Device};
+use crate::config::Settings;
+
+/// The backends of these settings. A device that is not there is not an error: its keys verify,
+/// and its keeper goes on looking for it.
+pub fn start(settings: &Settings, around: &Around, random: &Arc<dyn Random>) -> Backends {
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    devices.extend(pkcs11(settings, around, random));
+    devices.extend(tpm(settings, around));
+    Backends::new(settings.backend, devices, around.clock.unix_ms())
+        .attest_required(settings.devices.attest_required)
+}
+
+#[cfg(feature = "pkcs11")]
+fn pkcs11(
+    settings: &Settings,
+    around: &Around,
+    random: &Arc<dyn Random>,
+) -> Option<Arc<dyn Device>> {
+    use super::line::{Line, LineParts};
+    use super::pkcs11::{Driver, Pkcs11Device, Token};
+    use crate::topology::{PKCS11, PKCS11_KEEPER, PKCS11_QUEUE};
+
+    let wanted = settings.devices.pkcs11.as_ref()?;
+    let driver = Driver::new(Token {
+        module: wanted.module.clone(),
+        label: wanted.token.clone(),
+        pin: wanted.pin.clone(),
+    });
+    let parts = LineParts {
+        kind: super::BackendKind::Pkcs11,
+        threads: &PKCS11,
+        queue: &PKCS11_QUEUE,
+        keeper: &PKCS11_KEEPER,
+        sessions: wanted.sessions,
+        probe_every: settings.devices.probe_every,
+        cause: "pkcs11",
+    };
+    let line = Line::start(parts, around.clone(), move || driver.connect());
+    Some(Arc::new(Pkcs11Device::new(line, random.clone())))
+}
+
+#[cfg(not(feature = "pkcs11"))]
+fn pkcs11(_: &Settings, _: &Around, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
+    None
+}
+
+#[cfg(feature = "tpm")]
+fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
+    use super::line::{Line, LineParts};
+    use super::tpm::{TpmAt, TpmDevice};
+    use crate::topology::{TPM, TPM_KEEPER, TPM_QUEUE};
+
+    let wanted = settings.devices.tpm.as_ref()?;
+    let at = TpmAt {
+        tcti: wanted.tcti.clone(),
+        owner_auth: wanted.owner_auth.clone(),
+    };
+    let parts = LineParts {
+        kind: super::BackendKind::Tpm,
+        threads: &TPM,
+        queue: &TPM_QUEUE,
+        keeper: &TPM_KEEPER,
+        sessions: 1,
+        probe_every: settings.devices.probe_every,
+        cause: "tpm",
+    };
+    let line = Line::start(parts, around.clone(), move || at.connect());
+    Some(TpmDevice::new(line))
+}
+
+#[cfg(not(feature = "tpm"))]
+fn tpm(_: &Settings, _: &Around) -> Option<Arc<dyn Device>> {
+    None
+}

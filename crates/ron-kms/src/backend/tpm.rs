@@ -1,0 +1,475 @@
+//! Keys that only one TPM can use: P-256 pairs made inside it, kept by us as blobs that it alone
+//! can load; and what it says about them.
+//!
+//! One thread owns the TPM. It keeps nothing loaded between calls but the storage primary, so that a TPM
+//! with three places for objects is enough and no resource manager is needed; what a killed process
+//! left there is flushed on connecting.
+//!
+//! The attestation key is a restricted primary of the owner's hierarchy: the same template gives the
+//! same key for as long as the TPM has the same owner seed, so nothing has to be stored for it.
+
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_kernel::Deadline;
+use ron_proto::values::Alg;
+use ron_service::config::read_secret_file;
+use tss_esapi::attributes::ObjectAttributesBuilder;
+use tss_esapi::constants::{CapabilityType, StartupType, tss};
+use tss_esapi::handles::{KeyHandle, ObjectHandle};
+use tss_esapi::interface_types::algorithm::{HashingAlgorithm, PublicAlgorithm};
+use tss_esapi::interface_types::ecc::EccCurve;
+use tss_esapi::interface_types::resource_handles::Hierarchy;
+use tss_esapi::interface_types::session_handles::AuthSession;
+use tss_esapi::structures::{
+    Attest, Auth, CapabilityData, Data, Digest, EccPoint, EccScheme, HashScheme,
+    KeyDerivationFunctionScheme, PcrSelectionListBuilder, PcrSlot, Private, Public, PublicBuilder,
+    PublicEccParametersBuilder, Signature, SignatureScheme, SymmetricDefinitionObject,
+};
+use tss_esapi::tcti_ldr::TctiNameConf;
+use tss_esapi::traits::{Marshall as _, UnMarshall as _};
+use tss_esapi::tss2_esys::{TPM2B_DIGEST, TPMT_TK_HASHCHECK};
+use tss_esapi::{Context, Error};
+
+use super::line::{Fault, Line, Session};
+use super::{
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, TpmEvidence,
+};
+use crate::keys::PublicKey;
+
+/// One password session, for commands that need one authorisation.
+const ONE: (
+    Option<AuthSession>,
+    Option<AuthSession>,
+    Option<AuthSession>,
+) = (Some(AuthSession::Password), None, None);
+/// Two, for certify.
+const TWO: (
+    Option<AuthSession>,
+    Option<AuthSession>,
+    Option<AuthSession>,
+) = (
+    Some(AuthSession::Password),
+    Some(AuthSession::Password),
+    None,
+);
+/// Platform registers of a quote: firmware, its configuration, boot loader, secure boot.
+const QUOTED: [PcrSlot; 4] = [
+    PcrSlot::Slot0,
+    PcrSlot::Slot1,
+    PcrSlot::Slot4,
+    PcrSlot::Slot7,
+];
+/// What a new key signs once, to show that it works.
+const PROOF: &[u8] = b"ron-kms/v1/new key";
+
+/// Which TPM.
+#[derive(Clone, Debug)]
+pub struct TpmAt {
+    /// TCTI name and configuration.
+    pub tcti: String,
+    /// File of the owner's authorisation.
+    pub owner_auth: Option<PathBuf>,
+}
+
+/// The TPM, owned by one thread.
+pub struct TpmSession {
+    context: Context,
+    primary: Option<KeyHandle>,
+}
+
+/// What an error means for us: an answer about a parameter, handle or session is a refusal; all
+/// else (no connection, no room, a warning) asks for a fresh start.
+fn fault(error: Error) -> Fault {
+    match error {
+        Error::Tss2Error(tss_esapi::constants::response_code::Tss2ResponseCode::FormatOne(_))
+        | Error::WrapperError(_) => Fault::Refused(error.to_string()),
+        Error::Tss2Error(_) => Fault::Gone(error.to_string()),
+    }
+}
+
+impl TpmAt {
+    /// Connects and makes room.
+    pub fn connect(&self) -> Result<TpmSession, Fault> {
+        let tcti = TctiNameConf::from_str(&self.tcti)
+            .map_err(|_| Fault::Denied(format!("tpm.tcti `{}` is not understood", self.tcti)))?;
+        let gone = |e: Error| Fault::Gone(e.to_string());
+        let mut context = Context::new(tcti).map_err(gone)?;
+        // Refused where the firmware or the kernel has done it, which is the usual case.
+        let _ = context.startup(StartupType::Clear);
+        if let Some(path) = &self.owner_auth {
+            let auth = read_secret_file(path).map_err(Fault::Denied)?;
+            let auth = Auth::try_from(auth.expose().to_vec()).map_err(fault)?;
+            context
+                .tr_set_auth(ObjectHandle::Owner, auth)
+                .map_err(gone)?;
+        }
+        let mut session = TpmSession {
+            context,
+            primary: None,
+        };
+        session.make_room()?;
+        Ok(session)
+    }
+}
+
+impl Session for TpmSession {
+    fn probe(&mut self) -> Result<(), Fault> {
+        self.context
+            .execute_without_session(|c| c.get_random(8))
+            .map(|_| ())
+            .map_err(|e| Fault::Gone(e.to_string()))
+    }
+}
+
+impl TpmSession {
+    /// Flushes what somebody left loaded. Behind a resource manager there is nothing to see.
+    fn make_room(&mut self) -> Result<(), Fault> {
+        let left = self.context.execute_without_session(|c| {
+            c.get_capability(CapabilityType::Handles, tss::TPM2_TRANSIENT_FIRST, 16)
+        });
+        let (CapabilityData::Handles(handles), _) = left.map_err(fault)? else {
+            return Ok(());
+        };
+        for handle in handles.iter() {
+            let object = self
+                .context
+                .execute_without_session(|c| c.tr_from_tpm_public(*handle));
+            if let Ok(object) = object {
+                let _ = self.context.flush_context(object); // whoever owned it was faster
+            }
+        }
+        Ok(())
+    }
+
+    /// The parent of all our keys: a storage primary of the owner.
+    fn primary(&mut self) -> Result<KeyHandle, Fault> {
+        if let Some(primary) = self.primary {
+            return Ok(primary);
+        }
+        let template = storage_template().map_err(fault)?;
+        let primary = self.make_primary(template)?;
+        self.primary = Some(primary.0);
+        Ok(primary.0)
+    }
+
+    fn make_primary(&mut self, template: Public) -> Result<(KeyHandle, Public), Fault> {
+        let made = self.context.execute_with_sessions(ONE, |c| {
+            c.create_primary(Hierarchy::Owner, template, None, None, None, None)
+        });
+        let made = made.map_err(fault)?;
+        Ok((made.key_handle, made.out_public))
+    }
+
+    fn flush(&mut self, handle: ObjectHandle) {
+        if let Err(error) = self.context.flush_context(handle) {
+            tracing::warn!(event = "tpm_flush_failed", %error);
+        }
+    }
+
+    /// Makes a key; its blob and public half.
+    fn make(&mut self) -> Result<(Handle, PublicKey), Fault> {
+        let parent = self.primary()?;
+        let template = signing_template(false).map_err(fault)?;
+        let made = self
+            .context
+            .execute_with_sessions(ONE, |c| c.create(parent, template, None, None, None, None));
+        let made = made.map_err(fault)?;
+        let public = point(&made.out_public)
+            .ok_or_else(|| Fault::Refused("the TPM made a key of another kind".into()))?;
+        let blob = pack(&made.out_public, &made.out_private)?;
+        let signature = self.sign(&blob, PROOF)?;
+        if !public.verify(PROOF, &signature) {
+            return Err(Fault::Refused(
+                "the new key's signature does not verify".into(),
+            ));
+        }
+        Ok((blob, public))
+    }
+
+    fn load(&mut self, blob: &Handle) -> Result<KeyHandle, Fault> {
+        let parent = self.primary()?;
+        let (public, private) = unpack(blob)?;
+        let loaded = self
+            .context
+            .execute_with_sessions(ONE, |c| c.load(parent, private, public));
+        loaded.map_err(|error| match fault(error) {
+            Fault::Refused(why) => Fault::Refused(format!(
+                "{why}: the key was made by another TPM, or its owner was cleared"
+            )),
+            other => other,
+        })
+    }
+
+    fn sign(&mut self, blob: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
+        let key = self.load(blob)?;
+        let signed = self.sign_with(key, message);
+        self.flush(key.into());
+        signed
+    }
+
+    fn sign_with(&mut self, key: KeyHandle, message: &[u8]) -> Result<Vec<u8>, Fault> {
+        let digest = Digest::try_from(sha256(message).to_vec()).map_err(fault)?;
+        let no_ticket = TPMT_TK_HASHCHECK {
+            tag: tss::TPM2_ST_HASHCHECK,
+            hierarchy: tss::TPM2_RH_NULL,
+            digest: TPM2B_DIGEST::default(),
+        };
+        let ticket = no_ticket.try_into().map_err(fault)?;
+        let signature = self
+            .context
+            .execute_with_sessions(ONE, |c| c.sign(key, digest, ecdsa(), ticket));
+        fixed(&signature.map_err(fault)?)
+    }
+
+    /// Certifies the key of `blob` and quotes the platform registers, both over `nonce`.
+    fn attest(&mut self, blob: &Handle, nonce: [u8; 32]) -> Result<TpmEvidence, Fault> {
+        let (public, _) = unpack(blob)?;
+        let key = self.load(blob)?;
+        // Its place is needed for the attestation key.
+        if let Some(primary) = self.primary.take() {
+            self.flush(primary.into());
+        }
+        let result = self.attest_loaded(key, nonce, &public);
+        self.flush(key.into());
+        result
+    }
+
+    fn attest_loaded(
+        &mut self,
+        key: KeyHandle,
+        nonce: [u8; 32],
+        public: &Public,
+    ) -> Result<TpmEvidence, Fault> {
+        let template = signing_template(true).map_err(fault)?;
+        let (ak, ak_public) = self.make_primary(template)?;
+        let evidence = self.speak(key, ak, nonce);
+        self.flush(ak.into());
+        let ((certify, certify_signature), (quote, quote_signature)) = evidence?;
+        let ak_point = point(&ak_public)
+            .ok_or_else(|| Fault::Refused("the TPM's attestation key is of another kind".into()))?;
+        let bytes = |attest: &Attest| attest.marshall().map_err(fault);
+        let signature = |signature: &Signature| signature.marshall().map_err(fault);
+        Ok(TpmEvidence {
+            attestation_key: ak_point.raw().to_vec(),
+            key_public: public.marshall().map_err(fault)?,
+            certify: bytes(&certify)?,
+            certify_signature: signature(&certify_signature)?,
+            quote: bytes(&quote)?,
+            quote_signature: signature(&quote_signature)?,
+        })
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn speak(
+        &mut self,
+        key: KeyHandle,
+        ak: KeyHandle,
+        nonce: [u8; 32],
+    ) -> Result<((Attest, Signature), (Attest, Signature)), Fault> {
+        let data = || Data::try_from(nonce.to_vec()).map_err(fault);
+        let (for_certify, for_quote) = (data()?, data()?);
+        let certify = self
+            .context
+            .execute_with_sessions(TWO, |c| c.certify(key.into(), ak, for_certify, ecdsa()));
+        let registers = PcrSelectionListBuilder::new()
+            .with_selection(HashingAlgorithm::Sha256, &QUOTED)
+            .build()
+            .map_err(fault)?;
+        let quote = self
+            .context
+            .execute_with_sessions(ONE, |c| c.quote(ak, for_quote, ecdsa(), registers));
+        Ok((certify.map_err(fault)?, quote.map_err(fault)?))
+    }
+}
+
+fn ecdsa() -> SignatureScheme {
+    SignatureScheme::EcDsa {
+        hash_scheme: HashScheme::new(HashingAlgorithm::Sha256),
+    }
+}
+
+/// The template of the storage primary.
+fn storage_template() -> tss_esapi::Result<Public> {
+    let attributes = ObjectAttributesBuilder::new()
+        .with_fixed_tpm(true)
+        .with_fixed_parent(true)
+        .with_sensitive_data_origin(true)
+        .with_user_with_auth(true)
+        .with_no_da(true)
+        .with_restricted(true)
+        .with_decrypt(true)
+        .build()?;
+    let parameters = PublicEccParametersBuilder::new_restricted_decryption_key(
+        SymmetricDefinitionObject::AES_128_CFB,
+        EccCurve::NistP256,
+    );
+    PublicBuilder::new()
+        .with_public_algorithm(PublicAlgorithm::Ecc)
+        .with_name_hashing_algorithm(HashingAlgorithm::Sha256)
+        .with_object_attributes(attributes)
+        .with_ecc_parameters(parameters.build()?)
+        .with_ecc_unique_identifier(EccPoint::default())
+        .build()
+}
+
+/// The template of signing keys; restricted for the one that attests, so that it signs nothing but
+/// what the TPM itself has made.
+fn signing_template(restricted: bool) -> tss_esapi::Result<Public> {
+    let attributes = ObjectAttributesBuilder::new()
+        .with_fixed_tpm(true)
+        .with_fixed_parent(true)
+        .with_sensitive_data_origin(true)
+        .with_user_with_auth(true)
+        .with_no_da(true)
+        .with_restricted(restricted)
+        .with_sign_encrypt(true)
+        .build()?;
+    let scheme = EccScheme::EcDsa(HashScheme::new(HashingAlgorithm::Sha256));
+    let parameters = PublicEccParametersBuilder::new()
+        .with_symmetric(SymmetricDefinitionObject::Null)
+        .with_ecc_scheme(scheme)
+        .with_curve(EccCurve::NistP256)
+        .with_key_derivation_function_scheme(KeyDerivationFunctionScheme::Null)
+        .with_is_signing_key(true)
+        .with_is_decryption_key(false)
+        .with_restricted(restricted);
+    PublicBuilder::new()
+        .with_public_algorithm(PublicAlgorithm::Ecc)
+        .with_name_hashing_algorithm(HashingAlgorithm::Sha256)
+        .with_object_attributes(attributes)
+        .with_ecc_parameters(parameters.build()?)
+        .with_ecc_unique_identifier(EccPoint::default())
+        .build()
+}
+
+/// Blob: length of the public area (u16, big-endian), the public area, the wrapped private area.
+fn pack(public: &Public, private: &Private) -> Result<Handle, Fault> {
+    let public = public.marshall().map_err(fault)?;
+    let length = u16::try_from(public.len())
+        .map_err(|_| Fault::Refused("the TPM's public area is too long".into()))?;
+    let mut blob = length.to_be_bytes().to_vec();
+    blob.extend_from_slice(&public);
+    blob.extend_from_slice(private.value());
+    Ok(Handle(blob))
+}
+
+fn unpack(blob: &Handle) -> Result<(Public, Private), Fault> {
+    let bad = || Fault::Refused("the key's blob is damaged".into());
+    let (length, rest) = blob.0.split_first_chunk::<2>().ok_or_else(bad)?;
+    let at = usize::from(u16::from_be_bytes(*length));
+    let (public, private) = rest.split_at_checked(at).ok_or_else(bad)?;
+    let public = Public::unmarshall(public).map_err(fault)?;
+    let private = Private::try_from(private.to_vec()).map_err(fault)?;
+    Ok((public, private))
+}
+
+/// Both coordinates with 32 bytes: the TPM leaves leading zeros out.
+fn padded(part: &[u8]) -> Option<[u8; 32]> {
+    let mut out = [0_u8; 32];
+    let at = out.len().checked_sub(part.len())?;
+    out[at..].copy_from_slice(part);
+    Some(out)
+}
+
+fn point(public: &Public) -> Option<PublicKey> {
+    let Public::Ecc { unique, .. } = public else {
+        return None;
+    };
+    let (x, y) = (padded(unique.x().value())?, padded(unique.y().value())?);
+    PublicKey::from_raw(Alg::EcdsaP256, &[&[4][..], &x, &y].concat())
+}
+
+fn fixed(signature: &Signature) -> Result<Vec<u8>, Fault> {
+    let Signature::EcDsa(ecc) = signature else {
+        return Err(Fault::Refused("the TPM signed in another way".into()));
+    };
+    let parts = (
+        padded(ecc.signature_r().value()),
+        padded(ecc.signature_s().value()),
+    );
+    match parts {
+        (Some(r), Some(s)) => Ok([r, s].concat()),
+        _ => Err(Fault::Refused("the TPM's signature is too long".into())),
+    }
+}
+
+/// The backend.
+pub struct TpmDevice {
+    line: Line<TpmSession>,
+}
+
+impl TpmDevice {
+    /// The backend on a line that was started with [`TpmAt::connect`].
+    pub fn new(line: Line<TpmSession>) -> Arc<Self> {
+        Arc::new(Self { line })
+    }
+}
+
+impl Device for TpmDevice {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Tpm
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            algs: vec![Alg::EcdsaP256],
+            attestation: Attestation::TpmCertify,
+        }
+    }
+
+    fn away(&self) -> Option<String> {
+        self.line.away().map(|why| why.to_string())
+    }
+
+    fn seen_ms(&self) -> u64 {
+        self.line.seen_ms()
+    }
+
+    fn sessions(&self) -> usize {
+        self.line.sessions()
+    }
+
+    fn nudge(&self) {
+        self.line.nudge();
+    }
+
+    fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+        if alg != Alg::EcdsaP256 {
+            return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
+        }
+        let made = self.line.run("tpm_make", deadline, TpmSession::make)?;
+        Ok(Made {
+            handle: made.0,
+            public: made.1,
+        })
+    }
+
+    fn sign(
+        &self,
+        alg: Alg,
+        handle: &Handle,
+        message: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        if alg != Alg::EcdsaP256 {
+            return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
+        }
+        let (blob, message) = (handle.clone(), message.to_vec());
+        let sign = move |tpm: &mut TpmSession| tpm.sign(&blob, &message);
+        self.line.run("tpm_sign", deadline, sign)
+    }
+
+    fn attest(
+        &self,
+        handle: &Handle,
+        nonce: [u8; 32],
+        deadline: Deadline,
+    ) -> Result<Option<TpmEvidence>, DeviceError> {
+        let blob = handle.clone();
+        let attest = move |tpm: &mut TpmSession| tpm.attest(&blob, nonce);
+        self.line.run("tpm_attest", deadline, attest).map(Some)
+    }
+}

@@ -1,0 +1,187 @@
+//! Engines with a real SoftHSM2 token and a real swtpm, which the tests start in directories of their
+//! own. Run with `cargo test -p ron-kms --features pkcs11,tpm devices`.
+//!
+//! A module reads its environment once per process, so each test runs again in a child process with
+//! its own: [`in_child`].
+
+#![allow(clippy::disallowed_methods)] // tests start programs and wait for them
+
+#[cfg(all(feature = "pkcs11", feature = "tpm"))]
+mod differential;
+#[cfg(feature = "pkcs11")]
+mod softhsm;
+#[cfg(feature = "tpm")]
+mod swtpm;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ron_http::{Body, Response};
+use ron_kernel::{Deadline, ReplyWaiter};
+use ron_proto::kms::{
+    CreateKey, KeyBackend, KeyDoc, PayloadPolicy, SignAnswer, SignRequest, Signature, VerifyAnswer,
+    VerifyMode, VerifyRequest,
+};
+use ron_proto::values::{Alg, Kid};
+
+use super::{Got, Rig, create_request};
+use crate::error::Refusal;
+use crate::work::task::SignTask;
+use crate::work::{SignJob, SignWhat};
+
+/// Set in the child process.
+const CHILD: &str = "RON_KMS_DEVICE_TEST";
+
+/// True in the child process. In the parent: runs the test `name` again with `env`, and insists on
+/// its success.
+pub fn in_child(name: &str, env: impl FnOnce() -> Vec<(String, String)>) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let out = Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", name, "--nocapture"])
+        .env(CHILD, "1")
+        .envs(env())
+        .output()
+        .expect("runs");
+    assert!(
+        out.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(said.contains("1 passed"), "{name} is not a test: {said}");
+    false
+}
+
+/// A variable that the parent has set.
+pub fn var(name: &str) -> String {
+    std::env::var(name).expect("set by the parent")
+}
+
+/// Runs a program that must succeed; its output.
+pub fn run(command: &mut Command) -> String {
+    let out = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}; run scripts/setup.sh"));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(
+        out.status.success(),
+        "{command:?} {}\n{text}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+    text
+}
+
+/// Waits until `holds`.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(15);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 15 s: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Rig {
+    pub fn create_in(&self, backend: KeyBackend, alg: Alg, op: u128) -> KeyDoc {
+        let got = self.create_as(&self.caller, in_backend(backend, alg, op));
+        got.json()
+    }
+
+    pub fn sign_text(&self, doc: &KeyDoc, text: &[u8]) -> Got {
+        self.sign(SignRequest::message(doc.key.clone(), text))
+    }
+
+    /// As [`Rig::send_sign`], for a caller with less patience.
+    pub fn send_sign_by(&self, request: SignRequest, deadline: Deadline) -> ReplyWaiter<Response> {
+        let (mut asked, waiter) = self.asked(&self.caller);
+        asked.deadline = deadline;
+        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { asked, what });
+        waiter
+    }
+
+    /// The `Retry-After` of a refused signature.
+    pub fn retry_after(&self, doc: &KeyDoc) -> Option<u32> {
+        let request = SignRequest::message(doc.key.clone(), *b"text");
+        let waiter = self.send_sign(&self.caller, request);
+        let response = waiter
+            .wait(Deadline::within(super::WAIT))
+            .expect("answered");
+        match response.body {
+            Body::Problem(problem) => problem.retry_after_s,
+            _ => None,
+        }
+    }
+
+    pub fn verify_request(
+        &self,
+        key: &Kid,
+        message: &[u8],
+        signatures: &[Signature],
+    ) -> Result<VerifyAnswer, Refusal> {
+        let request = VerifyRequest {
+            key: key.clone(),
+            version: None,
+            message: Some(message.to_vec().into()),
+            digest: None,
+            signatures: signatures.to_vec(),
+            mode: VerifyMode::And,
+        };
+        self.engine.kms.verify(&self.caller, request)
+    }
+}
+
+pub fn in_backend(backend: KeyBackend, alg: Alg, op: u128) -> CreateKey {
+    CreateKey {
+        backend: Some(backend),
+        ..create_request("device", alg, PayloadPolicy::Any, op)
+    }
+}
+
+/// Checks a signature of the head version with OpenSSL.
+pub fn openssl_agrees(dir: &Path, doc: &KeyDoc, text: &[u8], answer: &SignAnswer) {
+    let head = doc.version(answer.version).expect("the version");
+    let raw = answer.signatures[0].signature.as_slice();
+    let path = |name: &str| dir.join(name);
+    std::fs::write(path("key.pem"), &head.public_key_pem).expect("writes");
+    std::fs::write(path("text"), text).expect("writes");
+    std::fs::write(path("sig.raw"), raw).expect("writes");
+    let mut command = Command::new("openssl");
+    if doc.key.alg == Alg::Ed25519 {
+        std::fs::write(path("sig"), raw).expect("writes");
+        command.args(["pkeyutl", "-verify", "-pubin", "-rawin", "-inkey"]);
+        command
+            .arg(path("key.pem"))
+            .arg("-in")
+            .arg(path("text"))
+            .arg("-sigfile")
+            .arg(path("sig"));
+    } else {
+        std::fs::write(path("sig"), der(raw)).expect("writes");
+        command
+            .args(["dgst", "-sha256", "-verify"])
+            .arg(path("key.pem"))
+            .arg("-signature")
+            .arg(path("sig"))
+            .arg(path("text"));
+    }
+    run(&mut command);
+}
+
+/// `SEQUENCE { INTEGER r, INTEGER s }`.
+fn der(fixed: &[u8]) -> Vec<u8> {
+    let integer = |part: &[u8]| {
+        let start = part.iter().position(|b| *b != 0).unwrap_or(part.len() - 1);
+        let mut value = part[start..].to_vec();
+        if value[0] & 0x80 != 0 {
+            value.insert(0, 0);
+        }
+        [&[2, value.len() as u8][..], &value].concat()
+    };
+    let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
+    [&[0x30, both.len() as u8][..], &both].concat()
+}

@@ -1,0 +1,355 @@
+//! Sequences of ledger operations from bytes, decided by the core and by the reference model at once: they must agree
+//! on every outcome and on every balance, and the leaves alone must rebuild the same state.
+
+use std::collections::BTreeMap;
+
+use ron_ledger::core::{KeyHash, Op, Outcome, State, Step, Verdict};
+use ron_ledger::replay::Replay;
+use ron_proto::ledger::{Entry, RefusalCode, TxId};
+use ron_proto::{Account, Amount, ContentId, Timestamp};
+
+#[path = "../../crates/ron-ledger/src/core/tests/model.rs"]
+mod model;
+
+use model::{Model, Said};
+
+/// Bytes of one operation.
+const WIDE: usize = 5;
+const DAY: u64 = 86_400_000;
+
+#[derive(Default)]
+struct Run {
+    state: State,
+    model: Model,
+    keys: BTreeMap<KeyHash, u64>,
+    leaves: Vec<Vec<u8>>,
+    now: u64,
+}
+
+/// Runs the operations that `data` stands for.
+pub fn run(data: &[u8]) {
+    let mut run = Run {
+        now: 20_000 * DAY,
+        ..Run::default()
+    };
+    let mut rest = data;
+    while rest.len() >= WIDE {
+        // The first byte of a group: how many, whether bound together, how much later.
+        let head = rest[0];
+        let count = usize::from(head & 3) + 1;
+        run.now += u64::from(head >> 3) * u64::from(head >> 3) * 4_000;
+        let take = rest.len().min(1 + count * WIDE);
+        let (group, later) = rest.split_at(take);
+        rest = later;
+        run.expire();
+        let ops: Vec<Op> = group[1..]
+            .chunks_exact(WIDE)
+            .filter_map(|b| run.entry(b))
+            .map(|e| Op::new(e).expect("entries are made well-formed"))
+            .collect();
+        if head & 4 == 0 || ops.len() < 2 {
+            ops.iter().for_each(|op| run.single(op));
+        } else {
+            run.linked(&ops);
+        }
+        run.compare();
+    }
+    run.replay();
+}
+
+impl Run {
+    /// An operation from five bytes: kind, key, accounts, amount and nonce, pick.
+    fn entry(&self, b: &[u8]) -> Option<Entry> {
+        let name = |n: u8| format!("acc:{}", n % 4).parse::<Account>().expect("a name");
+        let (from, to) = (name(b[2]), name(b[2] >> 2));
+        let asset = format!("as{}", b[2] >> 4 & 1).parse().expect("a name");
+        let principal = "p".parse().expect("a name");
+        let key = format!("k{}", b[1]).parse().expect("a name");
+        let amount_minor = Amount(match b[3] >> 5 {
+            7 => u128::MAX,
+            6 => u128::MAX / 2 + 1,
+            _ => u128::from(b[3] & 31) + 1,
+        });
+        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
+        let nonce = last + [1, 1, 1, 1, 1, 1, 2, 1][usize::from(b[4] & 7)];
+        let holds: Vec<TxId> = self.model.holds.keys().copied().collect();
+        let hold = holds.get(usize::from(b[4] >> 3) % holds.len().max(1));
+        let hold = hold.copied().unwrap_or(TxId(1 << 64));
+        let (tenant, epoch) = ("t".parse().expect("a name"), "e".parse().expect("a name"));
+        let commitment = ContentId([b[4] >> 7; 32]);
+        let (memo, reference) = (None, None);
+        let daily_ceiling = (b[2] & 32 != 0).then_some(Amount(60));
+        Some(match b[0] % 14 {
+            0 | 1 => Entry::Issue {
+                principal,
+                key,
+                to,
+                asset,
+                amount_minor,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            2..=4 if from == to => return None,
+            2..=4 => Entry::Transfer {
+                principal,
+                key,
+                from,
+                to,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            5 => Entry::Burn {
+                principal,
+                key,
+                from,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            6 => {
+                let expires_at = Timestamp(self.now + u64::from(b[4]) * 20_000);
+                Entry::Hold {
+                    principal,
+                    key,
+                    from,
+                    asset,
+                    amount_minor,
+                    nonce,
+                    expires_at,
+                    memo,
+                    reference,
+                    daily_ceiling,
+                }
+            }
+            7 => Entry::Capture {
+                principal,
+                key,
+                hold,
+                to,
+                amount_minor,
+                memo,
+                reference,
+            },
+            8 => Entry::Release {
+                principal,
+                key,
+                hold,
+            },
+            9 if b[4] & 1 == 0 => Entry::Freeze {
+                principal,
+                key,
+                account: from,
+            },
+            9 => Entry::Unfreeze {
+                principal,
+                key,
+                account: from,
+            },
+            10 => Entry::Abandon { principal, key },
+            11 => {
+                let total = u128::from(b[3] & 15);
+                let recipients = u64::try_from(total.min(2)).expect("two at most");
+                let amount_minor = Amount(total);
+                Entry::EpochOpen {
+                    principal,
+                    tenant,
+                    epoch,
+                    from,
+                    asset,
+                    amount_minor,
+                    commitment,
+                    sum_root: commitment,
+                    recipients,
+                }
+            }
+            12 => {
+                let index = self.model.epochs.get("e").map_or(0, |e| e.1);
+                let index = (index + u64::from(b[4] & 3)).saturating_sub(1);
+                Entry::Payout {
+                    principal,
+                    tenant,
+                    epoch,
+                    index,
+                    to,
+                    asset,
+                    amount_minor,
+                }
+            }
+            _ => Entry::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+        })
+    }
+
+    fn prior(&self, op: &Op) -> Option<u64> {
+        op.key().and_then(|k| self.keys.get(&k).copied())
+    }
+
+    fn step<R>(&mut self, decide: impl FnOnce(&mut Step<'_>) -> R) -> R {
+        let mut step = Step::new(&self.state, Timestamp(self.now));
+        let said = decide(&mut step);
+        let batch = step.finish().expect("the invariants hold");
+        self.keys.extend(batch.delta.keys().iter().copied());
+        if !batch.leaves.is_empty() {
+            let (last, ts) = (batch.last_seq(), batch.ts);
+            self.leaves.extend(batch.leaves);
+            self.state.apply(batch.delta, last, ts);
+        }
+        said
+    }
+
+    fn expire(&mut self) {
+        let ended = self.step(Step::expire_due);
+        let due: Vec<TxId> = self
+            .model
+            .holds
+            .iter()
+            .filter(|(_, h)| h.2 <= self.now)
+            .map(|(id, _)| *id)
+            .collect();
+        assert_eq!(ended, due.len(), "holds that are due");
+        for hold in due {
+            let said = self.model.run(&Entry::Expire { hold }, hold, self.now);
+            assert_eq!(said, Ok(()));
+        }
+    }
+
+    fn single(&mut self, op: &Op) {
+        let prior = self.prior(op);
+        let id = op.txid(self.state.seq() + 1);
+        let outcome = self.step(|step| step.entry(op, prior));
+        if prior.is_some() {
+            assert!(matches!(outcome, Outcome::Known { .. }), "{outcome:?}");
+            return;
+        }
+        let before = format!("{:?}", self.model);
+        let said = self.model.run(op.entry(), id, self.now);
+        match outcome {
+            // Found by its epoch or index: the model changes nothing either.
+            Outcome::Known { .. } => {
+                assert_eq!((said, format!("{:?}", self.model)), (Ok(()), before))
+            }
+            fresh => assert_eq!(told(&fresh), Some(said), "{:?}", op.entry()),
+        }
+    }
+
+    fn linked(&mut self, ops: &[Op]) {
+        let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        // Settlement entries have no key and stand in no such commit.
+        if keys.len() != ops.len() {
+            return;
+        }
+        let priors: Vec<_> = ops.iter().map(|op| self.prior(op)).collect();
+        let first = self.state.seq() + 1;
+        let outcomes = self.step(|step| step.linked(ops, &priors));
+        if priors.iter().any(Option::is_some) {
+            assert!(outcomes.iter().all(|o| told(o).is_none()));
+            return;
+        }
+        let before = self.model.clone();
+        let said: Vec<Said> = ops
+            .iter()
+            .enumerate()
+            .map(|(i, op)| {
+                self.model
+                    .run(op.entry(), op.txid(first + i as u64), self.now)
+            })
+            .collect();
+        let bad = said.iter().position(Result::is_err);
+        if bad.is_some() {
+            self.model = before;
+        }
+        for (i, outcome) in outcomes.iter().enumerate() {
+            let want = match bad {
+                Some(at) if at != i => Err(RefusalCode::LinkedFailed),
+                _ => said[i],
+            };
+            assert_eq!(told(outcome), Some(want), "{:?}", ops[i].entry());
+        }
+    }
+
+    fn compare(&self) {
+        self.state.audit().expect("the rows add up");
+        for row in self.state.accounts() {
+            let nonce = self.model.nonce.get(row.name.as_str());
+            assert_eq!(row.nonce, nonce.copied().unwrap_or(0), "{}", row.name);
+            for b in &row.balances {
+                let asset = self.state.asset(b.asset).expect("its row").name.to_string();
+                assert_eq!(b.total, self.model.has(row.name.as_str(), &asset));
+                assert_eq!(b.total - b.held, self.model.free(row.name.as_str(), &asset));
+            }
+        }
+        assert_eq!(self.state.hold_count(), self.model.holds.len());
+    }
+
+    fn replay(&self) {
+        let mut replay = Replay::new();
+        for (i, leaf) in self.leaves.iter().enumerate() {
+            replay.leaf(i as u64 + 1, leaf).expect("its own leaf");
+        }
+        let (state, keys) = replay.finish().expect("its own leaves");
+        assert_eq!(
+            (image(&state), keys.len()),
+            (image(&self.state), self.keys.len())
+        );
+        let back = State::from_image(&image(&state)).expect("its own image");
+        assert_eq!(image(&back), image(&state));
+    }
+}
+
+/// `None` for what changes nothing and has no leaf.
+fn told(outcome: &Outcome) -> Option<Said> {
+    match outcome {
+        Outcome::Fresh {
+            verdict: Verdict::Done(_),
+            ..
+        } => Some(Ok(())),
+        Outcome::Fresh {
+            verdict: Verdict::Refused { code, .. },
+            ..
+        } => Some(Err(*code)),
+        Outcome::Known { .. } | Outcome::Mixed => None,
+    }
+}
+
+fn image(state: &State) -> Vec<u8> {
+    let mut out = Vec::new();
+    let put = |b: &[u8]| {
+        out.extend_from_slice(b);
+        Ok::<(), ()>(())
+    };
+    state.freeze().encode(put).expect("memory takes it");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    /// The harness itself: it takes any bytes, and the two agree.
+    #[test]
+    fn any_bytes_are_operations() {
+        let mut state = 0x2545_F491_4F6C_DD1D_u64;
+        for round in 0..400_usize {
+            let byte = |_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 32) as u8
+            };
+            let data: Vec<u8> = (0..round * 3).map(byte).collect();
+            super::run(&data);
+        }
+    }
+}

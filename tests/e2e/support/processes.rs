@@ -1,0 +1,220 @@
+//! KMS, issuer, ledger and wallet as processes of their own, to be stopped, killed and brought back one by one.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_tests::{base_port, ok, ron_binary, ron_on};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const NEEDED: [(&str, u16); 4] = [
+    ("ron-kms", 0),
+    ("svc-passport", 1),
+    ("ron-ledger", 2),
+    ("svc-wallet", 3),
+];
+
+/// The four, each a process of its own. Dropped, they are killed.
+pub struct Rig {
+    pub dir: TempDir,
+    base: u16,
+    pub children: BTreeMap<&'static str, Child>,
+    pub http: HttpClient,
+    token: String,
+    /// What the ledger gets in its environment.
+    ledger_env: Vec<(&'static str, PathBuf)>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for child in self.children.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Rig {
+    pub fn start() -> Self {
+        Self::start_with(|_| Vec::new())
+    }
+
+    /// The same; the ledger gets what `env` says about the data directory.
+    pub fn start_with(env: impl FnOnce(&Path) -> Vec<(&'static str, PathBuf)>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger_env = env(dir.path());
+        let base = base_port();
+        ok(&ron_on(
+            dir.path(),
+            &["init", "--base-port", &base.to_string()],
+        ));
+        let mut rig = Self {
+            dir,
+            base,
+            children: BTreeMap::new(),
+            http: HttpClient::new(ClientConfig::default()),
+            token: String::new(),
+            ledger_env,
+        };
+        for (name, _) in NEEDED {
+            rig.run(name);
+        }
+        for (name, _) in NEEDED {
+            rig.wait_ready(name);
+        }
+        let mut made = rig.ask_for_token();
+        // On a machine with too much to do the issuer may be late; asking again is free.
+        for _ in 0..5 {
+            if made.status.success() {
+                break;
+            }
+            std::thread::sleep(Duration::from_secs(1));
+            made = rig.ask_for_token();
+        }
+        ok(&made).trim().clone_into(&mut rig.token);
+        rig
+    }
+
+    fn ask_for_token(&self) -> std::process::Output {
+        let args = ["token", "--audience", "svc-wallet", "--ttl", "1h"];
+        ron_on(self.dir.path(), &args)
+    }
+
+    pub fn run(&mut self, name: &'static str) {
+        let child = Command::new(ron_binary().with_file_name(name))
+            .arg("--config")
+            .arg(self.dir.path().join(name).join("config.toml"))
+            .args(["--set", "log.level=error"])
+            .envs(if name == "ron-ledger" {
+                self.ledger_env.clone()
+            } else {
+                Vec::new()
+            })
+            .stdout(Stdio::null())
+            .stderr(self.errors(name))
+            .spawn()
+            .unwrap();
+        self.children.insert(name, child);
+    }
+
+    /// Where a program's log lines go: to the test's own, or to a file where the test reads them.
+    fn errors(&self, name: &str) -> Stdio {
+        if name != "ron-ledger" || self.ledger_env.is_empty() {
+            return Stdio::inherit();
+        }
+        let path = self.ledger_log();
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        file.unwrap().into()
+    }
+
+    /// The ledger's log lines, when it has an environment of its own.
+    pub fn ledger_log(&self) -> PathBuf {
+        self.dir.path().join("ron-ledger.log")
+    }
+
+    pub fn kill(&mut self, name: &'static str) {
+        let mut child = self.children.remove(name).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub fn signal(&self, name: &str, signal: &str) {
+        let pid = self.children[name].id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub fn port(&self, name: &str) -> u16 {
+        let at = NEEDED.iter().find(|(n, _)| *n == name).unwrap().1;
+        // The order of services in a fleet's ports.
+        self.base + 10 * at
+    }
+
+    pub fn status(&self, name: &str) -> u16 {
+        let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
+        let by = Deadline::within(Duration::from_secs(2));
+        self.http.call(Call::get(&url, by)).map_or(0, |r| r.status)
+    }
+
+    pub fn wait_ready(&self, name: &str) {
+        self.wait_status(name, 200, Duration::from_secs(30));
+    }
+
+    pub fn wait_status(&self, name: &str, status: u16, at_most: Duration) -> Duration {
+        let began = Instant::now();
+        while self.status(name) != status {
+            assert!(
+                began.elapsed() < at_most,
+                "{name} is not {status} within {at_most:?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        began.elapsed()
+    }
+
+    pub fn call(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: Option<&Value>,
+    ) -> Result<Reply, CallError> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port("svc-wallet"));
+        let bearer = format!("Bearer {}", self.token);
+        let mut headers = vec![("Authorization", bearer.as_str())];
+        headers.extend(key.map(|k| ("Idempotency-Key", k)));
+        self.http.call(Call {
+            method,
+            url: &url,
+            headers: &headers,
+            body: body.map(|b| b.to_string().into_bytes()),
+            content_type: body.map(|_| "application/json"),
+            deadline: Deadline::within(Duration::from_secs(10)),
+            idempotent: false,
+        })
+    }
+
+    pub fn issue(&self, key: &str, to: &str, n: u64) -> Result<Reply, CallError> {
+        let body = json!({"to": to, "asset": "ron", "amount_minor": n.to_string()});
+        self.call(Method::POST, "/v1/issue", Some(key), Some(&body))
+    }
+
+    pub fn get(&self, path: &str) -> Reply {
+        self.call(Method::GET, path, None, None).unwrap()
+    }
+
+    pub fn balance(&self, account: &str) -> Value {
+        let reply = patiently(|| self.get(&format!("/v1/balance?account={account}&asset=ron")));
+        assert_eq!(
+            reply.status,
+            200,
+            "{}",
+            String::from_utf8_lossy(&reply.body)
+        );
+        serde_json::from_slice(&reply.body).unwrap()
+    }
+}
+
+/// The code of a problem document.
+pub fn code(reply: &Reply) -> String {
+    let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    body["code"].as_str().unwrap_or("").to_owned()
+}
+
+/// The caller's rate is limited; asking again is what it says to do.
+pub fn patiently(call: impl Fn() -> Reply) -> Reply {
+    loop {
+        let reply = call();
+        if reply.status != 429 {
+            return reply;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
