@@ -25,6 +25,7 @@ use loom::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
+use plain_disk::PlainDisk;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Responder, Response};
 use ron_kernel::queue::bare_queue;
@@ -38,7 +39,6 @@ use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::Ed25519NoteSigner;
 use ron_tlog::tree::verify_consistency;
 use ron_tlog::witness::AddCheckpoint;
-use plain_disk::PlainDisk;
 use witness::{Job, Room, WITNESS_QUEUE, What};
 
 /// A size for loom and one for shuttle.
@@ -61,11 +61,13 @@ fn context() -> ThreadCtx {
     }
 }
 
-/// Explores a model: loom exhaustively up to `LOOM_MAX_PREEMPTIONS` (default 2) preemptions.
+/// Explores a model: loom exhaustively up to one preemption less than `LOOM_MAX_PREEMPTIONS` (default 2).
 #[cfg(loom)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound.get_or_insert(2);
+    // The log's threads take many steps: one preemption less than the other models keeps this to seconds.
+    let asked = builder.preemption_bound.unwrap_or(2);
+    builder.preemption_bound = Some(asked.saturating_sub(1).max(1));
     builder.max_branches = 20_000;
     builder.check(model);
 }
@@ -78,8 +80,24 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     let iterations = asked.map_or(4_000, |n| n.parse().expect("a number"));
     let model = Arc::new(model);
     let again = model.clone();
-    shuttle::check_random(move || model(), iterations / 2);
-    shuttle::check_pct(move || again(), iterations / 2, 3);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 0x10_0000;
+    let random = shuttle::scheduler::RandomScheduler::new(iterations / 2);
+    shuttle::Runner::new(random, config.clone()).run(move || model());
+    let placed = shuttle::scheduler::PctScheduler::new(3, iterations / 2);
+    shuttle::Runner::new(placed, config).run(move || again());
+}
+
+/// A thread with room for signing: the checkers' stacks are small.
+#[cfg(loom)]
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    let builder = thread::Builder::new().stack_size(0x2_0000);
+    builder.spawn(body).expect("loom starts it")
+}
+
+#[cfg(shuttle)]
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
+    thread::spawn(body)
 }
 
 fn signer() -> Ed25519NoteSigner {
@@ -128,13 +146,13 @@ fn the_index_is_contiguous_and_a_checkpoint_covers_what_was_acknowledged() {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|n| {
                 let (to, reader, acknowledged) = (to.clone(), reader.clone(), acknowledged.clone());
-                thread::spawn(move || client(n, &to, &reader, &acknowledged))
+                spawn(move || client(n, &to, &reader, &acknowledged))
             })
             .collect();
         drop(to);
-        let appender = thread::spawn(move || append_all(log, &asks));
+        let appender = spawn(move || append_all(log, &asks));
         let (seen, counted) = (reader.clone(), acknowledged.clone());
-        let publisher = thread::spawn(move || {
+        let publisher = spawn(move || {
             for _ in 0..size(1, 3) {
                 let before = counted.load(Ordering::SeqCst);
                 checkpointer.publish(&[&signer()]).expect("publishes");
@@ -196,8 +214,12 @@ fn request(reader: &LogReader, old: u64, new: u64) -> AddCheckpoint {
 /// last answer is what it remembers. Mutant `batch`.
 #[test]
 fn a_witness_compares_and_stores_in_one_step() {
+    explore(|| spawn(race_for_a_witness).join().unwrap());
+}
+
+fn race_for_a_witness() {
     const CLIENTS: usize = size(2, 4);
-    explore(|| {
+    {
         let histories = histories();
         let (to, jobs) = bare_queue::<Job>(&WITNESS_QUEUE, 16);
         let cosigner = Cosigner::new("w.example", Ed25519Key::from_seed(&[2; 32])).expect("name");
@@ -213,14 +235,14 @@ fn a_witness_compares_and_stores_in_one_step() {
             ready: ready::ReadyBoard::new(&ron_kernel_real::Registry::new("m")),
             asked: Registry::new("m").counter_vec("asked", "Asked.", &["status"]),
         };
-        let owner = thread::spawn(move || {
+        let owner = spawn(move || {
             room.run(&context());
             room
         });
         let clients: Vec<_> = (0..CLIENTS)
             .map(|n| {
                 let (to, reader) = (to.clone(), histories[n % 2].clone());
-                thread::spawn(move || ask(&to, &reader, 2 + n as u64))
+                spawn(move || ask(&to, &reader, 2 + n as u64))
             })
             .collect();
         drop(to);
@@ -247,7 +269,7 @@ fn a_witness_compares_and_stores_in_one_step() {
                 "two histories"
             );
         }
-    });
+    }
 }
 
 /// What a client asked for, and where its answer will be.
