@@ -22,5 +22,5 @@ files=(
 options=()
 for file in "${files[@]}"; do options+=(--file "$file"); done
 # One at a time and only the library's own tests, so that a mutant costs seconds.
-nice -n 19 cargo mutants --jobs 1 --shard "$shard" --output "$out" --timeout 120 --no-shuffle --baseline skip \
+nice -n 19 cargo mutants --package ron-ledger --package svc-wallet --jobs 1 --shard "$shard" --output "$out" --timeout 120 --no-shuffle --baseline skip \
   --colors never "${options[@]}" "${@:2}" -- --lib

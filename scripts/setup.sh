@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx,
-# slowhttptest, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
+# slowhttptest, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,10 +15,18 @@ need chromium chromium
 need promtool prometheus
 need prometheus-node-exporter prometheus-node-exporter
 need curl curl
+need openssl openssl
 need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
 need slowhttptest slowhttptest
+need softhsm2-util softhsm2
+need pkcs11-tool opensc
+need swtpm swtpm
+need tpm2_checkquote tpm2-tools
+need pkg-config pkg-config
+[ -e /usr/include/tss2/tss2_esys.h ] || packages+=(libtss2-dev)
+need openssl openssl
 if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)

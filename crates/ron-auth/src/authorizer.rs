@@ -11,7 +11,7 @@ use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
 use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
 use crate::service_token;
-use crate::settings::{AuthConfig, IssuerConfig};
+use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use ron_http::{Authorizer, Need, Principal, PrincipalKind, RequestHead, Transport};
 use ron_kernel::{
     Counter, CounterVec, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
@@ -160,7 +160,14 @@ impl RonAuthorizer {
             Need::Identity => None,
             Need::Scope(scope) => Some(*scope),
         };
-        let (scheme, token) = credential(head)?;
+        let (scheme, token) = match credential(head) {
+            // A certificate or a user id counts only where no token speaks.
+            Err(AuthReject::Missing) => {
+                let principal = self.by_transport(head).ok_or(AuthReject::Missing)?;
+                return scoped(principal, scope);
+            }
+            other => other?,
+        };
         if scheme == Scheme::Bearer && service_token::looks_like(token) {
             let principal = self.service(token, head)?;
             return scoped(principal, scope);
@@ -218,18 +225,22 @@ impl RonAuthorizer {
         let config = self.config.load();
         let entry = config.principals.iter().find(|entry| entry.name == name);
         // Unknown names cost the same as known ones.
-        let digest = entry.map_or(&[0; 32], |entry| &entry.sha256);
-        let good = service_token::matches(token, digest);
-        let entry = entry.filter(|_| good).ok_or(AuthReject::ServiceToken)?;
-        Ok(Principal {
-            name: entry.name.clone(),
-            tenant: entry.tenant.clone(),
-            scopes: entry.scopes.clone(),
-            caveats: Arc::from([]),
-            kind: PrincipalKind::Service,
-            key_prefixes: Some(entry.key_prefixes.clone()).filter(|prefixes| !prefixes.is_empty()),
-            jti: None,
-        })
+        let known = entry.and_then(|entry| entry.sha256);
+        let good = service_token::matches(token, &known.unwrap_or_default());
+        let entry = entry.filter(|_| good && known.is_some());
+        Ok(service_principal(entry.ok_or(AuthReject::ServiceToken)?))
+    }
+
+    /// Who the connection itself says the caller is: its client certificate, or the user its process runs as.
+    fn by_transport(&self, head: &RequestHead) -> Option<Principal> {
+        let config = self.config.load();
+        let mut entries = config.principals.iter();
+        let found = match (head.transport, &head.client_cert) {
+            (Transport::Tls, Some(cert)) => entries.find(|e| e.certs.contains(&cert.sha256)),
+            (Transport::Unix { uid }, _) => entries.find(|e| e.uids.contains(&uid)),
+            _ => None,
+        };
+        found.map(service_principal)
     }
 
     /// Signature and claims from the cache or afresh; time and revocation on every use.
@@ -376,6 +387,18 @@ enum Scheme {
 }
 
 /// The one credential of `Authorization`.
+fn service_principal(entry: &ServicePrincipal) -> Principal {
+    Principal {
+        name: entry.name.clone(),
+        tenant: entry.tenant.clone(),
+        scopes: entry.scopes.clone(),
+        caveats: Arc::from([]),
+        kind: PrincipalKind::Service,
+        key_prefixes: Some(entry.key_prefixes.clone()).filter(|prefixes| !prefixes.is_empty()),
+        jti: None,
+    }
+}
+
 fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
     let header = match head.headers.count("authorization") {
         0 => return Err(AuthReject::Missing),

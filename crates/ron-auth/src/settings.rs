@@ -32,14 +32,18 @@ pub struct IssuerConfig {
     pub refresh: Duration,
 }
 
-/// A caller with a service token.
+/// A caller known by a service token, a client certificate or the user id of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePrincipal {
     pub name: String,
     pub tenant: Tenant,
     pub scopes: Arc<[String]>,
     /// SHA-256 of the whole token.
-    pub sha256: [u8; 32],
+    pub sha256: Option<[u8; 32]>,
+    /// SHA-256 of client certificates (DER), 64 lower-case hex digits each.
+    pub certs: Vec<String>,
+    /// User ids on the Unix socket.
+    pub uids: Vec<u32>,
     /// If not empty, the only KMS keys it may use.
     pub key_prefixes: Vec<String>,
 }
@@ -68,7 +72,12 @@ struct PrincipalSection {
     tenant: Option<String>,
     #[serde(default)]
     scopes: Vec<String>,
+    #[serde(default)]
     sha256: String,
+    #[serde(default)]
+    certs: Vec<String>,
+    #[serde(default)]
+    uids: Vec<String>,
     #[serde(default)]
     key_prefixes: Vec<String>,
 }
@@ -86,7 +95,7 @@ impl AuthConfig {
     }
 
     /// From the section as JSON, durations in milliseconds: `{issuer, jwks_url, refresh_interval, principals: [{name,
-    /// tenant, scopes, sha256, key_prefixes}]}`. The error names the key and what to do.
+    /// tenant, scopes, sha256, certs, uids, key_prefixes}]}`. The error names the key and what to do.
     pub fn from_section(audience: &str, section: &serde_json::Value) -> Result<Self, String> {
         let section: Section =
             serde_json::from_value(section.clone()).map_err(|error| format!("auth: {error}"))?;
@@ -104,6 +113,9 @@ impl AuthConfig {
                     "auth.principals: {} is there twice",
                     principal.name
                 ));
+            }
+            for other in &config.principals {
+                one_meaning(other, &principal)?;
             }
             config.principals.push(principal);
         }
@@ -149,10 +161,29 @@ fn principal(entry: PrincipalSection) -> Result<ServicePrincipal, String> {
     if !good_name(&name) {
         return Err("auth.principals: a name is 1 to 64 of a-z, 0-9 and -".into());
     }
-    let sha256 = hex::decode(&entry.sha256)
-        .ok()
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| fail("sha256 must be the token's SHA-256 in 64 hex digits"))?;
+    let sha256 = match entry.sha256.as_str() {
+        "" => None,
+        digits => {
+            let bytes = digest(digits);
+            let why = "sha256 must be the token's SHA-256 in 64 hex digits";
+            Some(bytes.ok_or_else(|| fail(why))?)
+        }
+    };
+    let certs = entry.certs.iter().map(|digits| {
+        let why = "certs must be SHA-256 of certificates, each in 64 hex digits (openssl x509 -noout -fingerprint -sha256, without the colons)";
+        digest(digits).map(hex::encode).ok_or_else(|| fail(why))
+    });
+    let certs = certs.collect::<Result<Vec<String>, String>>()?;
+    let uids = entry.uids.iter().map(|uid| {
+        let why = "uids must be numbers, as in [\"1000\"]";
+        uid.parse().map_err(|_| fail(why))
+    });
+    let uids = uids.collect::<Result<Vec<u32>, String>>()?;
+    if sha256.is_none() && certs.is_empty() && uids.is_empty() {
+        return Err(fail(
+            "give sha256 (of a service token), certs or uids: nothing says who the caller is",
+        ));
+    }
     for scope in &entry.scopes {
         if !ron_proto::scope::ALL.contains(&scope.as_str()) {
             return Err(fail(&format!(
@@ -169,9 +200,32 @@ fn principal(entry: PrincipalSection) -> Result<ServicePrincipal, String> {
         tenant,
         scopes: entry.scopes.into(),
         sha256,
+        certs,
+        uids,
         key_prefixes: entry.key_prefixes,
         name,
     })
+}
+
+fn digest(digits: &str) -> Option<[u8; 32]> {
+    hex::decode(digits).ok()?.try_into().ok()
+}
+
+/// A certificate or a user id may name one principal only.
+fn one_meaning(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), String> {
+    let (names, shared) = (
+        format!("auth.principals: {} and {}", a.name, b.name),
+        "who would the caller be?",
+    );
+    if let Some(uid) = a.uids.iter().find(|uid| b.uids.contains(uid)) {
+        return Err(format!("{names} both have the user id {uid}; {shared}"));
+    }
+    if let Some(cert) = a.certs.iter().find(|cert| b.certs.contains(cert)) {
+        return Err(format!(
+            "{names} both have the certificate {cert}; {shared}"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -196,12 +250,16 @@ mod tests {
             "http://127.0.0.1:7450/v1/passport/events"
         );
         assert_eq!(issuer.refresh, Duration::from_secs(5));
-        assert_eq!(config.principals[0].sha256, [0xab; 32]);
+        assert_eq!(config.principals[0].sha256, Some([0xab; 32]));
         assert_eq!(config.principals[0].tenant.to_string(), "ron");
         assert_eq!(
             AuthConfig::from_section("x", &json!({})),
             Ok(AuthConfig::closed("x"))
         );
+    }
+
+    fn digest_of(byte: &str) -> String {
+        byte.repeat(32)
     }
 
     #[test]
@@ -213,6 +271,26 @@ mod tests {
         let digest = "ab".repeat(32);
         let one = |name: &str, sha: &str, scope: &str| json!({"name": name, "sha256": sha, "scopes": [scope]});
         check(json!({"issuer": "a"}), "belong together");
+        check(
+            json!({"principals": [{"name": "a"}]}),
+            "nothing says who the caller is",
+        );
+        check(
+            json!({"principals": [{"name": "a", "certs": ["ab:cd"]}]}),
+            "without the colons",
+        );
+        check(
+            json!({"principals": [{"name": "a", "uids": ["root"]}]}),
+            "uids must be numbers",
+        );
+        check(
+            json!({"principals": [{"name": "a", "uids": ["7"]}, {"name": "b", "uids": ["8", "7"]}]}),
+            "a and b both have the user id 7",
+        );
+        check(
+            json!({"principals": [{"name": "a", "certs": [digest_of("AB")]}, {"name": "b", "certs": [digest_of("ab")]}]}),
+            "a and b both have the certificate abab",
+        );
         check(
             json!({"issuer": "a", "jwks_url": "ftp://x/"}),
             "auth.jwks_url",

@@ -229,6 +229,8 @@ pub struct Request {
     pub peer: SocketAddr,
     /// How it is connected.
     pub transport: Transport,
+    /// Who the client is, where a TLS listener asks for certificates.
+    pub client_cert: Option<Arc<ClientCert>>,
     /// The pattern of the route.
     pub route: &'static str,
 }

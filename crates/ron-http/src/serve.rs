@@ -433,6 +433,7 @@ fn request_of(reading: Reading, deadline: Deadline) -> Request {
         deadline,
         peer: head.peer,
         transport: head.transport,
+        client_cert: head.client_cert,
         route: head.route,
     }
 }

@@ -75,6 +75,8 @@ pub enum SealSource {
     },
     /// A passphrase for Argon2id.
     Passphrase(PathBuf),
+    /// A blob that the TPM opens; made when the store is new.
+    Tpm(PathBuf),
     /// A random key that is never written.
     Ephemeral,
 }
@@ -152,7 +154,12 @@ impl Settings {
                 "is not set: the file backend needs one (or set amnesia = true)",
             ));
         }
-        for key in ["audit.anchor_dir", "seal.key_file", "seal.passphrase_file"] {
+        for key in [
+            "audit.anchor_dir",
+            "seal.key_file",
+            "seal.passphrase_file",
+            "seal.tpm_file",
+        ] {
             if amnesia && config.is_set(key) {
                 problems.push(config.problem(
                     key,
@@ -219,6 +226,18 @@ fn seal_source(
     amnesia: bool,
     problems: &mut Vec<ConfigProblem>,
 ) -> SealSource {
+    if let Some(path) = config.path_opt("seal.tpm_file") {
+        let problem = |why: &str| config.problem("seal.tpm_file", why);
+        if config.is_set("seal.key_file") || config.is_set("seal.passphrase_file") {
+            problems.push(problem(
+                "and seal.key_file or seal.passphrase_file are both set; drop one",
+            ));
+        }
+        if config.str_opt("tpm.tcti").is_none() {
+            problems.push(problem("is set without tpm.tcti"));
+        }
+        return SealSource::Tpm(path.into());
+    }
     match (
         config.path_opt("seal.key_file"),
         config.path_opt("seal.passphrase_file"),

@@ -105,14 +105,6 @@ pub const TPM_KEEPER: ThreadSpec = ThreadSpec {
     critical: false,
     job: "probe the TPM, reconnect with backoff",
 };
-/// Finds out when the other key service is back.
-pub const REMOTE_KEEPER: ThreadSpec = ThreadSpec {
-    name: "kms-keep-rem",
-    count: Count::One,
-    stage: Stage::Background,
-    critical: false,
-    job: "probe the remote key service, with backoff",
-};
 /// Wait for the PKCS#11 token.
 pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
     name: "kms-hp11-",
@@ -128,14 +120,6 @@ pub const HELD_TPM: ThreadSpec = ThreadSpec {
     stage: Stage::Work,
     critical: false,
     job: "jobs of keys in the TPM: reserve, check, wait for its owner",
-};
-/// Wait for the other key service.
-pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
-    name: "kms-hrem-",
-    count: Count::Pool("remote.calls + 4"),
-    stage: Stage::Work,
-    critical: false,
-    job: "jobs of keys in the remote key service: reserve, check, call it",
 };
 /// Calls that wait for a session of the token.
 pub const PKCS11_QUEUE: QueueSpec = QueueSpec {
@@ -171,15 +155,6 @@ pub const HELD_TPM_QUEUE: QueueSpec = QueueSpec {
     overflow: Overflow::RejectNew,
     from: "kms-http-",
     to: "kms-htpm-*",
-    when_full: "429 busy",
-};
-/// Jobs of keys in the other key service.
-pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
-    name: "held_remote",
-    capacity: 512,
-    overflow: Overflow::RejectNew,
-    from: "kms-http-",
-    to: "kms-hrem-*",
     when_full: "429 busy",
 };
 /// Sign requests.
@@ -258,12 +233,11 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
     threads: [
-        SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM,
-        HELD_REMOTE, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE_KEEPER, ATTEST,
+        SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, ATTEST,
     ],
     queues: [
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
-        HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, HELD_REMOTE_QUEUE, PKCS11_QUEUE, TPM_QUEUE,
+        HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, PKCS11_QUEUE, TPM_QUEUE,
     ],
     locks: [REPLAY_LOCK, WRITER_SLOT],
 };

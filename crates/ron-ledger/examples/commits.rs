@@ -160,11 +160,11 @@ fn main() {
     let head = load.engine.shared().head();
     let mut checkpointer = load.engine.take_checkpointer().expect("not taken before");
     checkpointer.publish(&[&signer()]).expect("the disk works");
-    drop(load);
+    drop((checkpointer, load));
     println!("\n| {head} entries | |\n|---|---|");
-    reopen(&dir, &clock, "opened from its snapshot");
+    reopen(&dir, clock, "opened from its snapshot");
     std::fs::remove_dir_all(Path::new(&dir).join("derived")).expect("it can be removed");
-    reopen(&dir, &clock, "opened from the log alone");
+    reopen(&dir, clock, "opened from the log alone");
     let started = clock.now();
     let vkey = signer().verifier().clone();
     let report = verify_dir(Path::new(&dir), &vkey, &mut |_, _| {}).expect("it is whole");
@@ -186,7 +186,7 @@ fn options() -> EngineOptions {
     options
 }
 
-fn reopen(dir: &str, clock: &SystemClock, how: &str) {
+fn reopen(dir: &str, clock: SystemClock, how: &str) {
     let started = clock.now();
     let now = Timestamp(clock.unix_ms());
     let engine = Engine::open(Arc::new(OsDisk), Path::new(dir), options(), now);

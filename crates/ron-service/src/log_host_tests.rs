@@ -71,6 +71,7 @@ fn request(params: &[(&'static str, &str)]) -> Request {
         deadline: Deadline::within(Duration::from_secs(5)),
         peer: "127.0.0.1:1".parse().unwrap(),
         transport: ron_http::Transport::Tcp,
+        client_cert: None,
         route: "/",
     }
 }

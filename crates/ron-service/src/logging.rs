@@ -165,6 +165,10 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        // Standard error may be a full pipe. Only where a debugger looks on: a line is not worth a
+        // thread elsewhere.
+        #[cfg(debug_assertions)]
+        ron_kernel::assert_no_locks("a log line");
         let mut fields = Fields::default();
         event.record(&mut fields);
         let ts = Timestamp(SystemClock.unix_ms()).to_string();

@@ -1,5 +1,6 @@
 //! What a device that holds keys must do, and how it says that it did not.
 
+use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 
@@ -131,6 +132,16 @@ pub trait Device: Send + Sync {
         message: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError>;
+
+    /// A blob from which this device alone gives `secret` back.
+    fn seal(&self, _secret: &SecretBytes, _deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
+        Err(DeviceError::Unsupported("sealing".into()))
+    }
+
+    /// What [`Device::seal`] was given.
+    fn unseal(&self, _blob: &[u8], _deadline: Deadline) -> Result<SecretBytes, DeviceError> {
+        Err(DeviceError::Unsupported("sealing".into()))
+    }
 
     /// What the device itself says about a key, over `nonce`; `None` from one that says nothing.
     fn attest(

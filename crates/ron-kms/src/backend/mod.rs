@@ -44,19 +44,11 @@ pub enum BackendKind {
     Pkcs11,
     /// A TPM 2.0.
     Tpm,
-    /// Another key service, for wrapping only.
-    Remote,
 }
 
 impl BackendKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::File,
-        Self::Memory,
-        Self::Pkcs11,
-        Self::Tpm,
-        Self::Remote,
-    ];
+    pub const ALL: [Self; 4] = [Self::File, Self::Memory, Self::Pkcs11, Self::Tpm];
 
     /// Its name in documents and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -65,7 +57,6 @@ impl BackendKind {
             Self::Memory => "memory",
             Self::Pkcs11 => "pkcs11",
             Self::Tpm => "tpm",
-            Self::Remote => "remote",
         }
     }
 

@@ -6,13 +6,14 @@ use std::time::Duration;
 use ron_service::{Config, ConfigProblem, Key};
 
 /// Rows of the configuration table.
-pub static DEVICE_KEYS: [Key; 11] = [
+pub static DEVICE_KEYS: [Key; 12] = [
     Key::path("pkcs11.module", "", "PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
     Key::text("pkcs11.token", "", "Label of the token. Empty: the only one there is."),
     Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
     Key::count("pkcs11.sessions", "4", "Threads with a session of the token each.").range("1", "64"),
     Key::text("tpm.tcti", "", "How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:. Empty: no such backend."),
     Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: it has none."),
+    Key::path("seal.tpm_file", "", "Seal key of the store as a blob that only this TPM opens, made with a new store; instead of seal.key_file."),
     Key::duration("backends.probe_every", "2s", "Pause between two probes of a device that answers.").range("100ms", "1m"),
     Key::duration("verify_cache.soft_ttl", "5m", "After this time without an answer of the device, verifications with its keys are counted as old.")
         .range("1s", "24h"),

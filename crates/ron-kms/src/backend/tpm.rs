@@ -13,6 +13,7 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
+use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::read_secret_file;
@@ -25,8 +26,9 @@ use tss_esapi::interface_types::resource_handles::Hierarchy;
 use tss_esapi::interface_types::session_handles::AuthSession;
 use tss_esapi::structures::{
     Attest, Auth, CapabilityData, Data, Digest, EccPoint, EccScheme, HashScheme,
-    KeyDerivationFunctionScheme, PcrSelectionListBuilder, PcrSlot, Private, Public, PublicBuilder,
-    PublicEccParametersBuilder, Signature, SignatureScheme, SymmetricDefinitionObject,
+    KeyDerivationFunctionScheme, KeyedHashScheme, PcrSelectionListBuilder, PcrSlot, Private,
+    Public, PublicBuilder, PublicEccParametersBuilder, PublicKeyedHashParameters, SensitiveData,
+    Signature, SignatureScheme, SymmetricDefinitionObject,
 };
 use tss_esapi::tcti_ldr::TctiNameConf;
 use tss_esapi::traits::{Marshall as _, UnMarshall as _};
@@ -224,6 +226,28 @@ impl TpmSession {
         fixed(&signature.map_err(fault)?)
     }
 
+    /// A blob that this TPM alone opens.
+    fn seal(&mut self, secret: &SecretBytes) -> Result<Handle, Fault> {
+        let parent = self.primary()?;
+        let template = sealed_template().map_err(fault)?;
+        let data = SensitiveData::try_from(secret.expose().to_vec()).map_err(fault)?;
+        let made = self.context.execute_with_sessions(ONE, |c| {
+            c.create(parent, template, None, Some(data), None, None)
+        });
+        let made = made.map_err(fault)?;
+        pack(&made.out_public, &made.out_private)
+    }
+
+    fn unseal(&mut self, blob: &Handle) -> Result<SecretBytes, Fault> {
+        let object = self.load(blob)?;
+        let secret = self
+            .context
+            .execute_with_sessions(ONE, |c| c.unseal(object.into()));
+        self.flush(object.into());
+        let secret = secret.map_err(fault)?;
+        Ok(SecretBytes::from_slice(secret.value()))
+    }
+
     /// Certifies the key of `blob` and quotes the platform registers, both over `nonce`.
     fn attest(&mut self, blob: &Handle, nonce: [u8; 32]) -> Result<TpmEvidence, Fault> {
         let (public, _) = unpack(blob)?;
@@ -345,6 +369,23 @@ fn signing_template(restricted: bool) -> tss_esapi::Result<Public> {
         .build()
 }
 
+/// The template of a sealed secret.
+fn sealed_template() -> tss_esapi::Result<Public> {
+    let attributes = ObjectAttributesBuilder::new()
+        .with_fixed_tpm(true)
+        .with_fixed_parent(true)
+        .with_no_da(true)
+        .with_user_with_auth(true)
+        .build()?;
+    PublicBuilder::new()
+        .with_public_algorithm(PublicAlgorithm::KeyedHash)
+        .with_name_hashing_algorithm(HashingAlgorithm::Sha256)
+        .with_object_attributes(attributes)
+        .with_keyed_hash_parameters(PublicKeyedHashParameters::new(KeyedHashScheme::Null))
+        .with_keyed_hash_unique_identifier(Digest::default())
+        .build()
+}
+
 /// Blob: length of the public area (u16, big-endian), the public area, the wrapped private area.
 fn pack(public: &Public, private: &Private) -> Result<Handle, Fault> {
     let public = public.marshall().map_err(fault)?;
@@ -460,6 +501,18 @@ impl Device for TpmDevice {
         let (blob, message) = (handle.clone(), message.to_vec());
         let sign = move |tpm: &mut TpmSession| tpm.sign(&blob, &message);
         self.line.run("tpm_sign", deadline, sign)
+    }
+
+    fn seal(&self, secret: &SecretBytes, deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
+        let secret = SecretBytes::from_slice(secret.expose());
+        let seal = move |tpm: &mut TpmSession| tpm.seal(&secret);
+        self.line.run("tpm_seal", deadline, seal).map(|blob| blob.0)
+    }
+
+    fn unseal(&self, blob: &[u8], deadline: Deadline) -> Result<SecretBytes, DeviceError> {
+        let blob = Handle(blob.to_vec());
+        let unseal = move |tpm: &mut TpmSession| tpm.unseal(&blob);
+        self.line.run("tpm_unseal", deadline, unseal)
     }
 
     fn attest(

@@ -248,7 +248,7 @@ impl KeyStore {
         let mut salt = [0_u8; 16];
         random.fill(&mut store_id);
         random.fill(&mut salt);
-        let seal_key = source::seal_key(&settings.seal, &salt, true, random.as_ref())?;
+        let seal_key = source::seal_key(&settings.seal, &salt, true, random.as_ref(), &backends)?;
         let sealer = Sealer::new(&seal_key, store_id);
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref()).expect("supported");
         let public = key.public();
@@ -297,7 +297,8 @@ impl KeyStore {
         random: Arc<dyn Random>,
     ) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
-        let seal_key = source::seal_key(&settings.seal, &row.salt, false, random.as_ref())?;
+        let seal_key =
+            source::seal_key(&settings.seal, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Sealer::new(&seal_key, row.store_id);
         if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {
             return Err(StoreError::WrongSealKey);

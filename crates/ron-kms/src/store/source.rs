@@ -4,14 +4,20 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use ron_crypto::kdf::{Argon2Params, argon2id};
 use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_kernel::Deadline;
 use ron_service::config::read_secret_file;
 
 use super::StoreError;
+use crate::backend::{BackendKind, Backends, DeviceError};
 use crate::config::SealSource;
+
+/// Longest time for the TPM to open the seal key.
+const TPM_WAIT: Duration = Duration::from_secs(3);
 
 /// Reads or makes the seal key. `salt` belongs to the store; `new_store` allows making a key file
 /// in the default place.
@@ -20,8 +26,10 @@ pub fn seal_key(
     salt: &[u8; 16],
     new_store: bool,
     random: &dyn Random,
+    backends: &Backends,
 ) -> Result<Secret32, StoreError> {
     match source {
+        SealSource::Tpm(path) => tpm_key(path, new_store, random, backends),
         SealSource::Ephemeral => Ok(Secret32::generate(random)),
         SealSource::Passphrase(path) => {
             let passphrase = read_secret_file(path).map_err(StoreError::SealKey)?;
@@ -37,6 +45,34 @@ pub fn seal_key(
     }
 }
 
+/// The seal key that only the TPM gives back; made with a new store.
+fn tpm_key(
+    path: &Path,
+    new_store: bool,
+    random: &dyn Random,
+    backends: &Backends,
+) -> Result<Secret32, StoreError> {
+    let tpm = backends.holder(BackendKind::Tpm);
+    let failed = |e: DeviceError| StoreError::SealKey(format!("seal.tpm_file: {e}"));
+    if new_store && !path.exists() {
+        let key = Secret32::generate(random);
+        let secret = SecretBytes::from_slice(key.expose());
+        let blob = tpm
+            .seal(&secret, Deadline::within(TPM_WAIT))
+            .map_err(failed)?;
+        write_new(path, hex::encode(blob).as_bytes())?;
+        return Ok(key);
+    }
+    let unreadable = || StoreError::SealKey(format!("{} is no sealed key", path.display()));
+    let text = read_secret_file(path).map_err(StoreError::SealKey)?;
+    let blob = hex::decode(text.expose()).map_err(|_| unreadable())?;
+    let secret = tpm
+        .unseal(&blob, Deadline::within(TPM_WAIT))
+        .map_err(failed)?;
+    let raw: &[u8; 32] = secret.expose().try_into().map_err(|_| unreadable())?;
+    Ok(Secret32::from_slice(raw))
+}
+
 fn parse_hex(path: &Path, text: &SecretBytes) -> Result<Secret32, StoreError> {
     let mut key = Secret32::zeroed();
     hex::decode_to_slice(text.expose(), key.expose_mut()).map_err(|_| {
@@ -49,21 +85,26 @@ fn parse_hex(path: &Path, text: &SecretBytes) -> Result<Secret32, StoreError> {
 }
 
 fn make_key_file(path: &Path, random: &dyn Random) -> Result<(), StoreError> {
+    let key = Secret32::generate(random);
+    let text = zeroize::Zeroizing::new(hex::encode(key.expose()));
+    write_new(path, text.as_bytes())
+}
+
+/// Writes a file that only its owner can read, durably; it must not exist.
+fn write_new(path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let fail = |e: std::io::Error| {
         StoreError::SealKey(format!(
             "seal key file {} cannot be made: {e}",
             path.display()
         ))
     };
-    let key = Secret32::generate(random);
-    let text = zeroize::Zeroizing::new(hex::encode(key.expose()));
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
         .map_err(fail)?;
-    file.write_all(text.as_bytes())
+    file.write_all(text)
         .and_then(|()| file.sync_all())
         .map_err(fail)?;
     if let Some(dir) = path.parent() {

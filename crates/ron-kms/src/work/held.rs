@@ -14,9 +14,7 @@ use crate::backend::{BackendKind, Backends};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::{Key, note};
-use crate::topology::{
-    HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
-};
+use crate::topology::{HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_TPM, HELD_TPM_QUEUE};
 
 /// Threads that wait for a device, beyond one for each of its sessions: those whose call hangs.
 const SPARE: usize = 4;
@@ -41,7 +39,6 @@ fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> 
         BackendKind::File | BackendKind::Memory => None,
         BackendKind::Pkcs11 => Some((&HELD_PKCS11, &HELD_PKCS11_QUEUE)),
         BackendKind::Tpm => Some((&HELD_TPM, &HELD_TPM_QUEUE)),
-        BackendKind::Remote => Some((&HELD_REMOTE, &HELD_REMOTE_QUEUE)),
     }
 }
 

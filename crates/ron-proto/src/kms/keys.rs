@@ -43,8 +43,6 @@ pub enum KeyBackend {
     Pkcs11,
     /// Usable by one TPM only.
     Tpm,
-    /// At another key service.
-    Remote,
 }
 
 impl KeyBackend {
@@ -55,7 +53,6 @@ impl KeyBackend {
             Self::Memory => "memory",
             Self::Pkcs11 => "pkcs11",
             Self::Tpm => "tpm",
-            Self::Remote => "remote",
         }
     }
 }

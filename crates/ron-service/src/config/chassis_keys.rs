@@ -3,7 +3,7 @@
 use super::key::Key;
 use super::load::{Config, ConfigProblem};
 
-/// One `[[auth.principals]]` block: who may call with a service token.
+/// One `[[auth.principals]]` block: who may call with a service token, a client certificate or as a Unix user.
 pub const PRINCIPAL_KEYS: &[Key] = &[
     Key::text(
         "name",
@@ -17,10 +17,18 @@ pub const PRINCIPAL_KEYS: &[Key] = &[
     Key::text(
         "sha256",
         "",
-        "SHA-256 of the whole token, in hex; the token itself stays with the caller.",
-    )
-    .range("64", "64")
-    .required(),
+        "SHA-256 of the caller's whole service token, in hex; the token itself stays with the caller.",
+    ),
+    Key::list(
+        "certs",
+        "",
+        "SHA-256 of the caller's client certificates, in hex; they count on TLS with tls.client_ca_path.",
+    ),
+    Key::list(
+        "uids",
+        "",
+        "User ids the caller's processes run as; they count on the Unix socket.",
+    ),
     Key::list(
         "key_prefixes",
         "",
@@ -193,7 +201,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::tables(
         "auth.principals",
         PRINCIPAL_KEYS,
-        "Callers with service tokens.",
+        "Callers that need no passport: each is known by a service token, a client certificate or a user id.",
     )
     .reloadable(),
     Key::bool(
@@ -263,15 +271,15 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
         ));
     }
     for block in config.tables("auth.principals") {
-        let hex = block
-            .str("sha256")
-            .bytes()
-            .all(|byte| byte.is_ascii_hexdigit());
-        if !hex {
-            problems.push(config.problem(
-                "auth.principals",
-                format!("{}: sha256 must be 64 hex digits", block.str("name")),
-            ));
+        let name = block.str("name");
+        let digests = block.list("certs").iter().map(String::as_str);
+        let digests = digests.chain(Some(block.str("sha256")).filter(|digits| !digits.is_empty()));
+        for digits in digests {
+            let good = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            if !good {
+                let why = format!("{name}: sha256 and certs must be 64 hex digits each");
+                problems.push(config.problem("auth.principals", why));
+            }
         }
     }
     problems

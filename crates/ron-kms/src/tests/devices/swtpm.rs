@@ -386,3 +386,35 @@ fn checkquote(dir: &Path, certificate: &ron_proto::kms::BirthCertificate) {
     );
     assert!(!check(&nonce.replace(&nonce[..2], "00")).status.success() || nonce.starts_with("00"));
 }
+
+#[test]
+fn a_store_sealed_by_a_tpm_opens_with_that_tpm_only() {
+    let dir = tempfile::tempdir().expect("dir");
+    let name = "tests::devices::swtpm::a_store_sealed_by_a_tpm_opens_with_that_tpm_only";
+    if !in_child(name, || quiet(dir.path())) {
+        return;
+    }
+    let dir = PathBuf::from(var("RON_DIR"));
+    let mut swtpm = Swtpm::start(&dir.join("tpm"));
+    let blob = dir.join("seal.blob");
+    let start = |port: u16| {
+        let mut all = flags(&dir, port);
+        all.push(("seal.tpm_file".into(), blob.to_str().expect("utf-8").into()));
+        let all: Vec<_> = all.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        Rig::start(settings(&all), None)
+    };
+    let rig = start(swtpm.port).expect("starts");
+    let doc = rig.create("local", Alg::Ed25519, PayloadPolicy::Any, 1);
+    signed(&rig.sign_text(&doc, b"x"));
+    rig.stop();
+    assert!(blob.exists() && !dir.join("data/seal.key").exists());
+    let rig = start(swtpm.port).expect("starts again");
+    signed(&rig.sign_text(&doc, b"x"));
+    rig.stop();
+    swtpm.kill();
+    let away = start(swtpm.port).err().expect("the TPM is away");
+    assert!(away.to_string().contains("seal.tpm_file"), "{away}");
+    let stranger = Swtpm::start(&dir.join("another"));
+    let refused = start(stranger.port).err().expect("another TPM");
+    assert!(refused.to_string().contains("another TPM"), "{refused}");
+}

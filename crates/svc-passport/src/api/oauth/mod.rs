@@ -137,7 +137,7 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
         headers: req.headers.clone(),
         peer: req.peer,
         transport: req.transport,
-        client_cert: None, // handlers are not shown it; a token is what counts here
+        client_cert: req.client_cert.clone(),
         request_id: req.request_id.clone(),
         traceparent: req.traceparent.clone(),
     };
