@@ -255,7 +255,7 @@ fn the_ledgers_log_is_witnessed_too() {
     let ledger = home.start_ledger(&old, &sets);
     let (status, text) = ledger.ready();
     assert_eq!(status, 503, "{text}");
-    assert!(text.contains("\"log\"") && text.contains("w"), "{text}");
+    assert!(text.contains("\"log\""), "{text}");
     assert_eq!(issue(&ledger, 4).status, 503);
     assert_eq!(ledger.get("/log/v1/checkpoint").status, 200, "reads go on");
     drop(ledger);
