@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fuzzes the request parser, the chunked decoder, routing, strict JSON, compressed bodies, and sequences of ledger
-# operations.
+# Fuzzes the request parser, the chunked decoder, routing, strict JSON, compressed bodies, the metrics reader, and
+# sequences of ledger operations.
 # `scripts/fuzz.sh [seconds per target, 10] [target ...]`
 # Needs no cargo-fuzz: libFuzzer is linked in, and the stable compiler instruments the code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-10}
 targets=("${@:2}")
-((${#targets[@]})) || targets=(request chunked routing json unpack ledger)
+((${#targets[@]})) || targets=(request chunked routing json unpack metrics ledger)
 
 out=${CARGO_TARGET_DIR:-$PWD/target}/fuzz
 host=$(rustc -vV | sed -n 's/^host: //p')

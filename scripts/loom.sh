@@ -28,6 +28,9 @@ drain:models::threads::a_drain
 late:models::threads::no_thread
 hang:models::hanging::every_seat
 hang:models::hanging::callers
+publish:models::console::requests
+report:models::console::no_report
+asked:models::console::requests
 "
 
 # The wallet's (models/wallet): its own sources, over a kernel made of the checker's primitives.

@@ -47,6 +47,24 @@ impl Figure {
     }
 }
 
+impl Figure {
+    /// A quantile of the times of answers, in milliseconds.
+    pub fn quantile_ms(&self, share: usize) -> f64 {
+        let index = self.micros.len().saturating_sub(1) * share / 100;
+        f64::from(self.micros.get(index).copied().unwrap_or(0)) / 1000.0
+    }
+}
+
+/// One request on a connection of its own: status and body of the answer.
+pub fn once(host: &str, request: &[u8]) -> Result<(u16, String), String> {
+    let mut connection = Connection::open(host)?;
+    let answer = connection.call(request)?;
+    Ok((
+        answer.status,
+        String::from_utf8_lossy(&answer.body).into_owned(),
+    ))
+}
+
 /// `http://host:port/path` as host and path.
 pub fn split(url: &str) -> Result<(String, String), String> {
     let rest = url

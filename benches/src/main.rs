@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods)] // a load generator is no part of a service: it takes threads and time as they come
 
 mod client;
+mod console;
+mod fair;
 mod figures;
 mod fleet;
 mod machine;
@@ -29,6 +31,10 @@ struct Cli {
 enum Command {
     /// Start a fleet and measure it: start, idle, sign, tokens, transfers.
     Fleet(FleetArgs),
+    /// Start ron-kms and measure what one tenant's load does to another.
+    KmsFair(fair::FairArgs),
+    /// Start a console over many nodes and measure it, also with as many that hang.
+    Console(console::ConsoleArgs),
     /// Transfers through a wallet at many numbers of clients, evenly spread and with a hot payee.
     Wallet(WalletArgs),
     /// GET one URL as fast as it answers.
@@ -62,7 +68,7 @@ pub struct FleetArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Measure only these.
-    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "token", "verify", "transfer", "balance"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "envelope", "token", "verify", "transfer", "balance"])]
     only: Vec<String>,
     /// The `ron` binary; the one beside this program when absent.
     #[arg(long)]
@@ -81,6 +87,8 @@ struct GetArgs {
 fn main() {
     let outcome = match Cli::parse().command {
         Command::Fleet(args) => figures::run(&args),
+        Command::KmsFair(args) => fair::run(&args),
+        Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),
         Command::Get(args) => get(&args),
     };

@@ -1,4 +1,4 @@
-//! What the fuzz targets share: references that read requests, chunked bodies, paths and JSON in
+//! What the fuzz targets share: references that read requests, chunked bodies, paths, JSON and metrics in
 //! the plainest way, from the whole input at once, sharing no code with what they check; and the ledger's reference
 //! model, run beside its core.
 
@@ -6,5 +6,6 @@ pub mod host;
 pub mod http;
 pub mod json;
 pub mod ledger;
+pub mod metrics;
 pub mod paths;
 pub mod pieces;

@@ -131,6 +131,7 @@ fn journal_key(fleet: &Fleet) -> Kid {
         alg: Alg::Ed25519,
         payload: PayloadPolicy::Any,
         exportable: false,
+        rotate_every: None,
         backend: None,
         op_id: OpId(uuid::Uuid::from_u128(7)),
     };

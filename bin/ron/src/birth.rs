@@ -45,14 +45,14 @@ pub struct AttestArgs {
     /// The file to write.
     #[arg(long)]
     out: PathBuf,
-    /// Data directory of `ron up`.
-    #[arg(long, conflicts_with_all = ["url", "token_file"])]
+    /// Data directory of `ron up`; the options of `ron kms` say where, see [`BirthCommand::at`].
+    #[arg(skip)]
     data_dir: Option<PathBuf>,
-    /// The key service, as in http://127.0.0.1:7440.
-    #[arg(long, requires = "token_file")]
+    /// The key service.
+    #[arg(skip)]
     url: Option<String>,
-    /// Service token with the scope kms:read, for --url; mode 0600.
-    #[arg(long, requires = "url")]
+    /// Service token with the scope kms:read, for the URL; mode 0600.
+    #[arg(skip)]
     token_file: Option<PathBuf>,
 }
 
@@ -73,6 +73,21 @@ pub struct VerifyArgs {
     /// The nonce that was sent, hexadecimal.
     #[arg(long)]
     nonce: Option<String>,
+}
+
+impl BirthCommand {
+    /// The same, at the key service that the options of `ron kms` name.
+    pub fn at(
+        mut self,
+        data_dir: Option<PathBuf>,
+        url: Option<String>,
+        token_file: Option<PathBuf>,
+    ) -> Self {
+        if let Self::Attest(args) = &mut self {
+            (args.data_dir, args.url, args.token_file) = (data_dir, url, token_file);
+        }
+        self
+    }
 }
 
 /// Runs one of the two.

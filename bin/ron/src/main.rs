@@ -6,6 +6,7 @@ mod check;
 mod demo;
 mod fleet;
 mod init;
+mod kms;
 mod layout;
 mod ledger;
 mod policy;
@@ -37,11 +38,7 @@ enum Command {
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
-    /// Keys of the key service.
-    Kms {
-        #[command(subcommand)]
-        command: birth::BirthCommand,
-    },
+    Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
@@ -73,7 +70,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit::run(args),
-        Command::Kms { command } => birth::run(command),
+        Command::Kms(args) => kms::run(args),
         Command::Ledger(args) => ledger::run(args),
         Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),

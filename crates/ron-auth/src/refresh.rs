@@ -5,9 +5,10 @@ use crate::authorizer::RonAuthorizer;
 use crate::jwks::JwksSnapshot;
 use crate::revocation::RevocationView;
 use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
-    Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Recv, Registry,
-    Sender, Shutdown, ThreadCtx,
+    Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry, Sender,
+    Shutdown, ThreadCtx,
 };
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
@@ -213,9 +214,8 @@ impl RonAuthorizer {
     /// Body of the key thread.
     pub(crate) fn keys_body(&self, ctx: &ThreadCtx) {
         let mut pause = retry_pauses(self.clock.unix_ms());
-        while !ctx.shutdown.is_set() {
-            let started = self.clock.now();
-            let (next, floor) = match self.refresh_keys_once() {
+        let again = || {
+            let (after, floor) = match self.refresh_keys_once() {
                 None => (Duration::from_secs(60), Duration::ZERO),
                 Some(Ok(interval)) => {
                     pause.reset();
@@ -227,21 +227,9 @@ impl RonAuthorizer {
                 }
             };
             self.report_state();
-            if let Recv::Item(()) = self
-                .refresher
-                .kicks
-                .recv(&ctx.shutdown, Deadline::within(next))
-            {
-                let since = self.clock.now().saturating_duration_since(started);
-                if ctx
-                    .shutdown
-                    .wait(Deadline::within(floor.saturating_sub(since)))
-                {
-                    return;
-                }
-                while self.refresher.kicks.try_recv().is_some() {} // answered by the read that follows
-            }
-        }
+            NextRead { after, floor }
+        };
+        read_again(&self.refresher.kicks, &ctx.shutdown, &*self.clock, again);
     }
 
     /// Reads the keys once. `None` when no issuer is configured, else the pause until the next read.

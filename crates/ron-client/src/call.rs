@@ -154,11 +154,23 @@ impl Caller {
         idempotent: bool,
         deadline: Deadline,
     ) -> Result<T, ClientError> {
+        self.with_body(Method::POST, path, body, idempotent, deadline)
+    }
+
+    /// A method with a JSON body and a JSON answer.
+    pub fn with_body<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &B,
+        idempotent: bool,
+        deadline: Deadline,
+    ) -> Result<T, ClientError> {
         let json = serde_json::to_vec(body).map_err(|e| ClientError::NotSent {
             detail: format!("the request cannot be written: {e}"),
         })?;
         read(&self.send(&Outgoing {
-            method: Method::POST,
+            method,
             body: Some((json, "application/json")),
             idempotent,
             ..Outgoing::get(path, deadline)

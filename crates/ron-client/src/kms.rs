@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use ron_http::HttpClient;
+use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
-use ron_proto::Kid;
 use ron_proto::kms::{
-    AttestAnswer, AttestRequest, CreateKey, KeyDoc, KeyList, RotateAnswer, RotateLogKey,
-    RotateLogKeyAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest,
-    VerifyAnswer, VerifyRequest,
+    AttestAnswer, AttestRequest, CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey,
+    KeyChanged, KeyDoc, KeyList, RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer,
+    RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer,
+    VerifyRequest, WrappingKeyDoc,
 };
+use ron_proto::{Alg, Kid};
+
+use serde::Serialize;
 
 use crate::call::{Caller, ClientError, encode};
 use crate::credential::Credential;
@@ -107,6 +110,92 @@ impl KmsClient {
         deadline: Deadline,
     ) -> Result<VerifyAnswer, ClientError> {
         self.0.post("/v1/kms/verify", request, true, deadline)
+    }
+
+    /// One page of keys: `filter` is a query such as `purpose=app&state=active`.
+    pub fn keys_where(&self, filter: &str, deadline: Deadline) -> Result<KeyList, ClientError> {
+        self.0.get(&format!("/v1/kms/keys?{filter}"), deadline)
+    }
+
+    /// Changes a key's settings; safe to repeat.
+    pub fn update(
+        &self,
+        kid: &Kid,
+        request: &UpdateKey,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        self.0
+            .with_body(Method::PATCH, &path(kid), request, true, deadline)
+    }
+
+    /// Ends a key's signing; safe to repeat when it carries an `op_id`.
+    pub fn retire(
+        &self,
+        kid: &Kid,
+        request: &RetireKey,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        self.change(kid, "retire", request, request.op_id.is_some(), deadline)
+    }
+
+    /// Orders a key's destruction; safe to repeat when it carries an `op_id`.
+    pub fn destroy(
+        &self,
+        kid: &Kid,
+        request: &DestroyKey,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        self.change(kid, "destroy", request, request.op_id.is_some(), deadline)
+    }
+
+    /// Calls a key's destruction off; safe to repeat when it carries an `op_id`.
+    pub fn cancel_destroy(
+        &self,
+        kid: &Kid,
+        request: &RetireKey,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let idempotent = request.op_id.is_some();
+        self.change(kid, "destroy/cancel", request, idempotent, deadline)
+    }
+
+    /// The key to which a key is wrapped for import.
+    pub fn wrapping_key(
+        &self,
+        alg: Alg,
+        deadline: Deadline,
+    ) -> Result<WrappingKeyDoc, ClientError> {
+        let alg = encode(alg.as_str());
+        self.0
+            .get(&format!("/v1/kms/wrapping_key?alg={alg}"), deadline)
+    }
+
+    /// Takes a wrapped key over; safe to repeat with the same `op_id`.
+    pub fn import(&self, request: &ImportKey, deadline: Deadline) -> Result<KeyDoc, ClientError> {
+        self.0.post("/v1/kms/keys/import", request, true, deadline)
+    }
+
+    /// A version of an exportable key, wrapped to a recipient. Not repeated: each is an event.
+    pub fn export(
+        &self,
+        kid: &Kid,
+        request: &ExportKey,
+        deadline: Deadline,
+    ) -> Result<ExportAnswer, ClientError> {
+        self.0
+            .post(&format!("{}/export", path(kid)), request, false, deadline)
+    }
+
+    fn change<B: Serialize>(
+        &self,
+        kid: &Kid,
+        what: &str,
+        request: &B,
+        idempotent: bool,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let path = format!("{}/{what}", path(kid));
+        self.0.post(&path, request, idempotent, deadline)
     }
 
     /// The verifier key line of the audit log.

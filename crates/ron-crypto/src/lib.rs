@@ -12,6 +12,7 @@ pub mod hash;
 pub mod hpke;
 pub mod jwk;
 pub mod kdf;
+pub mod keyblob;
 pub mod mldsa;
 pub mod password;
 pub mod pem;

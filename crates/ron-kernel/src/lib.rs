@@ -21,11 +21,13 @@ pub mod credits;
 pub mod exit;
 pub mod hang;
 pub mod locks;
+pub mod loops;
 #[cfg(not(any(loom, shuttle)))]
 mod manual_clock;
 pub mod metrics;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
+pub mod published;
 pub mod queue;
 pub mod rate;
 pub mod reply;
@@ -50,6 +52,7 @@ pub use metrics::{
     BuiltQueue, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
     LATENCY_BUCKETS, Registry,
 };
+pub use published::Published;
 pub use queue::{Expires, Receiver, Recv, SendError, Sender, queue};
 pub use rate::TokenBuckets;
 pub use reply::{ReplySender, ReplyWaiter, WaitError, reply};

@@ -11,6 +11,8 @@ pub use crate::backend::BackendKind;
 use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
 use crate::keys::material::OFFERED;
 
+pub mod lifecycle;
+
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
 static KEYS: [Key; 21] = [
@@ -60,7 +62,14 @@ static KEYS: [Key; 21] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &DEVICE_KEYS, &WITNESS_KEYS],
+    keys: &[
+        CHASSIS_KEYS,
+        &LISTEN,
+        &KEYS,
+        &lifecycle::KEYS,
+        &DEVICE_KEYS,
+        &WITNESS_KEYS,
+    ],
 };
 
 /// Where the seal key comes from.
@@ -130,6 +139,8 @@ pub struct Settings {
     pub nonce_cap: u32,
     /// Entries of the replay table.
     pub replay_capacity: usize,
+    /// Periods and delays in the lives of keys.
+    pub lifecycle: lifecycle::LifecycleSettings,
 }
 
 impl Settings {
@@ -175,6 +186,7 @@ impl Settings {
         });
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
+        let lifecycle = lifecycle::lifecycle(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
         if origin.as_deref().is_some_and(|o| {
             o.chars()
@@ -216,6 +228,7 @@ impl Settings {
             nonce_block: config.usize("nonces.block") as u32,
             nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
+            lifecycle,
         })
     }
 }

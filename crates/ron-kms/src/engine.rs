@@ -21,20 +21,24 @@ use crate::attest::refresh::Refresher;
 use crate::audit::appender::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
+use crate::audit::ring::LogSigner;
 use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::audit::{AuditHealth, LogRing};
 use crate::backend::{self, Backends, line::Around};
 use crate::config::Settings;
+use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
-    ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE, WRITER_SLOT,
+    ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
+    WRITER_SLOT,
 };
+use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
-use crate::work::{Kms, SignJob, StoreJob, held, signer};
+use crate::work::{Kms, StoreJob, held, schedule, signer};
 
 /// What the engine is given.
 pub struct EngineParts {
@@ -114,7 +118,7 @@ impl Engine {
         };
         let opened = start::open(with, &mut store);
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring));
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring))?;
         let EngineParts { sup, km, ready, .. } = parts;
         let attest_ready = ready.clone();
         let stopped = opened.is_err();
@@ -149,8 +153,10 @@ impl Engine {
             stopped,
         };
         spawn_store(&sup, lifecycle);
-        let (signing, jobs) = (kms.clone(), queues.sign);
-        let run = move |ctx: &ThreadCtx| signer::run(&signing, &jobs, ctx);
+        let timed = kms.clone();
+        sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
+        let (signing, turns) = (kms.clone(), queues.turns);
+        let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
         sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
         held::spawn(&sup, &kms, queues.held);
         if !backends.devices().is_empty() {
@@ -170,7 +176,7 @@ impl Engine {
 
 /// The receiving ends.
 struct Queues {
-    sign: Receiver<SignJob>,
+    turns: Receiver<Turn>,
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
@@ -232,14 +238,15 @@ fn assemble(
     metrics: Metrics,
     store: &KeyStore,
     (log, ring): (Option<LogReader>, LogRing),
-) -> (Arc<Kms>, Queues) {
-    let (sign_tx, sign) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
+) -> Result<(Arc<Kms>, Queues), StoreError> {
+    let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
     let (lanes, held) = held::lanes(store.backends(), settings.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
+    let wrapping = wrapping_keys(store, parts)?;
     let kms = Kms {
         backends: store.backends().clone(),
         index: Snapshot::new(index),
@@ -247,12 +254,13 @@ fn assemble(
         envelope_replay: Replay::new(settings.replay_capacity),
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        wrapping,
         health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
         metrics,
         clock: parts.clock.clone(),
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
-        sign_tx,
+        sign: FairQueue::new(settings.sign_queue, settings.signers, turns_tx),
         lanes,
         store_tx,
         audit_tx,
@@ -261,16 +269,22 @@ fn assemble(
         ring: Arc::new(ring),
         settings,
     };
-    (
-        Arc::new(kms),
-        Queues {
-            sign,
-            store: store_rx,
-            audit,
-            proofs,
-            held,
-        },
-    )
+    let queues = Queues {
+        turns,
+        store: store_rx,
+        audit,
+        proofs,
+        held,
+    };
+    Ok((Arc::new(kms), queues))
+}
+
+/// The keys to which imported keys are wrapped, vouched for by the key of the audit log.
+fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
+    let signer =
+        LogSigner::new(&store.log().origin, store.log().newest()).map_err(StoreError::Db)?;
+    let now = Timestamp(parts.clock.unix_ms());
+    WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
 }
 
 /// Where the audit log lives.

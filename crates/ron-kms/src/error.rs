@@ -30,6 +30,12 @@ pub enum Why {
     VersionNotHead,
     /// `expected_head` is not the head.
     StaleHead,
+    /// The key is retired, about to be destroyed or destroyed.
+    KeyNotActive,
+    /// The key may not leave, or not as it was asked for.
+    ExportForbidden,
+    /// The wrapped key does not open.
+    WrappedRefused,
     /// The op_id came before with another body.
     OpIdMismatch,
     /// The operation with this op_id is still running.
@@ -52,7 +58,7 @@ pub enum Why {
 
 impl Why {
     /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 23] = [
         Self::BadRequest,
         Self::TooLarge,
         Self::Unsupported,
@@ -64,6 +70,9 @@ impl Why {
         Self::UsesExhausted,
         Self::VersionNotHead,
         Self::StaleHead,
+        Self::KeyNotActive,
+        Self::ExportForbidden,
+        Self::WrappedRefused,
         Self::OpIdMismatch,
         Self::InFlight,
         Self::Busy,
@@ -89,6 +98,9 @@ impl Why {
             Self::UsesExhausted => "uses_exhausted",
             Self::VersionNotHead => "version_not_head",
             Self::StaleHead => "stale_head",
+            Self::KeyNotActive => "key_not_active",
+            Self::ExportForbidden => "export_forbidden",
+            Self::WrappedRefused => "wrapped_key_refused",
             Self::OpIdMismatch => "idempotency_mismatch",
             Self::InFlight => "in_flight",
             Self::Busy => "busy",
@@ -187,6 +199,9 @@ impl From<Refusal> for Problem {
             Why::UsesExhausted => own(409, "The version may not be used again"),
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
+            Why::KeyNotActive => own(409, "The key is not active"),
+            Why::ExportForbidden => own(403, "The key does not leave"),
+            Why::WrappedRefused => own(400, "The wrapped key does not open"),
             Why::OpIdMismatch => Self::idempotency_mismatch(detail),
             Why::InFlight => Self::in_flight(detail),
             Why::Busy => Self::busy(retry_after_s),

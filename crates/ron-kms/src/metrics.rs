@@ -1,9 +1,11 @@
 //! The one table of the service's own metrics (the chassis adds the common ones).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry};
 
+use ron_proto::kms::KeyState;
 use ron_service::log_host::asker::WitnessMetrics;
 
 use crate::keys::KeyIndex;
@@ -176,12 +178,17 @@ impl Metrics {
 
     /// Shows the keys of a new snapshot.
     pub fn show_keys(&self, index: &KeyIndex) {
+        let mut counts = BTreeMap::new();
+        for key in index.keys.values() {
+            *counts.entry((key.kid.alg, key.state)).or_insert(0) += 1;
+        }
         for alg in crate::keys::material::OFFERED {
-            let count = index.keys.values().filter(|key| key.kid.alg == alg).count();
-            let state = ron_proto::kms::KeyState::Active.as_str();
-            self.keys
-                .with_label_values(&[alg.as_str(), state])
-                .set(count as i64);
+            for state in KeyState::ALL {
+                let count = counts.get(&(alg, state)).copied().unwrap_or(0);
+                self.keys
+                    .with_label_values(&[alg.as_str(), state.as_str()])
+                    .set(count);
+            }
         }
     }
 }

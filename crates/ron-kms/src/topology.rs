@@ -23,7 +23,15 @@ pub const STORE: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Work,
     critical: false,
-    job: "create, rotate, remember checkpoints: the only writer of the key store",
+    job: "make and change keys, remember checkpoints: the only writer of the key store",
+};
+/// What time brings.
+pub const SCHEDULER: ThreadSpec = ThreadSpec {
+    name: "kms-sched",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "find keys whose rotation or destruction is due, once a second",
 };
 /// The only writer of the audit log.
 pub const AUDIT: ThreadSpec = ThreadSpec {
@@ -164,14 +172,14 @@ pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     overflow: Overflow::RejectNew,
     from: "kms-http-",
     to: "kms-signer-*",
-    when_full: "429 busy",
+    when_full: "429 busy; one tenant gets at most eight times the room that is left",
 };
 /// Changes of the store.
 pub const STORE_QUEUE: QueueSpec = QueueSpec {
     name: "store",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-http-, kms-signer",
+    from: "kms-http-, kms-signer, kms-sched",
     to: "kms-store",
     when_full: "429 busy",
 };
@@ -221,6 +229,18 @@ pub const REPLAY_LOCK: LockSpec = LockSpec {
     rank: 10,
     guards: "operation ids of sign requests",
 };
+/// Guards [`crate::work::fair::FairQueue`].
+pub const FAIR_LOCK: LockSpec = LockSpec {
+    name: "fair",
+    rank: 12,
+    guards: "the tenants' lanes in front of the signers",
+};
+/// Guards [`crate::api::verify`].
+pub const VERIFY_LOCK: LockSpec = LockSpec {
+    name: "verify_batches",
+    rank: 14,
+    guards: "how many batches each tenant verifies now",
+};
 /// Guards the hand-over of a single writer's state to its thread.
 pub const WRITER_SLOT: LockSpec = LockSpec {
     name: "writer_slot",
@@ -233,13 +253,14 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
     threads: [
-        SCRUB, SIGNERS, STORE, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, ATTEST,
+        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM,
+        PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, ATTEST,
     ],
     queues: [
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
         HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, PKCS11_QUEUE, TPM_QUEUE,
     ],
-    locks: [REPLAY_LOCK, WRITER_SLOT],
+    locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK, WRITER_SLOT],
 };
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub static NODE_KEYS: &[Key] = &[
     Key::text(
         "health_url",
         "",
-        "Where its health port is, as in http://127.0.0.1:7445.",
+        "Where its health port is, as in http://127.0.0.1:7445, https://host:7445 or unix:/run/x.sock.",
     )
     .range("1", "256")
     .required(),
@@ -322,6 +322,12 @@ impl Settings {
                 Err(why) => problems.push(config.problem("nodes", why)),
             }
         }
+        let secure = |url: &String| url.starts_with("https:");
+        let https = |n: &NodeSpec| secure(&n.health_url) || n.api_url.as_ref().is_some_and(secure);
+        if nodes.iter().any(https) && config.path_opt("tls.peer_ca_path").is_none() {
+            let why = "must be set: a node has an https URL, and somebody must vouch for it";
+            problems.push(config.problem("tls.peer_ca_path", why));
+        }
         let sampling = Sampling {
             interval: config.duration("sampler.metrics_interval"),
             window: config.duration("sampler.metrics_window"),
@@ -494,15 +500,31 @@ fn node_spec(block: &SubTable) -> Result<NodeSpec, String> {
     })
 }
 
-/// Checks the form of a URL and takes the slash off its end.
+/// Checks the form of a base URL, to which paths are appended, and takes the slash off its end.
 pub(crate) fn base_url(text: &str) -> Result<String, &'static str> {
-    let Some(rest) = text.strip_prefix("http://") else {
-        return Err("must start with http://");
-    };
-    if rest.is_empty() || rest.contains(['?', '#', '@', ' ']) || rest.starts_with('/') {
-        return Err("must be http://host:port, without user, query or fragment");
+    let trimmed = text.trim_end_matches('/');
+    if text.contains(['?', '#', '@', ' ']) {
+        return Err("must have no user, query, fragment or space");
     }
-    Ok(text.trim_end_matches('/').to_owned())
+    if let Some(socket) = trimmed.strip_prefix("unix:") {
+        // Only so is it clear where the socket ends and the path begins.
+        let ends = socket
+            .rsplit_once('.')
+            .is_some_and(|(_, end)| end == "sock")
+            || socket.ends_with(':');
+        if !socket.starts_with('/') || !ends {
+            return Err("must be unix:/path/name.sock, or end with a colon behind another name");
+        }
+        return Ok(trimmed.to_owned());
+    }
+    let http = ["http://", "https://", "http+unix://"];
+    let rest = http.iter().find_map(|scheme| trimmed.strip_prefix(scheme));
+    match rest {
+        None => Err("must start with http://, https://, unix:/ or http+unix://"),
+        Some("") => Err("must be http://host:port, without user, query or fragment"),
+        Some(rest) if rest.starts_with('/') => Err("must name a host"),
+        Some(_) => Ok(trimmed.to_owned()),
+    }
 }
 
 #[cfg(test)]

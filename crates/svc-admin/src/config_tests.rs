@@ -67,11 +67,11 @@ fn what_cannot_be_is_refused_in_words() {
         "two blocks with the id a",
     );
     check(
-        &node("a", "https://h:1"),
+        &node("a", "ftp://h:1"),
         "127.0.0.1",
         "must start with http://",
     );
-    check(&node("a", "http://u@h:1"), "127.0.0.1", "without user");
+    check(&node("a", "http://u@h:1"), "127.0.0.1", "no user");
     check(&node("a/b", "http://h:1"), "127.0.0.1", "has an id");
     check(
         &(node("a", "http://h:1") + "log_path = \"/x\"\n"),
@@ -101,5 +101,41 @@ fn what_cannot_be_is_refused_in_words() {
         "[[nodes]]\nid = \"a\"\nhealth_url = \"http://h:1\"\ntoken = \"x\"\n",
         "127.0.0.1",
         "token",
+    );
+}
+
+#[test]
+fn urls_of_all_transports_are_read() {
+    let check = |url: &str, want: Result<&str, &str>| {
+        let got = base_url(url);
+        assert_eq!(got.as_deref().map_err(|_| ""), want, "{url}");
+    };
+    check("http://h:1/", Ok("http://h:1"));
+    check("https://h.example:1", Ok("https://h.example:1"));
+    check("unix:/run/x.sock", Ok("unix:/run/x.sock"));
+    check("unix:/run/x:", Ok("unix:/run/x:"));
+    check(
+        "http+unix://%2Frun%2Fx.sock",
+        Ok("http+unix://%2Frun%2Fx.sock"),
+    );
+    for bad in [
+        "unix:/run/x",
+        "unix:x.sock",
+        "ftp://h",
+        "http://",
+        "https:///x",
+        "http://u@h",
+        "http://h?q",
+        "",
+    ] {
+        check(bad, Err(""));
+    }
+    let node = "[[nodes]]\nid = \"a\"\nhealth_url = \"https://h:1\"\n";
+    let refused = load(node, "127.0.0.1").expect_err("nobody vouches for it");
+    assert!(refused.contains("tls.peer_ca_path"), "{refused}");
+    let vouched = format!("[tls]\npeer_ca_path = \"/ca.pem\"\n{node}");
+    assert_eq!(
+        load(&vouched, "127.0.0.1").expect("valid").nodes[0].health_url,
+        "https://h:1"
     );
 }

@@ -111,14 +111,17 @@ impl Labels<'_> {
 
 /// One target as a node. Its id is a label `id` or `instance` when the group has one target, else the target itself.
 fn node(target: &str, labels: &Labels<'_>, shared: bool) -> Result<NodeSpec, String> {
-    if labels.get(&["__scheme__"]).is_some_and(|s| s != "http") {
-        return Err(format!("{target}: only the scheme http can be read"));
+    let scheme = labels
+        .get(&["__scheme__"])
+        .unwrap_or_else(|| "http".to_owned());
+    if !matches!(scheme.as_str(), "http" | "https") {
+        return Err(format!("{target}: the scheme is http or https"));
     }
     if target.contains('/') {
         return Err(format!("{target}: a target is host:port"));
     }
     let health_url =
-        base_url(&format!("http://{target}")).map_err(|why| format!("{target}: {why}"))?;
+        base_url(&format!("{scheme}://{target}")).map_err(|why| format!("{target}: {why}"))?;
     let named = labels.get(&["id", "instance"]).filter(|_| !shared);
     let name = named.unwrap_or_else(|| target.to_owned());
     let plain = |c: char| {
@@ -174,6 +177,9 @@ mod tests {
             (node.id.as_str(), node.metrics_path.as_str()),
             ("web-1", "/m")
         );
+        let secure = "- targets: [a:1]\n  labels: {__scheme__: https}\n";
+        let node = &parse(secure).expect("valid")[0];
+        assert_eq!(node.health_url, "https://a:1");
         assert_eq!(ids("").as_deref(), Ok(&[][..]));
         assert_eq!(ids("[]").as_deref(), Ok(&[][..]));
     }
@@ -185,7 +191,7 @@ mod tests {
             "- labels: {}",
             "- targets: [[a]]",
             "- targets: ['http://x']",
-            "- targets: [a:1]\n  labels: {__scheme__: https}",
+            "- targets: [a:1]\n  labels: {__scheme__: ftp}",
             "- targets: [",
             "- &a targets: [x:1]\n- *a",
             "\u{0}",

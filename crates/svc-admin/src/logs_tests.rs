@@ -1,4 +1,4 @@
-//! Heads judged one by one: signatures, keys that lead on, forks, witnesses.
+//! How heads are judged.
 
 use super::*;
 use ron_crypto::sign::Ed25519Key;

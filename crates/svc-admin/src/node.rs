@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ron_kernel::{RankedMutex, Snapshot};
+use ron_kernel::Published;
 use ron_proto::admin::{NodeQueue, NodeRates, NodeState, PollingStats};
 
 use crate::config::{NodeSpec, Sampling};
@@ -64,8 +64,7 @@ pub struct NodeView {
 #[derive(Debug)]
 pub struct Node {
     pub spec: NodeSpec,
-    memory: RankedMutex<Memory>,
-    view: Snapshot<NodeView>,
+    kept: Published<Memory, NodeView>,
 }
 
 impl Node {
@@ -86,26 +85,25 @@ impl Node {
         };
         Self {
             spec,
-            memory: RankedMutex::new(&NODE_LOCK_ROW, memory),
-            view: Snapshot::new(view),
+            kept: Published::new(&NODE_LOCK_ROW, memory, view),
         }
     }
 
     /// The latest picture.
     pub fn view(&self) -> Arc<NodeView> {
-        self.view.load()
+        self.kept.view()
     }
 
     /// Looks into the samples. The lock is held: no waiting inside.
     pub fn with_rings<R>(&self, look: impl FnOnce(&Rings) -> R) -> R {
-        look(&self.memory.lock().rings)
+        self.kept.with(|memory| look(&memory.rings))
     }
 
     /// Takes in the outcome of a look at `now_ms` and publishes the new picture. `interval_ms` is the time to the
     /// next look.
     pub fn absorb(&self, outcome: Outcome, now_ms: u64, interval_ms: u64) {
-        let view = self.memory.lock().absorb(outcome, now_ms, interval_ms);
-        self.view.store(view);
+        self.kept
+            .change(|memory| memory.absorb(outcome, now_ms, interval_ms));
     }
 }
 

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_http::{Call, CallError, Failure};
-use ron_kernel::{Deadline, Receiver, Recv, SendError, ThreadCtx};
+use ron_kernel::loops::work_and_report;
+use ron_kernel::{Deadline, Receiver, ThreadCtx};
 
 use crate::dialect;
 use crate::fleet::{Event, Fleet};
 use crate::node::{Answers, Node, Outcome};
 use crate::state::Silence;
 
-/// A sampler without work looks this often whether it still runs.
-const IDLE: Duration = Duration::from_secs(60);
 /// Looks after a refusal that come early.
 const EAGER_LOOKS: u32 = 3;
 const EAGER_PAUSE: Duration = Duration::from_secs(1);
@@ -34,28 +33,14 @@ pub struct Look {
 impl Fleet {
     /// The body of one sampler thread: looks at the nodes that the scheduler hands out, until shutdown.
     pub fn sampler(&self, looks: &Receiver<Look>, ctx: &ThreadCtx) {
-        loop {
-            let look = match looks.recv(&ctx.shutdown, Deadline::within(IDLE)) {
-                Recv::Item(look) => look,
-                Recv::Timeout => continue,
-                Recv::Shutdown | Recv::Closed => return,
-            };
+        // The scheduler empties its queue all the time; a flood of orders must not lose a node.
+        work_and_report(looks, &self.events, &ctx.shutdown, |look| {
             let pause = self.look(&look.node, look.with_topology);
-            let mut event = Event::Looked {
+            Event::Looked {
                 node: look.node,
                 pause,
-            };
-            // The scheduler empties its queue all the time; a flood of orders must not lose a node.
-            while let Err(SendError::Full(back)) = self.events.try_send(event) {
-                event = back;
-                if ctx
-                    .shutdown
-                    .wait(Deadline::within(Duration::from_millis(20)))
-                {
-                    return;
-                }
             }
-        }
+        });
     }
 
     /// Asks one node, takes the outcome in, and says how long to wait before the next time.

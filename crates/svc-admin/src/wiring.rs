@@ -11,7 +11,7 @@ use ron_kernel::{
 };
 use ron_proto::Timestamp;
 use ron_proto::admin::{EpochList, LogHeads};
-use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
+use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, client_tls};
 
 use crate::actions::{Job, Runner};
 use crate::api::{Console, router};
@@ -52,7 +52,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let audit = Arc::new(audit);
     let shared = Arc::new(Snapshot::new(settings));
     let gate = authorize(&mut chassis, &config, &shared, &audit)?;
-    let client = client(&chassis, &shared);
+    let client = client(&chassis, &shared, &config)?;
     let sampling = shared.load().sampling;
     let (fleet, told) = Fleet::new(
         sampling,
@@ -133,19 +133,23 @@ fn console(
     })
 }
 
-fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
+fn client(
+    chassis: &Chassis,
+    settings: &Snapshot<Settings>,
+    config: &Config,
+) -> Result<Arc<HttpClient>, StartError> {
     let sampling = settings.load().sampling;
     let client = Arc::new(HttpClient::new(ClientConfig {
         user_agent: concat!("svc-admin/", env!("CARGO_PKG_VERSION")).to_owned(),
         max_idle_per_host: 2,
         max_response_bytes: sampling.max_body_bytes,
         connect_timeout: sampling.connect_timeout,
-        ..ClientConfig::default()
+        tls: client_tls(config)?,
     }));
     // A look that hangs must not hold up the drain.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));
     stop.on_fire(move || closing.shutdown());
-    client
+    Ok(client)
 }
 
 /// Passports and service tokens are judged in every mode: the health port's actions need them.

@@ -10,9 +10,14 @@ use zeroize::Zeroize;
 use pages::Room;
 
 /// Keeps the process's memory from debuggers and core dumps of its own user
-/// (`PR_SET_DUMPABLE 0`). Call it once, first thing in `main`.
+/// (`PR_SET_DUMPABLE 0`), and no core file of any size for it and its children (`RLIMIT_CORE` 0). Call it once, first thing in `main`.
 pub fn process_hardening() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    let none = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Core, none)?;
     Ok(())
 }
 

@@ -11,8 +11,10 @@
 //! | `swap` | `snapshot` |
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
+//! | `console` | `publish`, `report`, `asked` |
 #![cfg(test)]
 
+mod console;
 mod hanging;
 mod queue;
 mod ring;

@@ -1,24 +1,27 @@
-//! `/keys`: create, list, read, rotate.
+//! `/keys`: create, list, read, rotate. The other changes are in [`super::lifecycle`].
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Principal, Request, Responder, Response, Route, sync};
-use ron_proto::kms::{CreateKey, KeyDoc, KeyList, RotateAnswer, RotateRequest};
+use ron_proto::kms::{CreateKey, KeyDoc, KeyList, KeyState, RotateAnswer, RotateRequest};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
-use ron_proto::values::{Kid, Purpose};
+use ron_proto::values::{Alg, Kid, Purpose};
 
 use super::asked;
+use crate::keys::Key;
 use crate::keys::index::may_use;
+use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::{Kms, StoreJob};
 
 const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: usize = 200;
 
-const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
+pub(super) const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
 const KEY_ROTATE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate";
-const CHANGE_ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
+pub(super) const CHANGE_ERRORS: &[u16] =
+    &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
@@ -45,6 +48,12 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
         )
         .summary("The caller's keys, ordered by name")
         .query("purpose", false, "only keys of this purpose")
+        .query("alg", false, "only keys of this algorithm")
+        .query(
+            "state",
+            false,
+            "only keys in this state: active, retired, pending_destruction, destroyed",
+        )
         .query("after", false, "continue after this key name")
         .query("limit", false, "1 to 200 keys, 50 by default")
         .returns::<KeyList>(200)
@@ -86,7 +95,12 @@ fn create(kms: &Kms, request: Request, responder: Responder) {
 fn rotate(kms: &Kms, request: Request, responder: Responder) {
     match kid(&request).and_then(|kid| Ok((kid, request.json::<RotateRequest>()?))) {
         Ok((kid, body)) => {
-            kms.submit_store(StoreJob::Rotate(asked(kms, request, responder), kid, body));
+            let change = KeyRequest::Rotate(body);
+            kms.submit_store(StoreJob::Change(
+                asked(kms, request, responder),
+                kid,
+                change,
+            ));
         }
         Err(problem) => responder.send(problem),
     }
@@ -100,8 +114,12 @@ fn read(kms: &Kms, request: &Request) -> Result<Response, Problem> {
 }
 
 fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&["purpose", "after", "limit"])?;
-    let purpose: Option<Purpose> = request.query_as("purpose")?;
+    request.query_only(&["purpose", "alg", "state", "after", "limit"])?;
+    let wanted = Wanted {
+        purpose: request.query_as("purpose")?,
+        alg: request.query_as("alg")?,
+        state: request.query_as("state")?,
+    };
     let after: Option<Kid> = request.query_as("after")?;
     let limit = request.query_as::<usize>("limit")?.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&limit) {
@@ -111,14 +129,29 @@ fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
     }
     Ok(Response::json(
         200,
-        &page(kms, &request.principal, purpose.as_ref(), after, limit),
+        &page(kms, &request.principal, &wanted, after, limit),
     ))
+}
+
+/// Which keys are listed.
+struct Wanted {
+    purpose: Option<Purpose>,
+    alg: Option<Alg>,
+    state: Option<KeyState>,
+}
+
+impl Wanted {
+    fn has(&self, key: &Key) -> bool {
+        self.purpose.as_ref().is_none_or(|p| *p == key.kid.purpose)
+            && self.alg.is_none_or(|alg| alg == key.kid.alg)
+            && self.state.is_none_or(|state| state == key.state)
+    }
 }
 
 fn page(
     kms: &Kms,
     caller: &Principal,
-    purpose: Option<&Purpose>,
+    wanted: &Wanted,
     after: Option<Kid>,
     limit: usize,
 ) -> KeyList {
@@ -128,9 +161,7 @@ fn page(
         .keys
         .range((from, Bound::Unbounded))
         .map(|(_, key)| key)
-        .filter(|key| {
-            purpose.is_none_or(|p| *p == key.kid.purpose) && may_use(caller, &key.kid).is_ok()
-        });
+        .filter(|key| wanted.has(key) && may_use(caller, &key.kid).is_ok());
     let keys: Vec<KeyDoc> = visible
         .by_ref()
         .take(limit)

@@ -3,9 +3,13 @@
 pub mod attest;
 pub mod envelope;
 pub mod keys;
+pub mod lifecycle;
 pub mod log_key;
 pub mod sign;
+pub mod transfer;
+pub mod transit;
 pub mod verify;
+pub mod verify_raw;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +31,15 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add_all(lifecycle::routes(kms))
+        .add_all(transfer::routes(kms))
         .add_all(attest::routes(kms))
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
+        .add_all(verify_raw::routes(kms))
         .add_all(envelope::routes(kms))
+        .add_all(transit::routes(kms))
 }
 
 /// Turns a request into someone who waits, at most until the sign deadline.

@@ -191,7 +191,7 @@ fn device_evidence(
     statement: &Statement,
     deadline: Deadline,
 ) -> Result<Option<TpmEvidence>, Refusal> {
-    let Custody::Held(held) = &*key.secret else {
+    let Some(Custody::Held(held)) = key.secret.as_deref() else {
         return Ok(None);
     };
     if version.number != key.head().number {

@@ -68,10 +68,13 @@ impl Refresher {
     /// Has the device speak for one of its keys; `None` when it has none.
     fn ask(&self, device: &dyn Device) -> Option<Result<(), String>> {
         let index = self.kms.index.load();
-        let held = index.keys.values().find_map(|key| match &*key.secret {
-            Custody::Held(held) if held.device.kind() == device.kind() => Some(held),
-            _ => None,
-        })?;
+        let held = index
+            .keys
+            .values()
+            .find_map(|key| match key.secret.as_deref()? {
+                Custody::Held(held) if held.device.kind() == device.kind() => Some(held),
+                _ => None,
+            })?;
         let mut nonce = [0_u8; 32];
         self.kms.random.fill(&mut nonce);
         Some(speaks(device, held, nonce))

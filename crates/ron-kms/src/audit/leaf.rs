@@ -20,8 +20,26 @@ pub enum Op {
     Reload,
     /// A key was made.
     Create,
+    /// A key was taken over from outside.
+    Import,
     /// A key got a new head.
     Rotate,
+    /// A key got its next version, which does not sign yet.
+    Publish,
+    /// The waiting version of a key became its head.
+    Activate,
+    /// A key's settings were changed.
+    Update,
+    /// A key signs no more.
+    Retire,
+    /// The destruction of a key was ordered.
+    Destroy,
+    /// It was called off.
+    DestroyCancel,
+    /// A key's secrets were destroyed.
+    Destroyed,
+    /// A key was handed over, wrapped.
+    Export,
     /// A signature.
     Sign,
     /// The log itself got a new key; `context` holds the statement that both keys signed.
@@ -54,7 +72,16 @@ impl Op {
             Self::Stop => "stop",
             Self::Reload => "reload",
             Self::Create => "create",
+            Self::Import => "import",
             Self::Rotate => "rotate",
+            Self::Publish => "publish",
+            Self::Activate => "activate",
+            Self::Update => "update",
+            Self::Retire => "retire",
+            Self::Destroy => "destroy",
+            Self::DestroyCancel => "destroy_cancel",
+            Self::Destroyed => "destroyed",
+            Self::Export => "export",
             Self::Sign => "sign",
             Self::RotateLogKey => "rotate_log_key",
             Self::Wrap => "wrap",
@@ -66,6 +93,39 @@ impl Op {
             Self::Random => "random",
             Self::ReserveUses => "reserve_uses",
             Self::Attest => "attest",
+        }
+    }
+}
+
+impl Op {
+    /// Whether it changes the key store when it is done.
+    pub const fn changes_store(self) -> bool {
+        match self {
+            Self::Create
+            | Self::Import
+            | Self::Rotate
+            | Self::Publish
+            | Self::Activate
+            | Self::Update
+            | Self::Retire
+            | Self::Destroy
+            | Self::DestroyCancel
+            | Self::Destroyed
+            | Self::RotateLogKey
+            | Self::ReserveUses => true,
+            Self::Start
+            | Self::Stop
+            | Self::Reload
+            | Self::Sign
+            | Self::Export
+            | Self::Wrap
+            | Self::Unwrap
+            | Self::Rewrap
+            | Self::Datakey
+            | Self::Hmac
+            | Self::HmacVerify
+            | Self::Random
+            | Self::Attest => false,
         }
     }
 }
@@ -172,11 +232,7 @@ impl Leaf {
 
     /// Whether it records a change of the store: the version after it is one higher.
     pub fn changed_store(&self) -> bool {
-        let changes = matches!(
-            self.op,
-            Op::Create | Op::Rotate | Op::RotateLogKey | Op::ReserveUses
-        );
-        changes && self.result == OK
+        self.op.changes_store() && self.result == OK
     }
 }
 

@@ -18,7 +18,7 @@ use super::writer::{AuditWriter, Counters, Draft};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::store::{KeyStore, LogIdentity};
-use crate::work::lifecycle::settle;
+use crate::work::lifecycle::settle::settle;
 use crate::work::log_key::settle_log_key;
 
 /// A log that may be relied on.

@@ -124,6 +124,17 @@ pub trait Device: Send + Sync {
     /// Makes a key that cannot leave the device. `name` is what people will see in the device.
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
 
+    /// Whether [`Device::destroy`] does anything.
+    fn destroys(&self) -> bool {
+        false
+    }
+
+    /// Destroys a key inside the device. One that is not there any more is success.
+    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
+        let why = "it destroys no keys from here";
+        Err(DeviceError::Unsupported(why.into()))
+    }
+
     /// The raw signature of `message`: Ed25519 64 bytes, P-256 over its SHA-256 as `r || s`.
     fn sign(
         &self,

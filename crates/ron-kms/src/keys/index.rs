@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ron_http::Principal;
-use ron_proto::kms::{Bytes, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy};
+use ron_proto::kms::{
+    Bytes, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc, WaitingDoc,
+};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use super::PublicKey;
 use crate::backend::gate::AttestGate;
@@ -29,6 +32,24 @@ pub struct Version {
     pub birth: u64,
 }
 
+/// How a key is rotated without being asked.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Rotation {
+    /// When the next version begins to sign.
+    pub due: Timestamp,
+    /// At least this often.
+    pub every: Period,
+}
+
+/// A published version waits above the head.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Waiting {
+    /// It does not sign before this, unless somebody rotates the key.
+    pub signs_from: Timestamp,
+}
+
 /// A key as signers and readers see it; immutable, replaced as a whole by a rotation.
 #[derive(Clone, Debug)]
 pub struct Key {
@@ -38,12 +59,26 @@ pub struct Key {
     pub payload: PayloadPolicy,
     /// When it was made.
     pub created: Timestamp,
+    /// Whether it signs.
+    pub state: KeyState,
+    /// When its secrets are (or were) destroyed.
+    pub destroy_at: Option<Timestamp>,
+    /// Whether it may leave, wrapped.
+    pub exportable: bool,
+    /// Whether its first version came from outside.
+    pub imported: bool,
+    /// How it is rotated without being asked.
+    pub rotation: Option<Rotation>,
+    /// The last version waits for its time.
+    pub waiting: Option<Waiting>,
     /// The oldest version that still verifies.
     pub min_verify: u32,
+    /// The version that signs.
+    pub head: u32,
     /// All versions; `versions[n].number == n + 1`. Never empty.
     pub versions: Vec<Version>,
-    /// The secret half of the last version.
-    pub secret: Arc<Custody>,
+    /// The private key of the head; none once it is destroyed.
+    pub secret: Option<Arc<Custody>>,
     /// Which backend holds it.
     pub backend: BackendKind,
     /// What that backend can prove.
@@ -56,9 +91,27 @@ pub struct Key {
 impl Key {
     /// The version that signs.
     pub fn head(&self) -> &Version {
-        self.versions
-            .last()
-            .expect("a key has at least one version")
+        self.version(self.head).expect("the head is a version")
+    }
+
+    /// The device that holds the key, if one does.
+    pub fn held_by(&self) -> Option<BackendKind> {
+        self.secret.as_ref()?.held_by()
+    }
+
+    /// What a signature is made with: the head, unless the caller pinned another version, and the
+    /// private key of that same version. Both from this one picture of the key.
+    pub fn signing(&self, pinned: Option<u32>) -> Result<(&Version, &Custody), Refusal> {
+        let secret = self.active_secret()?;
+        Ok((self.head_for(pinned)?, secret))
+    }
+
+    /// The private key of the head, while the key is active.
+    pub fn active_secret(&self) -> Result<&Custody, Refusal> {
+        match (self.state, &self.secret) {
+            (KeyState::Active, Some(secret)) => Ok(secret),
+            (state, _) => Err(not_active(state)),
+        }
     }
 
     /// The version with this number.
@@ -101,17 +154,40 @@ impl Key {
         KeyDoc {
             key: self.kid.clone(),
             payload: self.payload.clone(),
-            head: self.head().number,
+            head: self.head,
             min_verify_version: self.min_verify,
-            state: KeyState::Active,
+            state: self.state,
             backend: self.backend.as_str().to_owned(),
             attestation: self.attestation.as_str().to_owned(),
-            exportable: false,
+            exportable: self.exportable,
+            imported: self.imported,
             created: self.created,
+            rotation: self.rotation.map(|rotation| RotationDoc {
+                every: rotation.every,
+                next: self.waiting.map_or(rotation.due, |w| w.signs_from),
+            }),
+            waiting: self.waiting.map(|waiting| WaitingDoc {
+                version: self.head + 1,
+                signs_from: waiting.signs_from,
+            }),
+            destroy_at: self.destroy_at,
             versions: self.versions.iter().map(version).collect(),
             receipt: None,
         }
     }
+}
+
+/// The refusal of a key that is not active.
+pub fn not_active(state: KeyState) -> Refusal {
+    let detail = match state {
+        KeyState::Active => "the key is active",
+        KeyState::Retired => "the key is retired: it verifies, and signs no more",
+        KeyState::PendingDestruction => {
+            "the key is waiting for its destruction; cancel that first, or use another key"
+        }
+        KeyState::Destroyed => "the key's secrets are destroyed; use another key",
+    };
+    Refusal::new(Why::KeyNotActive, detail)
 }
 
 /// All keys at one moment.

@@ -8,6 +8,7 @@ pub mod material;
 pub mod note;
 pub mod payload;
 pub mod symmetric;
+pub mod wrapping;
 
 pub use index::{Key, KeyIndex, Version};
 pub use material::{PublicKey, SecretKey};

@@ -6,15 +6,19 @@
 //!           check of the seal key, MAC over everything below and the version
 //! keys      name, metadata as canonical JSON, MAC of it
 //! versions  key name, number, sealed record, index of the leaf that records its making
-//! ops       operation ids of create and rotate with their answers, kept 24 hours
+//! ops       operation ids of changes with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
 //! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and where that is
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
-//! durable. One thread writes. After a failed write nothing more is written.
+//! durable. One thread writes. After a failed write nothing more is written. What is deleted is
+//! overwritten, and after a destruction the file is written anew ([`erase`]).
 
+pub mod change;
+pub mod erase;
 pub mod log_key;
+pub mod record;
 pub mod seal;
 pub mod source;
 pub mod uses;
@@ -26,20 +30,18 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
-use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Alg, Kid, Timestamp};
-use ron_proto::{jcs, strict};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
-use serde::{Deserialize, Serialize};
 
-use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
+use crate::backend::Backends;
 use crate::config::Settings;
 use crate::keys::note::Checkpoint;
-use crate::keys::{Key, KeyIndex, PublicKey, SecretKey, Version};
+use crate::keys::{Key, KeyIndex, SecretKey};
 use log_key::record_name as log_key_name;
 pub use log_key::{LogIdentity, LogKey};
-use seal::{RecordName, SealError, Sealer};
+use record::{Meta, Record, load_records};
+use seal::{SealError, Sealer};
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
@@ -83,6 +85,12 @@ pub const MIGRATIONS: &[Migration] = &[
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
     ) STRICT;
     ",
+    },
+    Migration {
+        version: 3,
+        name: "lifecycle",
+        // Metadata has more members from here on, which an older program would take for tampering.
+        sql: "CREATE INDEX ops_created ON ops (created);",
     },
 ];
 
@@ -154,55 +162,6 @@ impl Db {
     }
 }
 
-/// Metadata of a key, stored as canonical JSON under a MAC.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Meta {
-    /// The device that holds the key; absent for the store's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    backend: Option<String>,
-    created: Timestamp,
-    head: u32,
-    min_verify: u32,
-    /// Size and hex root of the newest checkpoint signed by a `note` key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    note: Option<(u64, String)>,
-    payload: PayloadPolicy,
-    /// How many uses of each version are reserved, the first version first, for keys whose nonces
-    /// are counted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    uses: Vec<u32>,
-}
-
-/// One version as the store holds it.
-#[derive(Clone)]
-pub(crate) struct VersionRow {
-    created: Timestamp,
-    public: PublicKey,
-    sealed_sha256: [u8; 32],
-    birth: Option<u64>,
-}
-
-/// A key as the store holds it.
-#[derive(Clone)]
-pub(crate) struct Record {
-    meta: Meta,
-    mac: [u8; 32],
-    versions: Vec<VersionRow>,
-    /// Private keys by position; only those that a snapshot needs stay loaded: the last settled
-    /// version and, while a rotation waits for its leaf, the next one. All of them for keys that
-    /// unwrap or check MACs.
-    secrets: BTreeMap<u32, Arc<Custody>>,
-}
-
-impl Record {
-    /// Which backend holds the key; `local` is the store's own.
-    pub(crate) fn backend(&self, local: BackendKind) -> BackendKind {
-        let named = self.meta.backend.as_deref();
-        named.and_then(BackendKind::from_name).unwrap_or(local)
-    }
-}
-
 /// The open store; owned by one thread.
 pub struct KeyStore {
     db: Db,
@@ -229,6 +188,7 @@ impl KeyStore {
             None => Store::memory(MIGRATIONS),
         };
         let db = Db(db?);
+        erase::prepare(&db)?;
         let made =
             db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
         if made == 0 {
@@ -323,6 +283,10 @@ impl KeyStore {
             log_key_sha256: sha256(&row.log_key),
             log,
         };
+        if store.pending()?.is_some() {
+            // The interrupted change may be a destruction whose traces are still in the file.
+            erase::rewrite(&store.db)?;
+        }
         if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
             return Err(StoreError::Tampered(
                 "its keys are not those of store version it states (rows added, removed or rolled back)".into(),
@@ -348,10 +312,9 @@ impl KeyStore {
 
     /// The settled keys as a snapshot.
     pub fn index(&self) -> KeyIndex {
-        let keys = self
-            .records
-            .iter()
-            .filter_map(|(kid, record)| Some((kid.clone(), Arc::new(self.settled(kid, record)?))));
+        let keys = self.records.iter().filter_map(|(kid, record)| {
+            Some((kid.clone(), Arc::new(record.settled(kid, &self.backends)?)))
+        });
         KeyIndex {
             gate: self.backends.gate().clone(),
             keys: keys.collect(),
@@ -361,40 +324,12 @@ impl KeyStore {
 
     /// The key as settled now.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
-        self.settled(kid, self.records.get(kid)?)
+        self.records.get(kid)?.settled(kid, &self.backends)
     }
 
-    /// The key without what waits for its leaf.
-    fn settled(&self, kid: &Kid, record: &Record) -> Option<Key> {
-        let versions: Vec<Version> = (1_u32..)
-            .zip(&record.versions)
-            .map_while(|(number, row)| {
-                Some(Version {
-                    number,
-                    created: row.created,
-                    public: row.public.clone(),
-                    thumbprint: row.public.thumbprint().into(),
-                    birth: row.birth?,
-                })
-            })
-            .collect();
-        let head = versions.last()?.number;
-        let backend = record.backend(self.backends.local());
-        Some(Key {
-            kid: kid.clone(),
-            payload: record.meta.payload.clone(),
-            created: record.meta.created,
-            min_verify: record.meta.min_verify,
-            secret: record.secrets.get(&head)?.clone(),
-            secrets: if kid.alg.signs() {
-                BTreeMap::new()
-            } else {
-                record.secrets.clone()
-            },
-            backend,
-            attestation: self.backends.attestation(backend),
-            versions,
-        })
+    /// The metadata of a key, as committed.
+    pub fn meta(&self, kid: &Kid) -> Option<&Meta> {
+        Some(&self.records.get(kid)?.meta)
     }
 
     /// The newest checkpoint that a `note` key signed.
@@ -455,124 +390,4 @@ impl StoreRow {
 
 fn seal_check(sealer: &Sealer, salt: &[u8; 16]) -> [u8; 32] {
     sealer.mac("seal-check", salt)
-}
-
-/// The secret half of a version: a key of our own, or the handle of one inside `device`.
-fn open_custody(
-    sealer: &Sealer,
-    name: &RecordName,
-    sealed: &[u8],
-    device: Option<&Arc<dyn Device>>,
-) -> Result<(Custody, PublicKey), SealError> {
-    let Some(device) = device else {
-        let (secret, public) = sealer.open(name, sealed)?;
-        return Ok((Custody::Local(secret), public));
-    };
-    let (handle, public) = sealer.open_bytes(name, sealed)?;
-    let held = Held {
-        device: device.clone(),
-        handle: Handle(handle.expose().to_vec()),
-        alg: name.alg,
-        public: public.clone(),
-    };
-    Ok((Custody::Held(held), public))
-}
-
-fn load_records(
-    db: &Db,
-    sealer: &Sealer,
-    backends: &Backends,
-) -> Result<BTreeMap<Kid, Record>, StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
-        let rows = query.query_map([], |r| {
-            Ok((
-                r.get::<_, String>(0)?,
-                r.get::<_, Vec<u8>>(1)?,
-                r.get::<_, Vec<u8>>(2)?,
-            ))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
-    let mut records = BTreeMap::new();
-    for (name, meta, mac) in rows {
-        let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
-        let kid: Kid = name
-            .parse()
-            .map_err(|_| StoreError::Tampered("a key's name".into()))?;
-        let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
-        if !ct::eq(&sealer.mac(&name, &meta), &mac) {
-            return Err(tampered());
-        }
-        let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let device = match meta.backend.as_deref() {
-            None => None,
-            Some(name) => Some(BackendKind::from_name(name).ok_or_else(tampered)?),
-        };
-        let device = device.map(|kind| backends.holder(kind));
-        let (versions, secrets) = load_versions(db, sealer, &kid, device.as_ref())?;
-        if versions.len() != meta.head as usize {
-            return Err(tampered());
-        }
-        records.insert(
-            kid,
-            Record {
-                meta,
-                mac,
-                versions,
-                secrets,
-            },
-        );
-    }
-    Ok(records)
-}
-
-type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
-
-fn load_versions(
-    db: &Db,
-    sealer: &Sealer,
-    kid: &Kid,
-    device: Option<&Arc<dyn Device>>,
-) -> Result<LoadedVersions, StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare(
-            "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
-        )?;
-        let rows = query.query_map([kid.to_string()], |r| {
-            let created = Timestamp(r.get::<_, i64>(1)?.cast_unsigned());
-            let birth = r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
-            Ok((r.get::<_, u32>(0)?, created, r.get::<_, Vec<u8>>(2)?, birth))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
-    let mut versions = Vec::with_capacity(rows.len());
-    let mut secrets = BTreeMap::new();
-    let keep_from = if kid.alg.signs() {
-        rows.len().saturating_sub(2)
-    } else {
-        0
-    };
-    for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
-        if number as usize != at + 1 {
-            return Err(StoreError::Tampered(format!("versions of key {kid}")));
-        }
-        let name = RecordName::of(kid, number, created);
-        let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
-        // Old versions only verify: their private keys are opened as a check and dropped.
-        if at >= keep_from {
-            secrets.insert(number, Arc::new(secret));
-        }
-        versions.push(VersionRow {
-            created,
-            public,
-            sealed_sha256: sha256(&sealed),
-            birth,
-        });
-    }
-    Ok((versions, secrets))
-}
-
-fn meta_bytes(meta: &Meta) -> Vec<u8> {
-    jcs::to_vec(meta).expect("metadata holds strings and integers only")
 }

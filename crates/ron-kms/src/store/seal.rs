@@ -63,6 +63,13 @@ pub struct SealError {
     pub why: &'static str,
 }
 
+fn refuse(name: &RecordName, why: &'static str) -> SealError {
+    SealError {
+        name: format!("{}#v{}", name.key, name.version),
+        why,
+    }
+}
+
 /// Seals and opens the records of one store.
 pub struct Sealer {
     store_id: [u8; 16],
@@ -115,15 +122,14 @@ impl Sealer {
         name: &RecordName,
         record: &[u8],
     ) -> Result<(SecretKey, PublicKey), SealError> {
-        let refuse = |why| SealError {
-            name: format!("{}#v{}", name.key, name.version),
-            why,
-        };
         let (secret, public) = self.open_bytes(name, record)?;
         let key = SecretKey::from_secret(name.alg, &secret)
-            .ok_or_else(|| refuse("it does not hold a key of its algorithm"))?;
+            .ok_or_else(|| refuse(name, "it does not hold a key of its algorithm"))?;
         if key.public() != public {
-            return Err(refuse("its public key is not that of the private key"));
+            return Err(refuse(
+                name,
+                "its public key is not that of the private key",
+            ));
         }
         Ok((key, public))
     }
@@ -135,31 +141,58 @@ impl Sealer {
         name: &RecordName,
         record: &[u8],
     ) -> Result<(SecretBytes, PublicKey), SealError> {
-        let refuse = |why| SealError {
-            name: format!("{}#v{}", name.key, name.version),
-            why,
-        };
-        let public_at = self.header(name, &[]).len();
-        let public_len = public_len(name.alg).unwrap_or(0);
-        let aad_len = public_at + public_len + NONCE_BYTES;
+        let (header, public) = self.split(name, record)?;
+        let aad_len = header + NONCE_BYTES;
         if record.len() <= aad_len {
-            return Err(refuse("the record is cut short"));
+            return Err(refuse(name, "the record is cut short"));
         }
         let (aad, sealed) = record.split_at(aad_len);
-        let public_raw = &aad[public_at..public_at + public_len];
-        if aad[..public_at + public_len] != self.header(name, public_raw)[..] {
+        let nonce = aad[header..].try_into().expect("the nonce ends the header");
+        let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed).ok_or_else(|| {
+            refuse(
+                name,
+                "its bytes were changed, or the seal key is another one",
+            )
+        })?;
+        let public = PublicKey::from_raw(name.alg, public)
+            .ok_or_else(|| refuse(name, "it does not hold a key of its algorithm"))?;
+        Ok((secret, public))
+    }
+
+    /// What stays of a record whose private key was destroyed: the header, up to the nonce. Not
+    /// authenticated by itself; the store's MAC covers it.
+    pub fn erased(&self, name: &RecordName, public: &PublicKey) -> Vec<u8> {
+        self.header(name, public.raw())
+    }
+
+    /// The public key in what [`Sealer::erased`] left.
+    pub fn public_of(&self, name: &RecordName, erased: &[u8]) -> Result<PublicKey, SealError> {
+        let (header, public) = self.split(name, erased)?;
+        if header != erased.len() {
+            return Err(refuse(name, "it was destroyed, but the record is whole"));
+        }
+        PublicKey::from_raw(name.alg, public)
+            .ok_or_else(|| refuse(name, "its public key is none of its algorithm"))
+    }
+
+    /// Where the header of `record` ends (the nonce follows), and the public key in it.
+    fn split<'a>(
+        &self,
+        name: &RecordName,
+        record: &'a [u8],
+    ) -> Result<(usize, &'a [u8]), SealError> {
+        let at = self.header(name, &[]).len();
+        let end = at + public_len(name.alg).unwrap_or(0);
+        let public = record
+            .get(at..end)
+            .ok_or_else(|| refuse(name, "the record is cut short"))?;
+        if record[..end] != self.header(name, public)[..] {
             return Err(refuse(
+                name,
                 "its header was changed or belongs to another record",
             ));
         }
-        let nonce = aad[aad_len - NONCE_BYTES..]
-            .try_into()
-            .expect("the nonce ends the header");
-        let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed)
-            .ok_or_else(|| refuse("its bytes were changed, or the seal key is another one"))?;
-        let public = PublicKey::from_raw(name.alg, public_raw)
-            .ok_or_else(|| refuse("it does not hold a key of its algorithm"))?;
-        Ok((secret, public))
+        Ok((end, public))
     }
 
     /// Authenticates metadata that is not secret, bound to what it is about.

@@ -1,29 +1,19 @@
 //! Changes of the store. Each is one transaction: sealed record, metadata, version counter, MAC,
 //! operation id and the leaf that still has to reach the audit log.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
+use ron_crypto::SecretBytes;
 use ron_crypto::hash::sha256;
-use ron_crypto::secret::SecretBytes;
-use ron_kernel::Deadline;
-use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
+use super::change::Change;
+use super::record::Record;
 use super::seal::RecordName;
-use super::{KeyStore, Meta, Record, StoreError, VersionRow, meta_bytes};
-use crate::backend::{BackendKind, Custody, Held, local};
-use crate::error::{Refusal, Why};
-use crate::keys::PublicKey;
+use super::{KeyStore, StoreError, erase};
 use crate::keys::note::Checkpoint;
 use crate::replay::REPLAY_MS;
 
-/// Longest time for a device to make a key.
-const MAKE_WAIT: Duration = Duration::from_secs(2);
-
-/// Who did what: the row that makes create and rotate idempotent.
+/// Who did what: the row that makes changes idempotent.
 #[derive(Clone, Debug)]
 pub struct OpRow {
     /// Tenant of the caller.
@@ -52,9 +42,9 @@ pub struct Pending {
     pub tenant: Tenant,
     /// Its id.
     pub op_id: OpId,
-    /// The key that was made or rotated.
+    /// The key that was made or changed.
     pub kid: Kid,
-    /// The version that was made.
+    /// The version that was made; 0 when none was.
     pub number: u32,
     /// The leaf, without its counters.
     pub leaf: Vec<u8>,
@@ -64,159 +54,134 @@ pub struct Pending {
     pub version_before: u64,
 }
 
-/// A key version that is about to be made.
-pub struct NewVersion {
-    /// The key.
-    pub kid: Kid,
-    /// The version's number.
-    pub number: u32,
-    /// Its public key.
-    pub public: PublicKey,
-    created: Timestamp,
-    payload: Option<PayloadPolicy>,
-    backend: BackendKind,
-    secret: Custody,
-    sealed: Vec<u8>,
+impl Pending {
+    fn insert(&self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
+        tx.execute(
+            "INSERT INTO outbox VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            params![
+                self.tenant.as_str(),
+                self.op_id.to_string(),
+                self.kid.to_string(),
+                self.number,
+                self.leaf,
+                self.log_size.cast_signed(),
+                self.version_before.cast_signed()
+            ],
+        )
+        .map(drop)
+    }
+}
+
+fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
+    let forget = op.now.0.saturating_sub(REPLAY_MS).cast_signed();
+    tx.execute(
+        "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
+        [forget],
+    )?;
+    tx.execute(
+        "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
+        params![
+            op.tenant.as_str(),
+            op.op_id.to_string(),
+            &op.body[..],
+            op.now.0.cast_signed()
+        ],
+    )
+    .map(drop)
 }
 
 impl KeyStore {
-    /// Generates and seals the first version of a key in `backend`; nothing is stored yet. A
-    /// refusal when that backend makes no keys of this algorithm, or is away.
-    pub fn new_key(
-        &self,
-        kid: &Kid,
-        backend: BackendKind,
-        payload: PayloadPolicy,
-        now: Timestamp,
-    ) -> Result<NewVersion, Refusal> {
-        self.generate(kid, backend, 1, Some(payload), now)
-    }
-
-    /// Generates and seals the next version of a key, in the backend that holds the key; nothing
-    /// is stored yet.
-    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Refusal> {
-        let record = self.records.get(kid);
-        let record = record.ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))?;
-        let next = record.meta.head.checked_add(1);
-        let next = next.ok_or_else(|| Refusal::new(Why::Unsupported, "no version is left"))?;
-        self.generate(kid, record.backend(self.backends.local()), next, None, now)
-    }
-
-    fn generate(
-        &self,
-        kid: &Kid,
-        backend: BackendKind,
-        number: u32,
-        payload: Option<PayloadPolicy>,
-        now: Timestamp,
-    ) -> Result<NewVersion, Refusal> {
-        self.backends.check(backend, kid.alg)?;
-        let (secret, public, raw) = if backend.is_local() {
-            let (secret, raw) = local::make(kid.alg, self.random.as_ref()).ok_or_else(|| {
-                Refusal::new(Why::Unsupported, "no backend makes keys of this algorithm")
-            })?;
-            let public = secret.public();
-            (Custody::Local(secret), public, raw)
-        } else {
-            let held = self.make_held(kid, backend, number)?;
-            let raw = SecretBytes::from_slice(&held.handle.0);
-            let public = held.public.clone();
-            (Custody::Held(held), public, raw)
-        };
-        let name = RecordName::of(kid, number, now);
-        let sealed = self.sealer.seal(&name, &public, &raw, self.random.as_ref());
-        Ok(NewVersion {
-            kid: kid.clone(),
-            number,
-            public,
-            created: now,
-            payload,
-            backend,
-            secret,
-            sealed,
-        })
-    }
-
-    /// A key that is made inside a device.
-    fn make_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Refusal> {
-        let device = self.backends.holder(backend);
-        let until = Deadline::within(MAKE_WAIT);
-        let made = device.make(kid.alg, &format!("{kid}#v{number}"), until)?;
-        Ok(Held {
-            device,
-            handle: made.handle,
-            alg: kid.alg,
-            public: made.public,
-        })
-    }
-
-    /// Stores `new` with its operation id and its leaf. The version stays invisible until
-    /// [`KeyStore::settle`].
+    /// Stores `change` with its operation id and its leaf. A new version stays invisible until
+    /// [`KeyStore::settle`]; destroyed secrets are gone when this returns.
     pub fn commit(
         &mut self,
-        new: NewVersion,
+        change: Change,
         op: &OpRow,
         leaf: &[u8],
         log_size: u64,
     ) -> Result<(), StoreError> {
-        let mut record = match (self.records.get(&new.kid), new.payload) {
-            (Some(record), None) => record.clone(),
-            (None, Some(payload)) => Record {
-                meta: Meta {
-                    created: new.created,
-                    head: 0,
-                    min_verify: 1,
-                    backend: (!new.backend.is_local()).then(|| new.backend.as_str().to_owned()),
-                    note: None,
-                    payload,
-                    uses: Vec::new(),
-                },
-                mac: [0; 32],
-                versions: Vec::new(),
-                secrets: BTreeMap::new(),
-            },
-            _ => return Err(StoreError::Db("the key exists already, or not yet".into())),
+        let Change {
+            kid,
+            meta,
+            new,
+            erase,
+        } = change;
+        let (mut record, exists) = match self.records.get(&kid) {
+            Some(record) => (record.clone(), true),
+            None => (Record::new(meta.clone()), false),
         };
-        record.meta.head = new.number;
-        record.versions.push(VersionRow {
-            created: new.created,
-            public: new.public,
-            sealed_sha256: sha256(&new.sealed),
-            birth: None,
-        });
-        record.secrets.insert(new.number, Arc::new(new.secret));
-        let (kid, number, sealed) = (new.kid.to_string(), new.number, new.sealed);
-        let (created, before) = (new.created.0.cast_signed(), self.version.cast_signed());
-        let op = op.clone();
-        self.replace(&new.kid, record, |tx| {
-            tx.execute(
-                "INSERT INTO versions (kid, number, created, sealed) VALUES (?1, ?2, ?3, ?4)",
-                params![kid, number, created, sealed],
-            )?;
-            let forget = op.now.0.saturating_sub(REPLAY_MS).cast_signed();
-            tx.execute(
-                "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
-                [forget],
-            )?;
-            let (tenant, op_id) = (op.tenant.as_str(), op.op_id.to_string());
-            tx.execute(
-                "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
-                params![tenant, op_id, &op.body[..], op.now.0.cast_signed()],
-            )?;
-            tx.execute(
-                "INSERT INTO outbox VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![
-                    tenant,
-                    op_id,
-                    kid,
-                    number,
-                    leaf,
-                    log_size.cast_signed(),
-                    before
-                ],
-            )?;
-            Ok(())
-        })
+        if exists == new.as_ref().is_some_and(|new| new.number == 1) {
+            return Err(StoreError::Db("the key exists already, or not yet".into()));
+        }
+        record.meta = meta;
+        let number = new.as_ref().map_or(0, |new| new.number);
+        let sealed = new.map(|new| record.push(new));
+        let headers = if erase {
+            self.erased(&kid, &mut record)
+        } else {
+            Vec::new()
+        };
+        let pending = Pending {
+            tenant: op.tenant.clone(),
+            op_id: op.op_id,
+            kid: kid.clone(),
+            number,
+            leaf: leaf.to_vec(),
+            log_size,
+            version_before: self.version,
+        };
+        self.replace(&kid, record, |tx| {
+            let name = pending.kid.to_string();
+            if let Some((created, sealed)) = sealed {
+                tx.execute(
+                    "INSERT INTO versions (kid, number, created, sealed) VALUES (?1, ?2, ?3, ?4)",
+                    params![name, number, created.0.cast_signed(), sealed],
+                )?;
+            }
+            for (number, header) in (1_u32..).zip(headers) {
+                tx.execute(
+                    "UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = ?3",
+                    params![header, name, number],
+                )?;
+            }
+            insert_op(tx, op)?;
+            pending.insert(tx)
+        })?;
+        if erase {
+            erase::rewrite(&self.db)?;
+        }
+        Ok(())
+    }
+
+    /// Replaces every sealed record by its public header.
+    fn erased(&self, kid: &Kid, record: &mut Record) -> Vec<Vec<u8>> {
+        record.secrets.clear();
+        let mut headers = Vec::with_capacity(record.versions.len());
+        for (number, row) in (1_u32..).zip(&mut record.versions) {
+            let name = RecordName::of(kid, number, row.created);
+            let header = self.sealer.erased(&name, &row.public);
+            row.sealed_sha256 = sha256(&header);
+            headers.push(header);
+        }
+        headers
+    }
+
+    /// The sealed private key of a version, opened once more: for an export.
+    pub fn reopen(&self, kid: &Kid, number: u32) -> Result<Option<SecretBytes>, StoreError> {
+        let row = self.db.read(|c| {
+            c.query_row(
+                "SELECT created, sealed FROM versions WHERE kid = ?1 AND number = ?2",
+                params![kid.to_string(), number],
+                |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Vec<u8>>(1)?)),
+            )
+            .optional()
+        })?;
+        let Some((created, sealed)) = row else {
+            return Ok(None);
+        };
+        let created = Timestamp(created.cast_unsigned());
+        let name = RecordName::of(kid, number, created);
+        Ok(Some(self.sealer.open_bytes(&name, &sealed)?.0))
     }
 
     /// Remembers the checkpoint that a `note` key is about to sign.
@@ -237,7 +202,7 @@ impl KeyStore {
         more: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<(), StoreError> {
         let name = kid.to_string();
-        let meta = meta_bytes(&record.meta);
+        let meta = record.meta.to_bytes();
         record.mac = self.sealer.mac(&name, &meta);
         let key_mac = record.mac;
         let old = self.records.insert(kid.clone(), record);
@@ -300,12 +265,11 @@ impl KeyStore {
         let Some(record) = self.records.get_mut(&pending.kid) else {
             return;
         };
-        if let Some(row) = record.versions.get_mut(pending.number as usize - 1) {
+        let at = (pending.number as usize).checked_sub(1);
+        if let Some(row) = at.and_then(|at| record.versions.get_mut(at)) {
             row.birth = Some(birth);
         }
-        if pending.kid.alg.signs() {
-            record.secrets.retain(|number, _| *number >= pending.number);
-        }
+        record.drop_old_secrets(&pending.kid);
     }
 
     /// The change whose leaf is not known to be durable; at most one, because one thread writes

@@ -303,7 +303,7 @@ fn a_crash_at_every_write_of_the_store_is_legal() {
         version: Some(2),
         ..Leaf::service(Op::RotateLogKey, "", 0)
     };
-    let body = crate::work::lifecycle::body_hash(Op::RotateLogKey, LOG_KEY_NAME, &request(7));
+    let body = crate::work::lifecycle::plan::body_hash(Op::RotateLogKey, LOG_KEY_NAME, &request(7));
     let op = OpRow {
         tenant: "ron".parse().expect("tenant"),
         op_id: op_id(7),

@@ -7,9 +7,12 @@ mod audit;
 mod devices;
 mod envelope;
 mod gate;
+mod lifecycle;
 mod log_key;
 mod pipeline;
+mod race;
 mod store;
+mod transfer;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +36,7 @@ use crate::config::{Settings, TABLE};
 use crate::engine::{Engine, EngineParts};
 use crate::store::StoreError;
 use crate::topology::TOPOLOGY;
+use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::task::SignTask;
 use crate::work::verify::verify;
 use crate::work::{Asked, SignJob, SignWhat, StoreJob};
@@ -129,13 +133,21 @@ impl Rig {
 
     /// On any disk.
     pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, StoreError> {
+        Self::start_at(settings, disk, SystemClock::shared())
+    }
+
+    /// With any clock.
+    pub fn start_at(
+        settings: Settings,
+        disk: Option<Arc<dyn Disk>>,
+        clock: SharedClock,
+    ) -> Result<Self, StoreError> {
         let lock = settings
             .data_dir
             .as_deref()
             .map(|dir| DataDir::at(dir).expect("free"));
         let registry = Registry::new("ron_kms");
         let km = KernelMetrics::new(&registry);
-        let clock: SharedClock = SystemClock::shared();
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
         let ready = ReadyBoard::new(&registry);
         // Different keys in each engine, the same in each run.
@@ -253,12 +265,20 @@ impl Rig {
             .json()
     }
 
-    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
-        let (asked, waiter) = self.asked(&self.caller);
+    pub fn change(&self, key: &Kid, request: KeyRequest) -> Got {
+        self.change_as(&self.caller, key, request)
+    }
+
+    pub fn change_as(&self, caller: &Principal, key: &Kid, request: KeyRequest) -> Got {
+        let (asked, waiter) = self.asked(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Rotate(asked, key.clone(), request));
+            .submit_store(StoreJob::Change(asked, key.clone(), request));
         Self::got(waiter)
+    }
+
+    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
+        self.change(key, KeyRequest::Rotate(request))
     }
 
     pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
@@ -305,6 +325,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         alg,
         payload,
         exportable: false,
+        rotate_every: None,
         backend: None,
         op_id: op_id(op),
     }

@@ -270,12 +270,11 @@ fn what_cannot_be_made_is_refused() {
     );
     check(
         CreateKey {
-            exportable: true,
-            backend: None,
+            rotate_every: Some("59s".parse().expect("a period")),
             ..good.clone()
         },
         400,
-        "unsupported",
+        "bad_request",
     );
     let jwt = JwtPolicy {
         typ: vec![],
@@ -496,7 +495,7 @@ fn a_full_queue_answers_429_at_once() {
     let send = || rig.send_sign(&rig.caller, SignRequest::message(doc.key.clone(), *b"x"));
     let mut waiting = vec![send()];
     let (_keep, never) = ron_kernel::Shutdown::pair();
-    while !kms.sign_tx.is_empty() {
+    while !kms.sign.is_empty() {
         never.wait(ron_kernel::Deadline::within(
             std::time::Duration::from_millis(1),
         ));

@@ -160,6 +160,17 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
+    /// One operation whose answer needs only the index of its leaf.
+    Other {
+        /// Where the answer goes.
+        responder: Responder,
+        /// Makes it.
+        make: Box<dyn FnOnce(u64) -> Response + Send>,
+        /// Operation name and algorithm, for the metrics.
+        label: (&'static str, &'static str),
+        /// For the metrics.
+        timing: Timing,
+    },
     /// Nobody: a leaf about the service itself.
     Logged,
     /// The store thread, which waits.
@@ -221,6 +232,15 @@ impl Done {
                 timing.count("attest", answer.statement.key.alg.as_str(), OK);
                 responder.send(Response::json(200, &*answer));
             }
+            Self::Other {
+                responder,
+                make,
+                label,
+                timing,
+            } => {
+                timing.count(label.0, label.1, OK);
+                responder.send(make(index));
+            }
             Self::Logged => {}
             Self::Change(reply) => {
                 let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
@@ -234,6 +254,7 @@ impl Done {
         match self {
             Self::Sign { responder, .. }
             | Self::Batch { responder, .. }
+            | Self::Other { responder, .. }
             | Self::Attest { responder, .. }
             | Self::Refused { responder, .. } => {
                 responder.send(down());

@@ -302,7 +302,9 @@ impl Kms {
                 let head = key.head_for(task.version)?;
                 Ok(Made {
                     version: Some(head.number),
-                    mac: Some(Bytes(mac(key.secret.local()?, &message.0)?.to_vec())),
+                    mac: Some(Bytes(
+                        mac(key.active_secret()?.local()?, &message.0)?.to_vec(),
+                    )),
                     ..Made::default()
                 })
             }
@@ -322,7 +324,7 @@ impl Kms {
     ) -> Result<Made, Refusal> {
         let head = key.head_for(pinned)?;
         envelope::check(key.kid.alg, aad, plaintext.len())?;
-        let secret = key.secret.local()?;
+        let secret = key.active_secret()?.local()?;
         let nonce = match secret {
             SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
                 let number = self.use_number((&key.kid, head.number), secret, deadline)?;

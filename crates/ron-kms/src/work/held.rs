@@ -76,10 +76,10 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
 }
 
 impl Kms {
-    /// Which queue takes this job: the signers', or that of the device which holds its keys.
-    pub(super) fn lane(&self, what: &SignWhat) -> Result<&Sender<SignJob>, Refusal> {
+    /// The queue of the device that holds the job's keys; `None` for the signers.
+    pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<SignJob>>, Refusal> {
         let index = self.index.load();
-        let holder = |kid| index.keys.get(kid).and_then(|key| key.secret.held_by());
+        let holder = |kid| index.keys.get(kid).and_then(|key| key.held_by());
         let found = match what {
             SignWhat::One(task) => holder(&task.key),
             SignWhat::Attest(task) => holder(&task.key),
@@ -100,7 +100,7 @@ impl Kms {
             }
         };
         let lane = found.and_then(|kind| self.lanes.iter().find(|lane| lane.kind == kind));
-        Ok(lane.map_or(&self.sign_tx, |lane| &lane.tx))
+        Ok(lane.map(|lane| &lane.tx))
     }
 }
 

@@ -11,9 +11,9 @@ use ron_proto::values::{OpId, Tenant, Timestamp};
 
 use super::Asked;
 use super::answer::Done;
-use super::lifecycle::{
-    Answer, Change, LEAF_WAIT, Lifecycle, body_hash, leaf_of, respond, to_json,
-};
+use super::lifecycle::plan::body_hash;
+use super::lifecycle::settle::{Answer, to_json};
+use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, leaf_of};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::ring::{SIGNING_MAX, keep_chain};
@@ -41,7 +41,7 @@ impl Lifecycle {
             asked: &asked,
         };
         let begun = match self.admit_change(&change) {
-            Ok(Some(answer)) => return respond(asked, answer),
+            Ok(Some(answer)) => return answer.send(asked),
             Ok(None) => self.kms.admit(&asked, 1),
             Err(refusal) => Err(refusal),
         };

@@ -3,9 +3,11 @@
 
 pub mod answer;
 pub mod envelope;
+pub mod fair;
 pub mod held;
 pub mod lifecycle;
 pub mod log_key;
+pub mod schedule;
 pub mod signer;
 pub mod task;
 pub mod uses;
@@ -15,14 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::Random;
-use ron_http::{Principal, Responder};
+use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{
     Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
 };
-use ron_proto::kms::{CreateKey, RotateLogKey, RotateRequest, SignAnswer};
+use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey, SignAnswer};
 use ron_proto::problem::Problem;
-use ron_proto::values::Kid;
+use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
 use crate::attest::AttestTask;
@@ -36,15 +38,21 @@ use crate::config::Settings;
 use crate::error::{Refusal, Why};
 use crate::keys::KeyIndex;
 use crate::keys::note::Checkpoint;
+use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
 use envelope::{EnvelopeJob, Made};
+use fair::{FairQueue, NotTaken, cost_of};
+use lifecycle::plan::KeyRequest;
 use task::SignTask;
 use uses::UsesJob;
 
 /// Longest batch, for the number of batches that may gather credits at once.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
+
+/// The actor of what the service does by itself.
+const SELF: &str = "ron-kms";
 
 /// Everything that the threads of the service share.
 pub struct Kms {
@@ -64,6 +72,8 @@ pub struct Kms {
     pub batch_lane: Credits,
     /// Whether leaves can be written.
     pub health: AuditHealth,
+    /// To which imported keys are wrapped.
+    pub wrapping: WrappingKeys,
     /// Metrics.
     pub metrics: Metrics,
     /// Time.
@@ -73,7 +83,7 @@ pub struct Kms {
     /// Origin of the audit log.
     pub origin: String,
     /// To the signers.
-    pub sign_tx: Sender<SignJob>,
+    pub sign: FairQueue<SignJob>,
     /// To the threads that wait for devices.
     pub lanes: Vec<held::Lane>,
     /// To the store thread.
@@ -122,12 +132,31 @@ pub enum SignWhat {
     Attest(Box<AttestTask>),
 }
 
+impl SignWhat {
+    /// What it costs beside one Ed25519 signature.
+    pub fn cost(&self) -> u64 {
+        let one = |task: &SignTask| cost_of(task.key.alg);
+        match self {
+            Self::One(task) => one(task),
+            Self::Batch(tasks) => tasks.iter().map(|t| t.as_ref().map_or(1, one)).sum(),
+            Self::Envelope(job) => job.tasks.len() as u64,
+            Self::Attest(_) => 1,
+        }
+    }
+}
+
 /// Work for the store thread.
 pub enum StoreJob {
     /// `POST /keys`.
     Create(Asked, Box<CreateKey>),
-    /// `POST /keys/.../rotate`.
-    Rotate(Asked, Kid, RotateRequest),
+    /// A change of a key.
+    Change(Asked, Kid, KeyRequest),
+    /// `POST /keys/import`.
+    Import(Asked, Box<ImportKey>),
+    /// `POST /keys/.../export`.
+    Export(Asked, Kid, Box<ExportKey>),
+    /// Something may be due for a key.
+    Due(Kid),
     /// `POST /log_key/rotate`.
     RotateLogKey(Asked, RotateLogKey),
     /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
@@ -140,21 +169,59 @@ pub enum StoreJob {
 }
 
 impl Kms {
+    /// Someone who asks on behalf of the service itself, for a key of `tenant`; nobody waits for
+    /// the answer.
+    pub fn asked_by_itself(&self, tenant: &Tenant) -> Asked {
+        let deadline = Deadline::within(self.settings.sign_deadline);
+        let (responder, _) = Responder::detached(deadline);
+        Asked {
+            caller: Principal {
+                name: SELF.into(),
+                tenant: tenant.clone(),
+                scopes: Arc::from([]),
+                caveats: Arc::from([]),
+                kind: PrincipalKind::Service,
+                key_prefixes: None,
+                jti: None,
+            },
+            responder,
+            deadline,
+            since: self.clock.now(),
+            proof_until: None,
+        }
+    }
+
     /// Hands a sign job to the signers or to those who wait for its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        let tx = match self.lane(&job.what) {
-            Ok(tx) => tx,
+        let lane = match self.lane(&job.what) {
+            Ok(lane) => lane,
             Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
         };
-        match tx.try_send(job) {
-            Ok(()) => {}
-            Err(SendError::Full(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::busy(tx.retry_after_s()));
-            }
-            Err(SendError::Closed(job)) => {
-                self.refuse_unlogged(job.asked, &Refusal::new(Why::Draining, ""));
-            }
+        let taken = match lane {
+            Some(tx) => tx.try_send(job).map_err(|error| match error {
+                SendError::Full(job) => (job, Refusal::busy(tx.retry_after_s())),
+                SendError::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+            }),
+            None => self.push_fair(job),
+        };
+        if let Err((job, refusal)) = taken {
+            self.refuse_unlogged(job.asked, &refusal);
         }
+    }
+
+    /// To the end of the tenant's lane in front of the signers.
+    fn push_fair(&self, job: SignJob) -> Result<(), (SignJob, Refusal)> {
+        let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
+        let busy = || Refusal::busy(self.sign.retry_after_s());
+        self.sign.push(&tenant, cost, job).map_err(|why| match why {
+            NotTaken::Full(job) => (job, busy()),
+            NotTaken::Share(job) => {
+                let share = self.metrics.rejects.with_label_values(&["tenant_share"]);
+                share.inc();
+                (job, busy())
+            }
+            NotTaken::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+        })
     }
 
     /// Hands a store job over, or answers 429 at once.
@@ -171,10 +238,13 @@ impl Kms {
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
             StoreJob::Create(asked, _)
-            | StoreJob::Rotate(asked, ..)
+            | StoreJob::Change(asked, ..)
+            | StoreJob::Import(asked, _)
+            | StoreJob::Export(asked, ..)
             | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
+            StoreJob::Due(_) => {} // still due at the next tick
             StoreJob::Remember(_, _, reply) => {
                 let _ = reply.send(Err(refusal)); // who asked may have given up
             }

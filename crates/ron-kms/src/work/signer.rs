@@ -8,12 +8,12 @@ use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
 
 use super::answer::{Done, Item, Timing, failed, signed};
+use super::fair::Turn;
 use super::held::AskStore;
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
 use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::proofs::ProofAsk;
-use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
@@ -41,8 +41,8 @@ impl CheckpointGate for NotInBatch {
 }
 
 /// The loop of one signer.
-pub fn run(kms: &Kms, jobs: &Receiver<SignJob>, ctx: &ThreadCtx) {
-    each_job(jobs, ctx, |job| kms.sign_job(job));
+pub fn run(kms: &Kms, turns: &Receiver<Turn>, ctx: &ThreadCtx) {
+    kms.sign.run(turns, ctx, |job| kms.sign_job(job));
 }
 
 impl Kms {
@@ -72,7 +72,7 @@ impl Kms {
         let held = index
             .keys
             .get(&task.key)
-            .is_some_and(|key| key.secret.held_by().is_some());
+            .is_some_and(|key| key.held_by().is_some());
         let mut ask = AskStore {
             kms: self,
             deadline: until,

@@ -168,7 +168,7 @@ fn try_sign(
     key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     let payload = task.payload.as_ref().map_err(Clone::clone)?;
     // Number, public key and private key of the head all come from this one snapshot.
-    let head = key.head_for(task.version)?;
+    let (head, secret) = key.signing(task.version)?;
     index.gate.check(key.backend, key.attestation)?;
     draft.leaf.version = Some(head.number);
     let about = Head {
@@ -185,7 +185,7 @@ fn try_sign(
             Gate::Forward => return Ok(None),
         }
     }
-    let signatures = key.secret.sign(&payload.signed_bytes(), deadline)?;
+    let signatures = secret.sign(&payload.signed_bytes(), deadline)?;
     draft.leaf.output_sha256 = Some(output_hash(&signatures));
     Ok(Some(SignAnswer {
         key: key.kid.clone(),

@@ -79,7 +79,7 @@ impl Kms {
     /// How long ago the device that holds the key last answered; `None` while it answers, and for
     /// keys of our own.
     fn cache_age_ms(&self, key: &Key) -> Result<Option<u64>, Refusal> {
-        let Some(device) = key.secret.device() else {
+        let Some(device) = key.secret.as_deref().and_then(|secret| secret.device()) else {
             return Ok(None);
         };
         if device.away().is_none() {

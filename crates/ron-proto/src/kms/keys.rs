@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, PayloadPolicy};
+use super::{Bytes, PayloadPolicy, RotateEvery, RotationDoc, WaitingDoc};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Purpose, Tenant, Timestamp};
 
@@ -23,10 +23,12 @@ pub struct CreateKey {
     /// What the key may sign; `any` when absent.
     #[serde(default)]
     pub payload: PayloadPolicy,
-    /// Whether wrapped export may ever be allowed. Not offered by the file and memory backends:
-    /// `true` is refused with `unsupported`.
+    /// Whether the key may leave, wrapped; can be taken back later, never given.
     #[serde(default)]
     pub exportable: bool,
+    /// Make a new version this often; never when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotate_every: Option<RotateEvery>,
     /// The same `op_id` with the same body returns the same key.
     pub op_id: OpId,
 }
@@ -57,32 +59,51 @@ impl KeyBackend {
     }
 }
 
-/// `POST /keys/{t}/{p}/{alg}/{id}/rotate`: make a new head version.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RotateRequest {
-    /// When given and not the current head version: 409 `stale_head`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected_head: Option<u32>,
-    /// The same `op_id` with the same body returns the same answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub op_id: Option<OpId>,
-}
-
 /// State of a key.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[derive(
+    Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
     /// Signs with its head version, verifies with every version.
+    #[default]
     Active,
+    /// Verifies and unwraps, signs and wraps no more.
+    Retired,
+    /// As retired, until its secrets are destroyed at `destroy_at`; can be cancelled.
+    PendingDestruction,
+    /// Its secrets are gone. What it signed can still be verified.
+    Destroyed,
 }
 
 impl KeyState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Active,
+        Self::Retired,
+        Self::PendingDestruction,
+        Self::Destroyed,
+    ];
+
     /// The state's name on the wire and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
+            Self::Retired => "retired",
+            Self::PendingDestruction => "pending_destruction",
+            Self::Destroyed => "destroyed",
         }
+    }
+}
+
+impl std::str::FromStr for KeyState {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|state| state.as_str() == text);
+        named.ok_or_else(|| {
+            "a state is active, retired, pending_destruction or destroyed".to_owned()
+        })
     }
 }
 
@@ -105,11 +126,24 @@ pub struct KeyDoc {
     /// What can be proven of where it is: `none` for keys of the service's own store, `statement` for a token,
     /// `tpm2-certify` for a TPM.
     pub attestation: String,
-    /// Whether wrapped export may ever be allowed.
+    /// Whether it may leave, wrapped.
     pub exportable: bool,
+    /// Whether its first version came from outside.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub imported: bool,
     /// When it was made.
     pub created: Timestamp,
-    /// Every version, oldest first; `versions[n].version == n + 1`.
+    /// How it is rotated without being asked; absent when it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<RotationDoc>,
+    /// The version after the head, published ahead of its use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingDoc>,
+    /// When its secrets are destroyed; while it is pending, and afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destroy_at: Option<Timestamp>,
+    /// Every version, oldest first; `versions[n].version == n + 1`. The last is above the head
+    /// while it waits for its time.
     pub versions: Vec<KeyVersionDoc>,
     /// Leaf of the audit log that records the making of the key; only in the answer to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -193,16 +227,4 @@ pub struct KeyList {
     /// Pass as `after` to get the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-}
-
-/// Answer of rotate.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RotateAnswer {
-    /// The operation id that was given, or the one made for this call.
-    pub op_id: OpId,
-    /// The key with its new head.
-    pub document: KeyDoc,
-    /// Leaf of the audit log that records the rotation.
-    pub receipt: LogReceipt,
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Digest, Signature};
+use super::{Bytes, Digest, ItemError, Signature};
 use crate::values::{Alg, Kid};
 
 /// How the signatures of a hybrid key combine.
@@ -68,4 +68,32 @@ pub struct VerifyDetail {
     /// Why not: `alg_mismatch`, `wrong_length` or `no_match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// `POST /verify_batch`: up to [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) items.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyBatch {
+    /// What to verify, 1..=1000.
+    pub items: Vec<VerifyRequest>,
+}
+
+/// Answer of `POST /verify_batch`; `results[n]` belongs to `items[n]`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyBatchAnswer {
+    /// One result per item, in order.
+    pub results: Vec<VerifyResult>,
+}
+
+/// Result of one batch item: exactly one of `answer` and `error`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VerifyResult {
+    /// What the single call would have answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<VerifyAnswer>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ItemError>,
 }

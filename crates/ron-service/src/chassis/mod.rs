@@ -11,6 +11,7 @@ mod transport;
 pub use ops::VersionDoc;
 pub use parts::{Parts, metrics_prefix};
 pub use running::{ReloadError, Running};
+pub use transport::client_tls;
 
 use crate::config::Config;
 use crate::error::StartError;

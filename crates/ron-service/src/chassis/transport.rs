@@ -49,7 +49,7 @@ pub(super) fn client(service: &str, config: &Config) -> Result<HttpClient, Start
 }
 
 /// What calls to https peers need, where it is configured: the authorities to trust, and our own certificate.
-fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
+pub fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
     let Some(ca) = config.path_opt("tls.peer_ca_path") else {
         return Ok(None);
     };

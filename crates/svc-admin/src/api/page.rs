@@ -100,9 +100,23 @@ mod tests {
         }
     }
 
+    /// Bytes of a file as a browser would fetch it compressed.
+    fn gzip_len(path: &str) -> usize {
+        use std::io::Write as _;
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        out.write_all(text(path).as_bytes()).expect("into memory");
+        out.finish().expect("into memory").len()
+    }
+
     #[test]
-    fn the_page_is_small() {
-        // Raw limits that keep the compressed sizes under 60 kB of script and 8 kB of style.
-        assert!(text("/app.js").len() < 170_000 && text("/app.css").len() < 30_000);
+    fn the_page_keeps_its_budgets() {
+        let check = |path: &str, most: usize| {
+            let len = gzip_len(path);
+            assert!(len <= most, "{path}: {len} bytes of {most}");
+        };
+        check("/app.js", 60_000);
+        check("/app.css", 8_000);
+        check("/", 2_000);
+        assert!(FILES.len() <= 8, "{} files", FILES.len());
     }
 }

@@ -37,7 +37,7 @@ function options(p: ChartProps, width: number, onCursor: (at: number | null) => 
     width, height: p.height ?? 220,
     tzDate: (ts) => (p.utc ? uPlot.tzDate(new Date(ts * 1000), "Etc/UTC") : new Date(ts * 1000)),
     legend: { show: false },
-    padding: [10, 6, 0, 0],
+    padding: [10, 26, 0, 0],
     cursor: { y: false, points: { size: 7, width: 2 }, drag: { x: false, y: false } },
     scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, Math.max(max * 1.12, p.least ?? 1)] } },
     axes: [

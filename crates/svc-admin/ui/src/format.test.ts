@@ -1,5 +1,7 @@
 import { test } from "node:test";
 import assert from "node:assert/strict";
+import type { Queue } from "./api.ts";
+import { layout } from "./layout.ts";
 import { clock, percent, rate, seconds, span, whole } from "./format.ts";
 
 function check<T>(f: (v: T) => string, rows: [T, string][]) {
@@ -12,3 +14,14 @@ test("percent", () => check(percent, [[null, "–"], [0, "0 %"], [0.0001, "<0.1 
 test("spans", () => check(span, [[null, "–"], [0, "0 s"], [59.9, "59 s"], [60, "1 min"], [3600, "1 h"], [7500, "2 h 5 min"], [90000, "1 d 1 h"]]));
 test("whole", () => check(whole, [[null, "–"], [1234.4, "1,234"]]));
 test("clock", () => assert.equal(clock(Date.UTC(2024, 0, 2, 3, 4, 5), true), "03:04:05 UTC"));
+
+test("givers stand left of takers, and circles go back", () => {
+  const queue = (name: string, from: string, to: string): Queue => ({ name, from, to, capacity: 1, overflow: null, depth: 0, dropped: 0, rejected: 0 });
+  const plan = layout([queue("orders", "api, worker", "planner"), queue("jobs", "planner", "worker-*"), queue("lines", "worker-", "audit"), queue("loose", "", "")]);
+  const at = Object.fromEntries(plan.boxes.map((b) => [b.name, b.column]));
+  assert.deepEqual(at, { api: 0, planner: 1, worker: 2, audit: 3 });
+  assert.deepEqual([plan.columns, plan.rows, plan.ways.length], [4, 1, 4]);
+  assert.deepEqual(plan.ways.map((w) => w.named), [true, false, true, true]);
+  assert.equal(layout([queue("self", "a", "a")]).columns, 1);
+  assert.equal(layout([]).ways.length, 0);
+});

@@ -8,6 +8,7 @@ import { Chart } from "./chart.tsx";
 import { percent, rate, seconds, span, whole } from "./format.ts";
 import { t } from "./i18n.ts";
 import { useLive } from "./live.ts";
+import { Topology } from "./topology.tsx";
 
 export interface NodeProps { id: string; everyMs: number; utc: boolean; theme: string; ui: UiConfig | null; me: Me | null }
 
@@ -33,6 +34,7 @@ export function NodeView({ id, everyMs, utc, theme, ui, me }: NodeProps) {
         <Planes status={s} />
         <Queues queues={s.queues} />
       </div>
+      <Topology queues={s.queues} />
       {facets.data && facets.data.facets.length > 0 && <Routes facets={facets.data} />}
       <Threads status={s} />
     </>

@@ -1,40 +1,45 @@
-//! The store thread: the only writer of keys. Creates, rotates, and remembers checkpoints before
-//! a `note` key signs them.
+//! The store thread: the only writer of keys. Makes and changes them, on request and in their
+//! time, and remembers checkpoints before a `note` key signs them.
 //!
 //! A change goes: operation id looked up -> checked -> key generated and sealed -> one store
 //! transaction (with the leaf in the outbox) -> leaf durable -> settled in the store -> snapshot
 //! swapped -> answered. A crash in between is mended at the next start from the outbox.
 
+mod checkpoint;
+pub mod plan;
+pub mod settle;
+mod transfer;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
-use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
-use ron_proto::jcs;
-use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy, RotateAnswer, RotateRequest};
-use ron_proto::receipt::LogReceipt;
+use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
-use serde::Serialize;
 use uuid::Uuid;
 
 use super::answer::Done;
-use super::task::{CheckpointGate, Gate, SignTask, sign};
 use super::{Asked, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
-use crate::backend::BackendKind;
+use crate::backend::{BackendKind, Handle};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
-use crate::keys::{Key, note, payload};
-use crate::store::write::{NewVersion, OpRow, Pending};
+use crate::keys::note::Checkpoint;
+use crate::keys::payload;
+use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
+use plan::{KeyRequest, Plan, Planner, body_hash};
+use settle::{Answer, makes_key, settle, status_of};
 
 /// How long a change waits for its leaf before the store gives up.
 pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
+/// Longest time for a device to destroy a key.
+const DESTROY_WAIT: Duration = Duration::from_secs(2);
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -48,13 +53,6 @@ pub struct Lifecycle {
     pub ready: ReadyBoard,
     /// A write failed, or a change is stuck without its leaf: nothing more is changed.
     pub stopped: bool,
-}
-
-/// A finished change: status and body of its answer.
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) json: String,
-    pub(super) location: Option<String>,
 }
 
 /// How a change starts.
@@ -84,7 +82,10 @@ impl Lifecycle {
     pub fn tick(&mut self, job: StoreJob) {
         match job {
             StoreJob::Create(asked, request) => self.create(asked, &request),
-            StoreJob::Rotate(asked, kid, request) => self.rotate(asked, &kid, &request),
+            StoreJob::Change(asked, kid, request) => self.change_key(asked, &kid, &request),
+            StoreJob::Import(asked, request) => self.import(asked, &request),
+            StoreJob::Export(asked, kid, request) => self.export(asked, &kid, &request),
+            StoreJob::Due(kid) => self.due(&kid),
             StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
             StoreJob::Remember(kid, to, reply) => {
@@ -112,78 +113,105 @@ impl Lifecycle {
             asked: &asked,
         };
         let credits = match self.begin(&change, &kid) {
-            Ok(Begun::Seen(answer)) => return respond(asked, answer),
+            Ok(Begun::Seen(answer)) => return answer.send(asked),
             Ok(Begun::New(credits)) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
-        let result = self.check_create(&asked, request, &kid).and_then(|()| {
-            let now = Timestamp(self.kms.clock.unix_ms());
-            let backend = wanted_backend(&self.store, request.backend);
-            self.store
-                .new_key(&kid, backend, request.payload.clone(), now)
-        });
-        match result {
+        let planned = self.plan_create(&asked, request, &kid);
+        match planned {
             Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
-            Ok(new) => {
+            Ok(plan) => {
                 leaf.key = Some(kid.to_string());
-                let outcome = self.change(&change, new, leaf, credits);
+                let outcome = self.change(&change, plan, leaf, credits);
                 self.finish(asked, Op::Create, kid.alg.as_str(), outcome);
             }
         }
     }
 
-    fn rotate(&mut self, asked: Asked, kid: &Kid, request: &RotateRequest) {
-        let op_id = request.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
-        let body = body_hash(Op::Rotate, &kid.to_string(), request);
-        let mut leaf = leaf_of(Op::Rotate, &asked, op_id, &body);
-        leaf.alg = Some(kid.alg.as_str().to_owned());
-        leaf.purpose = Some(kid.purpose.to_string());
-        leaf.key = Some(kid.to_string());
+    /// Does what was asked of a key that exists.
+    fn change_key(&mut self, asked: Asked, kid: &Kid, request: &KeyRequest) {
+        let (op, body) = (request.op(), request.body_hash(kid));
+        let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
+        let leaf = leaf_about(op, &asked, op_id, &body, kid);
         let change = Change {
-            op: Op::Rotate,
+            op,
             op_id,
             body,
             asked: &asked,
         };
         let credits = match self.begin(&change, kid) {
-            Ok(Begun::Seen(answer)) => return respond(asked, answer),
+            Ok(Begun::Seen(answer)) => return answer.send(asked),
             Ok(Begun::New(credits)) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
         let counted = self.store.key(kid).is_some();
-        let now = Timestamp(self.kms.clock.unix_ms());
-        let result = may_use(&asked.caller, kid)
-            .and_then(|()| check_rotate(self.store.key(kid), request))
-            .and_then(|()| self.store.next_version(kid, now));
-        match result {
+        let planned = may_use(&asked.caller, kid).and_then(|()| self.planner().plan(kid, request));
+        match planned {
             Err(refusal) => self.refuse(asked, leaf, counted, refusal, credits),
-            Ok(new) => {
-                let outcome = self.change(&change, new, leaf, credits);
-                self.finish(asked, Op::Rotate, kid.alg.as_str(), outcome);
+            Ok(plan) => {
+                let outcome = self.change(&change, plan, leaf, credits);
+                self.finish(asked, op, kid.alg.as_str(), outcome);
             }
         }
     }
 
-    /// Signs a checkpoint after remembering it.
-    fn checkpoint(&mut self, asked: Asked, task: &SignTask, credits: Vec<Credit>) {
-        let ticket = match self.kms.first_time(&asked, task) {
-            Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return self.kms.repeat(asked, &answer),
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+    /// Does what time brings for a key, if it is still due.
+    fn due(&mut self, kid: &Kid) {
+        let (op, plan) = match self.planner().automatic(kid) {
+            Ok(Some(due)) if !self.stopped => due,
+            Ok(_) => return,
+            Err(refusal) => {
+                tracing::warn!(event = "schedule_refused", reason = refusal.why.code());
+                return;
+            }
         };
-        if asked.deadline.expired() {
-            let late = Refusal::new(
-                Why::DeadlineExceeded,
-                "the request waited too long; nothing was done",
-            );
-            return self.kms.refuse_unlogged(asked, &late);
+        if let Err(refusal) = self.destroy_held(kid, &plan) {
+            tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
+            return;
         }
-        let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
-        let index = kms.index.load();
-        let mut gate = Remember { lifecycle: self };
-        let until = asked.deadline;
-        if let Some(outcome) = sign(&index, &asked.caller, task, now, until, &mut gate) {
-            kms.enter_sign(asked, task, outcome, ticket, credits);
+        let asked = self.kms.asked_by_itself(&kid.tenant);
+        let op_id = OpId(self.new_uuid());
+        let body = body_hash(op, &kid.to_string(), &());
+        let leaf = leaf_about(op, &asked, op_id, &body, kid);
+        let change = Change {
+            op,
+            op_id,
+            body,
+            asked: &asked,
+        };
+        // Without room for the leaf it stays due.
+        let Ok(credits) = self.kms.admit(&asked, 1) else {
+            return;
+        };
+        let outcome = self.change(&change, plan, leaf, credits);
+        self.finish(asked, op, kid.alg.as_str(), outcome);
+    }
+
+    /// What a device holds is destroyed there first; it is asked again while it is away.
+    fn destroy_held(&self, kid: &Kid, plan: &Plan) -> Result<(), Refusal> {
+        let backends = self.store.backends();
+        let backend = plan.change.meta.backend(backends.local());
+        if !plan.change.erase || backend.is_local() {
+            return Ok(());
+        }
+        let device = backends.holder(backend);
+        for number in 1..=plan.change.meta.versions() {
+            let handle = self.store.reopen(kid, number);
+            let handle = handle.map_err(|_| store_down())?;
+            if let Some(handle) = handle {
+                let handle = Handle(handle.expose().to_vec());
+                device.destroy(kid.alg, &handle, Deadline::within(DESTROY_WAIT))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn planner(&self) -> Planner<'_> {
+        Planner {
+            store: &self.store,
+            settings: &self.kms.settings.lifecycle,
+            random: self.kms.random.as_ref(),
+            now: Timestamp(self.kms.clock.unix_ms()),
         }
     }
 
@@ -231,42 +259,58 @@ impl Lifecycle {
         }
     }
 
-    fn check_create(&self, asked: &Asked, request: &CreateKey, kid: &Kid) -> Result<(), Refusal> {
+    /// What must be right to make a key, however it comes.
+    fn check_making(&self, asked: &Asked, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
         may_use(&asked.caller, kid)?;
-        if !self.kms.settings.algs.contains(&request.alg) {
+        if !self.kms.settings.algs.contains(&ask.alg) {
             return Err(unsupported());
         }
-        if request.exportable {
-            return Err(Refusal::new(
-                Why::Unsupported,
-                "this backend makes no exportable keys",
-            ));
-        }
-        if !request.alg.signs() && request.payload != PayloadPolicy::Any {
+        if !ask.alg.signs() && ask.payload != PayloadPolicy::Any {
             return Err(Refusal::new(
                 Why::BadRequest,
                 "only keys that sign have a payload policy; leave `payload` out",
             ));
         }
-        payload::check_policy(&request.payload)
+        payload::check_policy(&ask.payload)
     }
 
-    /// Stores the new version, waits for its leaf, settles and publishes it.
+    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Refusal> {
+        self.check_making(asked, kid, ask)?;
+        let planner = self.planner();
+        let backend = wanted_backend(&self.store, ask.backend);
+        let mut change = self
+            .store
+            .new_key(kid, backend, ask.payload.clone(), planner.now)?;
+        change.meta.exportable = ask.exportable;
+        if let Some(every) = ask.rotate_every {
+            planner.set_rotation(&mut change.meta, every)?;
+        }
+        Ok(Plan::of(change))
+    }
+
+    /// Stores what was planned, waits for its leaf, settles and publishes it.
     fn change(
         &mut self,
         change: &Change<'_>,
-        new: NewVersion,
+        plan: Plan,
         mut leaf: Leaf,
         credits: Vec<Credit>,
     ) -> Result<Answer, Refusal> {
-        leaf.version = Some(new.number);
-        let public = new.public.raw();
-        leaf.output_sha256 = (!public.is_empty()).then(|| hex::encode(sha256(public)));
+        let Plan {
+            change: planned,
+            context,
+        } = plan;
+        leaf.version = Some(planned.version());
+        leaf.context = context;
+        let new = planned.new.as_ref();
+        let public = new.map(|new| new.public.raw());
+        let public = public.filter(|raw| !raw.is_empty());
+        leaf.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
         let pending = Pending {
             tenant: change.asked.caller.tenant.clone(),
             op_id: change.op_id,
-            kid: new.kid.clone(),
-            number: new.number,
+            kid: planned.kid.clone(),
+            number: new.map_or(0, |new| new.number),
             leaf: leaf.to_bytes(),
             log_size: self.kms.log_size(),
             version_before: self.store.version(),
@@ -279,7 +323,7 @@ impl Lifecycle {
             now,
         };
         self.store
-            .commit(new, &op, &pending.leaf, pending.log_size)
+            .commit(planned, &op, &pending.leaf, pending.log_size)
             .map_err(|e| self.store_failed(&e))?;
         let mut draft = Draft::new(leaf, true);
         draft.store_version_after = Some(self.store.version());
@@ -307,15 +351,23 @@ impl Lifecycle {
             &self.kms.origin,
         )
         .map_err(|e| self.store_failed(&e))?;
-        let index = self.store.index();
-        self.kms.metrics.show_keys(&index);
-        self.kms.index.store(index);
-        let location = (change.op == Op::Create).then(|| format!("/v1/kms/keys/{}", pending.kid));
+        self.publish(&pending.kid);
+        let location = makes_key(change.op).then(|| format!("/v1/kms/keys/{}", pending.kid));
         Ok(Answer {
             status: status_of(change.op),
             json,
             location,
         })
+    }
+
+    /// Shows the key as it is now in the snapshot that everyone reads.
+    fn publish(&self, kid: &Kid) {
+        let Some(key) = self.store.key(kid) else {
+            return;
+        };
+        let index = self.kms.index.load().with(key, self.store.version());
+        self.kms.metrics.show_keys(&index);
+        self.kms.index.store(index);
     }
 
     pub(super) fn finish(
@@ -329,7 +381,7 @@ impl Lifecycle {
         match outcome {
             Ok(answer) => {
                 timing.count(op.as_str(), alg, OK);
-                respond(asked, answer);
+                answer.send(asked);
             }
             Err(refusal) => {
                 timing.count(op.as_str(), alg, refusal.why.code());
@@ -371,7 +423,7 @@ impl Lifecycle {
     }
 
     /// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
-    fn remember(&mut self, kid: &Kid, to: &note::Checkpoint) -> Result<(), Refusal> {
+    fn remember(&mut self, kid: &Kid, to: &Checkpoint) -> Result<(), Refusal> {
         if self.stopped {
             return Err(store_down());
         }
@@ -407,84 +459,9 @@ impl Lifecycle {
     }
 }
 
-/// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
-struct Remember<'a> {
-    lifecycle: &'a mut Lifecycle,
-}
-
-impl CheckpointGate for Remember<'_> {
-    fn pass(&mut self, key: &Key, to: &note::Checkpoint) -> Result<Gate, Refusal> {
-        self.lifecycle.remember(&key.kid, to)?;
-        Ok(Gate::Sign {
-            store_version_after: Some(self.lifecycle.store.version()),
-        })
-    }
-}
-
 /// Refuses every job until shutdown: the store's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
     each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
-}
-
-/// Marks a change as durable at `birth` and remembers its answer, which is returned. Also used at
-/// start for a change that a crash interrupted.
-pub fn settle(
-    store: &mut KeyStore,
-    pending: &Pending,
-    op: Op,
-    birth: u64,
-    origin: &str,
-) -> Result<String, StoreError> {
-    store.mark_born(pending, birth);
-    let key = store
-        .key(&pending.kid)
-        .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let mut document = key.to_doc(origin);
-    let receipt = LogReceipt {
-        log: origin.to_owned(),
-        index: birth,
-    };
-    let json = if op == Op::Rotate {
-        to_json(&RotateAnswer {
-            op_id: pending.op_id,
-            document,
-            receipt,
-        })
-    } else {
-        document.receipt = Some(receipt);
-        to_json(&document)
-    };
-    store.settle(pending, birth, &json)?;
-    Ok(json)
-}
-
-pub(super) fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("documents hold strings and integers only")
-}
-
-fn check_rotate(key: Option<Key>, request: &RotateRequest) -> Result<(), Refusal> {
-    let key = key.ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))?;
-    let head = key.head().number;
-    match request.expected_head {
-        Some(expected) if expected != head => Err(Refusal::new(
-            Why::StaleHead,
-            "the key was rotated since; read it again",
-        )
-        .with_head(head)),
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn respond(asked: Asked, answer: Answer) {
-    let response = Response::bytes(answer.status, "application/json", answer.json.into_bytes());
-    asked.responder.send(match answer.location {
-        Some(location) => response.header("location", location),
-        None => response,
-    });
-}
-
-fn status_of(op: Op) -> u16 {
-    if op == Op::Create { 201 } else { 200 }
 }
 
 /// The backend that a request names, or the store's own.
@@ -508,11 +485,14 @@ pub(super) fn store_down() -> Refusal {
     }
 }
 
-/// SHA-256 over the operation's name, its key and its canonical body.
-pub(crate) fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
-    let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
-    framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
-    sha256(&framed)
+/// A leaf about a key that was named.
+fn leaf_about(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
+    Leaf {
+        alg: Some(kid.alg.as_str().to_owned()),
+        purpose: Some(kid.purpose.to_string()),
+        key: Some(kid.to_string()),
+        ..leaf_of(op, asked, op_id, body)
+    }
 }
 
 pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {

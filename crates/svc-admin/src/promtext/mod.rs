@@ -10,6 +10,9 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr2};
 
+mod plain;
+mod words;
+
 /// One sample line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
@@ -43,15 +46,38 @@ pub enum Item<'a> {
 /// Iterates over the readable lines of a scrape.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
-    rest: &'a [u8],
+    page: Page<'a>,
+    /// Where the next line begins.
+    at: usize,
     skipped: u64,
+}
+
+/// The whole scrape. Its UTF-8 is checked once; only a page that is not all text is checked again line by line.
+#[derive(Clone, Copy, Debug)]
+struct Page<'a> {
+    bytes: &'a [u8],
+    text: Option<&'a str>,
+}
+
+impl<'a> Page<'a> {
+    /// The text of a range, if it is text.
+    fn text(&self, from: usize, to: usize) -> Option<&'a str> {
+        match self.text {
+            Some(text) => text.get(from..to),
+            None => std::str::from_utf8(&self.bytes[from..to]).ok(),
+        }
+    }
 }
 
 impl<'a> Reader<'a> {
     /// Starts at the first line of `body`.
     pub fn new(body: &'a [u8]) -> Self {
         Self {
-            rest: body,
+            page: Page {
+                bytes: body,
+                text: std::str::from_utf8(body).ok(),
+            },
+            at: 0,
             skipped: 0,
         }
     }
@@ -66,19 +92,19 @@ impl<'a> Iterator for Reader<'a> {
     type Item = Item<'a>;
 
     fn next(&mut self) -> Option<Item<'a>> {
-        while !self.rest.is_empty() {
-            let line = match memchr(b'\n', self.rest) {
-                Some(end) => {
-                    let line = &self.rest[..end];
-                    self.rest = &self.rest[end + 1..];
-                    line
-                }
-                None => std::mem::take(&mut self.rest),
-            };
-            match read_line(line) {
+        while self.at < self.page.bytes.len() {
+            let from = self.at;
+            if let Some((item, next)) = plain::read_line(&self.page, from) {
+                self.at = next;
+                return Some(item);
+            }
+            let to = memchr(b'\n', &self.page.bytes[from..])
+                .map_or(self.page.bytes.len(), |length| from + length);
+            self.at = to + 1;
+            match read_line(&self.page, from, to) {
                 Line::Item(item) => return Some(item),
                 Line::Blank => {}
-                Line::End => self.rest = &[],
+                Line::End => self.at = self.page.bytes.len(),
                 Line::Odd => self.skipped += 1,
             }
         }
@@ -96,17 +122,21 @@ enum Line<'a> {
     Odd,
 }
 
-fn read_line(line: &[u8]) -> Line<'_> {
+fn read_line<'a>(page: &Page<'a>, from: usize, to: usize) -> Line<'a> {
+    let line = &page.bytes[from..to];
+    let from = from + spaces(line);
     let line = trim_end(trim_start(line));
     match line.first() {
         None => Line::Blank,
-        Some(b'#') => read_comment(&line[1..]),
-        Some(_) => read_sample(line).map_or(Line::Odd, |sample| Line::Item(Item::Sample(sample))),
+        Some(b'#') => read_comment(page, &line[1..], from + 1),
+        Some(_) => read_sample(page, line, from)
+            .map_or(Line::Odd, |sample| Line::Item(Item::Sample(sample))),
     }
 }
 
-fn read_comment(rest: &[u8]) -> Line<'_> {
-    let rest = trim_start(rest);
+/// Reads what stands behind the `#` before `from` on the page.
+fn read_comment<'a>(page: &Page<'a>, line: &[u8], from: usize) -> Line<'a> {
+    let rest = trim_start(line);
     if rest == b"EOF" {
         return Line::End;
     }
@@ -117,54 +147,63 @@ fn read_comment(rest: &[u8]) -> Line<'_> {
         return Line::Blank;
     };
     let rest = trim_start(rest);
-    let name_end = rest.iter().position(|b| is_space(*b)).unwrap_or(rest.len());
-    let (name, kind) = (&rest[..name_end], trim_start(&rest[name_end..]));
-    let named = name_len(name) == name.len() && !name.is_empty();
-    match (std::str::from_utf8(name), std::str::from_utf8(kind)) {
-        (Ok(name), Ok(kind)) if named && !kind.is_empty() => {
-            Line::Item(Item::Family(Family { name, kind }))
-        }
-        _ => Line::Odd,
+    let from = from + line.len() - rest.len();
+    let name_end = token_len(rest);
+    let kind_start = name_end + spaces(&rest[name_end..]);
+    if name_end == 0 || name_len(rest) != name_end || kind_start == rest.len() {
+        return Line::Odd;
     }
+    page.text(from, from + rest.len())
+        .map_or(Line::Odd, |text| {
+            Line::Item(Item::Family(Family {
+                name: &text[..name_end],
+                kind: &text[kind_start..],
+            }))
+        })
 }
 
-fn read_sample(line: &[u8]) -> Option<Sample<'_>> {
+/// Reads the line that begins at `from` on the page; there is no white space around it.
+fn read_sample<'a>(page: &Page<'a>, line: &[u8], from: usize) -> Option<Sample<'a>> {
     let name_end = name_len(line);
     if name_end == 0 {
         return None;
     }
-    let mut at = name_end + spaces(&line[name_end..]);
-    let spaced = at > name_end;
+    let at = name_end + spaces(&line[name_end..]);
     let (labels, key_end) = if line.get(at) == Some(&b'{') {
         let inner = at + 1;
         let close = inner + label_block_len(&line[inner..])?;
-        at = close + 1;
-        (&line[inner..close], close + 1)
-    } else if spaced {
-        (&line[..0], name_end)
+        (inner..close, close + 1)
+    } else if at > name_end {
+        (name_end..name_end, name_end)
     } else {
         return None; // without a brace only white space can end the name
     };
-    let rest = trim_start(&line[at..]);
-    let value_end = rest.iter().position(|b| is_space(*b)).unwrap_or(rest.len());
-    let value = read_value(&rest[..value_end])?;
-    let tail = trim_start(&rest[value_end..]);
-    let timestamp = match tail.first() {
+    let number = |at: usize, end: usize| {
+        read_whole(&line[at..end]).or_else(|| {
+            // `f64::from_str` knows inf, infinity and nan in any case, and refuses hexadecimal and underscores.
+            page.text(from + at, from + end)?.parse().ok()
+        })
+    };
+    let value_at = key_end + spaces(&line[key_end..]);
+    let value_end = value_at + token_len(&line[value_at..]);
+    let value = number(value_at, value_end)?;
+    let tail = value_end + spaces(&line[value_end..]);
+    let timestamp = match line.get(tail) {
         None | Some(b'#') => None,
         Some(_) => {
-            let end = tail.iter().position(|b| is_space(*b)).unwrap_or(tail.len());
-            let after = trim_start(&tail[end..]);
+            let end = tail + token_len(&line[tail..]);
+            let after = trim_start(&line[end..]);
             if !after.is_empty() && after[0] != b'#' {
                 return None;
             }
-            Some(read_value(&tail[..end])?)
+            Some(number(tail, end)?)
         }
     };
-    let key = std::str::from_utf8(&line[..key_end]).ok()?;
+    let key = page.text(from, from + key_end)?;
     Some(Sample {
         key,
         name: &key[..name_end],
-        labels: std::str::from_utf8(labels).ok()?,
+        labels: &key[labels],
         value,
         timestamp,
     })
@@ -215,15 +254,6 @@ fn quoted_len(bytes: &[u8]) -> Option<usize> {
         }
         at += 2;
     }
-}
-
-fn read_value(token: &[u8]) -> Option<f64> {
-    if let Some(whole) = read_whole(token) {
-        return Some(whole);
-    }
-    let text = std::str::from_utf8(token).ok()?;
-    // `f64::from_str` knows inf, infinity and nan in any case, and refuses hexadecimal and underscores.
-    text.parse().ok()
 }
 
 /// The common case: a short run of digits, exact in a double.
@@ -311,6 +341,14 @@ fn spaces(bytes: &[u8]) -> usize {
         .unwrap_or(bytes.len())
 }
 
+/// The length of what stands before the next white space.
+fn token_len(bytes: &[u8]) -> usize {
+    bytes
+        .iter()
+        .position(|b| is_space(*b))
+        .unwrap_or(bytes.len())
+}
+
 fn trim_start(bytes: &[u8]) -> &[u8] {
     &bytes[spaces(bytes)..]
 }
@@ -368,162 +406,4 @@ fn run_len(bytes: &[u8], first: u8, more: u8) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::fmt::Write as _;
-
-    /// Reads `body`; gives the samples as `key=value` and the count of skipped lines.
-    fn check(body: &str, samples: &[&str], skipped: u64) {
-        let mut reader = Reader::new(body.as_bytes());
-        let mut got = Vec::new();
-        for item in reader.by_ref() {
-            if let Item::Sample(s) = item {
-                got.push(format!("{}={}", s.key, s.value));
-            }
-        }
-        assert_eq!(got, samples, "samples of {body:?}");
-        assert_eq!(reader.skipped(), skipped, "skipped lines of {body:?}");
-    }
-
-    #[test]
-    fn reads_what_exporters_write() {
-        check("up 1\n", &["up=1"], 0);
-        check("up 1", &["up=1"], 0);
-        check("  up\t 1 \r\n", &["up=1"], 0);
-        check("a:b{} 2 1395066363000\n", &["a:b{}=2"], 0);
-        check("a{b=\"c\",} 1.5e3\n", &["a{b=\"c\",}=1500"], 0);
-        check(
-            "a { b = \"c\" , d=\"e\" } -0.5\n",
-            &["a { b = \"c\" , d=\"e\" }=-0.5"],
-            0,
-        );
-        check("a{b=\"}\"}3\n", &["a{b=\"}\"}=3"], 0);
-        check("a +Inf\nb -Inf\nc NaN\n", &["a=inf", "b=-inf", "c=NaN"], 0);
-        check(
-            "# HELP a help # text\n# TYPE a counter\n\na 1\n",
-            &["a=1"],
-            0,
-        );
-        check(
-            "a_bucket{le=\"0.1\"} 8 # {trace_id=\"x\"} 0.07 1520879607.789\n",
-            &["a_bucket{le=\"0.1\"}=8"],
-            0,
-        );
-        check("a 1 12 # {x=\"y\"} 1\n", &["a=1"], 0);
-        check("a 1\n# EOF\nb 2\n", &["a=1"], 0);
-        check("a 123456789012345678\n", &["a=123456789012345680"], 0);
-    }
-
-    #[test]
-    fn skips_what_it_does_not_understand() {
-        for odd in [
-            "9a 1",
-            "a",
-            "a{",
-            "a{b}",
-            "a{b=c} 1",
-            "a{b=\"c} 1",
-            "a{b=\"c\\\"} 1",
-            "a x",
-            "a 1 2 3",
-            "a 0x1",
-            "a 1_0",
-            "{a=\"b\"} 1",
-            "a{:b=\"c\"} 1",
-            "a{,} 1",
-            "a{b=\"c\"d=\"e\"} 1",
-            "é 1",
-            "<html>",
-            "a{b=\"c\"}",
-            "a 1e",
-            "# TYPE a",
-            "a-b 1",
-        ] {
-            check(&format!("{odd}\nok 1\n"), &["ok=1"], 1);
-        }
-        let mut reader = Reader::new(b"a{b=\"\xff\"} 1\nok 1\n");
-        assert_eq!(reader.by_ref().count(), 1, "bad UTF-8 loses its line only");
-        assert_eq!(reader.skipped(), 1);
-    }
-
-    #[test]
-    fn labels_are_unescaped_on_demand() {
-        let body = r#"a{x="1",path="C:\\d\"q\"\nend",odd="\t",empty=""} 1"#;
-        let Some(Item::Sample(sample)) = Reader::new(body.as_bytes()).next() else {
-            panic!("a sample")
-        };
-        assert!(matches!(
-            label(sample.labels, "x"),
-            Some(Cow::Borrowed("1"))
-        ));
-        assert_eq!(
-            label(sample.labels, "path").as_deref(),
-            Some("C:\\d\"q\"\nend")
-        );
-        assert_eq!(label(sample.labels, "odd").as_deref(), Some("\\t"));
-        assert_eq!(label(sample.labels, "empty").as_deref(), Some(""));
-        assert_eq!(label(sample.labels, "none"), None);
-    }
-
-    #[test]
-    fn families_are_read() {
-        let got: Vec<_> = Reader::new(b"#  TYPE  x_total  counter\n# TYPEx y z\n").collect();
-        assert_eq!(
-            got,
-            [Item::Family(Family {
-                name: "x_total",
-                kind: "counter"
-            })]
-        );
-    }
-
-    fn escaped(value: &str) -> String {
-        value
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n")
-    }
-
-    proptest! {
-        #[test]
-        fn never_panics_on_bytes(body in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut reader = Reader::new(&body);
-            for item in reader.by_ref() {
-                if let Item::Sample(s) = item { let _ = Labels::new(s.labels).count(); }
-            }
-        }
-
-        #[test]
-        fn never_panics_on_almost_metrics(body in "([a-z_]{0,3}[{} =\",\\\\#\n0-9.eE+\\-é]{0,6}){0,20}") {
-            let _ = Reader::new(body.as_bytes()).count();
-        }
-
-        #[test]
-        fn what_is_written_is_read(
-            rows in proptest::collection::vec(
-                ("[a-zA-Z_:][a-zA-Z0-9_:]{0,12}", proptest::collection::vec(("[a-zA-Z_][a-zA-Z0-9_]{0,6}", any::<String>()), 0..4), any::<f64>(), proptest::option::of(any::<i64>())),
-                0..12,
-            )
-        ) {
-            let mut body = String::new();
-            for (name, labels, value, time) in &rows {
-                let block: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{}\"", escaped(v))).collect();
-                let block = if labels.is_empty() { String::new() } else { format!("{{{}}}", block.join(",")) };
-                let time = time.map(|t| format!(" {t}")).unwrap_or_default();
-                writeln!(body, "{name}{block} {value}{time}").expect("writing to a string");
-            }
-            let mut reader = Reader::new(body.as_bytes());
-            for (name, labels, value, time) in &rows {
-                let Some(Item::Sample(got)) = reader.next() else { panic!("a sample for {name} in {body:?}") };
-                prop_assert_eq!(got.name, name);
-                prop_assert!(got.value.to_bits() == value.to_bits() || (got.value.is_nan() && value.is_nan()));
-                prop_assert_eq!(got.timestamp.is_some(), time.is_some());
-                let pairs: Vec<(String, String)> = Labels::new(got.labels).map(|(k, v)| (k.to_owned(), v.into_owned())).collect();
-                prop_assert_eq!(&pairs, labels);
-            }
-            prop_assert!(reader.next().is_none());
-            prop_assert_eq!(reader.skipped(), 0);
-        }
-    }
-}
+mod tests;

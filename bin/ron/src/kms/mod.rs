@@ -1,0 +1,435 @@
+//! `ron kms`: keys from the command line, as the operator of a data directory or with a token at any
+//! KMS.
+
+mod show;
+mod transfer;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ron_client::{ClientError, Credential, KmsClient};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_proto::kms::{
+    Bytes, CreateKey, DestroyKey, KeyBackend, PayloadPolicy, Period, RetireKey, RotateEvery,
+    RotateRequest, SignRequest, Signature, UpdateKey, VerifyMode, VerifyRequest,
+};
+use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
+
+use crate::layout::Layout;
+use crate::{birth, fleet};
+
+/// Longest wait for an answer.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Make, use, rotate, retire, destroy, import and export keys.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped"
+)]
+pub struct KmsArgs {
+    #[command(subcommand)]
+    command: Command,
+    /// Data directory, as given to `ron up`.
+    #[arg(long, global = true)]
+    data_dir: Option<PathBuf>,
+    /// Base URL of the KMS; that of the data directory when absent.
+    #[arg(long, global = true)]
+    url: Option<String>,
+    /// File with the token to call it with; the operator's of the data directory when absent.
+    #[arg(long, global = true)]
+    token_file: Option<PathBuf>,
+    /// Print the answer as JSON.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a key and print its name.
+    Create(CreateArgs),
+    /// List keys, by name.
+    List(ListArgs),
+    /// Show a key, or print its public key.
+    Get(GetArgs),
+    /// Make a new head version, or put the one that waits at the head now.
+    Rotate(ChangeArgs),
+    /// Change what a key's versions verify, how it is rotated, whether it may leave.
+    Update(UpdateArgs),
+    /// Sign and print the signature (base64url; two lines for a hybrid key).
+    Sign(SignArgs),
+    /// Check signatures; the exit code says whether they hold.
+    Verify(VerifyArgs),
+    /// Sign no more with a key; it still verifies.
+    Retire(ChangeArgs),
+    /// Stop using a key now and destroy its secrets after a delay.
+    Destroy(DestroyArgs),
+    /// Call a destruction off.
+    Cancel(ChangeArgs),
+    /// Take a key over: it is wrapped here, before it leaves this program.
+    Import(transfer::ImportArgs),
+    /// Get an exportable key, wrapped to a recipient's public key.
+    Export(transfer::ExportArgs),
+    /// Make a recipient's key pair for `export`.
+    Recipient(transfer::RecipientArgs),
+    /// Open an exported key with the recipient's private key.
+    Open(transfer::OpenArgs),
+    #[command(flatten)]
+    Birth(crate::birth::BirthCommand),
+}
+
+#[derive(Args)]
+struct CreateArgs {
+    /// Tenant; must be that of the caller.
+    #[arg(long, default_value = "ron")]
+    tenant: Tenant,
+    /// What it is for.
+    #[arg(long)]
+    purpose: Purpose,
+    /// Algorithm, such as ed25519, ecdsa-p256, ml-dsa-65, ed25519+ml-dsa-65.
+    #[arg(long)]
+    alg: Alg,
+    /// What it may sign: any, digest, or a policy as JSON.
+    #[arg(long, default_value = "any", value_parser = payload)]
+    payload: PayloadPolicy,
+    /// Let it leave, wrapped. Can be taken back, never given later.
+    #[arg(long)]
+    exportable: bool,
+    /// Rotate it this often, such as 30d.
+    #[arg(long)]
+    rotate_every: Option<RotateEvery>,
+    /// Where it is kept: file, memory, pkcs11 or tpm; the store's own when absent.
+    #[arg(long, value_parser = backend)]
+    backend: Option<KeyBackend>,
+    /// The same id and request again makes no second key. A random one when absent.
+    #[arg(long)]
+    op_id: Option<OpId>,
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// Only this purpose.
+    #[arg(long)]
+    purpose: Option<Purpose>,
+    /// Only this algorithm.
+    #[arg(long)]
+    alg: Option<Alg>,
+    /// Only this state.
+    #[arg(long, value_parser = ["active", "retired", "pending_destruction", "destroyed"])]
+    state: Option<String>,
+}
+
+#[derive(Args)]
+struct GetArgs {
+    /// The key.
+    key: Kid,
+    /// Print one version's public key instead.
+    #[arg(long, value_parser = ["raw", "pem", "jwk"])]
+    public: Option<String>,
+    /// Which version; the head when absent.
+    #[arg(long, requires = "public")]
+    version: Option<u32>,
+}
+
+#[derive(Args)]
+struct ChangeArgs {
+    /// The key.
+    key: Kid,
+    #[command(flatten)]
+    once: Once,
+}
+
+#[derive(Args)]
+struct Once {
+    /// Refuse unless this is the head version.
+    #[arg(long)]
+    expected_head: Option<u32>,
+    /// The same id and request again changes nothing more.
+    #[arg(long)]
+    op_id: Option<OpId>,
+}
+
+#[derive(Args)]
+struct UpdateArgs {
+    /// The key.
+    key: Kid,
+    /// The oldest version that verifies.
+    #[arg(long)]
+    min_verify_version: Option<u32>,
+    /// Rotate it this often, such as 30d, or never.
+    #[arg(long)]
+    rotate_every: Option<RotateEvery>,
+    /// Never let it leave again.
+    #[arg(long)]
+    not_exportable: bool,
+    #[command(flatten)]
+    once: Once,
+}
+
+#[derive(Args)]
+struct DestroyArgs {
+    /// The key.
+    key: Kid,
+    /// How much later, such as 7d; the KMS's usual delay when absent.
+    #[arg(long)]
+    delay: Option<Period>,
+    #[command(flatten)]
+    once: Once,
+}
+
+#[derive(Args)]
+struct What {
+    /// The bytes as text.
+    #[arg(long, conflicts_with = "file")]
+    message: Option<String>,
+    /// The bytes as a file of at most 64 KiB; `-` or nothing is standard input.
+    #[arg(long)]
+    file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct SignArgs {
+    /// The key.
+    key: Kid,
+    #[command(flatten)]
+    what: What,
+    /// Refuse unless this is the head version.
+    #[arg(long)]
+    version: Option<u32>,
+    /// A remark for the audit log.
+    #[arg(long)]
+    context: Option<String>,
+    /// The same id and request again gives the same signature.
+    #[arg(long)]
+    op_id: Option<OpId>,
+}
+
+#[derive(Args)]
+struct VerifyArgs {
+    /// The key.
+    key: Kid,
+    #[command(flatten)]
+    what: What,
+    /// A signature as `sign` prints it; may be repeated.
+    #[arg(long = "signature", required = true)]
+    signatures: Vec<String>,
+    /// Only this version.
+    #[arg(long)]
+    version: Option<u32>,
+    /// How the signatures of a hybrid combine.
+    #[arg(long, default_value = "and", value_parser = ["and", "or", "pq_only"])]
+    mode: String,
+}
+
+fn payload(text: &str) -> Result<PayloadPolicy, String> {
+    let plain = serde_json::Value::String(text.to_owned());
+    serde_json::from_value(plain)
+        .or_else(|_| serde_json::from_str(text))
+        .map_err(|e| format!("not `any`, `digest` or a policy as JSON: {e}"))
+}
+
+fn backend(text: &str) -> Result<KeyBackend, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|_| "not file, memory, pkcs11 or tpm".to_owned())
+}
+
+/// Runs `ron kms`.
+pub fn run(args: KmsArgs) -> Result<(), String> {
+    let json = args.json;
+    // What needs no KMS, or finds its own.
+    let command = match args.command {
+        Command::Recipient(new) => return transfer::recipient(&new),
+        Command::Open(open) => return transfer::open(&open),
+        Command::Birth(birth) => {
+            return birth::run(birth.at(args.data_dir, args.url, args.token_file));
+        }
+        command => command,
+    };
+    let kms = client(
+        args.data_dir.as_deref(),
+        args.url,
+        args.token_file.as_deref(),
+    )?;
+    match command {
+        Command::Create(new) => create(&kms, new, json),
+        Command::List(list) => list_keys(&kms, &list, json),
+        Command::Get(get) => show::get(&told(kms.key(&get.key, soon()))?, &get, json),
+        Command::Rotate(ask) => {
+            let request = RotateRequest {
+                expected_head: ask.once.expected_head,
+                op_id: Some(op_id(ask.once.op_id)),
+            };
+            show::changed(&told(kms.rotate(&ask.key, &request, soon()))?, json)
+        }
+        Command::Update(ask) => {
+            let request = UpdateKey {
+                min_verify_version: ask.min_verify_version,
+                rotate_every: ask.rotate_every,
+                exportable: ask.not_exportable.then_some(false),
+                expected_head: ask.once.expected_head,
+                op_id: Some(op_id(ask.once.op_id)),
+            };
+            show::changed(&told(kms.update(&ask.key, &request, soon()))?, json)
+        }
+        Command::Retire(ask) => {
+            let answer = kms.retire(&ask.key, &retire(&ask.once), soon());
+            show::changed(&told(answer)?, json)
+        }
+        Command::Cancel(ask) => {
+            let answer = kms.cancel_destroy(&ask.key, &retire(&ask.once), soon());
+            show::changed(&told(answer)?, json)
+        }
+        Command::Destroy(ask) => {
+            let request = DestroyKey {
+                delay: ask.delay,
+                expected_head: ask.once.expected_head,
+                op_id: Some(op_id(ask.once.op_id)),
+            };
+            show::changed(&told(kms.destroy(&ask.key, &request, soon()))?, json)
+        }
+        Command::Sign(ask) => sign(&kms, ask, json),
+        Command::Verify(ask) => verify(&kms, ask, json),
+        Command::Import(ask) => transfer::import(&kms, &ask, json),
+        Command::Export(ask) => transfer::export(&kms, &ask, json),
+        Command::Recipient(_) | Command::Open(_) | Command::Birth(_) => Ok(()), // done above
+    }
+}
+
+fn client(
+    data_dir: Option<&Path>,
+    url: Option<String>,
+    token_file: Option<&Path>,
+) -> Result<KmsClient, String> {
+    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let layout = Layout::new(data_dir)?;
+    let credential = match token_file {
+        Some(file) => Credential::from_file(file)?,
+        None => Credential::from_file(&layout.operator_token())?,
+    };
+    let url = match url {
+        Some(url) => url,
+        None => fleet::known_endpoints(&layout)?.of("ron-kms")?.api.clone(),
+    };
+    Ok(KmsClient::new(&url, credential, http))
+}
+
+fn soon() -> Deadline {
+    Deadline::within(WAIT)
+}
+
+fn told<T>(answer: Result<T, ClientError>) -> Result<T, String> {
+    answer.map_err(|e| format!("ron-kms: {e}"))
+}
+
+fn op_id(given: Option<OpId>) -> OpId {
+    given.unwrap_or_else(|| {
+        OpId(uuid::Builder::from_random_bytes(ron_crypto::rand::bytes::<16>()).into_uuid())
+    })
+}
+
+fn retire(once: &Once) -> RetireKey {
+    RetireKey {
+        expected_head: once.expected_head,
+        op_id: Some(op_id(once.op_id)),
+    }
+}
+
+fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
+    let request = CreateKey {
+        tenant: new.tenant,
+        purpose: new.purpose,
+        alg: new.alg,
+        payload: new.payload,
+        exportable: new.exportable,
+        rotate_every: new.rotate_every,
+        backend: new.backend,
+        op_id: op_id(new.op_id),
+    };
+    show::made(&told(kms.create_key(&request, soon()))?, json)
+}
+
+fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String> {
+    let encode = |text: &str| text.replace('+', "%2B");
+    let mut filter = String::from("limit=200");
+    let mut add = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            filter = format!("{filter}&{name}={}", encode(&value));
+        }
+    };
+    add("purpose", list.purpose.as_ref().map(ToString::to_string));
+    add("alg", list.alg.map(|alg| alg.to_string()));
+    add("state", list.state.clone());
+    let mut keys = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let query = match &after {
+            None => filter.clone(),
+            Some(key) => format!("{filter}&after={}", encode(key)),
+        };
+        let page = told(kms.keys_where(&query, soon()))?;
+        keys.extend(page.keys);
+        after = page.next;
+        if after.is_none() {
+            return show::list(&keys, json);
+        }
+    }
+}
+
+impl What {
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        if let Some(text) = &self.message {
+            return Ok(text.clone().into_bytes());
+        }
+        let named = self.file.as_deref().filter(|file| *file != Path::new("-"));
+        if let Some(file) = named {
+            return std::fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()));
+        }
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.map_err(|e| format!("cannot read standard input: {e}"))?;
+        Ok(bytes)
+    }
+}
+
+fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
+    let request = SignRequest {
+        version: ask.version,
+        context: ask.context,
+        op_id: Some(op_id(ask.op_id)),
+        ..SignRequest::message(ask.key, ask.what.bytes()?)
+    };
+    show::signatures(&told(kms.sign(&request, soon()))?, json)
+}
+
+fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
+    // A hybrid key signs twice, Ed25519 first; its signatures differ in length.
+    let alg_of = |raw: &[u8]| match (ask.key.alg, raw.len()) {
+        (Alg::Ed25519MlDsa65, 64) => Alg::Ed25519,
+        (Alg::Ed25519MlDsa65, _) => Alg::MlDsa65,
+        (alg, _) => alg,
+    };
+    let one = |text: &String| {
+        let raw = b64::from_url(text.trim()).map_err(|_| "a signature is not base64url")?;
+        Ok(Signature {
+            alg: alg_of(&raw),
+            signature: Bytes(raw),
+        })
+    };
+    let signatures: Result<Vec<_>, String> = ask.signatures.iter().map(one).collect();
+    let request = VerifyRequest {
+        version: ask.version,
+        message: Some(Bytes(ask.what.bytes()?)),
+        digest: None,
+        signatures: signatures?,
+        mode: match ask.mode.as_str() {
+            "or" => VerifyMode::Or,
+            "pq_only" => VerifyMode::PqOnly,
+            _ => VerifyMode::And,
+        },
+        key: ask.key,
+    };
+    show::verdict(&told(kms.verify(&request, soon()))?, json)
+}

@@ -1,0 +1,144 @@
+//! Answers of the KMS for people and for programs.
+
+use ron_proto::kms::{KeyChanged, KeyDoc, SignAnswer, VerifyAnswer};
+use serde::Serialize;
+
+use super::GetArgs;
+
+/// Prints an answer as JSON.
+pub fn as_json(value: &impl Serialize) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| e.to_string())?;
+    println!("{text}");
+    Ok(())
+}
+
+/// A new key: its name and nothing else, for shells.
+pub fn made(doc: &KeyDoc, json: bool) -> Result<(), String> {
+    if json {
+        return as_json(doc);
+    }
+    println!("{}", doc.key);
+    Ok(())
+}
+
+/// Keys, one a line.
+pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
+    if json {
+        return as_json(&keys);
+    }
+    for doc in keys {
+        println!(
+            "{}  head {}  {}  {}",
+            doc.key,
+            doc.head,
+            doc.state.as_str(),
+            doc.backend
+        );
+    }
+    Ok(())
+}
+
+/// One key, or one of its public keys.
+pub fn get(doc: &KeyDoc, args: &GetArgs, json: bool) -> Result<(), String> {
+    let Some(form) = args.public.as_deref() else {
+        if json {
+            return as_json(doc);
+        }
+        fields(doc);
+        return Ok(());
+    };
+    let number = args.version.unwrap_or(doc.head);
+    let version = doc
+        .version(number)
+        .ok_or_else(|| format!("the key has no version {number}"))?;
+    let none = || format!("keys of {} have no public key in this form", doc.key.alg);
+    match form {
+        "pem" if !version.public_key_pem.is_empty() => print!("{}", version.public_key_pem),
+        "jwk" => return as_json(version.jwk.as_ref().ok_or_else(none)?),
+        "raw" if !version.public_key.0.is_empty() => println!("{}", version.public_key),
+        _ => return Err(none()),
+    }
+    Ok(())
+}
+
+fn fields(doc: &KeyDoc) {
+    let row = |name: &str, value: String| println!("{name:<12} {value}");
+    row("key", doc.key.to_string());
+    row("state", doc.state.as_str().to_owned());
+    row("head", doc.head.to_string());
+    row(
+        "verifies",
+        format!("from version {}", doc.min_verify_version),
+    );
+    row("payload", doc.payload.kind().to_owned());
+    row(
+        "backend",
+        format!("{} (attestation: {})", doc.backend, doc.attestation),
+    );
+    row("exportable", doc.exportable.to_string());
+    if doc.imported {
+        row("origin", "imported".to_owned());
+    }
+    if let Some(rotation) = &doc.rotation {
+        row(
+            "rotates",
+            format!("every {}, next at {}", rotation.every, rotation.next),
+        );
+    }
+    if let Some(waiting) = &doc.waiting {
+        let text = format!(
+            "version {} signs from {}",
+            waiting.version, waiting.signs_from
+        );
+        row("waiting", text);
+    }
+    if let Some(at) = &doc.destroy_at {
+        row("destroyed", format!("at {at}"));
+    }
+    for version in &doc.versions {
+        let leaf = version.receipt.index;
+        row(
+            &format!("version {}", version.version),
+            format!("{}  leaf {leaf}", version.created),
+        );
+    }
+}
+
+/// A change that was made.
+pub fn changed(answer: &KeyChanged, json: bool) -> Result<(), String> {
+    if json {
+        return as_json(answer);
+    }
+    fields(&answer.document);
+    println!("{:<12} {}", "leaf", answer.receipt.index);
+    Ok(())
+}
+
+/// Signatures, one a line and nothing else, for shells.
+pub fn signatures(answer: &SignAnswer, json: bool) -> Result<(), String> {
+    if json {
+        return as_json(answer);
+    }
+    for signature in &answer.signatures {
+        println!("{}", signature.signature);
+    }
+    eprintln!("version {}, leaf {}", answer.version, answer.receipt.index);
+    Ok(())
+}
+
+/// Whether signatures hold.
+pub fn verdict(answer: &VerifyAnswer, json: bool) -> Result<(), String> {
+    if json {
+        as_json(answer)?;
+    } else {
+        for detail in &answer.details {
+            let made_by = detail.version.map(|v| format!("holds, version {v}"));
+            let reason = detail.reason.clone().unwrap_or_default();
+            println!("{}: {}", detail.alg, made_by.unwrap_or(reason));
+        }
+    }
+    if answer.ok {
+        return Ok(());
+    }
+    Err("the signatures do not hold".to_owned())
+}

@@ -1,0 +1,114 @@
+//! The keys to which imported keys are wrapped: made at start, kept in locked memory, gone with the
+//! process. What was wrapped to an earlier process is wrapped again.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ron_crypto::hash::sha256;
+use ron_crypto::hpke::{HpkeKey, Kem};
+use ron_crypto::keyblob;
+use ron_crypto::rand::Random;
+use ron_crypto::secret::SecretBytes;
+use ron_proto::kms::{Bytes, Recipient, WrappingKeyDoc};
+use ron_proto::values::{Alg, Kid, Purpose, Tenant, Timestamp};
+use ron_tlog::note::{Note, NoteSigner};
+
+use crate::error::{Refusal, Why};
+
+/// First line of the statement about a wrapping key.
+const STATEMENT: &str = "ron-kms/v1/wrapping-key";
+
+/// How a wrapping algorithm agrees on a key; `None` for the others.
+pub const fn kem_of(alg: Alg) -> Option<Kem> {
+    match alg {
+        Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
+        Alg::X25519MlKem768 => Some(Kem::XWing),
+        _ => None,
+    }
+}
+
+/// One wrapping key.
+struct WrappingKey {
+    key: HpkeKey,
+    doc: WrappingKeyDoc,
+}
+
+/// The wrapping keys of this process.
+pub struct WrappingKeys(Vec<WrappingKey>);
+
+impl WrappingKeys {
+    /// Makes one for each wrapping algorithm and says so under the audit log's key.
+    pub fn make(
+        random: &dyn Random,
+        signer: &dyn NoteSigner,
+        created: Timestamp,
+    ) -> Result<Self, String> {
+        let algs = [Alg::X25519MlKem768, Alg::X25519HkdfAes256Gcm];
+        let one = |alg: Alg| {
+            let kem = kem_of(alg).ok_or("the algorithm wraps no keys")?;
+            let key = HpkeKey::generate(kem, random);
+            let public = key.public().to_vec();
+            let text = format!(
+                "{STATEMENT}\n{}\n{alg}\n{}\n{created}\n",
+                signer.name(),
+                STANDARD.encode(&public)
+            );
+            let note = Note::sign(&text, &[signer]).map_err(|e| e.to_string())?;
+            let doc = WrappingKeyDoc {
+                id: URL_SAFE_NO_PAD.encode(sha256(&public)),
+                alg,
+                public_key: Bytes(public),
+                created,
+                statement: note.to_string(),
+            };
+            Ok(WrappingKey { key, doc })
+        };
+        algs.into_iter()
+            .map(one)
+            .collect::<Result<_, String>>()
+            .map(Self)
+    }
+
+    /// The document of the key of this algorithm.
+    pub fn doc(&self, alg: Alg) -> Option<&WrappingKeyDoc> {
+        let docs = self.0.iter().map(|key| &key.doc);
+        docs.into_iter().find(|doc| doc.alg == alg)
+    }
+
+    /// Opens a key that is to be imported.
+    pub fn open(&self, id: &str, info: &[u8], wrapped: &[u8]) -> Result<SecretBytes, Refusal> {
+        let refuse = |detail| Refusal::new(Why::WrappedRefused, detail);
+        let key = self.0.iter().find(|key| key.doc.id == id);
+        let key = key.ok_or_else(|| {
+            refuse("the wrapping key is not one of this process; get /v1/kms/wrapping_key and wrap the key again")
+        })?;
+        keyblob::unwrap_key(&key.key, info, wrapped).ok_or_else(|| {
+            refuse("it was wrapped to another key, for another tenant, purpose or algorithm, or was changed on the way")
+        })
+    }
+}
+
+/// What binds a wrapped key to where it goes.
+pub fn import_info(tenant: &Tenant, purpose: &Purpose, alg: Alg) -> Vec<u8> {
+    format!("ron-kms/v1/import\0{tenant}/{purpose}/{alg}").into_bytes()
+}
+
+/// What binds a wrapped key to where it is from.
+pub fn export_info(kid: &Kid, version: u32) -> Vec<u8> {
+    format!("ron-kms/v1/export\0{kid}#v{version}").into_bytes()
+}
+
+/// Wraps `secret` for `recipient`.
+pub fn wrap_for(
+    recipient: &Recipient,
+    info: &[u8],
+    secret: &SecretBytes,
+    random: &dyn Random,
+) -> Result<Bytes, Refusal> {
+    let bad = |detail| Refusal::new(Why::BadRequest, detail);
+    let kem = kem_of(recipient.alg).ok_or_else(|| {
+        bad("`recipient.alg` must be x25519-hkdf-aes256-gcm or x25519+ml-kem-768")
+    })?;
+    keyblob::wrap_key(kem, &recipient.public_key.0, info, secret.expose(), random)
+        .map(Bytes)
+        .ok_or_else(|| bad("`recipient.public_key` is no public key of that algorithm"))
+}

@@ -1,0 +1,329 @@
+//! One key as the store holds it: metadata under a MAC, sealed versions, and the picture of both
+//! that readers get.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ron_crypto::ct;
+use ron_crypto::hash::sha256;
+use ron_proto::kms::{KeyState, PayloadPolicy};
+use ron_proto::values::{Kid, Timestamp};
+use ron_proto::{jcs, strict};
+use serde::{Deserialize, Serialize};
+
+use super::change::NewVersion;
+use super::seal::{RecordName, SealError, Sealer};
+use super::{Db, StoreError};
+use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
+use crate::keys::index::{Rotation, Waiting};
+use crate::keys::{Key, PublicKey, Version};
+
+/// Metadata of a key, stored as canonical JSON under a MAC. Members that came later are absent
+/// when they say nothing, so that a key which does not use them reads as it always did.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Meta {
+    /// The device that holds the key; absent for the store's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// When the key was made.
+    pub created: Timestamp,
+    /// When its secrets are (or were) destroyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destroy_at: Option<Timestamp>,
+    /// Whether its secrets are gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub destroyed: bool,
+    /// Whether it may leave, wrapped.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exportable: bool,
+    /// The version that signs.
+    pub head: u32,
+    /// Whether its first version came from outside.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub imported: bool,
+    /// The oldest version that verifies.
+    pub min_verify: u32,
+    /// Size and hex root of the newest checkpoint signed by a `note` key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<(u64, String)>,
+    /// What it may sign.
+    pub payload: PayloadPolicy,
+    /// Whether it signs no more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retired: bool,
+    /// How it is rotated without being asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<Rotation>,
+    /// How many uses of each version are reserved, the first version first, for keys whose nonces
+    /// are counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<u32>,
+    /// The version after the head waits for its time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
+}
+
+impl Meta {
+    /// Of a key that is about to get its first version.
+    pub fn new(created: Timestamp, backend: BackendKind, payload: PayloadPolicy) -> Self {
+        Self {
+            backend: (!backend.is_local()).then(|| backend.as_str().to_owned()),
+            created,
+            destroy_at: None,
+            destroyed: false,
+            exportable: false,
+            head: 1,
+            imported: false,
+            min_verify: 1,
+            note: None,
+            payload,
+            retired: false,
+            rotation: None,
+            uses: Vec::new(),
+            waiting: None,
+        }
+    }
+
+    /// Which backend holds the key; `local` is the store's own.
+    pub fn backend(&self, local: BackendKind) -> BackendKind {
+        let named = self.backend.as_deref();
+        named.and_then(BackendKind::from_name).unwrap_or(local)
+    }
+
+    /// The key's state.
+    pub fn state(&self) -> KeyState {
+        match (self.destroyed, self.destroy_at, self.retired) {
+            (true, ..) => KeyState::Destroyed,
+            (_, Some(_), _) => KeyState::PendingDestruction,
+            (_, None, true) => KeyState::Retired,
+            (_, None, false) => KeyState::Active,
+        }
+    }
+
+    /// How many versions there are.
+    pub fn versions(&self) -> u32 {
+        self.head + u32::from(self.waiting.is_some())
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        jcs::to_vec(self).expect("metadata holds strings and integers only")
+    }
+}
+
+/// One version as the store holds it.
+#[derive(Clone)]
+pub(super) struct VersionRow {
+    pub(super) created: Timestamp,
+    pub(super) public: PublicKey,
+    pub(super) sealed_sha256: [u8; 32],
+    pub(super) birth: Option<u64>,
+}
+
+/// A key as the store holds it.
+#[derive(Clone)]
+pub(super) struct Record {
+    pub(super) meta: Meta,
+    pub(super) mac: [u8; 32],
+    pub(super) versions: Vec<VersionRow>,
+    /// Private keys by number; only those that a snapshot needs stay loaded.
+    pub(super) secrets: BTreeMap<u32, Arc<Custody>>,
+}
+
+impl Record {
+    /// A key without versions.
+    pub(super) fn new(meta: Meta) -> Self {
+        Self {
+            meta,
+            mac: [0; 32],
+            versions: Vec::new(),
+            secrets: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a version whose leaf is not durable yet; returns its row's time and sealed record.
+    pub(super) fn push(&mut self, new: NewVersion) -> (Timestamp, Vec<u8>) {
+        self.versions.push(VersionRow {
+            created: new.created,
+            public: new.public,
+            sealed_sha256: sha256(&new.sealed),
+            birth: None,
+        });
+        self.secrets.insert(new.number, Arc::new(new.secret));
+        (new.created, new.sealed)
+    }
+
+    /// Drops the private keys that nothing uses any more: a signing key's old versions only
+    /// verify, the others unwrap.
+    pub(super) fn drop_old_secrets(&mut self, kid: &Kid) {
+        let from = oldest_needed(kid, self.meta.head);
+        self.secrets.retain(|number, _| *number >= from);
+    }
+
+    /// The picture of a key that readers get: versions whose leaf is durable. `None` before the first.
+    pub(super) fn settled(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
+        let versions: Vec<Version> = (1_u32..)
+            .zip(&self.versions)
+            .map_while(|(number, row)| {
+                Some(Version {
+                    number,
+                    created: row.created,
+                    public: row.public.clone(),
+                    thumbprint: row.public.thumbprint().into(),
+                    birth: row.birth?,
+                })
+            })
+            .collect();
+        let meta = &self.meta;
+        // While a rotation waits for its leaf, the metadata is ahead of what may be shown.
+        let head = meta.head.min(versions.last()?.number);
+        let secret = self.secrets.get(&head).cloned();
+        if secret.is_none() && !meta.destroyed {
+            return None;
+        }
+        let backend = meta.backend(backends.local());
+        Some(Key {
+            kid: kid.clone(),
+            payload: meta.payload.clone(),
+            created: meta.created,
+            state: meta.state(),
+            destroy_at: meta.destroy_at,
+            exportable: meta.exportable,
+            imported: meta.imported,
+            rotation: meta.rotation,
+            waiting: meta.waiting.filter(|_| versions.len() > head as usize),
+            min_verify: meta.min_verify,
+            head,
+            secret,
+            secrets: if kid.alg.signs() {
+                BTreeMap::new()
+            } else {
+                self.secrets.clone()
+            },
+            backend,
+            attestation: backends.attestation(backend),
+            versions,
+        })
+    }
+}
+
+fn oldest_needed(kid: &Kid, head: u32) -> u32 {
+    if kid.alg.signs() { head } else { 1 }
+}
+
+/// The secret half of a version: a key of our own, or the handle of one inside `device`.
+fn open_custody(
+    sealer: &Sealer,
+    name: &RecordName,
+    sealed: &[u8],
+    device: Option<&Arc<dyn Device>>,
+) -> Result<(Custody, PublicKey), SealError> {
+    let Some(device) = device else {
+        let (secret, public) = sealer.open(name, sealed)?;
+        return Ok((Custody::Local(secret), public));
+    };
+    let (handle, public) = sealer.open_bytes(name, sealed)?;
+    let held = Held {
+        device: device.clone(),
+        handle: Handle(handle.expose().to_vec()),
+        alg: name.alg,
+        public: public.clone(),
+    };
+    Ok((Custody::Held(held), public))
+}
+
+pub(super) fn load_records(
+    db: &Db,
+    sealer: &Sealer,
+    backends: &Backends,
+) -> Result<BTreeMap<Kid, Record>, StoreError> {
+    let rows = db.read(|c| {
+        let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
+        let rows = query.query_map([], |r| {
+            Ok((
+                r.get::<_, String>(0)?,
+                r.get::<_, Vec<u8>>(1)?,
+                r.get::<_, Vec<u8>>(2)?,
+            ))
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })?;
+    let mut records = BTreeMap::new();
+    for (name, meta, mac) in rows {
+        let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
+        let kid: Kid = name
+            .parse()
+            .map_err(|_| StoreError::Tampered("a key's name".into()))?;
+        let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
+        if !ct::eq(&sealer.mac(&name, &meta), &mac) {
+            return Err(tampered());
+        }
+        let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
+        let device = match meta.backend.as_deref() {
+            None => None,
+            Some(name) => Some(BackendKind::from_name(name).ok_or_else(tampered)?),
+        };
+        let device = device.map(|kind| backends.holder(kind));
+        let (versions, secrets) = load_versions(db, sealer, &kid, &meta, device.as_ref())?;
+        if versions.len() != meta.versions() as usize {
+            return Err(tampered());
+        }
+        let record = Record {
+            meta,
+            mac,
+            versions,
+            secrets,
+        };
+        records.insert(kid, record);
+    }
+    Ok(records)
+}
+
+type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
+
+fn load_versions(
+    db: &Db,
+    sealer: &Sealer,
+    kid: &Kid,
+    meta: &Meta,
+    device: Option<&Arc<dyn Device>>,
+) -> Result<LoadedVersions, StoreError> {
+    let rows = db.read(|c| {
+        let mut query = c.prepare(
+            "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
+        )?;
+        let rows = query.query_map([kid.to_string()], |r| {
+            let created = Timestamp(r.get::<_, i64>(1)?.cast_unsigned());
+            let birth = r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
+            Ok((r.get::<_, u32>(0)?, created, r.get::<_, Vec<u8>>(2)?, birth))
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    })?;
+    let mut versions = Vec::with_capacity(rows.len());
+    let mut secrets = BTreeMap::new();
+    // One below the head too: the head's leaf may still be missing.
+    let keep_from = oldest_needed(kid, meta.head.saturating_sub(1));
+    for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
+        if number as usize != at + 1 {
+            return Err(StoreError::Tampered(format!("versions of key {kid}")));
+        }
+        let name = RecordName::of(kid, number, created);
+        let public = if meta.destroyed {
+            sealer.public_of(&name, &sealed)?
+        } else {
+            // Old versions only verify: their private keys are opened as a check and dropped.
+            let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
+            if number >= keep_from {
+                secrets.insert(number, Arc::new(secret));
+            }
+            public
+        };
+        versions.push(VersionRow {
+            created,
+            public,
+            sealed_sha256: sha256(&sealed),
+            birth,
+        });
+    }
+    Ok((versions, secrets))
+}

@@ -1,0 +1,246 @@
+//! Keys that come from outside and leave, wrapped; and nothing that leaves otherwise.
+
+use ron_crypto::hpke::{HpkeKey, Kem};
+use ron_crypto::keyblob;
+use ron_crypto::rand::SeededRandom;
+use ron_crypto::secret::SecretBytes;
+use ron_proto::kms::{
+    Bytes, ExportAnswer, ExportKey, ImportKey, KeyDoc, PayloadPolicy, Recipient, SignRequest,
+    WrappingKeyDoc,
+};
+use ron_proto::values::{Alg, Kid};
+use ron_tlog::note::{Note, VerifierKey};
+
+use super::{Got, Rig, create_request, op_id, principal, signed};
+use crate::audit::leaf::{Leaf, OK, Op};
+use crate::keys::material::OFFERED;
+use crate::keys::{SecretKey, wrapping};
+use crate::work::StoreJob;
+
+fn doc(rig: &Rig, alg: Alg) -> WrappingKeyDoc {
+    rig.engine.kms.wrapping.doc(alg).expect("offered").clone()
+}
+
+fn import_request(rig: &Rig, by: Alg, alg: Alg, secret: &SecretBytes, op: u128) -> ImportKey {
+    let to = doc(rig, by);
+    let (tenant, purpose) = ("ron".parse().expect("t"), "byok".parse().expect("p"));
+    let info = wrapping::import_info(&tenant, &purpose, alg);
+    let recipient = Recipient {
+        alg: to.alg,
+        public_key: to.public_key,
+    };
+    let random = SeededRandom::new(9);
+    ImportKey {
+        wrapped: wrapping::wrap_for(&recipient, &info, secret, &random).expect("wraps"),
+        tenant,
+        purpose,
+        alg,
+        payload: PayloadPolicy::Any,
+        exportable: true,
+        rotate_every: None,
+        wrapping_key: to.id,
+        op_id: op_id(op),
+    }
+}
+
+fn import(rig: &Rig, ask: ImportKey) -> Got {
+    let (asked, waiter) = rig.asked(&rig.caller);
+    rig.engine
+        .kms
+        .submit_store(StoreJob::Import(asked, Box::new(ask)));
+    Rig::wait(waiter)
+}
+
+fn export(rig: &Rig, key: &Kid, recipient: Option<Recipient>, version: Option<u32>) -> Got {
+    let (asked, waiter) = rig.asked(&rig.caller);
+    let ask = ExportKey {
+        version,
+        recipient,
+        op_id: None,
+    };
+    rig.engine
+        .kms
+        .submit_store(StoreJob::Export(asked, key.clone(), Box::new(ask)));
+    Rig::wait(waiter)
+}
+
+fn last_leaf(rig: &Rig, index: u64) -> Leaf {
+    let reader = rig.engine.reader.as_ref().expect("log");
+    Leaf::parse(&reader.entry(index).expect("leaf")).expect("leaf")
+}
+
+#[test]
+fn every_algorithm_comes_in_and_leaves_as_the_same_key() {
+    let rig = Rig::memory();
+    let random = SeededRandom::new(4);
+    let kems = [
+        (Alg::X25519MlKem768, Kem::XWing),
+        (Alg::X25519HkdfAes256Gcm, Kem::X25519),
+    ];
+    for (n, alg) in OFFERED.into_iter().enumerate() {
+        let (by, kem) = kems[n % 2];
+        let (key, secret) = SecretKey::generate(alg, &random).expect("offered");
+        let ask = import_request(&rig, by, alg, &secret, n as u128);
+        let got = import(&rig, ask.clone());
+        assert_eq!(got.status, 201, "{alg}: {}", got.code());
+        let doc: KeyDoc = got.json();
+        assert!(doc.imported && doc.exportable);
+        assert_eq!(doc.versions[0].public_key.0, key.public().raw(), "{alg}");
+        let leaf = last_leaf(&rig, doc.receipt.clone().expect("receipt").index);
+        assert_eq!((leaf.op, leaf.result.as_str()), (Op::Import, OK));
+        let again = import(&rig, ask);
+        assert_eq!((again.status, again.body), (201, got.body), "same op_id");
+        if alg.signs() {
+            let message = SignRequest::message(doc.key.clone(), *b"m");
+            let answer = signed(&rig.sign(message));
+            assert!(rig.verify(&doc.key, None, b"m", &answer.signatures).ok);
+        }
+        let mine = HpkeKey::generate(kem, &random);
+        let recipient = Recipient {
+            alg: by,
+            public_key: Bytes(mine.public().to_vec()),
+        };
+        let out: ExportAnswer = export(&rig, &doc.key, Some(recipient), None).json();
+        let info = wrapping::export_info(&doc.key, 1);
+        let opened = keyblob::unwrap_key(&mine, &info, &out.wrapped.0).expect("opens");
+        assert_eq!(opened.expose(), secret.expose(), "{alg}");
+        let leaf = last_leaf(&rig, out.receipt.index);
+        assert_eq!((leaf.op, leaf.result.as_str()), (Op::Export, OK));
+    }
+    rig.stop();
+}
+
+#[test]
+fn what_was_wrapped_for_something_else_does_not_come_in() {
+    let rig = Rig::memory();
+    let other = Rig::memory();
+    let secret = SecretBytes::from_slice(&[7; 32]);
+    let by = Alg::X25519HkdfAes256Gcm;
+    let good = import_request(&rig, by, Alg::Ed25519, &secret, 0);
+    let mut op = 10;
+    let mut check = |ask: ImportKey, code: &str| {
+        op += 1;
+        let got = import(
+            &rig,
+            ImportKey {
+                op_id: op_id(op),
+                ..ask
+            },
+        );
+        assert_eq!((got.status / 100, got.code().as_str()), (4, code));
+    };
+    let refused = "wrapped_key_refused";
+    check(
+        import_request(&other, by, Alg::Ed25519, &secret, 0),
+        refused,
+    );
+    check(
+        ImportKey {
+            alg: Alg::MlDsa44,
+            ..good.clone()
+        },
+        refused,
+    );
+    check(
+        ImportKey {
+            purpose: "else".parse().expect("p"),
+            ..good.clone()
+        },
+        refused,
+    );
+    check(
+        ImportKey {
+            wrapped: Bytes(good.wrapped.0[1..].to_vec()),
+            ..good.clone()
+        },
+        refused,
+    );
+    check(
+        ImportKey {
+            wrapped: Bytes(vec![0; 9000]),
+            ..good.clone()
+        },
+        "too_large",
+    );
+    let short = SecretBytes::from_slice(&[7; 31]);
+    check(import_request(&rig, by, Alg::Ed25519, &short, 0), refused);
+    check(
+        import_request(&rig, by, Alg::EcdsaP256, &secret, 0),
+        refused,
+    );
+    check(
+        ImportKey {
+            tenant: "other".parse().expect("t"),
+            ..good
+        },
+        "forbidden",
+    );
+    assert!(rig.engine.kms.index.load().keys.is_empty());
+    rig.stop();
+    other.stop();
+}
+
+#[test]
+fn nothing_leaves_that_may_not_and_every_refusal_is_a_leaf() {
+    let rig = Rig::memory();
+    let mine = HpkeKey::generate(Kem::X25519, &SeededRandom::new(4));
+    let recipient = || {
+        Some(Recipient {
+            alg: Alg::X25519HkdfAes256Gcm,
+            public_key: Bytes(mine.public().to_vec()),
+        })
+    };
+    let stays = rig.create("p", Alg::Ed25519, PayloadPolicy::Any, 1).key;
+    let mut ask = create_request("p", Alg::Ed25519, PayloadPolicy::Any, 2);
+    ask.exportable = true;
+    let leaves: KeyDoc = rig.create_as(&rig.caller, ask).json();
+    rig.rotated(&leaves.key);
+    let check = |key: &Kid, to: Option<Recipient>, version, status: u16, code: &str| {
+        let size = rig.engine.kms.log_size();
+        let got = export(&rig, key, to, version);
+        assert_eq!((got.status, got.code().as_str()), (status, code));
+        let reader = rig.engine.reader.as_ref().expect("log");
+        let new: Vec<Leaf> = (size..reader.size_durable())
+            .map(|at| last_leaf(&rig, at))
+            .filter(|leaf| leaf.op == Op::Export)
+            .collect();
+        assert!(new.iter().any(|leaf| leaf.result == code), "{code}");
+    };
+    check(&stays, recipient(), None, 403, "export_forbidden");
+    check(&stays, None, None, 403, "export_forbidden");
+    check(&leaves.key, None, None, 403, "export_forbidden");
+    check(&leaves.key, recipient(), Some(3), 404, "not_found");
+    check(&leaves.key, recipient(), Some(0), 404, "not_found");
+    let bad = Recipient {
+        alg: Alg::Ed25519,
+        public_key: Bytes(vec![1; 32]),
+    };
+    check(&leaves.key, Some(bad), None, 400, "bad_request");
+    assert_eq!(export(&rig, &leaves.key, recipient(), Some(1)).status, 200);
+    let mut stranger = Rig::memory();
+    stranger.caller = principal("other", None);
+    let got = export(&stranger, &leaves.key, recipient(), None);
+    assert_eq!((got.status, got.code()), (403, "forbidden".into()));
+    rig.stop();
+    stranger.stop();
+}
+
+#[test]
+fn a_wrapping_key_is_vouched_for_by_the_audit_log() {
+    let rig = Rig::memory();
+    let vkey = VerifierKey::parse(&rig.engine.keys.vkey()).expect("a verifier key");
+    for alg in [Alg::X25519MlKem768, Alg::X25519HkdfAes256Gcm] {
+        let doc = doc(&rig, alg);
+        let note = Note::parse(&doc.statement).expect("a note");
+        assert!(note.verify(std::slice::from_ref(&vkey)).is_ok());
+        let lines: Vec<&str> = doc.statement.lines().collect();
+        assert_eq!(
+            lines[..3],
+            ["ron-kms/v1/wrapping-key", vkey.name(), alg.as_str()]
+        );
+        use base64::Engine as _;
+        let public = base64::engine::general_purpose::STANDARD.encode(&doc.public_key.0);
+        assert_eq!(lines[3], public);
+    }
+    rig.stop();
+}

@@ -1,0 +1,380 @@
+//! Fair admission in front of the signers: one lane per tenant, served in turn.
+//!
+//! The bounded queue of the kernel carries turns, not jobs: whoever takes a turn takes the next job
+//! of the lane whose turn it is (deficit round robin by cost, so that a batch of 1,000 counts as
+//! 1,000). A tenant with a long lane delays itself and nobody else.
+//!
+//! Room is shared as well: a lane may be as long as [`SHARE`] times the room that is left, so one
+//! busy tenant cannot fill the queue and a quiet one always finds a place (dynamic thresholds).
+//! Long jobs never hold all signers at once: one signer stays for short ones.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ron_kernel::{RankedMutex, Receiver, SendError, Sender, ThreadCtx};
+use ron_proto::values::{Alg, Tenant};
+
+use crate::engine::each_job;
+use crate::topology::FAIR_LOCK;
+
+/// How much longer than the room that is left a lane may be.
+const SHARE: usize = 8;
+/// What a lane may spend when its turn comes, in Ed25519 signatures.
+const QUANTUM: u64 = 16;
+/// Jobs that cost more are long.
+const LONG: u64 = 64;
+
+/// The right to take one job.
+#[derive(Debug)]
+pub struct Turn;
+
+/// What a signature costs beside one of Ed25519.
+pub const fn cost_of(alg: Alg) -> u64 {
+    match alg {
+        Alg::MlDsa44 => 4,
+        Alg::MlDsa65 | Alg::Ed25519MlDsa65 => 6,
+        Alg::MlDsa87 => 8,
+        _ => 1,
+    }
+}
+
+struct Lane<T> {
+    jobs: VecDeque<(u64, T)>,
+    deficit: u64,
+}
+
+struct Lanes<T> {
+    by_tenant: BTreeMap<Tenant, Lane<T>>,
+    /// Tenants with jobs, in the order of their turns.
+    ring: VecDeque<Tenant>,
+    queued: usize,
+    long_running: usize,
+    /// Turns taken when only long jobs were left and too many of those ran already.
+    owed: usize,
+}
+
+/// Why a job was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum NotTaken<T> {
+    /// The queue is full.
+    Full(T),
+    /// The tenant has its share of the queue.
+    Share(T),
+    /// The service is stopping.
+    Closed(T),
+}
+
+/// A long job that runs. Counted down also when the job panics.
+struct Long<'a, T>(Option<&'a FairQueue<T>>);
+
+impl<T> Long<'_, T> {
+    /// True when a turn that was passed over can be taken now.
+    fn done(mut self) -> bool {
+        self.0.take().is_some_and(FairQueue::long_done)
+    }
+}
+
+impl<T> Drop for Long<'_, T> {
+    fn drop(&mut self) {
+        // The turn that could be taken now is lost with the thread's loop; the next job finds it.
+        if let Some(queue) = self.0.take()
+            && queue.long_done()
+        {
+            queue.lanes.lock().owed += 1;
+        }
+    }
+}
+
+/// The lanes and the turns.
+pub struct FairQueue<T> {
+    lanes: RankedMutex<Lanes<T>>,
+    capacity: usize,
+    long_max: usize,
+    turns: Sender<Turn>,
+}
+
+impl<T> FairQueue<T> {
+    /// Lanes for `capacity` jobs, served by `servers` threads that take turns from the receiving
+    /// end of `turns`, which must be of the same capacity.
+    pub fn new(capacity: usize, servers: usize, turns: Sender<Turn>) -> Self {
+        let lanes = Lanes {
+            by_tenant: BTreeMap::new(),
+            ring: VecDeque::new(),
+            queued: 0,
+            long_running: 0,
+            owed: 0,
+        };
+        Self {
+            lanes: RankedMutex::new(&FAIR_LOCK, lanes),
+            capacity,
+            long_max: servers.saturating_sub(1).max(1),
+            turns,
+        }
+    }
+
+    /// Puts a job at the end of the tenant's lane.
+    pub fn push(&self, tenant: &Tenant, cost: u64, job: T) -> Result<(), NotTaken<T>> {
+        let mut lanes = self.lanes.lock();
+        let length = lanes.by_tenant.get(tenant).map_or(0, |l| l.jobs.len());
+        let room = self.capacity.saturating_sub(lanes.queued);
+        if room == 0 {
+            return Err(NotTaken::Full(job));
+        }
+        if length >= room.saturating_mul(SHARE) {
+            return Err(NotTaken::Share(job));
+        }
+        lanes.push(tenant, cost.max(1), job);
+        drop(lanes);
+        // There are never more turns under way than jobs, so the queue of turns has room.
+        match self.turns.try_send(Turn) {
+            Ok(()) => Ok(()),
+            Err(SendError::Full(_)) => self.take_back(tenant, NotTaken::Full),
+            Err(SendError::Closed(_)) => self.take_back(tenant, NotTaken::Closed),
+        }
+    }
+
+    fn take_back(&self, tenant: &Tenant, why: fn(T) -> NotTaken<T>) -> Result<(), NotTaken<T>> {
+        let job = self.lanes.lock().take_last(tenant);
+        job.map_or(Ok(()), |job| Err(why(job)))
+    }
+
+    /// The job whose turn it is, and whether it is long; `None` when only long ones are left and
+    /// enough of those run.
+    fn pop(&self) -> Option<(T, bool)> {
+        let mut lanes = self.lanes.lock();
+        let long_ok = lanes.long_running < self.long_max;
+        let next = lanes.pop(long_ok);
+        match &next {
+            Some((_, true)) => lanes.long_running += 1,
+            Some((_, false)) => {}
+            None => lanes.owed += 1,
+        }
+        next
+    }
+
+    /// A long job is done; true when a turn that was passed over can be taken now.
+    fn long_done(&self) -> bool {
+        let mut lanes = self.lanes.lock();
+        lanes.long_running = lanes.long_running.saturating_sub(1);
+        let owed = lanes.owed > 0;
+        lanes.owed = lanes.owed.saturating_sub(1);
+        owed
+    }
+
+    /// Takes one turn: does the job whose turn it is, and those that had to wait for it.
+    pub fn serve(&self, mut work: impl FnMut(T)) {
+        loop {
+            let Some((job, long)) = self.pop() else {
+                return;
+            };
+            if !long {
+                return work(job);
+            }
+            let running = Long(Some(self));
+            work(job);
+            if !running.done() {
+                return;
+            }
+        }
+    }
+
+    /// The loop of one server.
+    pub fn run(&self, turns: &Receiver<Turn>, ctx: &ThreadCtx, mut work: impl FnMut(T)) {
+        each_job(turns, ctx, |Turn| self.serve(&mut work));
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.lanes.lock().queued == 0
+    }
+
+    /// Seconds until there may be room.
+    pub fn retry_after_s(&self) -> u32 {
+        self.turns.retry_after_s()
+    }
+}
+
+impl<T> Lanes<T> {
+    fn push(&mut self, tenant: &Tenant, cost: u64, job: T) {
+        let lane = self
+            .by_tenant
+            .entry(tenant.clone())
+            .or_insert_with(|| Lane {
+                jobs: VecDeque::new(),
+                deficit: 0,
+            });
+        if lane.jobs.is_empty() {
+            self.ring.push_back(tenant.clone());
+        }
+        lane.jobs.push_back((cost, job));
+        self.queued += 1;
+    }
+
+    fn take_last(&mut self, tenant: &Tenant) -> Option<T> {
+        let lane = self.by_tenant.get_mut(tenant)?;
+        let (_, job) = lane.jobs.pop_back()?;
+        self.queued -= 1;
+        if lane.jobs.is_empty() {
+            self.by_tenant.remove(tenant);
+            self.ring.retain(|waiting| waiting != tenant);
+        }
+        Some(job)
+    }
+
+    /// Serves the lane at the front of the ring; one that cannot pay, or whose next job is long
+    /// while no more long ones may run, goes to the back.
+    fn pop(&mut self, long_ok: bool) -> Option<(T, bool)> {
+        let fits = |cost: u64| long_ok || cost <= LONG;
+        let next = |lane: &Lane<T>| lane.jobs.front().map_or(0, |(cost, _)| *cost);
+        if !self.by_tenant.values().any(|lane| fits(next(lane))) {
+            return None;
+        }
+        loop {
+            let tenant = self.ring.front()?.clone();
+            let lane = self.by_tenant.get_mut(&tenant)?;
+            let cost = next(lane);
+            if !fits(cost) {
+                self.ring.rotate_left(1);
+                continue;
+            }
+            if lane.deficit < cost {
+                lane.deficit += QUANTUM;
+                self.ring.rotate_left(1);
+                continue;
+            }
+            lane.deficit -= cost;
+            let (_, job) = lane.jobs.pop_front()?;
+            self.queued -= 1;
+            if lane.jobs.is_empty() {
+                self.by_tenant.remove(&tenant);
+                self.ring.pop_front();
+            }
+            return Some((job, cost > LONG));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::SIGN_QUEUE;
+    use ron_kernel::queue::bare_queue;
+
+    fn tenant(name: &str) -> Tenant {
+        name.parse().expect("tenant")
+    }
+
+    fn queue(capacity: usize, servers: usize) -> (FairQueue<u64>, Receiver<Turn>) {
+        let (tx, rx) = bare_queue(&SIGN_QUEUE, capacity);
+        (FairQueue::new(capacity, servers, tx), rx)
+    }
+
+    /// What the next turn does.
+    fn turn(queue: &FairQueue<u64>, turns: &Receiver<Turn>) -> Vec<u64> {
+        turns.try_recv().expect("a turn");
+        let mut done = Vec::new();
+        queue.serve(|job| done.push(job));
+        done
+    }
+
+    #[test]
+    fn a_quiet_tenant_is_served_next_however_long_the_other_lane_is() {
+        let (queue, turns) = queue(512, 2);
+        for job in 0..400 {
+            queue.push(&tenant("busy"), 1, job).expect("room");
+        }
+        turn(&queue, &turns);
+        queue.push(&tenant("quiet"), 1, 9999).expect("room");
+        let served: Vec<u64> = (0..40).flat_map(|_| turn(&queue, &turns)).collect();
+        let at = served.iter().position(|job| *job == 9999).expect("served");
+        assert!(at as u64 <= 2 * QUANTUM, "after {at} others");
+    }
+
+    #[test]
+    fn cost_counts_not_jobs() {
+        let (queue, turns) = queue(512, 4);
+        for job in 0..20 {
+            queue.push(&tenant("batches"), 50, job).expect("room");
+        }
+        for job in 0..200 {
+            queue.push(&tenant("singles"), 1, 1000 + job).expect("room");
+        }
+        let served: Vec<u64> = (0..104).flat_map(|_| turn(&queue, &turns)).collect();
+        let batches = served.iter().filter(|job| **job < 1000).count();
+        let singles = served.len() - batches;
+        assert!((1..=3).contains(&batches), "{batches} batches");
+        assert!(
+            singles >= 100,
+            "{singles} singles beside {batches} batches of 50"
+        );
+    }
+
+    #[test]
+    fn everybody_finds_room_and_a_lone_tenant_nearly_all_of_it() {
+        let (queue, _turns) = queue(512, 2);
+        let fill = |name: &str| {
+            let who = tenant(name);
+            let mut taken = 0;
+            loop {
+                match queue.push(&who, 1, 0) {
+                    Ok(()) => taken += 1,
+                    Err(why) => return (taken, why),
+                }
+            }
+        };
+        let (first, why) = fill("a");
+        assert_eq!(why, NotTaken::Share(0));
+        assert!((440..512).contains(&first), "{first}");
+        let (second, _) = fill("b");
+        assert!(second >= 40, "{second}");
+        let (third, _) = fill("c");
+        assert!(third >= 3, "{third}");
+    }
+
+    #[test]
+    fn a_small_queue_takes_what_its_capacity_says() {
+        let (queue, _turns) = queue(4, 1);
+        for job in 0..4 {
+            queue.push(&tenant("a"), 1, job).expect("room");
+        }
+        assert_eq!(queue.push(&tenant("a"), 1, 4), Err(NotTaken::Full(4)));
+        assert_eq!(queue.push(&tenant("b"), 1, 5), Err(NotTaken::Full(5)));
+    }
+
+    #[test]
+    fn one_server_stays_for_short_jobs() {
+        let (queue, turns) = queue(64, 2);
+        let (busy, quiet) = (tenant("busy"), tenant("quiet"));
+        for job in 0..3 {
+            queue.push(&busy, 1000, job).expect("room");
+        }
+        turns.try_recv().expect("a turn");
+        let mut order = Vec::new();
+        queue.serve(|job| {
+            order.push(job);
+            if job < 77 && order.len() == 1 {
+                // While the first long one runs, the other server passes over the long ones.
+                queue.push(&quiet, 1, 77).expect("room");
+                let mut beside = Vec::new();
+                for _ in 0..3 {
+                    turns.try_recv().expect("a turn");
+                    queue.serve(|job| beside.push(job));
+                }
+                assert_eq!(beside, [77]);
+            }
+        });
+        assert_eq!(
+            order,
+            [0, 1, 2],
+            "those that waited are done by who was in their way"
+        );
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_closed_queue_gives_the_job_back() {
+        let (queue, turns) = queue(8, 1);
+        drop(turns);
+        assert_eq!(queue.push(&tenant("a"), 1, 3), Err(NotTaken::Closed(3)));
+        assert!(queue.is_empty());
+    }
+}

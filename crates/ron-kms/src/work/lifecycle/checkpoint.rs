@@ -1,0 +1,48 @@
+//! Checkpoints of `note` keys: remembered in the store before they are signed.
+
+use ron_kernel::Credit;
+
+use super::Lifecycle;
+use crate::error::{Refusal, Why};
+use crate::keys::{Key, note};
+use crate::work::Asked;
+use crate::work::task::{CheckpointGate, Gate, SignTask, sign};
+
+impl Lifecycle {
+    /// Signs a checkpoint after remembering it.
+    pub(super) fn checkpoint(&mut self, asked: Asked, task: &SignTask, credits: Vec<Credit>) {
+        let ticket = match self.kms.first_time(&asked, task) {
+            Ok(Ok(ticket)) => ticket,
+            Ok(Err(answer)) => return self.kms.repeat(asked, &answer),
+            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+        };
+        if asked.deadline.expired() {
+            let late = Refusal::new(
+                Why::DeadlineExceeded,
+                "the request waited too long; nothing was done",
+            );
+            return self.kms.refuse_unlogged(asked, &late);
+        }
+        let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
+        let index = kms.index.load();
+        let mut gate = Remember { lifecycle: self };
+        let until = asked.deadline;
+        if let Some(outcome) = sign(&index, &asked.caller, task, now, until, &mut gate) {
+            kms.enter_sign(asked, task, outcome, ticket, credits);
+        }
+    }
+}
+
+/// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
+struct Remember<'a> {
+    lifecycle: &'a mut Lifecycle,
+}
+
+impl CheckpointGate for Remember<'_> {
+    fn pass(&mut self, key: &Key, to: &note::Checkpoint) -> Result<Gate, Refusal> {
+        self.lifecycle.remember(&key.kid, to)?;
+        Ok(Gate::Sign {
+            store_version_after: Some(self.lifecycle.store.version()),
+        })
+    }
+}

@@ -1,0 +1,453 @@
+//! What a change of a key does, decided before anything is written: from the key as it is and the
+//! request to the key as it will be, or to a refusal.
+
+use ron_crypto::hash::sha256;
+use ron_crypto::rand::Random;
+use ron_proto::jcs;
+use ron_proto::kms::{
+    DestroyKey, KeyState, Period, RetireKey, RotateEvery, RotateRequest, UpdateKey,
+};
+use ron_proto::values::{Kid, OpId, Timestamp};
+use serde::Serialize;
+
+use crate::audit::leaf::Op;
+use crate::config::lifecycle::LifecycleSettings;
+use crate::error::{Refusal, Why};
+use crate::keys::Key;
+use crate::keys::index::{Rotation, Waiting, not_active};
+use crate::store::KeyStore;
+use crate::store::change::Change;
+use crate::store::record::Meta;
+
+/// The shortest `rotate_every`, in seconds.
+pub const ROTATE_EVERY_S_MIN: u64 = 60;
+
+/// What may be asked of a key that exists.
+#[derive(Debug)]
+pub enum KeyRequest {
+    /// `POST .../rotate`.
+    Rotate(RotateRequest),
+    /// `PATCH ...`.
+    Update(UpdateKey),
+    /// `POST .../retire`.
+    Retire(RetireKey),
+    /// `POST .../destroy`.
+    Destroy(DestroyKey),
+    /// `POST .../destroy/cancel`.
+    CancelDestroy(RetireKey),
+}
+
+impl KeyRequest {
+    /// The operation in leaves and metrics.
+    pub const fn op(&self) -> Op {
+        match self {
+            Self::Rotate(_) => Op::Rotate,
+            Self::Update(_) => Op::Update,
+            Self::Retire(_) => Op::Retire,
+            Self::Destroy(_) => Op::Destroy,
+            Self::CancelDestroy(_) => Op::DestroyCancel,
+        }
+    }
+
+    /// The operation id that was given.
+    pub const fn op_id(&self) -> Option<OpId> {
+        match self {
+            Self::Rotate(request) => request.op_id,
+            Self::Update(request) => request.op_id,
+            Self::Retire(request) | Self::CancelDestroy(request) => request.op_id,
+            Self::Destroy(request) => request.op_id,
+        }
+    }
+
+    const fn expected_head(&self) -> Option<u32> {
+        match self {
+            Self::Rotate(request) => request.expected_head,
+            Self::Update(request) => request.expected_head,
+            Self::Retire(request) | Self::CancelDestroy(request) => request.expected_head,
+            Self::Destroy(request) => request.expected_head,
+        }
+    }
+
+    /// What the operation id stands for: the operation, the key and the canonical body.
+    pub fn body_hash(&self, kid: &Kid) -> [u8; 32] {
+        let (op, kid) = (self.op(), kid.to_string());
+        match self {
+            Self::Rotate(request) => body_hash(op, &kid, request),
+            Self::Update(request) => body_hash(op, &kid, request),
+            Self::Retire(request) | Self::CancelDestroy(request) => body_hash(op, &kid, request),
+            Self::Destroy(request) => body_hash(op, &kid, request),
+        }
+    }
+}
+
+/// SHA-256 over the operation's name, its key and its canonical body.
+pub fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
+    let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
+    framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
+    sha256(&framed)
+}
+
+/// A decision.
+pub struct Plan {
+    /// What is stored.
+    pub change: Change,
+    /// What the leaf says beside it.
+    pub context: Option<String>,
+}
+
+impl Plan {
+    /// A change that needs no words.
+    pub fn of(change: Change) -> Self {
+        Self {
+            change,
+            context: None,
+        }
+    }
+}
+
+/// What plans are made with.
+pub struct Planner<'a> {
+    /// The keys.
+    pub store: &'a KeyStore,
+    /// Periods and delays.
+    pub settings: &'a LifecycleSettings,
+    /// For jitter.
+    pub random: &'a dyn Random,
+    /// The time.
+    pub now: Timestamp,
+}
+
+impl Planner<'_> {
+    /// Decides what `request` does to the key.
+    pub fn plan(&self, kid: &Kid, request: &KeyRequest) -> Result<Plan, Refusal> {
+        let meta = self.store.known(kid)?.clone();
+        if let Some(expected) = request.expected_head()
+            && expected != meta.head
+        {
+            let stale = "the key was rotated since; read it again";
+            return Err(Refusal::new(Why::StaleHead, stale).with_head(meta.head));
+        }
+        match request {
+            KeyRequest::Rotate(_) => self.rotate(kid, meta),
+            KeyRequest::Update(update) => self.update(kid, meta, update),
+            KeyRequest::Retire(_) => {
+                active(&meta)?;
+                let meta = Meta {
+                    retired: true,
+                    ..meta
+                };
+                Ok(Plan::of(Change::of(kid, meta)))
+            }
+            KeyRequest::Destroy(destroy) => self.destroy(kid, meta, destroy),
+            KeyRequest::CancelDestroy(_) => {
+                if meta.state() != KeyState::PendingDestruction {
+                    let nothing = "no destruction of this key is pending";
+                    return Err(Refusal::new(Why::KeyNotActive, nothing));
+                }
+                let meta = Meta {
+                    destroy_at: None,
+                    ..meta
+                };
+                Ok(Plan::of(Change::of(kid, meta)))
+            }
+        }
+    }
+
+    /// A version that waits is known to verifiers already, so it is the one that takes over.
+    fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, Refusal> {
+        active(&meta)?;
+        let mut change = if meta.waiting.is_some() {
+            Change::of(kid, promoted(meta))
+        } else {
+            self.store.next_version(kid, self.now)?
+        };
+        self.schedule_next(&mut change.meta);
+        Ok(Plan::of(change))
+    }
+
+    fn update(&self, kid: &Kid, mut meta: Meta, update: &UpdateKey) -> Result<Plan, Refusal> {
+        let bad = |detail: String| Err(Refusal::new(Why::BadRequest, detail));
+        let mut said = Vec::new();
+        if let Some(version) = update.min_verify_version {
+            if !(1..=meta.head).contains(&version) {
+                let head = meta.head;
+                return bad(format!(
+                    "`min_verify_version` must be 1 to the head, {head}"
+                ));
+            }
+            meta.min_verify = version;
+            said.push(format!("min_verify_version={version}"));
+        }
+        if let Some(every) = update.rotate_every {
+            active(&meta)?;
+            self.set_rotation(&mut meta, every)?;
+            said.push(format!("rotate_every={every}"));
+        }
+        match update.exportable {
+            Some(true) if !meta.exportable => {
+                return bad("`exportable` can be taken back and never given".into());
+            }
+            Some(flag) => {
+                meta.exportable = flag;
+                said.push(format!("exportable={flag}"));
+            }
+            None => {}
+        }
+        if said.is_empty() {
+            return bad("the request changes nothing; name what to change".into());
+        }
+        Ok(Plan {
+            change: Change::of(kid, meta),
+            context: Some(said.join(" ")),
+        })
+    }
+
+    fn destroy(&self, kid: &Kid, mut meta: Meta, ask: &DestroyKey) -> Result<Plan, Refusal> {
+        let (least, usual) = (self.settings.destroy_delay_min, self.settings.destroy_delay);
+        match meta.state() {
+            KeyState::Active | KeyState::Retired => {}
+            state => return Err(not_active(state)),
+        }
+        let backend = meta.backend(self.store.backends().local());
+        if !backend.is_local() && !self.store.backends().holder(backend).destroys() {
+            return Err(Refusal::new(
+                Why::Unsupported,
+                format!(
+                    "backend `{}` destroys no keys from here; retire the key and delete it with the device's own tools",
+                    backend.as_str()
+                ),
+            ));
+        }
+        let usual_ms = usual.as_millis() as u64;
+        let delay_ms = ask.delay.map_or(usual_ms, Period::as_ms);
+        if u128::from(delay_ms) < least.as_millis() {
+            let least = least.as_secs();
+            let detail = format!("`delay` must be at least {least}s here (destroy.delay_min)");
+            return Err(Refusal::new(Why::BadRequest, detail));
+        }
+        let at = Timestamp(self.now.0 + delay_ms);
+        meta.destroy_at = Some(at);
+        Ok(Plan {
+            change: Change::of(kid, meta),
+            context: Some(format!("destroy_at={at}")),
+        })
+    }
+
+    /// Sets or ends the schedule of a key that is, or will be, there.
+    pub fn set_rotation(&self, meta: &mut Meta, every: RotateEvery) -> Result<(), Refusal> {
+        let Some(every) = every.period() else {
+            meta.rotation = None;
+            return Ok(());
+        };
+        if every.as_s() < ROTATE_EVERY_S_MIN {
+            return Err(Refusal::new(
+                Why::BadRequest,
+                format!("`rotate_every` must be at least {ROTATE_EVERY_S_MIN}s"),
+            ));
+        }
+        let due = self.next_due(every);
+        meta.rotation = Some(Rotation { due, every });
+        Ok(())
+    }
+
+    /// The moment for the next version: the period from now, less the jitter, so that keys made
+    /// together are not rotated together and none gets older than its period.
+    fn next_due(&self, every: Period) -> Timestamp {
+        let most = every.as_ms() / 100 * self.settings.jitter_percent;
+        let mut bytes = [0_u8; 8];
+        self.random.fill(&mut bytes);
+        let jitter = u64::from_le_bytes(bytes) % (most + 1);
+        Timestamp(self.now.0 + every.as_ms() - jitter)
+    }
+
+    fn schedule_next(&self, meta: &mut Meta) {
+        if let Some(Rotation { every, .. }) = meta.rotation {
+            let due = self.next_due(every);
+            meta.rotation = Some(Rotation { due, every });
+        }
+    }
+
+    /// Decides what is due for the key now; `None` when nothing is.
+    pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, Refusal> {
+        let mut meta = self.store.known(kid)?.clone();
+        let plan = match due(&Schedule::from(&meta), self.settings, self.now) {
+            None => return Ok(None),
+            Some(Due::Publish { signs_from }) => {
+                let new = self.store.version_above_head(kid, self.now)?;
+                meta.waiting = Some(Waiting { signs_from });
+                let change = Change {
+                    new: Some(new),
+                    ..Change::of(kid, meta)
+                };
+                let context = Some(format!("signs_from={signs_from}"));
+                (Op::Publish, Plan { change, context })
+            }
+            Some(Due::Activate) => {
+                let mut meta = promoted(meta);
+                self.schedule_next(&mut meta);
+                (Op::Activate, Plan::of(Change::of(kid, meta)))
+            }
+            Some(Due::Destroy) => {
+                meta.destroyed = true;
+                meta.rotation = None;
+                let change = Change {
+                    erase: true,
+                    ..Change::of(kid, meta)
+                };
+                (Op::Destroyed, Plan::of(change))
+            }
+        };
+        Ok(Some(plan))
+    }
+}
+
+fn active(meta: &Meta) -> Result<(), Refusal> {
+    match meta.state() {
+        KeyState::Active => Ok(()),
+        state => Err(not_active(state)),
+    }
+}
+
+/// The waiting version becomes the head.
+fn promoted(mut meta: Meta) -> Meta {
+    meta.head += 1;
+    meta.waiting = None;
+    meta
+}
+
+/// What of a key says when something is due.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    state: KeyState,
+    rotation: Option<Rotation>,
+    waiting: Option<Waiting>,
+    destroy_at: Option<Timestamp>,
+}
+
+impl From<&Meta> for Schedule {
+    fn from(meta: &Meta) -> Self {
+        Self {
+            state: meta.state(),
+            rotation: meta.rotation,
+            waiting: meta.waiting,
+            destroy_at: meta.destroy_at,
+        }
+    }
+}
+
+impl From<&Key> for Schedule {
+    fn from(key: &Key) -> Self {
+        Self {
+            state: key.state,
+            rotation: key.rotation,
+            waiting: key.waiting,
+            destroy_at: key.destroy_at,
+        }
+    }
+}
+
+/// What time brings for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// The next version is made and shown; it does not sign before this.
+    Publish {
+        /// When it may.
+        signs_from: Timestamp,
+    },
+    /// The waiting version begins to sign.
+    Activate,
+    /// The secrets go.
+    Destroy,
+}
+
+/// What is due at `now`. A version is shown at least `prepublish` before it signs (half the period,
+/// where that is shorter), also when nobody was there to show it in time.
+pub fn due(schedule: &Schedule, settings: &LifecycleSettings, now: Timestamp) -> Option<Due> {
+    if schedule.state == KeyState::PendingDestruction {
+        return (schedule.destroy_at? <= now).then_some(Due::Destroy);
+    }
+    if schedule.state != KeyState::Active {
+        return None;
+    }
+    let rotation = schedule.rotation?;
+    if let Some(waiting) = schedule.waiting {
+        return (waiting.signs_from <= now).then_some(Due::Activate);
+    }
+    let ahead = (settings.prepublish.as_millis() as u64).min(rotation.every.as_ms() / 2);
+    let signs_from = Timestamp(rotation.due.0.max(now.0 + ahead));
+    (rotation.due.0 <= now.0 + ahead).then_some(Due::Publish { signs_from })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn settings(prepublish_s: u64) -> LifecycleSettings {
+        LifecycleSettings {
+            prepublish: Duration::from_secs(prepublish_s),
+            jitter_percent: 0,
+            destroy_delay: Duration::from_secs(100),
+            destroy_delay_min: Duration::from_secs(10),
+        }
+    }
+
+    #[test]
+    fn nothing_signs_sooner_than_it_was_shown() {
+        let check = |every_s, due_s: u64, prepublish_s, now_s: u64, want: Option<u64>| {
+            let every = Period::from_s(every_s).expect("a period");
+            let schedule = Schedule {
+                state: KeyState::Active,
+                rotation: Some(Rotation {
+                    due: Timestamp(due_s * 1000),
+                    every,
+                }),
+                waiting: None,
+                destroy_at: None,
+            };
+            let got = due(&schedule, &settings(prepublish_s), Timestamp(now_s * 1000));
+            let want = want.map(|s| Due::Publish {
+                signs_from: Timestamp(s * 1000),
+            });
+            assert_eq!(got, want, "due {due_s} at {now_s}");
+        };
+        check(1000, 1000, 100, 899, None);
+        check(1000, 1000, 100, 900, Some(1000));
+        check(1000, 1000, 100, 950, Some(1050)); // late: it signs later, not sooner
+        check(1000, 1000, 100, 5000, Some(5100));
+        check(100, 1000, 600, 949, None); // half the period is the most
+        check(100, 1000, 600, 950, Some(1000));
+    }
+
+    #[test]
+    fn only_what_is_due_happens() {
+        let rotation = Rotation {
+            due: Timestamp(1_000_000),
+            every: Period::from_s(1000).expect("a period"),
+        };
+        let at = |state, waiting_s: Option<u64>, destroy_s: Option<u64>, now_s: u64| {
+            let schedule = Schedule {
+                state,
+                rotation: Some(rotation),
+                waiting: waiting_s.map(|s| Waiting {
+                    signs_from: Timestamp(s * 1000),
+                }),
+                destroy_at: destroy_s.map(|s| Timestamp(s * 1000)),
+            };
+            due(&schedule, &settings(10), Timestamp(now_s * 1000))
+        };
+        assert_eq!(at(KeyState::Active, Some(50), None, 49), None);
+        assert_eq!(
+            at(KeyState::Active, Some(50), None, 50),
+            Some(Due::Activate)
+        );
+        assert_eq!(at(KeyState::Retired, Some(50), None, 50), None);
+        assert_eq!(at(KeyState::Retired, None, None, 9999), None);
+        assert_eq!(at(KeyState::PendingDestruction, None, Some(70), 69), None);
+        assert_eq!(
+            at(KeyState::PendingDestruction, None, Some(70), 70),
+            Some(Due::Destroy)
+        );
+        assert_eq!(at(KeyState::Destroyed, None, Some(70), 9999), None);
+    }
+}

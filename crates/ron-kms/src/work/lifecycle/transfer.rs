@@ -1,0 +1,182 @@
+//! Keys that come from outside or leave, always wrapped.
+
+use ron_http::Response;
+use ron_kernel::Credit;
+use ron_proto::kms::{CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX};
+use ron_proto::receipt::LogReceipt;
+use ron_proto::values::{Kid, OpId};
+
+use super::plan::{Plan, body_hash};
+use super::{Begun, Change, Lifecycle, leaf_about, leaf_of, store_down};
+use crate::audit::appender::Entry;
+use crate::audit::leaf::{Leaf, Op};
+use crate::audit::writer::Draft;
+use crate::error::{Refusal, Why};
+use crate::keys::index::{may_use, not_active};
+use crate::keys::{SecretKey, wrapping};
+use crate::work::Asked;
+use crate::work::answer::Done;
+
+impl Lifecycle {
+    /// Takes a key over.
+    pub(super) fn import(&mut self, asked: Asked, ask: &ImportKey) {
+        let body = body_hash(Op::Import, "", ask);
+        let kid = Kid {
+            tenant: ask.tenant.clone(),
+            purpose: ask.purpose.clone(),
+            alg: ask.alg,
+            id: self.new_uuid(),
+        };
+        let mut leaf = leaf_of(Op::Import, &asked, ask.op_id, &body);
+        leaf.alg = Some(ask.alg.as_str().to_owned());
+        leaf.purpose = Some(ask.purpose.to_string());
+        let change = Change {
+            op: Op::Import,
+            op_id: ask.op_id,
+            body,
+            asked: &asked,
+        };
+        let credits = match self.begin(&change, &kid) {
+            Ok(Begun::Seen(answer)) => return answer.send(asked),
+            Ok(Begun::New(credits)) => credits,
+            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+        };
+        match self.plan_import(&asked, ask, &kid) {
+            Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
+            Ok(plan) => {
+                leaf.key = Some(kid.to_string());
+                let outcome = self.change(&change, plan, leaf, credits);
+                self.finish(asked, Op::Import, kid.alg.as_str(), outcome);
+            }
+        }
+    }
+
+    fn plan_import(&self, asked: &Asked, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
+        self.check_making(
+            asked,
+            kid,
+            &CreateKey {
+                tenant: ask.tenant.clone(),
+                purpose: ask.purpose.clone(),
+                alg: ask.alg,
+                payload: ask.payload.clone(),
+                exportable: ask.exportable,
+                rotate_every: ask.rotate_every,
+                backend: None,
+                op_id: ask.op_id,
+            },
+        )?;
+        if ask.wrapped.0.len() > WRAPPED_BYTES_MAX {
+            let detail = format!("`wrapped` may have at most {WRAPPED_BYTES_MAX} bytes");
+            return Err(Refusal::new(Why::TooLarge, detail));
+        }
+        let info = wrapping::import_info(&ask.tenant, &ask.purpose, ask.alg);
+        let keys = &self.kms.wrapping;
+        let raw = keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?;
+        let secret = SecretKey::from_secret(ask.alg, &raw).ok_or_else(|| {
+            let detail = "what was wrapped is not a key of this algorithm; docs/formats/kms.md says what it must be";
+            Refusal::new(Why::WrappedRefused, detail)
+        })?;
+        let planner = self.planner();
+        let payload = ask.payload.clone();
+        let made = self
+            .store
+            .imported_key(kid, payload, planner.now, (secret, &raw));
+        let mut plan = Plan::of(made);
+        plan.change.meta.exportable = ask.exportable;
+        if let Some(every) = ask.rotate_every {
+            planner.set_rotation(&mut plan.change.meta, every)?;
+        }
+        plan.context = Some(format!("wrapped to {}", ask.wrapping_key));
+        Ok(plan)
+    }
+
+    /// Hands a version over. Nothing is changed; the answer leaves once its leaf is durable.
+    pub(super) fn export(&mut self, asked: Asked, kid: &Kid, ask: &ExportKey) {
+        let op_id = ask.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
+        let body = body_hash(Op::Export, &kid.to_string(), ask);
+        let mut leaf = leaf_about(Op::Export, &asked, op_id, &body, kid);
+        let credits = match self.kms.admit(&asked, 1) {
+            Ok(credits) => credits,
+            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+        };
+        match self.wrapped_version(&asked, kid, ask, &mut leaf) {
+            Err(refusal) => {
+                let counted = self.store.key(kid).is_some();
+                self.refuse(asked, leaf, counted, refusal, credits);
+            }
+            Ok(answer) => self.send_export(asked, answer, leaf, credits),
+        }
+    }
+
+    fn wrapped_version(
+        &self,
+        asked: &Asked,
+        kid: &Kid,
+        ask: &ExportKey,
+        leaf: &mut Leaf,
+    ) -> Result<ExportAnswer, Refusal> {
+        let forbidden = |detail| Err(Refusal::new(Why::ExportForbidden, detail));
+        may_use(&asked.caller, kid)?;
+        let meta = self.store.known(kid)?;
+        let version = ask.version.unwrap_or(meta.head);
+        leaf.version = Some(version);
+        let Some(recipient) = &ask.recipient else {
+            return forbidden("keys leave wrapped or not at all; name a `recipient`");
+        };
+        if !meta.exportable {
+            return forbidden("this key was made not to leave");
+        }
+        if !meta.backend(self.store.backends().local()).is_local() {
+            return forbidden("the device that holds this key does not give it away");
+        }
+        if meta.state() == KeyState::Destroyed {
+            return Err(not_active(KeyState::Destroyed));
+        }
+        if !(1..=meta.head).contains(&version) {
+            let none = Refusal::new(Why::NotFound, "the key has no such version");
+            return Err(none.with_head(meta.head));
+        }
+        let secret = self.store.reopen(kid, version).map_err(|_| store_down())?;
+        let secret =
+            secret.ok_or_else(|| Refusal::new(Why::NotFound, "the key has no such version"))?;
+        let info = wrapping::export_info(kid, version);
+        let wrapped = wrapping::wrap_for(recipient, &info, &secret, self.kms.random.as_ref())?;
+        leaf.output_sha256 = Some(hex::encode(ron_crypto::hash::sha256(&wrapped.0)));
+        Ok(ExportAnswer {
+            key: kid.clone(),
+            version,
+            wrapped,
+            receipt: LogReceipt {
+                log: self.kms.origin.clone(),
+                index: 0,
+            },
+        })
+    }
+
+    fn send_export(
+        &self,
+        asked: Asked,
+        mut answer: ExportAnswer,
+        leaf: Leaf,
+        credits: Vec<Credit>,
+    ) {
+        let timing = self.kms.timing(&asked);
+        let label = (Op::Export.as_str(), answer.key.alg.as_str());
+        let make = move |index: u64| {
+            answer.receipt.index = index;
+            Response::json(200, &answer)
+        };
+        let done = Done::Other {
+            responder: asked.responder,
+            make: Box::new(make),
+            label,
+            timing,
+        };
+        self.kms.enter(Entry {
+            drafts: vec![Draft::new(leaf, true)],
+            done,
+            credits,
+        });
+    }
+}

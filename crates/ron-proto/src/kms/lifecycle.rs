@@ -1,0 +1,298 @@
+//! Changes of a key during its life.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::KeyDoc;
+use crate::receipt::LogReceipt;
+use crate::values::{OpId, Timestamp};
+
+/// Longest period, in seconds (ten years).
+pub const PERIOD_S_MAX: u64 = 10 * 366 * 24 * 3600;
+
+/// A span of whole seconds, on the wire a number with its unit: `90s`, `15m`, `24h`, `30d`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Period(u64);
+
+/// A text that is no [`Period`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a period is a number with its unit, s, m, h or d, such as 90s, 24h or 30d, and at most ten years"
+)]
+pub struct PeriodError;
+
+const UNITS: [(char, u64); 4] = [('d', 24 * 3600), ('h', 3600), ('m', 60), ('s', 1)];
+
+impl Period {
+    /// From 1 to [`PERIOD_S_MAX`] seconds.
+    pub const fn from_s(seconds: u64) -> Option<Self> {
+        match seconds {
+            1..=PERIOD_S_MAX => Some(Self(seconds)),
+            _ => None,
+        }
+    }
+
+    /// In seconds.
+    pub const fn as_s(self) -> u64 {
+        self.0
+    }
+
+    /// In milliseconds.
+    pub const fn as_ms(self) -> u64 {
+        self.0 * 1000
+    }
+}
+
+impl FromStr for Period {
+    type Err = PeriodError;
+
+    fn from_str(text: &str) -> Result<Self, PeriodError> {
+        let unit = text.chars().last().ok_or(PeriodError)?;
+        let (_, factor) = UNITS.iter().find(|(u, _)| *u == unit).ok_or(PeriodError)?;
+        let number = &text[..text.len() - 1];
+        let plain = number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
+        let number: u64 = number.parse().map_err(|_| PeriodError)?;
+        let seconds = number.checked_mul(*factor).filter(|_| plain);
+        seconds.and_then(Self::from_s).ok_or(PeriodError)
+    }
+}
+
+impl fmt::Display for Period {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = UNITS
+            .iter()
+            .find(|(_, factor)| self.0.is_multiple_of(*factor));
+        let (unit, factor) = whole.expect("seconds divide everything");
+        write!(out, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl fmt::Debug for Period {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+/// Whether, and how often, a key is rotated without being asked: a [`Period`], or `never`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RotateEvery {
+    /// Only when asked.
+    Never,
+    /// After this time at the latest.
+    Every(Period),
+}
+
+impl RotateEvery {
+    /// The period, if there is one.
+    pub const fn period(self) -> Option<Period> {
+        match self {
+            Self::Never => None,
+            Self::Every(period) => Some(period),
+        }
+    }
+}
+
+impl FromStr for RotateEvery {
+    type Err = PeriodError;
+
+    fn from_str(text: &str) -> Result<Self, PeriodError> {
+        match text {
+            "never" => Ok(Self::Never),
+            other => other.parse().map(Self::Every),
+        }
+    }
+}
+
+impl fmt::Display for RotateEvery {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Never => out.write_str("never"),
+            Self::Every(period) => fmt::Display::fmt(period, out),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($type:ty, $name:literal, $pattern:literal, $what:literal) => {
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "pattern": $pattern, "description": $what })
+            }
+        }
+    };
+}
+
+as_text!(
+    Period,
+    "Period",
+    "^[1-9][0-9]{0,9}[smhd]$",
+    "a number with its unit, at most ten years"
+);
+as_text!(
+    RotateEvery,
+    "RotateEvery",
+    "^(never|[1-9][0-9]{0,9}[smhd])$",
+    "a number with its unit, or never"
+);
+
+/// `POST /keys/{t}/{p}/{alg}/{id}/rotate`: make a new head version, or put the waiting one at the
+/// head now.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotateRequest {
+    /// When given and not the current head version: 409 `stale_head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_head: Option<u32>,
+    /// The same `op_id` with the same body returns the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+}
+
+/// `PATCH /keys/{t}/{p}/{alg}/{id}`; what is absent stays as it is.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateKey {
+    /// The oldest version that verifies (and unwraps): 1 to the head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_verify_version: Option<u32>,
+    /// Rotate this often, or `never`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotate_every: Option<RotateEvery>,
+    /// Only `false`: the key may never leave again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exportable: Option<bool>,
+    /// When given and not the current head version: 409 `stale_head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_head: Option<u32>,
+    /// The same `op_id` with the same body returns the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+}
+
+/// `POST /keys/{t}/{p}/{alg}/{id}/retire` and `.../destroy/cancel`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetireKey {
+    /// When given and not the current head version: 409 `stale_head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_head: Option<u32>,
+    /// The same `op_id` with the same body returns the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+}
+
+/// `POST /keys/{t}/{p}/{alg}/{id}/destroy`: stop using the key now, destroy its secrets later.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DestroyKey {
+    /// How much later; `destroy.delay` when absent, not less than `destroy.delay_min`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Period>,
+    /// When given and not the current head version: 409 `stale_head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_head: Option<u32>,
+    /// The same `op_id` with the same body returns the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+}
+
+/// Answer of every change of a key but its making.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyChanged {
+    /// The operation id that was given, or the one made for this call.
+    pub op_id: OpId,
+    /// The key as it is now.
+    pub document: KeyDoc,
+    /// Leaf of the audit log that records the change.
+    pub receipt: LogReceipt,
+}
+
+/// Answer of rotate.
+pub type RotateAnswer = KeyChanged;
+
+/// How a key is rotated without being asked.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotationDoc {
+    /// At least this often.
+    pub every: Period,
+    /// When the next version begins to sign, as planned now.
+    pub next: Timestamp,
+}
+
+/// A version that is published and does not sign yet.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WaitingDoc {
+    /// Its number, one above the head.
+    pub version: u32,
+    /// It does not sign before this, unless somebody rotates the key.
+    pub signs_from: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_are_strict_and_written_in_their_largest_unit() {
+        let check = |text: &str, want: Option<(u64, &str)>| {
+            let got = text.parse::<Period>().ok();
+            let shown = got.map(|p| (p.as_s(), p.to_string()));
+            assert_eq!(shown, want.map(|(s, t)| (s, t.to_owned())), "{text}");
+        };
+        check("90s", Some((90, "90s")));
+        check("60s", Some((60, "1m")));
+        check("24h", Some((86_400, "1d")));
+        check("36h", Some((129_600, "36h")));
+        check("3660d", Some((PERIOD_S_MAX, "3660d")));
+        for bad in [
+            "",
+            "s",
+            "0s",
+            "01s",
+            "+1s",
+            "1",
+            "1w",
+            "1.5h",
+            "3661d",
+            "1 h",
+            "99999999999999999999d",
+            "1\u{e9}",
+        ] {
+            check(bad, None);
+        }
+        assert_eq!("never".parse(), Ok(RotateEvery::Never));
+        assert_eq!(
+            "30d".parse::<RotateEvery>().map(|r| r.to_string()),
+            Ok("30d".into())
+        );
+        assert!("Never".parse::<RotateEvery>().is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! The reference for the metrics text: each line read byte by byte with a hand on the grammar, everything owned.
+
+/// A sample as the reference reads it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub name: String,
+    /// In the order of the line, unescaped.
+    pub labels: Vec<(String, String)>,
+    /// As bits: NaN is a value too.
+    pub value: u64,
+    pub timestamp: Option<u64>,
+}
+
+/// All samples of a page, and how many lines were not understood.
+pub fn read(page: &[u8]) -> (Vec<Row>, u64) {
+    let (mut rows, mut odd) = (Vec::new(), 0);
+    for line in page.split(|b| *b == b'\n') {
+        let mut line = line.to_vec();
+        while matches!(line.last(), Some(b' ' | b'\t' | b'\r')) {
+            line.pop();
+        }
+        while matches!(line.first(), Some(b' ' | b'\t')) {
+            line.remove(0);
+        }
+        if line.is_empty() {
+            continue;
+        }
+        if line[0] == b'#' {
+            match comment(&line[1..]) {
+                Comment::End => break,
+                Comment::Odd => odd += 1,
+                Comment::Fine => {}
+            }
+            continue;
+        }
+        match sample(&line) {
+            Some(row) => rows.push(row),
+            None => odd += 1,
+        }
+    }
+    (rows, odd)
+}
+
+enum Comment {
+    Fine,
+    Odd,
+    End,
+}
+
+fn comment(text: &[u8]) -> Comment {
+    // Whether a broken line counts is all that the text after the word decides, so bad UTF-8 may be replaced: the
+    // replacement is no name character, and in the kind it is looked for.
+    let text = String::from_utf8_lossy(text).into_owned();
+    let text = text.trim_start_matches([' ', '\t']);
+    if text == "EOF" {
+        return Comment::End;
+    }
+    let Some(rest) = text
+        .strip_prefix("TYPE")
+        .filter(|r| r.starts_with([' ', '\t']))
+    else {
+        return Comment::Fine;
+    };
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let (name, kind) = rest.split_once([' ', '\t']).unwrap_or((rest, ""));
+    let kind = kind.trim_start_matches([' ', '\t']);
+    let named = name
+        .bytes()
+        .enumerate()
+        .all(|(at, b)| name_byte(b, at, true))
+        && !name.is_empty();
+    if named && !kind.is_empty() && !kind.contains('\u{fffd}') {
+        Comment::Fine
+    } else {
+        Comment::Odd
+    }
+}
+
+fn name_byte(byte: u8, at: usize, colon: bool) -> bool {
+    byte.is_ascii_alphabetic()
+        || byte == b'_'
+        || (colon && byte == b':')
+        || (at > 0 && byte.is_ascii_digit())
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn space(&mut self) -> bool {
+        let start = self.at;
+        while matches!(self.peek(), Some(b' ' | b'\t')) {
+            self.at += 1;
+        }
+        self.at > start
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    fn name(&mut self, colon: bool) -> Option<String> {
+        let start = self.at;
+        while self
+            .peek()
+            .is_some_and(|b| name_byte(b, self.at - start, colon))
+        {
+            self.at += 1;
+        }
+        let name = self.bytes[start..self.at].to_vec();
+        (!name.is_empty()).then(|| String::from_utf8(name).expect("ASCII"))
+    }
+
+    fn token(&mut self) -> Vec<u8> {
+        let start = self.at;
+        while self.peek().is_some_and(|b| !matches!(b, b' ' | b'\t')) {
+            self.at += 1;
+        }
+        self.bytes[start..self.at].to_vec()
+    }
+
+    fn quoted(&mut self) -> Option<String> {
+        self.take(b'"')?;
+        let mut out = Vec::new();
+        loop {
+            let byte = self.peek()?;
+            self.at += 1;
+            match byte {
+                b'"' => return String::from_utf8(out).ok(),
+                b'\\' => {
+                    let next = self.peek()?;
+                    self.at += 1;
+                    match next {
+                        b'n' => out.push(b'\n'),
+                        b'\\' | b'"' => out.push(next),
+                        other => out.extend([b'\\', other]),
+                    }
+                }
+                other => out.push(other),
+            }
+        }
+    }
+
+    fn labels(&mut self) -> Option<Vec<(String, String)>> {
+        let mut labels = Vec::new();
+        self.space();
+        loop {
+            if self.take(b'}').is_some() {
+                return Some(labels);
+            }
+            let name = self.name(false)?;
+            self.space();
+            self.take(b'=')?;
+            self.space();
+            labels.push((name, self.quoted()?));
+            self.space();
+            if self.take(b'}').is_some() {
+                return Some(labels);
+            }
+            self.take(b',')?;
+            self.space();
+        }
+    }
+}
+
+fn number(token: &[u8]) -> Option<u64> {
+    let value: f64 = std::str::from_utf8(token).ok()?.parse().ok()?;
+    Some(bits(value))
+}
+
+/// The bits of a value; all NaN are one.
+pub fn bits(value: f64) -> u64 {
+    if value.is_nan() {
+        f64::NAN.to_bits()
+    } else {
+        value.to_bits()
+    }
+}
+
+fn sample(line: &[u8]) -> Option<Row> {
+    let mut cursor = Cursor { bytes: line, at: 0 };
+    let name = cursor.name(true)?;
+    let spaced = cursor.space();
+    let labels = if cursor.take(b'{').is_some() {
+        cursor.labels()?
+    } else if spaced {
+        Vec::new()
+    } else {
+        return None;
+    };
+    cursor.space();
+    let value = number(&cursor.token())?;
+    cursor.space();
+    let timestamp = match cursor.peek() {
+        None | Some(b'#') => None,
+        Some(_) => {
+            let token = cursor.token();
+            cursor.space();
+            if !matches!(cursor.peek(), None | Some(b'#')) {
+                return None;
+            }
+            Some(number(&token)?)
+        }
+    };
+    Some(Row {
+        name,
+        labels,
+        value,
+        timestamp,
+    })
+}

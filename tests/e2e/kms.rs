@@ -1,0 +1,516 @@
+//! The real ron-kms process: where the bytes of a key are, what one tenant's load does to another,
+//! and the life of a key from the command line.
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a test may wait and panic
+
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_client::{Credential, KmsClient};
+use ron_crypto::hpke::Kem;
+use ron_crypto::rand::OsRandom;
+use ron_crypto::secret::SecretBytes;
+use ron_crypto::{hash, keyblob, rand};
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_kms::keys::wrapping::import_info;
+use ron_proto::Alg;
+use ron_proto::kms::{
+    Bytes, CreateKey, DestroyKey, ImportKey, KeyDoc, KeyState, PayloadPolicy, SignBatch, SignItem,
+    SignRequest,
+};
+use ron_proto::values::{Kid, OpId};
+use ron_tests::{free_port, ron_binary};
+use tempfile::TempDir;
+
+fn soon() -> Deadline {
+    Deadline::within(Duration::from_secs(20))
+}
+
+fn op_id() -> OpId {
+    let random = rand::bytes::<16>();
+    OpId(uuid::Builder::from_random_bytes(random).into_uuid())
+}
+
+/// A running ron-kms. Dropped, it is killed.
+struct Kms {
+    dir: TempDir,
+    child: Child,
+    url: String,
+    http: Arc<HttpClient>,
+}
+
+impl Kms {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (api, health) = (free_port(), free_port());
+        let mut text = format!(
+            "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\n\
+             signers = 2\nsign_deadline = \"20s\"\nrequest_deadline = \"20s\"\n\
+             destroy.delay_min = \"1s\"\n",
+            dir.path().join("data").display()
+        );
+        for tenant in ["busy", "quiet"] {
+            let token = token(tenant);
+            let sha256 = ron_auth_hash(&token);
+            text.push_str(&format!(
+                "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\n\
+                 scopes = [\"kms:create\", \"kms:read\", \"kms:sign\", \"kms:verify\", \"kms:rotate\", \"kms:admin\"]\n"
+            ));
+            let file = dir.path().join(format!("{tenant}.token"));
+            std::fs::write(&file, token).unwrap();
+            private(&file);
+        }
+        let config = dir.path().join("ron-kms.toml");
+        std::fs::write(&config, text).unwrap();
+        let child = Command::new(ron_binary().with_file_name("ron-kms"))
+            .arg("--config")
+            .arg(&config)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let kms = Self {
+            dir,
+            child,
+            url: format!("http://127.0.0.1:{api}"),
+            http: Arc::new(HttpClient::new(ClientConfig::default())),
+        };
+        let ready = format!("http://127.0.0.1:{health}/readyz");
+        let started = Instant::now();
+        while kms
+            .http
+            .call(Call::get(&ready, soon()))
+            .map_or(0, |r| r.status)
+            != 200
+        {
+            assert!(started.elapsed() < Duration::from_secs(30), "not ready");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        kms
+    }
+
+    fn client(&self, tenant: &str) -> KmsClient {
+        let http = Arc::new(HttpClient::new(ClientConfig::default()));
+        KmsClient::new(&self.url, Credential::bearer(&token(tenant)), http)
+    }
+
+    fn create(&self, tenant: &str, alg: Alg) -> Kid {
+        let request = CreateKey {
+            tenant: tenant.parse().unwrap(),
+            purpose: "test".parse().unwrap(),
+            alg,
+            payload: PayloadPolicy::Any,
+            exportable: false,
+            rotate_every: None,
+            backend: None,
+            op_id: op_id(),
+        };
+        self.client(tenant)
+            .create_key(&request, soon())
+            .unwrap()
+            .key
+    }
+
+    /// The command line against this process.
+    fn ron(&self, arguments: &[&str]) -> Output {
+        Command::new(ron_binary())
+            .args(["kms", "--url", &self.url, "--token-file"])
+            .arg(self.dir.path().join("quiet.token"))
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap()
+    }
+
+    /// What it printed; it must have succeeded.
+    fn said(&self, arguments: &[&str]) -> String {
+        let output = self.ron(arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// What it complained about; it must have failed.
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.ron(arguments);
+        assert!(!output.status.success(), "{arguments:?} succeeded");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+impl Drop for Kms {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn private(file: &Path) {
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn token(tenant: &str) -> String {
+    let secret = hash::sha256(tenant.as_bytes());
+    format!("ron_{tenant}_{}", ron_proto::b64::url(&secret))
+}
+
+fn ron_auth_hash(token: &str) -> String {
+    hex::encode(hash::sha256(token.as_bytes()))
+}
+
+/// Where `needle` is in the memory of a process: addresses, and whether the pages are locked away
+/// from dumps (which only the arena of secrets is).
+fn in_memory(pid: u32, needle: &[u8]) -> Vec<(u64, bool)> {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let mut regions: Vec<(u64, u64, bool, bool)> = Vec::new();
+    for line in smaps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if let Some(last) = regions.last_mut() {
+                last.3 = flags.split_whitespace().any(|flag| flag == "dd");
+            }
+        } else if let Some((range, rest)) = line.split_once(' ')
+            && let Some((from, to)) = range.split_once('-')
+            && let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16))
+        {
+            let special = rest.contains("[v");
+            regions.push((from, to, rest.starts_with('r') && !special, false));
+        }
+    }
+    let mut memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut found = Vec::new();
+    for (from, to, readable, secret) in regions {
+        if !readable {
+            continue;
+        }
+        let mut bytes = vec![0; (to - from) as usize];
+        memory.seek(SeekFrom::Start(from)).unwrap();
+        if memory.read_exact(&mut bytes).is_err() {
+            continue; // unmapped meanwhile
+        }
+        let first = needle[0];
+        for at in 0..bytes.len().saturating_sub(needle.len() - 1) {
+            if bytes[at] == first && bytes[at..].starts_with(needle) {
+                found.push((from + at as u64, secret));
+            }
+        }
+    }
+    found
+}
+
+fn in_files(dir: &Path, needle: &[u8], found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            in_files(&path, needle, found);
+        } else if std::fs::read(&path)
+            .unwrap()
+            .windows(needle.len())
+            .any(|w| w == needle)
+        {
+            found.push(path);
+        }
+    }
+}
+
+fn import(kms: &Kms, client: &KmsClient, secret: &SecretBytes) -> KeyDoc {
+    let to = client
+        .wrapping_key(Alg::X25519HkdfAes256Gcm, soon())
+        .unwrap();
+    let (tenant, purpose) = ("quiet".parse().unwrap(), "byok".parse().unwrap());
+    let info = import_info(&tenant, &purpose, Alg::Ed25519);
+    let public = &to.public_key.0;
+    let wrapped = keyblob::wrap_key(Kem::X25519, public, &info, secret.expose(), &OsRandom);
+    let request = ImportKey {
+        tenant,
+        purpose,
+        alg: Alg::Ed25519,
+        payload: PayloadPolicy::Any,
+        exportable: false,
+        rotate_every: None,
+        wrapping_key: to.id,
+        wrapped: Bytes(wrapped.unwrap()),
+        op_id: op_id(),
+    };
+    assert!(kms.dir.path().exists());
+    client.import(&request, soon()).unwrap()
+}
+
+/// `docs/formats/kms.md`, "Where key bytes are": one copy in the arena of secrets, one in the key
+/// object of the cryptographic library, none in a file, none anywhere after the destruction.
+#[test]
+fn key_bytes_are_where_they_are_documented_to_be() {
+    let kms = Kms::start();
+    let client = kms.client("quiet");
+    let pid = kms.child.id();
+    let secret = SecretBytes::from_slice(&rand::bytes::<32>());
+    let half = &secret.expose()[..16];
+    let doc = import(&kms, &client, &secret);
+    assert!(doc.imported);
+    for n in 0..300_u32 {
+        let message = SignRequest::message(doc.key.clone(), n.to_be_bytes());
+        client.sign(&message, soon()).unwrap();
+    }
+    let found = in_memory(pid, half);
+    let outside = found.iter().filter(|(_, arena)| !arena).count();
+    assert!(
+        found.iter().any(|(_, arena)| *arena),
+        "the scan finds nothing: {found:x?}"
+    );
+    assert!(outside <= 1, "copies outside the arena: {found:x?}");
+    let mut files = Vec::new();
+    in_files(kms.dir.path(), half, &mut files);
+    assert_eq!(files, Vec::<PathBuf>::new());
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let sizes: Vec<&str> = core.unwrap().split_whitespace().skip(4).take(2).collect();
+    assert_eq!(sizes, ["0", "0"], "no core dumps");
+    let order = DestroyKey {
+        delay: Some("1s".parse().unwrap()),
+        ..DestroyKey::default()
+    };
+    client.destroy(&doc.key, &order, soon()).unwrap();
+    let ordered = Instant::now();
+    while client.key(&doc.key, soon()).unwrap().state != KeyState::Destroyed {
+        assert!(ordered.elapsed() < Duration::from_secs(20), "not destroyed");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The last signer may still hold the picture of the keys from before.
+    let other = kms.create("quiet", Alg::Ed25519);
+    client
+        .sign(&SignRequest::message(other, *b"x"), soon())
+        .unwrap();
+    let found = in_memory(pid, half);
+    assert!(found.is_empty(), "after the destruction: {found:x?}");
+}
+
+/// Time of each of `n` signatures of the quiet tenant.
+fn quiet_times(client: &KmsClient, key: &Kid, n: usize) -> Vec<Duration> {
+    let mut times = Vec::with_capacity(n);
+    for _ in 0..n {
+        let started = Instant::now();
+        let request = SignRequest::message(key.clone(), *b"quiet");
+        client.sign(&request, soon()).unwrap();
+        times.push(started.elapsed());
+    }
+    times.sort();
+    times
+}
+
+/// The quiet tenant's times beside `callers` of the busy one.
+fn beside(kms: &Kms, callers: usize, n: usize) -> Vec<Duration> {
+    let (busy, quiet) = (
+        kms.create("busy", Alg::MlDsa65),
+        kms.create("quiet", Alg::Ed25519),
+    );
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..callers {
+            scope.spawn(|| {
+                let client = kms.client("busy");
+                let item = SignItem {
+                    message: Some(Bytes(vec![7; 32])),
+                    ..SignItem::default()
+                };
+                let batch = SignBatch {
+                    key: Some(busy.clone()),
+                    version: None,
+                    items: vec![item; 40],
+                };
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = client.sign_batch(&batch, soon()); // a refusal is an answer too
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let times = quiet_times(&kms.client("quiet"), &quiet, n);
+        stop.store(true, Ordering::Relaxed);
+        times
+    })
+}
+
+/// Without lanes, each signature of the quiet tenant would wait behind all batches that the busy
+/// one has queued: ten times as many, ten times as long.
+#[test]
+fn a_tenant_at_ten_times_its_load_does_not_slow_another_down() {
+    let kms = Kms::start();
+    let median = |times: &[Duration]| times[times.len() / 2];
+    let mut tries = Vec::new();
+    for _ in 0..3 {
+        let share = median(&beside(&kms, 1, 60));
+        let tenfold = median(&beside(&kms, 10, 60));
+        tries.push((share, tenfold));
+        if tenfold < share * 2 + Duration::from_millis(10) {
+            return;
+        }
+    }
+    panic!("the median went from its first to its second in each try: {tries:?}");
+}
+
+#[test]
+fn a_key_lives_its_life_on_the_command_line() {
+    let kms = Kms::start();
+    let key = kms.said(&[
+        "create",
+        "--tenant",
+        "quiet",
+        "--purpose",
+        "cli",
+        "--alg",
+        "ed25519",
+        "--rotate-every",
+        "30d",
+    ]);
+    assert!(key.starts_with("quiet/cli/ed25519/"), "{key}");
+    let signature = kms.said(&["sign", &key, "--message", "hello"]);
+    let holds = kms.said(&[
+        "verify",
+        &key,
+        "--message",
+        "hello",
+        "--signature",
+        &signature,
+    ]);
+    assert!(holds.contains("version 1"), "{holds}");
+    kms.refused(&[
+        "verify",
+        &key,
+        "--message",
+        "hullo",
+        "--signature",
+        &signature,
+    ]);
+    let rotated = kms.said(&["rotate", &key, "--expected-head", "1"]);
+    assert!(rotated.contains("head         2"), "{rotated}");
+    assert!(
+        kms.refused(&["rotate", &key, "--expected-head", "1"])
+            .contains("stale_head")
+    );
+    kms.said(&[
+        "update",
+        &key,
+        "--min-verify-version",
+        "2",
+        "--rotate-every",
+        "never",
+    ]);
+    kms.refused(&[
+        "verify",
+        &key,
+        "--message",
+        "hello",
+        "--signature",
+        &signature,
+    ]);
+    let pem = kms.said(&["get", &key, "--public", "pem"]);
+    assert!(pem.starts_with("-----BEGIN PUBLIC KEY-----"), "{pem}");
+    let doc: KeyDoc = serde_json::from_str(&kms.said(&["get", &key, "--json"])).unwrap();
+    assert_eq!((doc.head, doc.min_verify_version), (2, 2));
+    kms.said(&["destroy", &key, "--delay", "7d"]);
+    assert!(
+        kms.refused(&["sign", &key, "--message", "x"])
+            .contains("key_not_active")
+    );
+    kms.said(&["cancel", &key]);
+    kms.said(&["retire", &key]);
+    let listed = kms.said(&["list", "--state", "retired"]);
+    assert!(
+        listed.contains(&key) && listed.lines().count() == 1,
+        "{listed}"
+    );
+    let why = kms.refused(&[
+        "get",
+        "quiet/cli/ed25519/0190f0a0-0000-7000-8000-000000000000",
+    ]);
+    assert!(why.contains("not_found"), "{why}");
+}
+
+#[test]
+fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
+    let kms = Kms::start();
+    let seed = rand::bytes::<32>();
+    let file = kms.dir.path().join("seed");
+    std::fs::write(&file, seed).unwrap();
+    private(&file);
+    let import = [
+        "import",
+        "seed",
+        "--tenant",
+        "quiet",
+        "--purpose",
+        "cli",
+        "--alg",
+        "ml-dsa-65",
+    ];
+    let stays = kms.said(&import);
+    let leaves = kms.said(&[&import[..], &["--exportable"]].concat());
+    for (alg, name) in [("x25519+ml-kem-768", "a"), ("x25519-hkdf-aes256-gcm", "b")] {
+        let public = kms.said(&["recipient", name, "--alg", alg]);
+        let why = kms.refused(&["export", &stays, "--to", &public, "--out", "no"]);
+        assert!(why.contains("export_forbidden"), "{why}");
+        let out = format!("{name}.wrapped");
+        kms.said(&["export", &leaves, "--to", &public, "--out", &out]);
+        let opened = format!("{name}.key");
+        kms.said(&["open", &out, "--with", name, "--out", &opened]);
+        assert_eq!(std::fs::read(kms.dir.path().join(&opened)).unwrap(), seed);
+        kms.refused(&["open", &out, "--with", "seed", "--out", "no"]);
+    }
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(kms.refused(&import).contains("chmod 600"));
+    let pem = openssl_key(&kms, "P-256");
+    let imported = kms.said(&[
+        "import",
+        &pem,
+        "--tenant",
+        "quiet",
+        "--purpose",
+        "cli",
+        "--alg",
+        "ecdsa-p256",
+    ]);
+    let shown = kms.said(&["get", &imported, "--public", "pem"]);
+    let want = Command::new("openssl")
+        .args(["pkey", "-in", &pem, "-pubout"])
+        .output()
+        .unwrap();
+    assert_eq!(shown, String::from_utf8(want.stdout).unwrap().trim());
+    let pem = openssl_key(&kms, "ED25519");
+    let imported = kms.said(&[
+        "import",
+        &pem,
+        "--tenant",
+        "quiet",
+        "--purpose",
+        "cli",
+        "--alg",
+        "ed25519",
+    ]);
+    let shown = kms.said(&["get", &imported, "--public", "pem"]);
+    let want = Command::new("openssl")
+        .args(["pkey", "-in", &pem, "-pubout"])
+        .output()
+        .unwrap();
+    assert_eq!(shown, String::from_utf8(want.stdout).unwrap().trim());
+    assert_eq!(kms.said(&["list"]).lines().count(), 4);
+}
+
+/// A key that OpenSSL made, as PKCS#8 in PEM.
+fn openssl_key(kms: &Kms, kind: &str) -> String {
+    let path = kms.dir.path().join(format!("{kind}.pem"));
+    let mut command = Command::new("openssl");
+    command.arg("genpkey").arg("-out").arg(&path);
+    match kind {
+        "P-256" => command.args(["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]),
+        other => command.args(["-algorithm", other]),
+    };
+    assert!(command.output().unwrap().status.success());
+    private(&path);
+    path.to_str().unwrap().to_owned()
+}
