@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the models of ron-kernel's protocols, and those of the wallet's above them, twice: with loom (all interleavings of up to 5 threads)
+# Runs the models of ron-kernel's protocols, and those of the log's, its witness's and the wallet's above them, twice: with loom (all interleavings of up to 5 threads)
 # and with shuttle (sampled interleavings of more). Then each mutant, a version that is wrong on
 # purpose: both checkers must fail on it, or this script does.
 #   LOOM_MAX_PREEMPTIONS=3      explores deeper (default 2)
@@ -44,6 +44,13 @@ balance:a_balance
 leave:a_drain
 "
 
+# The log's and its witness's (models/tlog), likewise.
+tlog_mutants="
+ack:the_index
+head:the_index
+batch:a_witness
+"
+
 # No mutant may stand in the code without being asked for here.
 standing() {
   grep -rhoE '#\[cfg\(mutant = "[a-z]+"\)\]' "$1" --include='*.rs' | grep -oE '"[a-z]+"' | tr -d '"' | sort -u
@@ -56,6 +63,7 @@ known() {
 }
 kernel_names=$(known crates/ron-kernel/src "$mutants")
 wallet_names=$(known crates/svc-wallet/src "$wallet_mutants")
+tlog_names=$( (known crates/ron-tlog/src "$tlog_mutants"; known crates/ron-service/src/log_host "$tlog_mutants") | sort -u)
 cfgs=()
 for name in $kernel_names; do cfgs+=(--cfg "mutant=\"$name\""); done
 
@@ -72,6 +80,11 @@ build_kernel() {
 build_wallet() {
   RON_CHECKER=$1 RON_MUTANTS=$(tr '\n' ' ' <<<"$wallet_names") \
     cargo test --quiet --locked -p svc-wallet-models --test models --profile "$LOOM_PROFILE" --no-run --message-format json | executable
+}
+
+build_tlog() {
+  RON_CHECKER=$1 RON_MUTANTS=$(tr '\n' ' ' <<<"$tlog_names") \
+    cargo test --quiet --locked -p ron-tlog-models --test models --profile "$LOOM_PROFILE" --no-run --message-format json | executable
 }
 
 # checker, binary, its models, the mutants they catch
@@ -94,7 +107,7 @@ run() {
 
 for checker in loom shuttle; do
   start=$SECONDS
-  for part in kernel wallet; do
+  for part in kernel wallet tlog; do
     built=$("build_$part" "$checker")
     cp "$built" "$built-$checker"
     declare "$part=$built-$checker"
@@ -102,4 +115,5 @@ for checker in loom shuttle; do
   echo "== $checker: built in $((SECONDS - start)) s"
   run "$checker" "$kernel" "models::${MODELS:-}" "$mutants"
   run "$checker" "$wallet" "${MODELS:-}" "$wallet_mutants"
+  run "$checker" "$tlog" "${MODELS:-}" "$tlog_mutants"
 done

@@ -15,7 +15,6 @@ need chromium chromium
 need promtool prometheus
 need prometheus-node-exporter prometheus-node-exporter
 need curl curl
-need openssl openssl
 need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx

@@ -55,10 +55,10 @@ fn start(dir: &Path, base: u16, fingerprint: &str) -> Kms {
     let config = dir.join("ron-kms/config.toml");
     let uid = fs::metadata(dir).expect("there").uid();
     let mut text = fs::read_to_string(&config).expect("made by init");
-    text.push_str(&format!(
+    text += &format!(
         "\n[[auth.principals]]\nname = \"by-cert\"\nscopes = [\"kms:read\"]\ncerts = [\"{fingerprint}\"]\n\
          \n[[auth.principals]]\nname = \"by-uid\"\nscopes = [\"kms:read\"]\nuids = [\"{uid}\"]\n"
-    ));
+    );
     fs::write(&config, text).expect("writable");
     let sockets = dir.join("sockets");
     let mut private = fs::DirBuilder::new();

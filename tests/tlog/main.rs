@@ -3,7 +3,9 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests may panic and wait
 
+mod kill;
 mod node;
+mod rotation;
 mod strangers;
 mod tamper;
 mod witness;

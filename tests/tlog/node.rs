@@ -38,6 +38,7 @@ pub struct Home {
     dir: TempDir,
     token: String,
     pub vkey: VerifierKey,
+    pub ledger_vkey: VerifierKey,
 }
 
 impl Home {
@@ -46,10 +47,14 @@ impl Home {
         ok(&ron_on(dir.path(), &["init"]));
         let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect(name);
         let verifiers: Value = serde_json::from_str(&read("verifiers.json")).expect("JSON");
-        let vkey = verifiers["audit_vkey"].as_str().expect("a key");
+        let key = |name: &str| {
+            let line = verifiers[name].as_str().expect("a key");
+            VerifierKey::parse(line).expect("a verifier key")
+        };
         Self {
             token: read("clients/operator.kms.token").trim().to_owned(),
-            vkey: VerifierKey::parse(vkey).expect("a verifier key"),
+            vkey: key("audit_vkey"),
+            ledger_vkey: key("ledger_vkey"),
             dir,
         }
     }
@@ -70,11 +75,22 @@ impl Home {
 
     /// Starts the KMS on another copy of its data directory; returns once it answers at all.
     pub fn start_on(&self, data: &Path, sets: &[(&str, &str)]) -> Kms {
+        self.start_service("ron-kms", data, sets, &self.token)
+    }
+
+    /// Starts the ledger on a data directory; requests carry the wallet's token.
+    pub fn start_ledger(&self, data: &Path, sets: &[(&str, &str)]) -> Kms {
+        let token = self.path().join("svc-wallet/ron-ledger.token");
+        let token = std::fs::read_to_string(token).expect("the wallet's token");
+        self.start_service("ron-ledger", data, sets, token.trim())
+    }
+
+    fn start_service(&self, name: &str, data: &Path, sets: &[(&str, &str)], token: &str) -> Kms {
         let (api, health) = (free_port(), free_port());
-        let mut command = Command::new(ron_binary().with_file_name("ron-kms"));
+        let mut command = Command::new(ron_binary().with_file_name(name));
         command
             .arg("--config")
-            .arg(self.path().join("ron-kms/config.toml"));
+            .arg(self.path().join(name).join("config.toml"));
         let data = data.display().to_string();
         let (api, health) = (format!("127.0.0.1:{api}"), format!("127.0.0.1:{health}"));
         let own = [
@@ -89,15 +105,15 @@ impl Home {
         let child = command
             .stdout(Stdio::null())
             .spawn()
-            .expect("ron-kms starts");
+            .expect("the service starts");
         let kms = Kms {
             child,
             api: format!("http://{api}"),
             health: format!("http://{health}"),
-            token: self.token.clone(),
+            token: token.to_owned(),
             http: HttpClient::new(ClientConfig::default()),
         };
-        eventually("ron-kms answers", || {
+        eventually("the service answers", || {
             let url = format!("{}/version", kms.api);
             kms.try_get(&url).map(|_| ()).map_err(|e| e.to_string())
         });
@@ -105,7 +121,7 @@ impl Home {
     }
 }
 
-/// A running KMS. Dropped, it is killed.
+/// A running KMS, or ledger. Dropped, it is killed.
 pub struct Kms {
     child: Child,
     pub api: String,
@@ -146,6 +162,21 @@ impl Kms {
         self.http
             .call(call)
             .unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+
+    /// POST that may fail, as it does when the service is killed.
+    pub fn try_post(&self, path: &str, body: &Value) -> Result<Reply, CallError> {
+        let bearer = format!("Bearer {}", self.token);
+        let headers = [("Authorization", bearer.as_str())];
+        let url = format!("{}{path}", self.api);
+        let call = Call::post_json(&url, body.to_string().into_bytes(), Deadline::within(CALL));
+        self.http.call(call.headers(&headers))
+    }
+
+    /// `kill -9`, while others still ask.
+    pub fn kill_now(&self) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-9", &pid]).status();
     }
 
     /// Makes an Ed25519 key for any message; its name.

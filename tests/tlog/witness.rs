@@ -185,6 +185,85 @@ fn a_data_directory_that_was_put_back_as_a_whole_is_caught_by_anchor_and_witness
     }
 }
 
+/// The ledger's log has its witnesses as the KMS's has: its checkpoints are cosigned, and a ledger that was put back is caught.
+#[test]
+fn the_ledgers_log_is_witnessed_too() {
+    let home = Home::new();
+    let place = tempfile::tempdir().expect("dir");
+    let witness = WitnessHome::new("w.example/1", &[&home.ledger_vkey]);
+    let running = witness.start();
+    let file = witness.policy(&home.ledger_vkey, home.path());
+    let sets = [
+        ("witness.policy_file", file.as_str()),
+        ("witness.late", "1s"),
+    ];
+    let data = home.path().join("ron-ledger/data");
+    let ledger = home.start_ledger(&data, &sets);
+    ledger.wait_ready();
+    let issue = |ledger: &Kms, n: u32| {
+        let key = format!("{n:064x}");
+        let entry = serde_json::json!({"kind": "issue", "principal": "tester", "to": "acct:a", "asset": "ron", "amount_minor": "5", "key": key});
+        ledger.post(
+            "/v1/ledger/commit",
+            &serde_json::json!({"entries": [entry]}),
+            None,
+        )
+    };
+    let cosigned = |ledger: &Kms, over: u64| {
+        eventually("a cosigned checkpoint", || {
+            let text = ledger.text("/log/v1/checkpoint");
+            let checked = policy(&file).check(&text, &[], Some(home.ledger_vkey.name()));
+            match checked.map_err(|e| e.to_string())? {
+                checkpoint if checkpoint.size > over => Ok(checkpoint.size),
+                checkpoint => Err(format!("{checkpoint:?}")),
+            }
+        })
+    };
+    let first = issue(&ledger, 1);
+    assert_eq!(
+        first.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&first.body)
+    );
+    let size = cosigned(&ledger, 1);
+    assert!(ledger.metric("ron_ledger_cosigned_size ") >= size as f64);
+    let proof = TlogProof::parse(&ledger.text("/log/v1/proof/1")).expect("a proof");
+    assert!(
+        policy(&file).check(&proof.checkpoint, &[], None).is_ok(),
+        "proofs lead to it"
+    );
+    ledger.stop();
+    let old = place.path().join("old");
+    copy_tree(&data, &old);
+    let ledger = home.start_ledger(&data, &sets);
+    ledger.wait_ready();
+    assert_eq!(issue(&ledger, 2).status, 200);
+    cosigned(&ledger, size);
+    // A witness that is away weakens, and stops nothing.
+    drop(running);
+    eventually("degraded", || {
+        assert_eq!(issue(&ledger, 3).status, 200);
+        match ledger.ready() {
+            (200, text) if text.contains("\"witness\"") => Ok(()),
+            (_, text) => Err(text),
+        }
+    });
+    ledger.stop();
+    let _running = witness.start();
+    // Put back as a whole: nothing inside contradicts itself, and the witness knows better.
+    let ledger = home.start_ledger(&old, &sets);
+    let (status, text) = ledger.ready();
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("\"log\""), "{text}");
+    assert_eq!(issue(&ledger, 4).status, 503);
+    assert_eq!(ledger.get("/log/v1/checkpoint").status, 200, "reads go on");
+    drop(ledger);
+    let ledger = home.start_ledger(&data, &sets);
+    ledger.wait_ready();
+    assert_eq!(issue(&ledger, 5).status, 200);
+}
+
 /// A log of our own making, to ask a witness with.
 struct Asker {
     signer: Ed25519NoteSigner,

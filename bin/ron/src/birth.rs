@@ -38,7 +38,7 @@ pub struct AttestArgs {
     key: Kid,
     /// Which version; the head when absent.
     #[arg(long)]
-    version: Option<u32>,
+    key_version: Option<u32>,
     /// Bytes that show the evidence to be fresh, hexadecimal.
     #[arg(long, default_value = "")]
     nonce: String,
@@ -113,7 +113,7 @@ fn bytes(name: &str, text: &str) -> Result<Vec<u8>, String> {
 fn attest(args: &AttestArgs) -> Result<(), String> {
     let client = connect(args)?;
     let request = AttestRequest {
-        version: args.version,
+        version: args.key_version,
         nonce: bytes("nonce", &args.nonce)?.into(),
     };
     let evidence = client
@@ -127,7 +127,8 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
     };
     // Nothing is written that would not be believed.
     let birth = verify(&certificate, &Expect::default())?;
-    write_json(&args.out, &certificate, 0o644)?;
+    let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
+    write_json(&out, &certificate, 0o644)?;
     println!(
         "{}#v{}: {}, leaf {} of {}; written to {}",
         birth.key,
@@ -135,7 +136,7 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
         certificate.evidence.class,
         birth.leaf,
         birth.log_size,
-        args.out.display()
+        out.display()
     );
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ron_proto::values::Alg;
+use ron_service::log_host::asker::{WITNESS_KEYS, WitnessSettings};
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
-use ron_tlog::policy::Policy;
 
 pub use crate::backend::BackendKind;
 use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
@@ -15,7 +15,7 @@ pub mod lifecycle;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 24] = [
+static KEYS: [Key; 21] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -50,10 +50,6 @@ static KEYS: [Key; 24] = [
     Key::bool("audit.ml_dsa", false, "Sign checkpoints a second time with ML-DSA-44; its verifier key is at /audit/v1/vkey/ml-dsa-44."),
     Key::duration("audit.log_key_overlap", "720h", "How long an old key of the log goes on signing checkpoints after its rotation, for verifiers that pin it.")
         .range("0s", "8760h"),
-    Key::path("witness.policy_file", "", "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked."),
-    Key::duration("witness.deadline", "2s", "Longest time for one witness to answer.").range("10ms", "30s"),
-    Key::duration("witness.late", "10s", "Longer than this without a quorum of cosignatures and readiness says degraded.")
-        .range("100ms", "24h"),
     Key::count("nonces.block", "65536", "Uses of an aes256-gcm version reserved in the store at once; a crash gives up what is left of a block.")
         .range("1", "16777216"),
     Key::count("nonces.cap", "4294967295", "Most uses of one aes256-gcm version; past it the key must be rotated. Below 2^32, the limit of NIST SP 800-38D.")
@@ -66,7 +62,14 @@ static KEYS: [Key; 24] = [
 pub static TABLE: Table = Table {
     service: "ron-kms",
     env_prefix: "RON_KMS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS, &lifecycle::KEYS, &DEVICE_KEYS],
+    keys: &[
+        CHASSIS_KEYS,
+        &LISTEN,
+        &KEYS,
+        &lifecycle::KEYS,
+        &DEVICE_KEYS,
+        &WITNESS_KEYS,
+    ],
 };
 
 /// Where the seal key comes from.
@@ -140,17 +143,6 @@ pub struct Settings {
     pub lifecycle: lifecycle::LifecycleSettings,
 }
 
-/// Who cosigns checkpoints.
-#[derive(Clone, Debug)]
-pub struct WitnessSettings {
-    /// Contents of the tlog-policy file.
-    pub policy: Vec<u8>,
-    /// Longest time for one witness to answer.
-    pub deadline: Duration,
-    /// Longer than this without a quorum weakens the service.
-    pub late: Duration,
-}
-
 impl Settings {
     /// Checks what the table alone cannot: keys that depend on each other.
     pub fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
@@ -187,7 +179,11 @@ impl Settings {
             }
         }
         let devices = DeviceSettings::from_config(config, &mut problems);
-        let witness = witness(config, &mut problems);
+        let witness = WitnessSettings::from_config(config);
+        let witness = witness.unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
         let seal = seal_source(config, data_dir.as_deref(), amnesia, &mut problems);
         let algs = algs(config, &mut problems);
         let lifecycle = lifecycle::lifecycle(config, &mut problems);
@@ -234,32 +230,6 @@ impl Settings {
             replay_capacity: config.usize("replay.capacity"),
             lifecycle,
         })
-    }
-}
-
-fn witness(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<WitnessSettings> {
-    const KEY: &str = "witness.policy_file";
-    let path = config.path_opt(KEY)?;
-    let policy = std::fs::read(path)
-        .map_err(|e| format!("{}: {e}", path.display()))
-        .and_then(|policy| {
-            let parsed = Policy::parse(&policy);
-            let parsed = parsed.map_err(|e| format!("{}: {e}", path.display()))?;
-            if parsed.witnesses.iter().all(|w| w.url.is_none()) {
-                return Err(format!("{}: no witness has a URL", path.display()));
-            }
-            Ok(policy)
-        });
-    match policy {
-        Ok(policy) => Some(WitnessSettings {
-            policy,
-            deadline: config.duration("witness.deadline"),
-            late: config.duration("witness.late"),
-        }),
-        Err(why) => {
-            problems.push(config.problem(KEY, format!("cannot be used: {why}")));
-            None
-        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry};
 
 use ron_proto::kms::KeyState;
+use ron_service::log_host::asker::WitnessMetrics;
 
 use crate::keys::KeyIndex;
 
@@ -69,10 +70,8 @@ pub struct Metrics {
 pub struct Evidence {
     /// Signatures made by a backend; each has its leaf.
     pub signatures_made: Counter,
-    /// Cosignatures asked for, by `result`.
-    pub witness_asked: CounterVec,
-    /// Leaves under a checkpoint that a quorum of witnesses has cosigned.
-    pub cosigned_size: Gauge,
+    /// Witnesses.
+    pub witness: WitnessMetrics,
     /// Answers that waited for their proof, by `result`.
     pub proof_waits: CounterVec,
 }
@@ -84,15 +83,7 @@ impl Evidence {
                 "signatures_made_total",
                 "Signatures made by a backend; those beyond the leaves never left.",
             ),
-            witness_asked: r.counter_vec(
-                "witness_asked_total",
-                "Cosignatures asked for.",
-                &["result"],
-            ),
-            cosigned_size: r.gauge(
-                "cosigned_size",
-                "Leaves under a checkpoint that a quorum of witnesses has cosigned.",
-            ),
+            witness: WitnessMetrics::new(r),
             proof_waits: r.counter_vec(
                 "proof_waits_total",
                 "Answers that waited for their proof.",

@@ -1,6 +1,7 @@
 //! The ledger's configuration keys, and the checked settings made from them.
 
 use ron_kernel::Topology;
+use ron_service::log_host::asker::{WITNESS_KEYS, WitnessSettings};
 use ron_service::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7460", "127.0.0.1:7465");
@@ -41,7 +42,7 @@ static OWN: [Key; 5] = [
 pub static TABLE: Table = Table {
     service: "ron-ledger",
     env_prefix: "RON_LEDGER_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &OWN],
+    keys: &[CHASSIS_KEYS, &LISTEN, &OWN, &WITNESS_KEYS],
 };
 
 /// The service's topology, for the docs.
@@ -55,6 +56,8 @@ pub struct Settings {
     pub snapshot_every: u64,
     pub projection: bool,
     pub commits: usize,
+    /// Who cosigns checkpoints.
+    pub witness: Option<WitnessSettings>,
 }
 
 impl Settings {
@@ -70,6 +73,7 @@ impl Settings {
             snapshot_every: config.u64("ledger.snapshot_every"),
             projection: config.bool("ledger.projection"),
             commits: config.usize("queues.commits"),
+            witness: WitnessSettings::from_config(config).map_err(|e| e.to_string())?,
         })
     }
 }

@@ -47,6 +47,7 @@ pub mod store;
 pub mod table;
 pub mod topology;
 pub mod verify;
+mod witness;
 pub mod writer;
 
 pub use ledger::{Ledger, SubmitError};

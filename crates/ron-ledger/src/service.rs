@@ -8,7 +8,7 @@ use ron_auth::RonAuthorizer;
 use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::log_host::{
-    Base, CheckpointPlan, CheckpointRoom, CosignedView, KeyView, LogHost, routes,
+    Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes,
 };
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::note_key;
 use crate::projection::{self, Projection, ProjectionReader};
 use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};
+use crate::witness;
 use crate::writer::{self, WriterParts};
 
 /// Pause before the projection is tried again after it failed.
@@ -54,12 +55,16 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     } = open(&chassis, &settings, home.as_deref())?;
     let metrics = Metrics::new(&chassis.registry);
     let reader = engine.shared().reader().clone();
-    let checkpoints = spawn_checkpoints(&chassis, checkpointer, &signer, &reader);
+    let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
+    let keys = KeyView::of(signer.verifier().clone());
+    let asked = settings.witness.as_ref();
+    let cosigned = witness::spawn(&chassis, asked, &keys, &reader, &checkpoints)?;
+    spawn_checkpoints(&chassis, &checkpoints);
     let host = LogHost {
         reader,
-        keys: KeyView::of(signer.verifier().clone()),
+        keys,
         entries_scope: scope::LEDGER_READ,
-        cosigned: CosignedView::default(),
+        cosigned,
     };
     let with = WriterParts {
         sup: chassis.sup.clone(),
@@ -148,13 +153,13 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<O
     })
 }
 
-fn spawn_checkpoints(
+fn checkpoint_room(
     chassis: &Chassis,
     checkpointer: Checkpointer,
     signer: &Arc<Ed25519NoteSigner>,
     reader: &LogReader,
 ) -> Arc<CheckpointRoom> {
-    let room = CheckpointRoom::new(
+    CheckpointRoom::new(
         checkpointer,
         signer.clone(),
         reader.clone(),
@@ -163,10 +168,12 @@ fn spawn_checkpoints(
         chassis.clock.clone(),
         &chassis.registry,
         "log",
-    );
-    let run = Arc::clone(&room);
+    )
+}
+
+fn spawn_checkpoints(chassis: &Chassis, room: &Arc<CheckpointRoom>) {
+    let run = Arc::clone(room);
     chassis.sup.spawn(&CHECKPOINT, move |ctx| run.run(ctx));
-    room
 }
 
 /// The ledger's state as readiness causes.

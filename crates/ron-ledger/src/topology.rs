@@ -51,6 +51,15 @@ pub static CHECKPOINT: ThreadSpec = ThreadSpec {
     job: "signs and publishes the log's checkpoint every second or 5,000 entries",
 };
 
+/// Asks witnesses.
+pub static WITNESS: ThreadSpec = ThreadSpec {
+    name: "led-witness",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "has checkpoints cosigned by the witnesses of witness.policy_file",
+};
+
 /// Commits on their way to the writer.
 pub static COMMITS: QueueSpec = QueueSpec {
     name: "commits",
@@ -106,6 +115,25 @@ pub static SNAPSHOTS: QueueSpec = QueueSpec {
     when_full: "cannot be: one is taken at a time",
 };
 
+/// "There is a new checkpoint", for the thread that asks witnesses.
+pub static WITNESS_WAKES: QueueSpec = QueueSpec {
+    name: "witness",
+    capacity: 2,
+    overflow: Overflow::RejectNew,
+    from: "led-checkpt",
+    to: "led-witness",
+    when_full: "nothing: a wake is already waiting",
+};
+/// Cosignatures to be stored.
+pub static COSIGNED: QueueSpec = QueueSpec {
+    name: "cosigned",
+    capacity: 4,
+    overflow: Overflow::RejectNew,
+    from: "led-witness",
+    to: "led-checkpt",
+    when_full: "they are not stored; the next checkpoint is asked for again",
+};
+
 /// The durable state.
 pub static STATE_LOCK: LockSpec = LockSpec {
     name: "state",
@@ -118,6 +146,12 @@ pub static WRITER_LOCK: LockSpec = LockSpec {
     rank: 5,
     guards: "the engine while no thread runs it",
 };
+/// What asks witnesses, between two runs of its thread's body.
+pub static WITNESS_LOCK: LockSpec = LockSpec {
+    name: "witness",
+    rank: 6,
+    guards: "the thread that asks witnesses while it does not run",
+};
 /// Recent keys.
 pub static KEYS_LOCK: LockSpec = LockSpec {
     name: "recent_keys",
@@ -129,9 +163,9 @@ pub static KEYS_LOCK: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-ledger",
     prefix: "led",
-    threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT],
-    queues: [COMMITS, ANSWERS, POLLS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOTS],
-    locks: [WRITER_LOCK, STATE_LOCK, KEYS_LOCK],
+    threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT, WITNESS],
+    queues: [COMMITS, ANSWERS, POLLS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOTS, WITNESS_WAKES, COSIGNED],
+    locks: [WRITER_LOCK, WITNESS_LOCK, STATE_LOCK, KEYS_LOCK],
 };
 
 #[cfg(test)]

@@ -1,20 +1,25 @@
 //! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its checkpoints in time.
 
+pub mod asker;
 pub mod cosign;
 pub mod keys;
 pub mod witness;
 
 use crate::ready::ReadyBoard;
 use ron_http::{Need, Request, Response, Route};
-use ron_kernel::{Counter, Deadline, LockSpec, RankedMutex, Registry, SharedClock, ThreadCtx};
+use ron_kernel::{
+    Counter, Deadline, LockSpec, RankedMutex, Receiver, Registry, Sender, SharedClock, ThreadCtx,
+};
 use ron_proto::Problem;
+use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader, ProofError, ReadError};
-use ron_tlog::note::NoteSigner;
+use ron_tlog::note::{NoteSignature, NoteSigner};
 use ron_tlog::tile::{TILE_WIDTH, TilePath};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use asker::Published;
 pub use cosign::CosignedView;
 pub use keys::KeyView;
 
@@ -232,6 +237,19 @@ pub struct CheckpointRoom {
     clock: SharedClock,
     late: Counter,
     published_ms: Arc<AtomicI64>,
+    witnesses: OnceLock<ToWitnesses>,
+}
+
+/// Cosignatures for a published checkpoint, on their way to be stored with it.
+pub type CosignedLines = (Arc<str>, Vec<NoteSignature>);
+
+/// The thread that asks witnesses, as a [`CheckpointRoom`] knows it.
+#[derive(Debug)]
+pub struct ToWitnesses {
+    /// Wakes it.
+    pub wake: Sender<Published>,
+    /// What it found.
+    pub lines: Receiver<CosignedLines>,
 }
 
 /// How often the thread looks for new entries.
@@ -270,7 +288,13 @@ impl CheckpointRoom {
                 "Checkpoints later than their deadline.",
             ),
             published_ms,
+            witnesses: OnceLock::new(),
         })
+    }
+
+    /// Tells of each checkpoint, and stores what comes back; to be called once, before the threads start.
+    pub fn ask(&self, witnesses: ToWitnesses) {
+        assert!(self.witnesses.set(witnesses).is_ok(), "called once");
     }
 
     /// The thread's body.
@@ -285,6 +309,7 @@ impl CheckpointRoom {
             pacer: Pacer::default(),
         };
         while !ctx.shutdown.wait(Deadline::within(TICK)) {
+            held.cosign();
             held.tick();
         }
     }
@@ -327,6 +352,9 @@ impl Held<'_> {
             return;
         };
         let room = self.room;
+        if room.reader.poisoned() {
+            return;
+        }
         let uncovered = checkpointer.uncovered();
         let now_ms = room.clock.unix_ms();
         if uncovered == 0 {
@@ -347,6 +375,20 @@ impl Held<'_> {
         }
     }
 
+    /// Stores cosignatures with the checkpoint they were made for; a newer one may have come meanwhile.
+    fn cosign(&mut self) {
+        let (Some(to), Some(checkpointer)) = (self.room.witnesses.get(), &mut self.checkpointer)
+        else {
+            return;
+        };
+        while let Some((text, lines)) = to.lines.try_recv() {
+            match checkpointer.add_signatures(&text, &lines) {
+                Ok(_) | Err(CheckpointError::Superseded | CheckpointError::Poisoned) => {}
+                Err(error) => tracing::error!(event = "cosignatures_not_stored", %error),
+            }
+        }
+    }
+
     fn publish(&mut self) {
         let room = self.room;
         let Some(checkpointer) = &mut self.checkpointer else {
@@ -361,6 +403,9 @@ impl Held<'_> {
                     room.clock.unix_ms(),
                 );
                 room.ready.present("checkpoint");
+                if let Some(to) = room.witnesses.get() {
+                    let _ = to.wake.try_send(Published); // full: it is awake and will look
+                }
             }
             Err(error) => tracing::error!(event = "checkpoint_failed", error = %error),
         }

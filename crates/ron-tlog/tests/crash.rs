@@ -208,3 +208,42 @@ fn any_failing_operation_leaves_a_log_that_opens() {
         }
     }
 }
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+/// Random workloads, cuts and fates; `RON_CRASH_IMAGES` makes it a long lane, `RON_SEED` repeats it.
+#[test]
+fn random_cuts_of_random_workloads() {
+    let images = number("RON_CRASH_IMAGES").unwrap_or(300);
+    let seed = number("RON_SEED").unwrap_or_else(|| std::process::id().into());
+    println!("seed {seed}, {images} images");
+    let mut state = seed | 1;
+    let mut below = |n: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % n
+    };
+    for image in 0..images {
+        let batches: Vec<u64> = (0..2 + below(12))
+            .map(|_| 1 + if below(6) == 0 { below(300) } else { below(9) })
+            .collect();
+        let whole = SimDisk::new();
+        work(&whole, &batches);
+        let cut = 1 + below(whole.operations());
+        let disk = SimDisk::new();
+        disk.fail_after(cut, FaultKind::PowerOff);
+        let told = work(&disk, &batches);
+        let mode = match below(4) {
+            0 => CrashMode::LoseAll,
+            1 => CrashMode::KeepAll,
+            2 => CrashMode::TearLast(below(1_000) as usize),
+            _ => CrashMode::HoleInLast(512 * below(4) as usize),
+        };
+        disk.crash(mode);
+        let what = format!("seed {seed}, image {image}: {batches:?} cut at {cut}, {mode:?}");
+        check(&disk, told, &what);
+    }
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ron_kernel::SharedClock;
 use ron_proto::strict;
+use ron_service::log_host::asker::compare;
 use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
@@ -113,7 +114,9 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         open_checkpoint(&identity, &note).map_err(|e| tampered(format!("the checkpoint: {e}")))?;
     }
     compare_births(store, &log)?;
-    compare_witnesses(witnesses, &reader)?;
+    if let Some(witnesses) = witnesses {
+        compare(witnesses, &reader).map_err(tampered)?;
+    }
     let on_disk = settings.data_dir.is_some();
     let state_path = on_disk.then(|| dir.join("counters.json"));
     let counters = recount(&reader, state_path.as_deref())?;
@@ -213,22 +216,6 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Asks the witnesses whether this is the log that they cosigned. Those that cannot be reached are asked again later by the
-/// thread that has checkpoints cosigned.
-fn compare_witnesses(
-    witnesses: Option<&mut Witnesses>,
-    reader: &LogReader,
-) -> Result<(), Distrust> {
-    let (Some(witnesses), Some(text)) = (witnesses, reader.checkpoint()) else {
-        return Ok(());
-    };
-    let round = witnesses.round(&text, reader);
-    for why in &round.failures {
-        tracing::info!(event = "witness_not_asked", why);
-    }
-    round.betrayal.map_or(Ok(()), |why| Err(tampered(why)))
 }
 
 /// The counters as of the end of the log: from the state kept beside it and the leaves since.

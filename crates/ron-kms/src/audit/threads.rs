@@ -12,7 +12,7 @@ use super::appender::{Appender, Entry};
 use super::checkpoint::{CheckpointThread, Signal, Wake};
 use super::proofs::{ProofJob, ProofThread};
 use super::start::{self, OpenedLog};
-use super::witness::{Published, WitnessThread};
+use super::witness::{Published, WitnessThread, WitnessedAudit};
 use crate::engine::spawn_writer;
 use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
 use crate::work::Kms;
@@ -134,16 +134,19 @@ fn ask_witnesses(
     let kms = around.kms;
     let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, around.km);
     let late = kms.settings.witness.as_ref();
+    let log = WitnessedAudit {
+        store,
+        proofs: kms.proof_tx.clone(),
+        health: kms.health.clone(),
+    };
     let thread = WitnessThread {
+        log,
         witnesses,
         reader: host.reader.clone(),
         view: host.cosigned.clone(),
         wakes,
-        store,
-        proofs: kms.proof_tx.clone(),
-        health: kms.health.clone(),
         ready: around.ready.clone(),
-        metrics: kms.metrics.clone(),
+        metrics: kms.metrics.evidence.witness.clone(),
         clock: kms.clock.clone(),
         late: late.map_or(Duration::ZERO, |w| w.late),
         since_ms: None,

@@ -50,28 +50,28 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const LOG_KEYS_ROUTE: &str = "/log-keys";
 
 /// A request that waits for its decision.
-struct Job {
-    what: What,
-    responder: Responder,
+pub(crate) struct Job {
+    pub(crate) what: What,
+    pub(crate) responder: Responder,
 }
 
 /// What is asked.
-enum What {
+pub(crate) enum What {
     Checkpoint(AddCheckpoint),
     /// The chain of a log's keys.
     Keys(String),
 }
 
-type Notes = Arc<Snapshot<BTreeMap<String, Arc<str>>>>;
+pub(crate) type Notes = Arc<Snapshot<BTreeMap<String, Arc<str>>>>;
 
 /// What the thread owns.
-struct Room {
-    store: WitnessStore,
-    jobs: Receiver<Job>,
-    notes: Notes,
-    clock: SharedClock,
-    ready: ReadyBoard,
-    asked: CounterVec,
+pub(crate) struct Room {
+    pub(crate) store: WitnessStore,
+    pub(crate) jobs: Receiver<Job>,
+    pub(crate) notes: Notes,
+    pub(crate) clock: SharedClock,
+    pub(crate) ready: ReadyBoard,
+    pub(crate) asked: CounterVec,
 }
 
 /// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`, `POST /log-keys` for logs that
@@ -205,10 +205,12 @@ fn refused(refusal: &Refusal) -> Response {
 }
 
 impl Room {
-    fn run(&mut self, ctx: &ThreadCtx) {
+    pub(crate) fn run(&mut self, ctx: &ThreadCtx) {
         loop {
             let due = Deadline::within(Duration::from_secs(1));
             match self.jobs.recv(&ctx.shutdown, due) {
+                #[cfg(mutant = "batch")]
+                Recv::Item(job) if ron_kernel::mutant("batch") => self.tick_together(job),
                 Recv::Item(job) => self.tick(job),
                 Recv::Timeout => {}
                 Recv::Shutdown | Recv::Closed => break,
@@ -252,6 +254,27 @@ impl Room {
             self.asked.with_label_values(&[status]).inc();
         }
         job.responder.send(response);
+    }
+
+    /// All that wait are compared with the store before any of them changes it.
+    #[cfg(mutant = "batch")]
+    fn tick_together(&mut self, first: Job) {
+        let mut jobs = vec![first];
+        while let Some(job) = self.jobs.try_recv() {
+            jobs.push(job);
+        }
+        let requests: Vec<AddCheckpoint> = jobs
+            .iter()
+            .filter_map(|job| match &job.what {
+                What::Checkpoint(request) => Some(request.clone()),
+                What::Keys(_) => None,
+            })
+            .collect();
+        let done = self.store.add_together(&requests, 1);
+        for (job, done) in jobs.into_iter().zip(done) {
+            let status = if done.is_ok() { 200 } else { 409 };
+            job.responder.send(Response::text(status, String::new()));
+        }
     }
 
     fn checkpoint(&mut self, request: &AddCheckpoint) -> Result<Response, CosignError> {

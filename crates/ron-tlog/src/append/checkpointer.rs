@@ -55,6 +55,18 @@ impl Checkpointer {
             size: t.size,
             root: t.root,
         });
+        #[cfg(mutant = "head")] // size and root of two moments
+        let checkpoint = if ron_kernel::mutant("head") {
+            let size = self.shared.tree.with(|t| t.size);
+            let root = self.shared.tree.with(|t| t.root);
+            Checkpoint {
+                size,
+                root,
+                ..checkpoint
+            }
+        } else {
+            checkpoint
+        };
         let last = self.shared.published.load();
         if let Some(last) = last
             .as_ref()

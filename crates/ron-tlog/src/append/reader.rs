@@ -53,6 +53,11 @@ impl LogReader {
         self.0.is_poisoned()
     }
 
+    /// Closes the log for writing, as after a failed write: for whoever learns that it is not the log it was.
+    pub fn close_for_writing(&self) {
+        self.0.poison();
+    }
+
     /// The last published checkpoint, a signed note.
     pub fn checkpoint(&self) -> Option<Arc<str>> {
         self.0

@@ -46,6 +46,13 @@ pub struct Cosigned {
     pub note: Arc<str>,
 }
 
+/// A checkpoint that follows the stored one.
+pub(crate) struct Decided {
+    checkpoint: Checkpoint,
+    /// With the log's signatures.
+    note: Note,
+}
+
 /// The state of a witness.
 #[derive(Debug)]
 pub struct WitnessStore {
@@ -144,12 +151,27 @@ impl WitnessStore {
     /// Decides about a request and, when it follows, makes the checkpoint durable and cosigns it at `time_s` (seconds since
     /// 1970). When this returns `Ok`, a crash cannot make the witness forget it.
     pub fn add(&mut self, request: &AddCheckpoint, time_s: u64) -> Result<Cosigned, CosignError> {
+        let decided = self.decide(request)?;
+        self.keep(decided, time_s)
+    }
+
+    /// Whether a request follows what is stored. What is decided holds until anything else is stored.
+    pub(crate) fn decide(&self, request: &AddCheckpoint) -> Result<Decided, CosignError> {
         if self.poisoned {
             return Err(CosignError::Poisoned);
         }
-        let (checkpoint, mut note) = admit(request, &self.accepted())?;
+        let (checkpoint, note) = admit(request, &self.accepted())?;
         let last = self.last.get(&checkpoint.origin);
         follows(request, &checkpoint, last.map(|(c, _)| c))?;
+        Ok(Decided { checkpoint, note })
+    }
+
+    /// Makes what was decided durable and cosigns it.
+    pub(crate) fn keep(&mut self, decided: Decided, time_s: u64) -> Result<Cosigned, CosignError> {
+        let Decided {
+            checkpoint,
+            mut note,
+        } = decided;
         let line = self.cosigner.cosign(&note.text, time_s.max(1));
         let line = line.ok_or_else(|| Refusal::Malformed("its origin is too long".into()))?;
         note.signatures.push(line.clone());
@@ -166,6 +188,18 @@ impl WitnessStore {
             line,
             note: text,
         })
+    }
+
+    /// Requests that came together, all decided about before any of them is stored: what must not be.
+    #[cfg(mutant = "batch")]
+    pub fn add_together(
+        &mut self,
+        requests: &[AddCheckpoint],
+        time_s: u64,
+    ) -> Vec<Result<Cosigned, CosignError>> {
+        let decided: Vec<_> = requests.iter().map(|r| self.decide(r)).collect();
+        let keep = |d: Result<Decided, CosignError>| d.and_then(|d| self.keep(d, time_s));
+        decided.into_iter().map(keep).collect()
     }
 
     /// The keys of which one must have signed a checkpoint: of a log whose chain is known the newest one, and given keys that

@@ -1,0 +1,107 @@
+//! The ledger's log and its witnesses: who asks, where cosignatures go, and what stops when a witness remembers another history.
+
+use std::sync::Arc;
+
+use ron_kernel::{Deadline, RankedMutex};
+use ron_kernel::{Sender, ThreadCtx, queue};
+use ron_service::log_host::asker::{Asker, WitnessMetrics, WitnessSettings, Witnessed, compare};
+use ron_service::log_host::{CheckpointRoom, CosignedLines, CosignedView, KeyView, ToWitnesses};
+use ron_service::{Chassis, ReadyBoard, StartError};
+use ron_tlog::LogReader;
+use ron_tlog::note::NoteSignature;
+
+use crate::topology::{COSIGNED, WITNESS, WITNESS_LOCK, WITNESS_WAKES};
+
+/// What the thread that asks knows of the ledger.
+struct Log {
+    reader: LogReader,
+    ready: ReadyBoard,
+    store: Sender<CosignedLines>,
+}
+
+impl Log {
+    fn close(reader: &LogReader, ready: &ReadyBoard, why: &str) {
+        reader.close_for_writing();
+        ready.missing("log", why);
+        tracing::error!(event = "log_contradicted", why);
+    }
+}
+
+impl Witnessed for Log {
+    fn is_ok(&self) -> bool {
+        !self.reader.poisoned()
+    }
+
+    fn betrayed(&self, why: &str) {
+        Self::close(&self.reader, &self.ready, why);
+    }
+
+    fn store(&self, text: &Arc<str>, lines: Vec<NoteSignature>) -> bool {
+        self.store.try_send((Arc::clone(text), lines)).is_ok()
+    }
+
+    fn shown(&self) {}
+}
+
+/// Compares the log with what its witnesses remember, before anything is written, and starts the thread that has checkpoints
+/// cosigned. A log that a witness contradicts stays readable and takes no entries. The last checkpoint of a run is cosigned at
+/// the beginning of the next one.
+pub fn spawn(
+    chassis: &Chassis,
+    settings: Option<&WitnessSettings>,
+    keys: &KeyView,
+    reader: &LogReader,
+    room: &CheckpointRoom,
+) -> Result<CosignedView, StartError> {
+    let view = CosignedView::default();
+    let Some(settings) = settings else {
+        // The thread only keeps its row in the table true.
+        chassis.sup.spawn(&WITNESS, idle);
+        return Ok(view);
+    };
+    let refused = |why| StartError::config_text(format!("witness.policy_file: {why}"));
+    let witnesses = settings.witnesses(keys.clone(), chassis.client.clone());
+    let mut witnesses = witnesses.map_err(refused)?;
+    if let Err(why) = compare(&mut witnesses, reader) {
+        Log::close(reader, &chassis.ready, &why);
+    }
+    let (wake, wakes) = queue(&WITNESS_WAKES, WITNESS_WAKES.capacity, &chassis.km);
+    let (store, lines) = queue(&COSIGNED, COSIGNED.capacity, &chassis.km);
+    room.ask(ToWitnesses { wake, lines });
+    let (ended, last_checkpoint) = ron_kernel::Shutdown::pair();
+    ended.fire();
+    let asker = Asker {
+        log: Log {
+            reader: reader.clone(),
+            ready: chassis.ready.clone(),
+            store,
+        },
+        witnesses,
+        reader: reader.clone(),
+        view: view.clone(),
+        wakes,
+        ready: chassis.ready.clone(),
+        metrics: WitnessMetrics::new(&chassis.registry),
+        clock: chassis.clock.clone(),
+        late: settings.late,
+        since_ms: None,
+        last_checkpoint,
+    };
+    let slot = RankedMutex::new(&WITNESS_LOCK, Some(asker));
+    chassis.sup.spawn(&WITNESS, move |ctx| {
+        let taken = slot.lock().take();
+        match taken {
+            Some(mut asker) => asker.run(ctx),
+            // Gone in a panic; what it knew it learns again at the next start.
+            None => idle(ctx),
+        }
+    });
+    Ok(view)
+}
+
+fn idle(ctx: &ThreadCtx) {
+    while !ctx
+        .shutdown
+        .wait(Deadline::within(std::time::Duration::from_secs(60)))
+    {}
+}

@@ -1,0 +1,252 @@
+//! The thread that has checkpoints cosigned: after each one it asks the witnesses of the policy, has the cosignatures kept with the
+//! checkpoint, and says when they stay away. It is never in the path of a write; but a witness that remembers another history of
+//! the log stops all writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_http::HttpClient;
+use ron_kernel::{
+    CounterVec, Deadline, Gauge, Receiver, Recv, Registry, SharedClock, Shutdown, ThreadCtx,
+};
+use ron_tlog::append::LogReader;
+use ron_tlog::note::{Note, NoteSignature};
+use ron_tlog::policy::Policy;
+
+use super::cosign::{CosignedNote, Witnesses};
+use super::{CosignedView, KeyView};
+use crate::ReadyBoard;
+use crate::config::{Config, ConfigProblem, Key};
+
+/// Pause before witnesses that did not answer are asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long an idle thread sleeps; a checkpoint wakes it.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long the last round waits for the last checkpoint.
+const FINAL_WAIT: Duration = Duration::from_secs(5);
+
+/// The configuration keys of a log that has witnesses.
+pub static WITNESS_KEYS: [Key; 3] = [
+    Key::path(
+        "witness.policy_file",
+        "",
+        "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked.",
+    ),
+    Key::duration(
+        "witness.deadline",
+        "2s",
+        "Longest time for one witness to answer.",
+    )
+    .range("10ms", "30s"),
+    Key::duration(
+        "witness.late",
+        "10s",
+        "Longer than this without a quorum of cosignatures and readiness says degraded.",
+    )
+    .range("100ms", "24h"),
+];
+
+/// What the keys say.
+#[derive(Clone, Debug)]
+pub struct WitnessSettings {
+    /// Contents of the tlog-policy file.
+    pub policy: Vec<u8>,
+    /// Longest time for one witness to answer.
+    pub deadline: Duration,
+    /// Longer than this without a quorum weakens the service.
+    pub late: Duration,
+}
+
+impl WitnessSettings {
+    /// Reads the policy file; `None` where no witnesses are configured.
+    pub fn from_config(config: &Config) -> Result<Option<Self>, ConfigProblem> {
+        const KEY: &str = "witness.policy_file";
+        let Some(path) = config.path_opt(KEY) else {
+            return Ok(None);
+        };
+        let named = |e: &dyn std::fmt::Display| {
+            config.problem(KEY, format!("cannot be used: {}: {e}", path.display()))
+        };
+        let policy = std::fs::read(path).map_err(|e| named(&e))?;
+        let parsed = Policy::parse(&policy).map_err(|e| named(&e))?;
+        if parsed.witnesses.iter().all(|w| w.url.is_none()) {
+            return Err(named(&"no witness has a URL"));
+        }
+        Ok(Some(Self {
+            policy,
+            deadline: config.duration("witness.deadline"),
+            late: config.duration("witness.late"),
+        }))
+    }
+
+    /// The witnesses of the log with these keys.
+    pub fn witnesses(&self, keys: KeyView, http: Arc<HttpClient>) -> Result<Witnesses, String> {
+        Witnesses::new(&self.policy, keys, http, self.deadline)
+    }
+}
+
+/// Metrics of the thread.
+#[derive(Clone)]
+pub struct WitnessMetrics {
+    /// Cosignatures asked for, by `result`.
+    pub asked: CounterVec,
+    /// Entries under a checkpoint that a quorum of witnesses has cosigned.
+    pub cosigned_size: Gauge,
+}
+
+impl WitnessMetrics {
+    /// Registers `witness_asked_total` and `cosigned_size`.
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            asked: registry.counter_vec(
+                "witness_asked_total",
+                "Cosignatures asked for.",
+                &["result"],
+            ),
+            cosigned_size: registry.gauge(
+                "cosigned_size",
+                "Leaves under a checkpoint that a quorum of witnesses has cosigned.",
+            ),
+        }
+    }
+}
+
+/// A checkpoint was published.
+#[derive(Clone, Copy, Debug)]
+pub struct Published;
+
+/// The log whose checkpoints are cosigned.
+pub trait Witnessed: Send + 'static {
+    /// Whether the log still takes entries; otherwise nobody is asked.
+    fn is_ok(&self) -> bool;
+    /// A witness remembers another history: nothing may be written any more.
+    fn betrayed(&self, why: &str);
+    /// Hands cosignatures for the published checkpoint `text` to whoever stores checkpoints; false when he does not take them.
+    fn store(&self, text: &Arc<str>, lines: Vec<NoteSignature>) -> bool;
+    /// A checkpoint has its quorum now, and is shown.
+    fn shown(&self);
+}
+
+/// The thread's state.
+pub struct Asker<L> {
+    /// The log's service.
+    pub log: L,
+    /// Whom to ask.
+    pub witnesses: Witnesses,
+    /// The log.
+    pub reader: LogReader,
+    /// Where the newest cosigned checkpoint is shown.
+    pub view: CosignedView,
+    /// Wakes.
+    pub wakes: Receiver<Published>,
+    /// Where lateness is shown.
+    pub ready: ReadyBoard,
+    /// Metrics.
+    pub metrics: WitnessMetrics,
+    /// Time.
+    pub clock: SharedClock,
+    /// Longer than this without a quorum weakens the service.
+    pub late: Duration,
+    /// When the oldest checkpoint that waits for its quorum was first seen, Unix milliseconds.
+    pub since_ms: Option<u64>,
+    /// Fired after the last checkpoint; set from the start where the last round may go without it.
+    pub last_checkpoint: Shutdown,
+}
+
+impl<L: Witnessed> Asker<L> {
+    /// Runs until shutdown; the last act is a round over the last checkpoint.
+    pub fn run(&mut self, ctx: &ThreadCtx) {
+        while !ctx.shutdown.is_set() {
+            let pause = if self.tick() { IDLE } else { AGAIN };
+            match self.wakes.recv(&ctx.shutdown, Deadline::within(pause)) {
+                Recv::Item(Published) | Recv::Timeout => {}
+                Recv::Shutdown | Recv::Closed => break,
+            }
+        }
+        if self.last_checkpoint.wait(Deadline::within(FINAL_WAIT)) {
+            self.tick();
+        }
+    }
+
+    /// One round over the newest checkpoint; true when nothing is left to ask.
+    pub fn tick(&mut self) -> bool {
+        let (Some(text), Some(head)) = (self.reader.checkpoint(), self.reader.checkpoint_head())
+        else {
+            return true;
+        };
+        if !self.log.is_ok() || head.size <= self.view.size() {
+            return true;
+        }
+        let now_ms = self.clock.unix_ms();
+        let since_ms = *self.since_ms.get_or_insert(now_ms);
+        let round = self.witnesses.round(&text, &self.reader);
+        let count = |result: &str, n: usize| {
+            let counter = self.metrics.asked.with_label_values(&[result]);
+            counter.inc_by(n as u64);
+        };
+        count("cosigned", round.lines.len());
+        count("failed", round.failures.len());
+        if let Some(why) = round.betrayal {
+            count("betrayed", 1);
+            self.log.betrayed(&why);
+            return true;
+        }
+        for why in &round.failures {
+            tracing::warn!(event = "not_cosigned", size = head.size, why);
+        }
+        if self.keep(&text, head.size, round.lines) {
+            self.since_ms = None;
+            self.ready.clear("witness");
+            return round.failures.is_empty();
+        }
+        let late_ms = u64::try_from(self.late.as_millis()).unwrap_or(u64::MAX);
+        if self.clock.unix_ms().saturating_sub(since_ms) > late_ms {
+            let why = format!(
+                "no quorum of witnesses has cosigned a checkpoint for {} s: {}",
+                self.clock.unix_ms().saturating_sub(since_ms) / 1000,
+                round.failures.join("; ")
+            );
+            self.ready.degrade("witness", why);
+        }
+        false
+    }
+
+    /// Has new cosignatures stored, and shows the checkpoint once its quorum is there.
+    fn keep(&self, text: &Arc<str>, size: u64, lines: Vec<NoteSignature>) -> bool {
+        let Ok(mut note) = Note::parse(text) else {
+            return false;
+        };
+        note.signatures.extend(lines.iter().cloned());
+        let witnessed = self.witnesses.policy().witnessed(&note);
+        if witnessed {
+            self.view.show(CosignedNote {
+                text: note.to_string().into(),
+                size,
+            });
+            self.metrics.cosigned_size.set(size.cast_signed());
+            self.log.shown();
+        }
+        if !lines.is_empty() && !self.log.store(text, lines) {
+            tracing::warn!(event = "cosignatures_not_stored", size);
+        }
+        witnessed
+    }
+}
+
+/// Asks everybody about a log that was just opened, before anything is written to it: an error tells of a witness that
+/// remembers another history. Those that cannot be reached are asked again later by the thread.
+pub fn compare(witnesses: &mut Witnesses, reader: &LogReader) -> Result<(), String> {
+    let stored = reader.checkpoint().and_then(|text| Note::parse(&text).ok());
+    let Some(mut note) = stored else {
+        return Ok(());
+    };
+    // Whoever cosigned this checkpoint may have cosigned later ones since: he is asked all the same.
+    let known = &witnesses.policy().witnesses;
+    note.signatures
+        .retain(|line| !known.iter().any(|witness| witness.key.made(line)));
+    let round = witnesses.round(&note.to_string(), reader);
+    for why in &round.failures {
+        tracing::info!(event = "witness_not_asked", why);
+    }
+    round.betrayal.map_or(Ok(()), Err)
+}
