@@ -1,5 +1,7 @@
 //! The figures, one function each.
 
+mod envelope;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,8 +62,9 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
         bench.idle()?;
     }
     println!("\n{HEADER}");
-    let figures: [(&str, Run); 5] = [
+    let figures: [(&str, Run); 6] = [
         ("sign", Bench::sign),
+        ("envelope", Bench::envelope),
         ("token", Bench::token),
         ("verify", Bench::verify),
         ("transfer", Bench::transfer),

@@ -68,7 +68,7 @@ pub struct FleetArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Measure only these.
-    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "token", "verify", "transfer", "balance"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "envelope", "token", "verify", "transfer", "balance"])]
     only: Vec<String>,
     /// The `ron` binary; the one beside this program when absent.
     #[arg(long)]

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use ron_proto::{ProblemBody, problem};
 
 use crate::auth::Need;
+use crate::request::Method;
 use crate::route::{QueryParam, Reads, Returns, Route};
 use crate::router::Router;
 
@@ -20,7 +21,8 @@ pub(crate) fn document(router: &Router) -> Value {
     let mut schemas = settings.into_generator();
     let problem_schema = reference::<ProblemBody>(&mut schemas);
     let mut paths = Map::new();
-    for route in &router.routes {
+    // OpenAPI 3.1 has no place for methods outside the registry.
+    for route in router.routes.iter().filter(|r| r.method != Method::LIST) {
         let path = route.pattern.replace("{*", "{");
         let methods = paths.entry(path).or_insert_with(|| json!({}));
         methods[route.method.as_str().to_lowercase()] = operation(route, &mut schemas);

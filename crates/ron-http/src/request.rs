@@ -25,6 +25,8 @@ pub enum Method {
     PATCH,
     DELETE,
     OPTIONS,
+    /// Not a method of HTTP's registry: clients of Vault list with it.
+    LIST,
 }
 
 impl Method {
@@ -38,6 +40,7 @@ impl Method {
             "PATCH" => Self::PATCH,
             "DELETE" => Self::DELETE,
             "OPTIONS" => Self::OPTIONS,
+            "LIST" => Self::LIST,
             _ => return None,
         })
     }
@@ -52,6 +55,7 @@ impl Method {
             Self::PATCH => "PATCH",
             Self::DELETE => "DELETE",
             Self::OPTIONS => "OPTIONS",
+            Self::LIST => "LIST",
         }
     }
 }

@@ -33,7 +33,11 @@ pub struct Responder {
     ticket: Ticket,
     deadline: Deadline,
     request_id: ShortId,
+    /// What is done to the answer on its way out.
+    change: Option<Change>,
 }
+
+type Change = Box<dyn FnOnce(Response) -> Response + Send>;
 
 impl Responder {
     pub(crate) fn new(
@@ -47,6 +51,25 @@ impl Responder {
             ticket,
             deadline,
             request_id,
+            change: None,
+        }
+    }
+
+    /// Has every answer of a handler pass through `change` first: for an API that is spoken in
+    /// the form of another. May be given more than once; the last one given sees the answer first.
+    #[must_use]
+    pub fn map(mut self, change: impl FnOnce(Response) -> Response + Send + 'static) -> Self {
+        self.change = Some(match self.change.take() {
+            None => Box::new(change),
+            Some(outer) => Box::new(move |response| outer(change(response))),
+        });
+        self
+    }
+
+    fn changed(&mut self, response: Response) -> Response {
+        match self.change.take() {
+            Some(change) => change(response),
+            None => response,
         }
     }
 
@@ -67,7 +90,8 @@ impl Responder {
     /// Answers.
     pub fn send(mut self, response: impl Into<Response>) {
         if let Some(sink) = self.sink.take() {
-            sink.answer(self.ticket, response.into(), false);
+            let response = self.changed(response.into());
+            sink.answer(self.ticket, response, false);
         }
     }
 
@@ -86,7 +110,8 @@ impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(sink) = self.sink.take() {
             let problem = Problem::internal("the request was given up; its outcome is unknown");
-            sink.answer(self.ticket, problem.into(), true);
+            let response = self.changed(problem.into());
+            sink.answer(self.ticket, response, true);
         }
     }
 }

@@ -41,6 +41,7 @@ use ron_proto::{Problem, scope};
 use ron_service::log_host::{self, Base, LogHost};
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
+use api::transit::VaultTokens;
 use audit::LogRing;
 use audit::leaf::Op;
 use config::Settings;
@@ -62,7 +63,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     .map_err(StartError::config_text)?;
     authorizer.on_state(chassis.ready.hook("passports"));
     authorizer.spawn(&chassis.sup, &TOPOLOGY);
-    chassis.authorizer = authorizer.clone();
+    chassis.authorizer = Arc::new(VaultTokens(authorizer.clone()));
     chassis.capabilities(&capabilities(&settings));
     let engine = Engine::start(
         settings,

@@ -39,7 +39,7 @@ pub struct AttestArgs {
     key: Kid,
     /// Which version; the head when absent.
     #[arg(long)]
-    version: Option<u32>,
+    key_version: Option<u32>,
     /// Bytes that show the evidence to be fresh, hexadecimal.
     #[arg(long, default_value = "")]
     nonce: String,
@@ -114,7 +114,7 @@ fn bytes(name: &str, text: &str) -> Result<Vec<u8>, String> {
 fn attest(args: &AttestArgs) -> Result<(), String> {
     let client = connect(args)?;
     let request = AttestRequest {
-        version: args.version,
+        version: args.key_version,
         nonce: bytes("nonce", &args.nonce)?.into(),
     };
     let evidence = client
@@ -128,7 +128,8 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
     };
     // Nothing is written that would not be believed.
     let birth = verify(&certificate, &Expect::default())?;
-    write_json(&args.out, &certificate, 0o644)?;
+    let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
+    write_json(&out, &certificate, 0o644)?;
     println!(
         "{}#v{}: {}, leaf {} of {}; written to {}",
         birth.key,
@@ -136,7 +137,7 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
         certificate.evidence.class,
         birth.leaf,
         birth.log_size,
-        args.out.display()
+        out.display()
     );
     Ok(())
 }

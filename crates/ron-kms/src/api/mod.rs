@@ -7,7 +7,9 @@ pub mod lifecycle;
 pub mod log_key;
 pub mod sign;
 pub mod transfer;
+pub mod transit;
 pub mod verify;
+pub mod verify_raw;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +37,9 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add(log_key::route(kms))
         .add_all(sign::routes(kms))
         .add_all(verify::routes(kms))
+        .add_all(verify_raw::routes(kms))
         .add_all(envelope::routes(kms))
+        .add_all(transit::routes(kms))
 }
 
 /// Turns a request into someone who waits, at most until the sign deadline.

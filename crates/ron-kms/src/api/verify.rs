@@ -51,7 +51,12 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
     ]
 }
 
-fn verify(kms: &Kms, caller: &Principal, body: VerifyRequest) -> Result<VerifyAnswer, Refusal> {
+/// Verifies and counts.
+pub(super) fn verify(
+    kms: &Kms,
+    caller: &Principal,
+    body: VerifyRequest,
+) -> Result<VerifyAnswer, Refusal> {
     let since = kms.clock.now();
     let alg = body.key.alg.as_str();
     let result = kms.verify(caller, body);

@@ -14,6 +14,7 @@ mod payload;
 mod sign;
 mod transfer;
 mod verify;
+mod verify_raw;
 
 pub use attest::*;
 pub use bytes::*;
@@ -25,3 +26,4 @@ pub use payload::*;
 pub use sign::*;
 pub use transfer::*;
 pub use verify::*;
+pub use verify_raw::*;

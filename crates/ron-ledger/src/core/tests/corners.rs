@@ -167,3 +167,32 @@ fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
     assert_eq!(book.state.account_count(), 3);
     book.state.audit().unwrap();
 }
+
+#[test]
+fn a_batch_that_breaks_an_invariant_is_not_made() {
+    let mut book = Book::default();
+    book.commit(1, &[(vec![issue("k1", "a", 10)], Bond::Loose)]);
+    let broken = |what: &str, tamper: fn(&mut Step<'_>)| {
+        let mut step = Step::new(&book.state, Timestamp(2));
+        tamper(&mut step);
+        let why = step.finish().unwrap_err().to_string();
+        assert!(why.contains(what), "{why}");
+    };
+    broken("nonce 0 became 1 by 0 debits", |s| {
+        s.touch(0).row.nonce += 1
+    });
+    broken("nonce 0 became 0 by 1 debits", |s| s.touch(0).debits += 1);
+    broken("held 11 of 10", |s| s.touch(0).row.balance_mut(0).held = 11);
+    broken("balances rose 1, fell 0", |s| {
+        s.touch(0).row.balance_mut(0).total += 1;
+    });
+    broken("balances rose 0, fell 1", |s| {
+        s.touch(0).row.balance_mut(0).total -= 1;
+    });
+    broken("issued 1, burned 0", |s| s.asset_mut(0).issued += 1);
+    broken("issued 0, burned 1", |s| s.asset_mut(0).burned += 1);
+    broken("asset ron", |s| s.asset_mut(0).circulating += 1);
+    let mut step = Step::new(&book.state, Timestamp(2));
+    step.touch(0);
+    assert!(step.finish().is_ok(), "looking changes nothing");
+}

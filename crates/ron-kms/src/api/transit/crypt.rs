@@ -1,0 +1,416 @@
+//! `encrypt`, `decrypt`, `rewrap`, `datakey`, `hmac`, `random`, and `verify` of a MAC.
+
+use std::sync::Arc;
+
+use ron_http::{Method, Request, Responder, Response, Route};
+use ron_proto::kms::{BATCH_ITEMS_MAX, Bytes, PrivateBytes};
+use ron_proto::problem::Problem;
+use ron_proto::scope;
+use ron_proto::values::Alg;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
+    untagged,
+};
+use crate::api::asked;
+use crate::api::envelope::task;
+use crate::error::Refusal;
+use crate::keys::Key;
+use crate::keys::envelope::{HEADER_LEN, header};
+use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
+use crate::work::{Kms, SignJob, SignWhat};
+
+/// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Crypt {
+    /// Base64: what to encrypt.
+    plaintext: Option<PlainText>,
+    /// `vault:vN:...`: what to decrypt or rewrap.
+    ciphertext: Option<String>,
+    /// Base64: what to make a MAC of.
+    pub input: Option<String>,
+    /// Base64: associated data.
+    associated_data: Option<String>,
+    /// The version to use; the newest when absent or 0, and no other encrypts.
+    key_version: Option<u32>,
+    /// Hash function of a MAC: `sha2-256` only.
+    algorithm: Option<String>,
+    /// For derived keys, which are not offered.
+    context: Option<String>,
+    /// For convergent encryption, which is not offered.
+    nonce: Option<String>,
+    /// The type of a key to be made; keys are made by themselves here, so it is not looked at.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Not offered.
+    convergent_encryption: Option<bool>,
+    /// Comes back with the item's result.
+    reference: Option<String>,
+    /// Items; instead of one value.
+    batch_input: Option<Vec<Crypt>>,
+    /// Status when a part of a batch failed; 400 when absent.
+    partial_failure_response_code: Option<u16>,
+}
+
+/// Text that is erased when it is dropped.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(transparent)]
+struct PlainText(String);
+
+impl Drop for PlainText {
+    fn drop(&mut self) {
+        zeroize::Zeroize::zeroize(&mut self.0);
+    }
+}
+
+/// The body of `datakey`.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Datakey {
+    /// 128, 256 (when absent) or 512.
+    bits: Option<u32>,
+    /// Not offered.
+    context: Option<String>,
+    /// Not offered.
+    nonce: Option<String>,
+}
+
+/// The body of `random`.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Draw {
+    /// How many; 32 when absent.
+    bytes: Option<u32>,
+    /// `base64` (when absent) or `hex`.
+    format: Option<String>,
+    /// Always the operating system's generator.
+    source: Option<String>,
+}
+
+/// The routes of this file.
+pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
+    let post = |pattern, scope, handler| route(kms, (Method::POST, pattern), scope, handler);
+    vec![
+        post("/v1/transit/encrypt/{name}", scope::KMS_WRAP, encrypt)
+            .summary("Vault: encrypt one value or a batch")
+            .body::<Crypt>(),
+        post("/v1/transit/decrypt/{name}", scope::KMS_UNWRAP, decrypt)
+            .summary("Vault: decrypt one value or a batch")
+            .body::<Crypt>(),
+        post("/v1/transit/rewrap/{name}", scope::KMS_WRAP, rewrap)
+            .summary("Vault: put ciphertexts under the newest version")
+            .body::<Crypt>(),
+        post("/v1/transit/hmac/{name}", scope::KMS_SIGN, hmac)
+            .summary("Vault: make MACs with a key of type hmac")
+            .body::<Crypt>(),
+        post("/v1/transit/hmac/{name}/{algorithm}", scope::KMS_SIGN, hmac)
+            .summary("Vault: make MACs with a key of type hmac")
+            .body::<Crypt>(),
+        post(
+            "/v1/transit/datakey/{kind}/{name}",
+            scope::KMS_WRAP,
+            datakey,
+        )
+        .summary("Vault: make a data key (plaintext or wrapped)")
+        .body::<Datakey>(),
+        post("/v1/transit/random", scope::KMS_WRAP, random)
+            .summary("Vault: random bytes")
+            .body::<Draw>(),
+    ]
+}
+
+/// The items of a request, and whether they came as a batch.
+fn items(mut request: Crypt) -> Result<(Vec<Crypt>, bool, Option<u16>), Refusal> {
+    let status = request.partial_failure_response_code;
+    if status.is_some_and(|status| !(200..=599).contains(&status)) {
+        return Err(bad("partial_failure_response_code must be 200..=599"));
+    }
+    match request.batch_input.take() {
+        None => Ok((vec![request], false, status)),
+        Some(batch) if batch.is_empty() || batch.len() > BATCH_ITEMS_MAX => Err(bad(format!(
+            "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
+        ))),
+        Some(batch) => Ok((batch, true, status)),
+    }
+}
+
+/// What is asked for and not offered.
+fn offered(item: &Crypt) -> Result<(), Refusal> {
+    let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    if there(&item.context) || there(&item.nonce) || item.convergent_encryption == Some(true) {
+        return Err(unsupported(
+            "derived keys and convergent encryption are not offered: leave context and nonce out",
+        ));
+    }
+    if item.batch_input.is_some() {
+        return Err(bad("a batch item holds no batch"));
+    }
+    Ok(())
+}
+
+fn aad(item: &Crypt) -> Result<Option<Bytes>, Refusal> {
+    let given = item
+        .associated_data
+        .as_ref()
+        .filter(|text| !text.is_empty());
+    given
+        .map(|text| base64("associated_data", text).map(Bytes))
+        .transpose()
+}
+
+/// The native ciphertext of `vault:vN:...`.
+fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
+    let text = item.ciphertext.as_deref();
+    let (version, raw) = untagged("ciphertext", text.unwrap_or_default())?;
+    Ok(Bytes([&header(key.kid.alg, version)[..], &raw].concat()))
+}
+
+type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
+type Show = fn(Made) -> Option<Value>;
+
+/// One job for all items; the answer in the form of one or of many.
+fn run(
+    kms: &Kms,
+    request: Request,
+    responder: Responder,
+    (build, show): (Build, Show),
+) -> Result<(), Refused> {
+    let read = body::<Crypt>(&request)
+        .and_then(items)
+        .and_then(|items| Ok((items, key_for_use(kms, &request)?)));
+    let (((items, batch, failed), key), responder) = or_refuse(read, responder)?;
+    let references: Vec<Option<String>> = items.iter().map(|i| i.reference.clone()).collect();
+    let tasks: Vec<_> = items
+        .iter()
+        .map(|item| offered(item).and_then(|()| build(&key, item)))
+        .collect();
+    let shape = move |results: Vec<Result<Made, Refusal>>| {
+        let shown = results
+            .into_iter()
+            .zip(references)
+            .map(|(result, reference)| {
+                let value = result.map(|made| with_reference(show(made), reference));
+                value.map_err(|refusal| {
+                    (form::status(Problem::from(refusal.clone()).status), refusal)
+                })
+            });
+        if batch {
+            let shown = shown.map(|result| result.map_err(|(_, refusal)| refusal.to_string()));
+            return form::batch(shown.collect(), failed);
+        }
+        one(shown.collect())
+    };
+    submit(kms, request, responder, tasks, Box::new(shape));
+    Ok(())
+}
+
+fn one(mut results: Vec<Result<Value, (u16, Refusal)>>) -> Response {
+    match results.pop() {
+        Some(Ok(value)) => form::data(&value),
+        Some(Err((status, refusal))) => form::errors(status, &[&refusal.to_string()]),
+        None => Problem::internal("there is no answer").into(),
+    }
+}
+
+fn with_reference(value: Option<Value>, reference: Option<String>) -> Value {
+    let mut value = value.unwrap_or_default();
+    if let Some(reference) = reference {
+        value["reference"] = reference.into();
+    }
+    value
+}
+
+fn submit(
+    kms: &Kms,
+    request: Request,
+    responder: Responder,
+    tasks: Vec<Result<EnvelopeTask, Refusal>>,
+    shape: crate::work::envelope::Shape,
+) {
+    kms.submit_sign(SignJob {
+        asked: asked(kms, request, responder),
+        what: SignWhat::Envelope(EnvelopeJob { tasks, shape }),
+    });
+}
+
+fn encrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let build: Build = |key, item| {
+        let text = item
+            .plaintext
+            .as_ref()
+            .ok_or_else(|| bad("missing plaintext to encrypt"))?;
+        let what = What::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
+        let version = pinned(item.key_version);
+        Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
+    };
+    run(kms, request, responder, (build, show_ciphertext))
+}
+
+fn show_ciphertext(made: Made) -> Option<Value> {
+    let (version, text) = (made.version?, made.ciphertext?);
+    let text = tagged(version, text.0.get(HEADER_LEN..)?);
+    Some(json!({ "ciphertext": text, "key_version": version }))
+}
+
+fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let build: Build = |key, item| {
+        let what = What::Unwrap(native(key, item)?);
+        Ok(task(Some(key.kid.clone()), None, aad(item)?, None, what))
+    };
+    let show: Show = |made| {
+        let text = ron_proto::b64::std(made.plaintext?.expose());
+        Some(json!({ "plaintext": text }))
+    };
+    run(kms, request, responder, (build, show))
+}
+
+fn rewrap(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let build: Build = |key, item| {
+        let what = What::Rewrap(native(key, item)?);
+        let version = pinned(item.key_version);
+        Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
+    };
+    run(kms, request, responder, (build, show_ciphertext))
+}
+
+/// The only hash function of MACs here.
+pub fn check_hash(name: Option<&str>) -> Result<(), Refusal> {
+    match name {
+        None | Some("" | "sha2-256") => Ok(()),
+        Some(_) => Err(unsupported("the only hash function here is sha2-256")),
+    }
+}
+
+fn hmac(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let named = request.params.iter().find(|(name, _)| *name == "algorithm");
+    let named = check_hash(named.map(|(_, value)| value.as_str()));
+    let ((), responder) = or_refuse(named, responder)?;
+    let build: Build = |key, item| {
+        check_hash(item.algorithm.as_deref())?;
+        mac_key(key)?;
+        let input = item.input.as_deref().ok_or_else(|| bad("missing input"))?;
+        let what = What::Hmac(Bytes(base64("input", input)?));
+        let version = pinned(item.key_version);
+        Ok(task(Some(key.kid.clone()), version, None, None, what))
+    };
+    let show: Show = |made| Some(json!({ "hmac": tagged(made.version?, &made.mac?.0) }));
+    run(kms, request, responder, (build, show))
+}
+
+fn mac_key(key: &Key) -> Result<(), Refusal> {
+    if key.kid.alg == Alg::HmacSha256 {
+        return Ok(());
+    }
+    Err(unsupported(
+        "MACs need a key of type hmac: other keys have no hidden MAC key beside them here",
+    ))
+}
+
+/// A check of one MAC given as `vault:vN:...`.
+pub fn mac_check(key: &Key, input: &str, mac: &str) -> Result<EnvelopeTask, Refusal> {
+    mac_key(key)?;
+    let (version, mac) = untagged("hmac", mac)?;
+    let what = What::HmacVerify(Bytes(base64("input", input)?), Bytes(mac));
+    let kid = Some(key.kid.clone());
+    Ok(task(kid, Some(version), None, None, what))
+}
+
+/// Runs checks of MACs; `valid` for each.
+pub fn verify_macs(
+    kms: &Kms,
+    request: Request,
+    responder: Responder,
+    (tasks, batch, failed): (Vec<Result<EnvelopeTask, Refusal>>, bool, Option<u16>),
+) {
+    let shape = move |results: Vec<Result<Made, Refusal>>| {
+        let shown = results.into_iter().map(|result| {
+            let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
+            let value = result.map(|made| json!({ "valid": made.ok }));
+            value.map_err(|refusal| (status(&refusal), refusal))
+        });
+        if batch {
+            let shown = shown.map(|result| result.map_err(|(_, refusal)| refusal.to_string()));
+            return form::batch(shown.collect(), failed);
+        }
+        one(shown.collect())
+    };
+    submit(kms, request, responder, tasks, Box::new(shape));
+}
+
+fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let read = body::<Datakey>(&request).and_then(|body| {
+        let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        if there(&body.context) || there(&body.nonce) {
+            return Err(unsupported(
+                "derived keys are not offered: leave context and nonce out",
+            ));
+        }
+        let bytes = match body.bits.unwrap_or(256) {
+            128 => 16,
+            256 => 32,
+            512 => 64,
+            _ => return Err(bad("bits must be 128, 256 or 512")),
+        };
+        let show = match request.param("kind") {
+            "plaintext" => true,
+            "wrapped" => false,
+            _ => return Err(bad("the path says plaintext or wrapped")),
+        };
+        Ok((What::Datakey(bytes, show), key_for_use(kms, &request)?))
+    });
+    let ((what, key), responder) = or_refuse(read, responder)?;
+    let tasks = vec![Ok(task(Some(key.kid.clone()), None, None, None, what))];
+    let shape =
+        |results: Vec<Result<Made, Refusal>>| one(results.into_iter().map(shown_datakey).collect());
+    submit(kms, request, responder, tasks, Box::new(shape));
+    Ok(())
+}
+
+fn shown_datakey(result: Result<Made, Refusal>) -> Result<Value, (u16, Refusal)> {
+    let mut made =
+        result.map_err(|refusal| (form::status(Problem::from(refusal.clone()).status), refusal))?;
+    let plaintext = made.plaintext.take();
+    let mut value = show_ciphertext(made).unwrap_or_default();
+    if let Some(plaintext) = plaintext {
+        value["plaintext"] = ron_proto::b64::std(plaintext.expose()).into();
+    }
+    Ok(value)
+}
+
+fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let read = body::<Draw>(&request).and_then(|body| {
+        let hex = match body.format.as_deref() {
+            None | Some("base64") => false,
+            Some("hex") => true,
+            Some(_) => return Err(bad("format must be base64 or hex")),
+        };
+        if !matches!(body.source.as_deref(), None | Some("platform" | "all")) {
+            return Err(unsupported(
+                "the source is always the operating system: platform or all",
+            ));
+        }
+        Ok((body.bytes.unwrap_or(32) as usize, hex))
+    });
+    let ((bytes, hex), responder) = or_refuse(read, responder)?;
+    let tasks = vec![Ok(task(None, None, None, None, What::Random(bytes)))];
+    let shape = move |results: Vec<Result<Made, Refusal>>| {
+        let shown = results.into_iter().map(|result| {
+            let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
+            let made = result.map_err(|refusal| (status(&refusal), refusal))?;
+            let raw = made.plaintext.unwrap_or_default();
+            let text = if hex {
+                hex::encode(raw.expose())
+            } else {
+                ron_proto::b64::std(raw.expose())
+            };
+            Ok(json!({ "random_bytes": text }))
+        });
+        one(shown.collect())
+    };
+    submit(kms, request, responder, tasks, Box::new(shape));
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! The form of Vault's answers: `data` in an envelope of constants, or `errors`.
+
+use ron_http::{Body, Response};
+use serde_json::{Value, json};
+
+/// Success, in the envelope.
+pub fn data(value: &Value) -> Response {
+    with_status(200, value)
+}
+
+/// `data` under another status, as for batches of which a part failed.
+pub fn with_status(status: u16, value: &Value) -> Response {
+    let body = json!({
+        "request_id": "",
+        "lease_id": "",
+        "renewable": false,
+        "lease_duration": 0,
+        "data": value,
+        "wrap_info": null,
+        "warnings": null,
+        "auth": null,
+    });
+    Response::json(status, &body)
+}
+
+/// The status that Vault's clients expect: conflicts and mismatches are bad requests there.
+pub fn status(native: u16) -> u16 {
+    match native {
+        409 | 422 => 400,
+        401 => 403,
+        other => other,
+    }
+}
+
+/// `{"errors": [...]}`.
+pub fn errors(status: u16, messages: &[&str]) -> Response {
+    Response::json(status, &json!({ "errors": messages }))
+}
+
+/// Problems become `errors`; everything else stays.
+pub fn errors_only(response: Response) -> Response {
+    let Body::Problem(problem) = &response.body else {
+        return response;
+    };
+    let text = format!("{}: {}", problem.code, problem.detail);
+    let mut answer = errors(status(problem.status), &[&text]);
+    if let Some(seconds) = problem.retry_after_s {
+        answer = answer.header("retry-after", seconds.to_string());
+    }
+    answer
+}
+
+/// One answer for a batch: every item's result, and a failure status when one failed.
+pub fn batch(results: Vec<Result<Value, String>>, failed_status: Option<u16>) -> Response {
+    let failed = results.iter().any(Result::is_err);
+    let results: Vec<Value> = results
+        .into_iter()
+        .map(|result| result.unwrap_or_else(|error| json!({ "error": error })))
+        .collect();
+    let status = if failed {
+        failed_status.unwrap_or(400)
+    } else {
+        200
+    };
+    with_status(status, &json!({ "batch_results": results }))
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_proto::problem::Problem;
+
+    use super::*;
+
+    #[test]
+    fn problems_become_errors() {
+        let response = errors_only(Problem::busy(7).into());
+        assert_eq!(
+            (response.status, response.get("retry-after")),
+            (429, Some("7"))
+        );
+        let body: Value = serde_json::from_slice(response.body.as_bytes()).expect("json");
+        assert_eq!(body["errors"].as_array().map(Vec::len), Some(1));
+        assert_eq!(errors_only(Problem::conflict("x").into()).status, 400);
+        assert_eq!(errors_only(data(&json!({}))).status, 200);
+    }
+
+    #[test]
+    fn a_batch_with_a_failure_says_so() {
+        let check = |results, wanted, status| assert_eq!(batch(results, wanted).status, status);
+        check(vec![Ok(json!({}))], None, 200);
+        check(vec![Ok(json!({})), Err("no".into())], None, 400);
+        check(vec![Err("no".into())], Some(207), 207);
+    }
+}

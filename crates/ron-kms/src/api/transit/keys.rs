@@ -1,0 +1,379 @@
+//! `keys`: create, list, read, rotate, configure.
+
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_http::{Method, Request, Responder, Response, Route};
+use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest, UpdateKey};
+use ron_proto::problem::Problem;
+use ron_proto::scope;
+use ron_proto::values::{Alg, OpId};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Refused, bad, body, find, form, json_of, key_for_use, names, or_refuse, purpose, read, route,
+    unsupported,
+};
+use crate::api::asked;
+use crate::error::{Refusal, Why};
+use crate::keys::Key;
+use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::{Kms, StoreJob};
+
+/// The body of `keys/{name}`.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Create {
+    /// `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Parameter set of `ml-dsa`: `44`, `65` (when absent) or `87`.
+    parameter_set: Option<String>,
+    /// Bytes of an `hmac` key: 32 only.
+    key_size: Option<u32>,
+    /// Not offered.
+    derived: Option<bool>,
+    /// Not offered.
+    convergent_encryption: Option<bool>,
+    /// Not offered: nothing leaves bare.
+    exportable: Option<bool>,
+    /// Not offered.
+    allow_plaintext_backup: Option<bool>,
+    /// Seconds, or `24h` and the like; 0 when absent.
+    auto_rotate_period: Option<Value>,
+}
+
+/// The body of `keys/{name}/config`.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Configure {
+    /// The oldest version that decrypts and verifies.
+    min_decryption_version: Option<u32>,
+    /// 0 or the newest: only the newest version encrypts and signs here.
+    min_encryption_version: Option<u32>,
+    /// Only false: keys are destroyed through the native API.
+    deletion_allowed: Option<bool>,
+    /// Only false.
+    exportable: Option<bool>,
+    /// Only false.
+    allow_plaintext_backup: Option<bool>,
+    /// As when the key is made.
+    auto_rotate_period: Option<Value>,
+}
+
+/// The routes of this file.
+pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
+    const KEYS: &str = "/v1/transit/keys";
+    const KEY: &str = "/v1/transit/keys/{name}";
+    vec![
+        read(kms, (Method::GET, KEYS), list)
+            .query("list", true, "true")
+            .summary("Vault: names of the keys; also under the method LIST"),
+        read(kms, (Method::LIST, KEYS), list),
+        read(kms, (Method::GET, KEY), read_key).summary("Vault: a key and its public halves"),
+        route(kms, (Method::POST, KEY), scope::KMS_CREATE, create)
+            .summary("Vault: make a key; one that exists stays as it is")
+            .body::<Create>(),
+        route(
+            kms,
+            (Method::POST, "/v1/transit/keys/{name}/rotate"),
+            scope::KMS_ROTATE,
+            rotate,
+        )
+        .summary("Vault: make a new version"),
+        route(
+            kms,
+            (Method::POST, "/v1/transit/keys/{name}/config"),
+            scope::KMS_ADMIN,
+            configure,
+        )
+        .summary("Vault: minimum version and automatic rotation")
+        .body::<Configure>(),
+    ]
+}
+
+fn list(kms: &Kms, request: &Request) -> Result<Value, Refusal> {
+    let names = names(&kms.index.load(), &request.principal);
+    if names.is_empty() {
+        return Err(Refusal::new(Why::NotFound, "there are no keys"));
+    }
+    Ok(json!({ "keys": names }))
+}
+
+fn read_key(kms: &Kms, request: &Request) -> Result<Value, Refusal> {
+    let key = find(&kms.index.load(), &request.principal, request.param("name"))?;
+    Ok(shown(request.param("name"), &key.to_doc(&kms.origin)))
+}
+
+/// The algorithm of a type.
+fn alg_of(request: &Create) -> Result<Alg, Refusal> {
+    let set = request
+        .parameter_set
+        .as_deref()
+        .filter(|set| !set.is_empty());
+    let alg = match request.kind.as_deref() {
+        None | Some("" | "aes256-gcm96") => Alg::Aes256Gcm,
+        Some("ed25519") => Alg::Ed25519,
+        Some("ecdsa-p256") => Alg::EcdsaP256,
+        Some("hmac") => Alg::HmacSha256,
+        Some("ml-dsa") => match set {
+            Some("44") => Alg::MlDsa44,
+            None | Some("65") => Alg::MlDsa65,
+            Some("87") => Alg::MlDsa87,
+            Some(_) => return Err(bad("parameter_set must be 44, 65 or 87")),
+        },
+        Some(_) => {
+            return Err(unsupported(
+                "offered types are aes256-gcm96, ed25519, ecdsa-p256, ml-dsa and hmac",
+            ));
+        }
+    };
+    if request.key_size.is_some_and(|size| size != 0 && size != 32) {
+        return Err(unsupported("key_size: keys of type hmac have 32 bytes"));
+    }
+    Ok(alg)
+}
+
+/// A period as Vault writes it (seconds or Go's `24h`) in our form; `never` for 0.
+fn period(value: &Value) -> Result<String, Refusal> {
+    let refuse = || bad("auto_rotate_period must be a whole number with unit s, m or h, or 0");
+    match value {
+        Value::Number(number) => match number.as_u64().ok_or_else(refuse)? {
+            0 => Ok("never".to_owned()),
+            seconds => Ok(format!("{seconds}s")),
+        },
+        Value::String(text) => {
+            let digits = text.trim_end_matches(['s', 'm', 'h', 'd']);
+            let number: u64 = digits.parse().map_err(|_| refuse())?;
+            match (number, &text[digits.len()..]) {
+                (0, _) => Ok("never".to_owned()),
+                (n, "") => Ok(format!("{n}s")),
+                (n, unit @ ("s" | "m" | "h" | "d")) => Ok(format!("{n}{unit}")),
+                _ => Err(refuse()),
+            }
+        }
+        _ => Err(refuse()),
+    }
+}
+
+fn create(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let wanted = plan(kms, &request);
+    let (wanted, responder) = or_refuse(wanted, responder)?;
+    let name = request.param("name").to_owned();
+    match wanted {
+        Planned::There(document) => {
+            responder.send(form::data(&shown(&name, &document)));
+        }
+        Planned::Make(body) => {
+            let responder = responder.map(move |response| show_document(&name, response));
+            kms.submit_store(StoreJob::Create(asked(kms, request, responder), body));
+        }
+    }
+    Ok(())
+}
+
+enum Planned {
+    There(Box<KeyDoc>),
+    Make(Box<CreateKey>),
+}
+
+fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
+    let name = request.param("name");
+    let wanted: Create = body(request)?;
+    let yes = |flag: Option<bool>| flag == Some(true);
+    if yes(wanted.derived) || yes(wanted.convergent_encryption) {
+        return Err(unsupported(
+            "derived keys and convergent encryption are not offered",
+        ));
+    }
+    if yes(wanted.exportable) || yes(wanted.allow_plaintext_backup) {
+        return Err(unsupported(
+            "no key leaves bare; see the native API for wrapped export",
+        ));
+    }
+    let alg = alg_of(&wanted)?;
+    match find(&kms.index.load(), &request.principal, name) {
+        Ok(key) => return Ok(Planned::There(Box::new(key.to_doc(&kms.origin)))),
+        Err(refusal) if refusal.why == Why::NotFound => {}
+        Err(refusal) => return Err(refusal),
+    }
+    let tenant = request.principal.tenant.clone();
+    let mut body = json!({
+        "tenant": tenant,
+        "purpose": purpose(name)?,
+        "alg": alg,
+        "op_id": op_id(tenant.as_str(), name),
+    });
+    if let Some(period_given) = wanted.auto_rotate_period.as_ref().filter(|v| !v.is_null()) {
+        body["rotate_every"] = period(period_given)?.into();
+    }
+    let body = serde_json::from_value(body).map_err(|e| bad(format!("auto_rotate_period: {e}")))?;
+    Ok(Planned::Make(Box::new(body)))
+}
+
+/// One operation id for one name, so that two who make the key at once get one key.
+fn op_id(tenant: &str, name: &str) -> OpId {
+    let hash = sha256(format!("ron-kms/v1/transit\0{tenant}\0{name}").as_bytes());
+    OpId::from_random(hash[..16].try_into().expect("16 of 32 bytes"))
+}
+
+/// The document of a native answer, alone or inside the answer of a change, in Vault's form.
+fn show_document(name: &str, response: Response) -> Response {
+    let Some(mut value) = json_of(&response) else {
+        return response;
+    };
+    let document = match value.get_mut("document") {
+        Some(inner) => inner.take(),
+        None => value,
+    };
+    match serde_json::from_value::<KeyDoc>(document) {
+        Ok(document) => form::data(&shown(name, &document)),
+        Err(_) => Problem::internal("the key document is not readable").into(),
+    }
+}
+
+fn rotate(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let (key, responder) = or_refuse(key_for_use(kms, &request), responder)?;
+    let name = request.param("name").to_owned();
+    let responder = responder.map(move |response| show_document(&name, response));
+    let rotate = KeyRequest::Rotate(RotateRequest::default());
+    let asked = asked(kms, request, responder);
+    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), rotate));
+    Ok(())
+}
+
+fn configure(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let wanted = key_for_use(kms, &request).and_then(|key| Ok((update(&key, &request)?, key)));
+    let ((update, key), responder) = or_refuse(wanted, responder)?;
+    let name = request.param("name").to_owned();
+    let Some(update) = update else {
+        responder.send(form::data(&shown(&name, &key.to_doc(&kms.origin))));
+        return Ok(());
+    };
+    let responder = responder.map(move |response| show_document(&name, response));
+    let asked = asked(kms, request, responder);
+    let update = KeyRequest::Update(update);
+    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), update));
+    Ok(())
+}
+
+/// What a configuration changes; `None` when nothing.
+fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
+    let wanted: Configure = body(request)?;
+    let yes = |flag: Option<bool>| flag == Some(true);
+    if yes(wanted.deletion_allowed) || yes(wanted.exportable) || yes(wanted.allow_plaintext_backup)
+    {
+        return Err(unsupported(
+            "deletion_allowed, exportable and allow_plaintext_backup stay false here; the native API destroys and exports",
+        ));
+    }
+    let head = key.head().number;
+    if wanted
+        .min_encryption_version
+        .is_some_and(|v| v != 0 && v != head)
+    {
+        return Err(unsupported(
+            "min_encryption_version: only the newest version encrypts and signs here",
+        ));
+    }
+    let mut update = UpdateKey {
+        min_verify_version: wanted.min_decryption_version.filter(|v| *v != 0),
+        ..UpdateKey::default()
+    };
+    if let Some(given) = wanted.auto_rotate_period.as_ref().filter(|v| !v.is_null()) {
+        let every = serde_json::from_value(period(given)?.into());
+        update.rotate_every = Some(every.map_err(|e| bad(format!("auto_rotate_period: {e}")))?);
+    }
+    Ok((update != UpdateKey::default()).then_some(update))
+}
+
+/// The type of an algorithm.
+fn kind_of(alg: Alg) -> &'static str {
+    match alg {
+        Alg::Aes256Gcm => "aes256-gcm96",
+        Alg::HmacSha256 => "hmac",
+        Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87 => "ml-dsa",
+        other => other.as_str(),
+    }
+}
+
+/// A key in Vault's form.
+fn shown(name: &str, document: &KeyDoc) -> Value {
+    let alg = document.key.alg;
+    let mut versions = Map::new();
+    for version in &document.versions {
+        let created = version.created;
+        let entry = match alg {
+            _ if version.public_key.0.is_empty() => json!(created.0 / 1000),
+            Alg::EcdsaP256 => json!({
+                "creation_time": created, "name": "P-256", "public_key": version.public_key_pem,
+            }),
+            _ => json!({
+                "creation_time": created, "name": kind_of(alg),
+                "public_key": ron_proto::b64::std(&version.public_key.0),
+            }),
+        };
+        versions.insert(version.version.to_string(), entry);
+    }
+    json!({
+        "name": name,
+        "type": kind_of(alg),
+        "keys": versions,
+        "latest_version": document.head,
+        "min_available_version": 0,
+        "min_decryption_version": document.min_verify_version,
+        "min_encryption_version": 0,
+        "deletion_allowed": false,
+        "derived": false,
+        "exportable": false,
+        "allow_plaintext_backup": false,
+        "imported_key": false,
+        "supports_encryption": alg.wraps(),
+        "supports_decryption": alg.wraps(),
+        "supports_signing": alg.signs(),
+        "supports_derivation": false,
+        "ron_key": document.key,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_are_read_as_vault_writes_them() {
+        let check = |value: Value, want: Option<&str>| {
+            assert_eq!(period(&value).ok().as_deref(), want, "{value}");
+        };
+        check(json!(0), Some("never"));
+        check(json!("0"), Some("never"));
+        check(json!("0s"), Some("never"));
+        check(json!(3600), Some("3600s"));
+        check(json!("3600"), Some("3600s"));
+        check(json!("24h"), Some("24h"));
+        check(json!("1h30m"), None);
+        check(json!("-1h"), None);
+        check(json!(1.5), None);
+        check(json!("h"), None);
+    }
+
+    #[test]
+    fn types_become_algorithms_and_back() {
+        let check = |kind: Option<&str>, set: Option<&str>, want: Option<Alg>| {
+            let request = Create {
+                kind: kind.map(str::to_owned),
+                parameter_set: set.map(str::to_owned),
+                ..Create::default()
+            };
+            assert_eq!(alg_of(&request).ok(), want, "{kind:?}");
+        };
+        check(None, None, Some(Alg::Aes256Gcm));
+        check(Some("ecdsa-p256"), None, Some(Alg::EcdsaP256));
+        check(Some("ml-dsa"), Some("87"), Some(Alg::MlDsa87));
+        check(Some("ml-dsa"), Some("66"), None);
+        check(Some("rsa-2048"), None, None);
+        assert_eq!(kind_of(Alg::Ed25519), "ed25519");
+    }
+}

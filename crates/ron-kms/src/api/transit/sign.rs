@@ -1,0 +1,409 @@
+//! `sign` and `verify`.
+//!
+//! A signature of P-256 is DER there unless `marshaling_algorithm` is `jws`, and `r || s` in the
+//! native API; this file turns the one into the other.
+
+use std::sync::Arc;
+
+use ron_http::{Method, Request, Responder, Response, Route};
+use ron_proto::kms::{
+    BATCH_ITEMS_MAX, Bytes, SignBatchAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
+};
+use ron_proto::problem::Problem;
+use ron_proto::scope;
+use ron_proto::values::Alg;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::crypt::{check_hash, mac_check, verify_macs};
+use super::{
+    Refused, bad, base64, body, form, json_of, key_for_use, or_refuse, pinned, route, tagged,
+    unsupported, untagged,
+};
+use crate::api::asked;
+use crate::api::verify::verify as verify_counted;
+use crate::error::{Refusal, Why};
+use crate::keys::Key;
+use crate::work::task::SignTask;
+use crate::work::{Kms, SignJob, SignWhat};
+
+/// The body of `sign` and `verify`, and an item of their batches.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sign {
+    /// The key's name again; the path decides.
+    name: Option<String>,
+    /// Base64: the message.
+    input: Option<String>,
+    /// `vault:vN:...`: the signature to verify.
+    signature: Option<String>,
+    /// `vault:vN:...`: the MAC to verify, instead of a signature.
+    hmac: Option<String>,
+    /// The version that signs; the newest when absent or 0, and no other signs.
+    key_version: Option<u32>,
+    /// `sha2-256` for P-256; the other types have no choice.
+    hash_algorithm: Option<String>,
+    /// As `hash_algorithm`.
+    algorithm: Option<String>,
+    /// Only false: this service hashes what it signs.
+    prehashed: Option<bool>,
+    /// For RSA, which is not offered.
+    signature_algorithm: Option<String>,
+    /// For RSA, which is not offered.
+    salt_length: Option<String>,
+    /// `asn1` (when absent) or `jws`; P-256 only.
+    marshaling_algorithm: Option<String>,
+    /// For derived keys, which are not offered.
+    context: Option<String>,
+    /// Comes back with the item's result.
+    reference: Option<String>,
+    /// Items; instead of one value.
+    batch_input: Option<Vec<Sign>>,
+    /// Status when a part of a batch failed; 400 when absent.
+    partial_failure_response_code: Option<u16>,
+}
+
+/// The routes of this file.
+pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
+    let post = |pattern, scope, handler| {
+        route(kms, (Method::POST, pattern), scope, handler).body::<Sign>()
+    };
+    vec![
+        post("/v1/transit/sign/{name}", scope::KMS_SIGN, sign)
+            .summary("Vault: sign one message or a batch"),
+        post("/v1/transit/sign/{name}/{hash}", scope::KMS_SIGN, sign)
+            .summary("Vault: sign one message or a batch"),
+        post("/v1/transit/verify/{name}", scope::KMS_VERIFY, verify)
+            .summary("Vault: verify signatures or MACs, one or a batch"),
+        post(
+            "/v1/transit/verify/{name}/{hash}",
+            scope::KMS_VERIFY,
+            verify,
+        )
+        .summary("Vault: verify signatures or MACs, one or a batch"),
+    ]
+}
+
+/// How signatures are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Marshal {
+    Der,
+    Jws,
+}
+
+/// A request, read: its items and how they are to be done.
+struct Asked {
+    key: Arc<Key>,
+    items: Vec<Sign>,
+    batch: bool,
+    failed: Option<u16>,
+    marshal: Marshal,
+}
+
+fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
+    let mut whole: Sign = body(request)?;
+    let key = key_for_use(kms, request)?;
+    let in_path = request.params.iter().find(|(name, _)| *name == "hash");
+    let hashes = [
+        in_path.map(|(_, value)| value.as_str()),
+        whole.hash_algorithm.as_deref(),
+        whole.algorithm.as_deref(),
+    ];
+    if matches!(key.kid.alg, Alg::EcdsaP256 | Alg::HmacSha256) {
+        hashes.into_iter().try_for_each(check_hash)?;
+    }
+    if whole.prehashed == Some(true) {
+        return Err(unsupported(
+            "prehashed: this service hashes what it signs; send the message",
+        ));
+    }
+    let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    if there(&whole.context) {
+        return Err(unsupported(
+            "derived keys are not offered: leave context out",
+        ));
+    }
+    if there(&whole.signature_algorithm) || there(&whole.salt_length) {
+        return Err(unsupported(
+            "signature_algorithm and salt_length belong to RSA",
+        ));
+    }
+    let marshal = match whole.marshaling_algorithm.as_deref() {
+        None | Some("" | "asn1") => Marshal::Der,
+        Some("jws") => Marshal::Jws,
+        Some(_) => return Err(bad("marshaling_algorithm must be asn1 or jws")),
+    };
+    let failed = whole.partial_failure_response_code;
+    if failed.is_some_and(|status| !(200..=599).contains(&status)) {
+        return Err(bad("partial_failure_response_code must be 200..=599"));
+    }
+    let (items, batch) = match whole.batch_input.take() {
+        None => (vec![whole], false),
+        Some(items) if items.is_empty() || items.len() > BATCH_ITEMS_MAX => {
+            return Err(bad(format!(
+                "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
+            )));
+        }
+        Some(items) => (items, true),
+    };
+    Ok(Asked {
+        key,
+        items,
+        batch,
+        failed,
+        marshal,
+    })
+}
+
+fn message(item: &Sign) -> Result<Vec<u8>, Refusal> {
+    let input = item.input.as_deref().ok_or_else(|| bad("missing input"))?;
+    base64("input", input)
+}
+
+fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let (read, responder) = or_refuse(read(kms, &request), responder)?;
+    let Asked {
+        key,
+        items,
+        batch,
+        failed,
+        marshal,
+    } = read;
+    let tasks = items
+        .iter()
+        .map(|item| {
+            let version = pinned(item.key_version);
+            Ok(SignTask::from_request(SignRequest {
+                version,
+                ..SignRequest::message(key.kid.clone(), message(item)?)
+            }))
+        })
+        .collect();
+    let references: Vec<Option<String>> = items.into_iter().map(|i| i.reference).collect();
+    let responder = responder
+        .map(move |response| show_signatures(response, references, (batch, failed), marshal));
+    kms.submit_sign(SignJob {
+        asked: asked(kms, request, responder),
+        what: SignWhat::Batch(tasks),
+    });
+    Ok(())
+}
+
+/// The native answer of a batch in Vault's form.
+fn show_signatures(
+    response: Response,
+    references: Vec<Option<String>>,
+    (batch, failed): (bool, Option<u16>),
+    marshal: Marshal,
+) -> Response {
+    let Some(value) = json_of(&response) else {
+        return response;
+    };
+    let Ok(answer) = serde_json::from_value::<SignBatchAnswer>(value) else {
+        return Problem::internal("the signatures are not readable").into();
+    };
+    let results = answer.results.into_iter().zip(references);
+    let mut shown = results.map(|(result, reference)| {
+        if let Some(error) = result.error {
+            return Err((
+                form::status(error.status),
+                format!("{}: {}", error.code, error.detail),
+            ));
+        }
+        let broken = || (500, "internal: a signature is missing".to_owned());
+        let answer = result.answer.ok_or_else(broken)?;
+        let signature = answer.signatures.first().ok_or_else(broken)?;
+        let text = written(signature, answer.version, marshal).ok_or_else(broken)?;
+        let mut value = json!({ "signature": text, "key_version": answer.version });
+        if let Some(reference) = reference {
+            value["reference"] = reference.into();
+        }
+        Ok(value)
+    });
+    if batch {
+        let shown = shown.map(|result| result.map_err(|(_, text)| text));
+        return form::batch(shown.collect(), failed);
+    }
+    match shown.next() {
+        Some(Ok(value)) => form::data(&value),
+        Some(Err((status, text))) => form::errors(status, &[&text]),
+        None => Problem::internal("there is no signature").into(),
+    }
+}
+
+fn written(signature: &Signature, version: u32, marshal: Marshal) -> Option<String> {
+    let raw = signature.signature.as_slice();
+    match (signature.alg, marshal) {
+        (Alg::EcdsaP256, Marshal::Der) => Some(tagged(version, &der(raw.try_into().ok()?))),
+        (Alg::EcdsaP256, Marshal::Jws) => {
+            Some(format!("vault:v{version}:{}", ron_proto::b64::url(raw)))
+        }
+        _ => Some(tagged(version, raw)),
+    }
+}
+
+/// Version and native form of a signature as it was written.
+fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refusal> {
+    if (alg, marshal) == (Alg::EcdsaP256, Marshal::Jws) {
+        let (head, raw) = text.rsplit_once(':').unwrap_or_default();
+        let (version, _) = untagged("signature", &format!("{head}:"))?;
+        let raw = ron_proto::b64::from_url(raw);
+        return Ok((
+            version,
+            raw.map_err(|_| bad("invalid signature: it is base64url"))?,
+        ));
+    }
+    let (version, raw) = untagged("signature", text)?;
+    match alg {
+        Alg::EcdsaP256 => {
+            let raw = from_der(&raw).ok_or_else(|| bad("invalid signature: it is DER"))?;
+            Ok((version, raw.to_vec()))
+        }
+        _ => Ok((version, raw)),
+    }
+}
+
+/// `r || s` as the DER of RFC 3279.
+fn der(raw: [u8; 64]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(72);
+    for half in raw.chunks(32) {
+        let start = half.iter().position(|byte| *byte != 0).unwrap_or(31);
+        let digits = &half[start..];
+        let sign = usize::from(digits[0] >= 0x80);
+        body.extend_from_slice(&[2, (digits.len() + sign) as u8]);
+        body.extend_from_slice(&[0][..sign]);
+        body.extend_from_slice(digits);
+    }
+    [&[0x30, body.len() as u8][..], &body].concat()
+}
+
+/// The `r || s` of a DER signature; strict, so that one signature has one form.
+fn from_der(text: &[u8]) -> Option<[u8; 64]> {
+    let [0x30, length, body @ ..] = text else {
+        return None;
+    };
+    if usize::from(*length) != body.len() {
+        return None;
+    }
+    let mut raw = [0; 64];
+    let mut rest = body;
+    for half in raw.chunks_mut(32) {
+        let [2, length, tail @ ..] = rest else {
+            return None;
+        };
+        let (digits, tail) = tail.split_at_checked(usize::from(*length))?;
+        let digits = digits.strip_prefix(&[0]).unwrap_or(digits);
+        half[32_usize.checked_sub(digits.len())?..].copy_from_slice(digits);
+        rest = tail;
+    }
+    (rest.is_empty() && der(raw) == text).then_some(raw)
+}
+
+fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+    let (read, responder) = or_refuse(read(kms, &request), responder)?;
+    let macs = read.items.iter().filter(|item| item.hmac.is_some()).count();
+    if macs > 0 {
+        let tasks = read.items.iter().map(|item| {
+            let mac = item.hmac.as_deref().ok_or_else(|| bad("missing hmac"))?;
+            mac_check(&read.key, item.input.as_deref().unwrap_or_default(), mac)
+        });
+        let tasks = tasks.collect();
+        verify_macs(kms, request, responder, (tasks, read.batch, read.failed));
+        return Ok(());
+    }
+    let results = read
+        .items
+        .iter()
+        .map(|item| verify_one(kms, &request, &read, item));
+    responder.send(if read.batch {
+        let results = results.map(|result| result.map_err(|refusal| refusal.to_string()));
+        form::batch(results.collect(), read.failed)
+    } else {
+        match results.last() {
+            Some(Ok(value)) => form::data(&value),
+            Some(Err(refusal)) => form::errors_only(Problem::from(refusal).into()),
+            None => Problem::internal("there is nothing to verify").into(),
+        }
+    });
+    Ok(())
+}
+
+fn verify_one(kms: &Kms, request: &Request, read: &Asked, item: &Sign) -> Result<Value, Refusal> {
+    let text = item.signature.as_deref();
+    let text = text.ok_or_else(|| bad("give signature or hmac"))?;
+    let alg = read.key.kid.alg;
+    let (version, raw) = parsed(alg, text, read.marshal)?;
+    let body = VerifyRequest {
+        key: read.key.kid.clone(),
+        version: Some(version),
+        message: Some(Bytes(message(item)?)),
+        digest: None,
+        signatures: vec![Signature {
+            alg,
+            signature: Bytes(raw),
+        }],
+        mode: VerifyMode::And,
+    };
+    let answer = match verify_counted(kms, &request.principal, body) {
+        Err(refusal) if refusal.why == Why::NotFound => return Err(bad(refusal.detail)),
+        answer => answer?,
+    };
+    let mut value = json!({ "valid": answer.ok });
+    if let Some(reference) = &item.reference {
+        value["reference"] = reference.as_str().into();
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn der_has_one_form() {
+        let mut raw = [0_u8; 64];
+        (raw[0], raw[31], raw[63]) = (0x80, 1, 5);
+        let text = der(raw);
+        assert_eq!(
+            text[..5],
+            [0x30, 38, 2, 33, 0],
+            "a high first bit needs a zero in front"
+        );
+        assert_eq!(text[37..], [2, 1, 5], "leading zeros go");
+        assert_eq!(from_der(&text), Some(raw));
+        assert_eq!(from_der(&der([0; 64])), Some([0; 64]));
+        for at in 0..text.len() {
+            assert!(from_der(&text[..at]).is_none(), "cut at {at}");
+        }
+        let mut long = text.clone();
+        long.push(0);
+        assert!(from_der(&long).is_none());
+        // The same numbers with a zero more in front.
+        let padded = [&[0x30, 39, 2, 33, 0][..], &raw[..32], &[2, 2, 0, 5]].concat();
+        assert!(from_der(&padded).is_none());
+    }
+
+    #[test]
+    fn signatures_are_written_and_read_back() {
+        let mut raw = [7_u8; 64];
+        raw[32] = 0xff;
+        for (alg, marshal) in [
+            (Alg::EcdsaP256, Marshal::Der),
+            (Alg::EcdsaP256, Marshal::Jws),
+            (Alg::Ed25519, Marshal::Der),
+        ] {
+            let signature = Signature {
+                alg,
+                signature: Bytes(raw.to_vec()),
+            };
+            let text = written(&signature, 4, marshal).expect("written");
+            assert!(text.starts_with("vault:v4:"));
+            assert_eq!(
+                parsed(alg, &text, marshal).ok(),
+                Some((4, raw.to_vec())),
+                "{marshal:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Vault's own Python client, unmodified, against the running service: it makes, rotates, signs,
+//! verifies, encrypts and decrypts in batch, and everything it did is in the audit log.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use ron_kms::audit::leaf::{Leaf, OK};
+use ron_tests::{Fleet, json, ok, python, workspace};
+use serde_json::json;
+
+fn operator(fleet: &Fleet) -> String {
+    let path = fleet.dir().join("clients/operator.kms.token");
+    std::fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+#[test]
+fn hvac_works_without_change() {
+    let fleet = Fleet::start();
+    let token = operator(&fleet);
+    let mut child = Command::new(python())
+        .arg(workspace().join("tests/interop/hvac_check.py"))
+        .arg(fleet.api("ron-kms"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(token.as_bytes())
+        .unwrap();
+    let text = ok(&child.wait_with_output().unwrap());
+    assert!(text.ends_with("done\n"), "{text}");
+    let leaves = leaves(&fleet, &token);
+    let count = |op: &str, result: &str| {
+        let of = |l: &&Leaf| l.op.as_str() == op && l.result == result && is_transit(l);
+        leaves.iter().filter(of).count()
+    };
+    assert_eq!(count("create", OK), 5);
+    assert_eq!(count("rotate", OK), 5);
+    assert_eq!(count("wrap", OK), 1 + 50 + 1);
+    assert_eq!(count("unwrap", OK), 50 + 2 + 2);
+    assert_eq!(count("unwrap", "ciphertext_refused"), 2);
+    assert_eq!(count("unwrap", "bad_request"), 1);
+    assert_eq!(count("update", OK), 1);
+    assert_eq!(count("rewrap", OK), 1);
+    assert_eq!(count("datakey", OK), 2);
+    assert_eq!(count("sign", OK), 3 * 22 + 1);
+    assert_eq!(count("hmac", OK), 1);
+    assert_eq!(count("hmac_verify", OK), 2);
+    assert_eq!(count("hmac_verify", "no_match"), 1);
+}
+
+fn is_transit(leaf: &Leaf) -> bool {
+    let purpose = leaf.purpose.as_deref();
+    leaf.tenant == "ron" && purpose.is_some_and(|purpose| purpose.starts_with("transit."))
+}
+
+/// All leaves of the KMS's audit log, as its entry bundles serve them.
+fn leaves(fleet: &Fleet, token: &str) -> Vec<Leaf> {
+    let url = format!("{}/audit/v1/checkpoint", fleet.api("ron-kms"));
+    // The last leaf waits for a checkpoint, at most a second.
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let note = String::from_utf8(fleet.get(&url, None).body).unwrap();
+    let size: u64 = note.lines().nth(1).unwrap().parse().unwrap();
+    let mut leaves = Vec::new();
+    for tile in 0..size.div_ceil(256) {
+        let width = (size - tile * 256).min(256);
+        let part = if width < 256 {
+            format!(".p/{width}")
+        } else {
+            String::new()
+        };
+        let url = format!(
+            "{}/audit/v1/tile/entries/{tile:03}{part}",
+            fleet.api("ron-kms")
+        );
+        let reply = fleet.get(&url, Some(token));
+        assert_eq!(reply.status, 200, "{url}");
+        let mut rest = reply.body.as_slice();
+        while let [high, low, tail @ ..] = rest {
+            let length = usize::from(u16::from_be_bytes([*high, *low]));
+            leaves.push(Leaf::parse(&tail[..length]).unwrap());
+            rest = &tail[length..];
+        }
+    }
+    assert_eq!(leaves.len() as u64, size);
+    leaves
+}
+
+/// What a client that is not hvac meets: the header, the form of errors, the tenant's fence.
+#[test]
+fn errors_have_vaults_form_and_rights_hold() {
+    let fleet = Fleet::start();
+    let token = operator(&fleet);
+    let base = format!("{}/v1/transit", fleet.api("ron-kms"));
+    let post = |path: &str, body: &str, headers: &[(&str, &str)]| {
+        fleet.post(&format!("{base}/{path}"), None, body, headers)
+    };
+    let with = [("X-Vault-Token", token.as_str())];
+    json(&post("keys/box", "{}", &with), 200);
+    let made = json(&post("encrypt/box", r#"{"plaintext":"eA=="}"#, &with), 200);
+    let text = made["data"]["ciphertext"].as_str().unwrap();
+    assert!(text.starts_with("vault:v1:"), "{made}");
+    let check = |path: &str, body: &str, status: u16| {
+        let error = json(&post(path, body, &with), status);
+        assert!(error["errors"][0].is_string(), "{path}: {error}");
+    };
+    check(
+        "encrypt/box",
+        r#"{"plaintext":"eA==","context":"eA=="}"#,
+        400,
+    );
+    check("encrypt/box", r#"{"plaintext":"eA==","surprise":1}"#, 400);
+    check("encrypt/box", "{", 400);
+    check("encrypt/none", r#"{"plaintext":"eA=="}"#, 400);
+    check("datakey/both/box", "{}", 400);
+    check("hmac/box", r#"{"input":"eA=="}"#, 400);
+    check("encrypt/box", r#"{"batch_input":[]}"#, 400);
+    // No token, a wrong one, two of them, one on a route of the native API.
+    for headers in [&[][..], &[("X-Vault-Token", "no")], &[with[0], with[0]]] {
+        let reply = post("encrypt/box", r#"{"plaintext":"eA=="}"#, headers);
+        assert_eq!(reply.status, 403, "as in Vault");
+    }
+    let native = format!("{}/v1/kms/keys", fleet.api("ron-kms"));
+    let reply = fleet.post(&native, None, "{}", &with);
+    assert_eq!(
+        reply.status, 401,
+        "the header is Vault's, on Vault's routes"
+    );
+    // The native API sees the same key and opens the same bytes.
+    let listed = json(&fleet.get(&native, Some(&token)), 200);
+    let key = listed["keys"].as_array().unwrap().iter();
+    let key = key
+        .map(|k| k["key"].as_str().unwrap())
+        .find(|k| k.contains("transit.box"));
+    let raw = ron_proto::b64::from_std(text.strip_prefix("vault:v1:").unwrap()).unwrap();
+    let whole = [&[1, 1, 0, 0, 0, 1][..], &raw].concat();
+    let body = json!({"key": key.unwrap(), "ciphertext": ron_proto::b64::url(&whole)});
+    let url = format!("{}/v1/kms/unwrap", fleet.api("ron-kms"));
+    let opened = json(&fleet.post(&url, Some(&token), &body.to_string(), &[]), 200);
+    assert_eq!(opened["plaintext"], "eA");
+}

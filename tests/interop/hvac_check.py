@@ -1,0 +1,173 @@
+"""Unmodified hvac against the Transit API of ron-kms: keys, batches, versions, and what is refused.
+
+Called with the base URL; the token comes on standard input. Prints one line per part; any
+difference ends it with an exception."""
+
+import base64
+import sys
+
+import hvac
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+
+def b64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def refused(kind, call, *args, **more):
+    try:
+        call(*args, **more)
+    except kind as error:
+        assert error.errors, "the refusal says why"
+        return error
+    raise AssertionError(f"{call.__name__}{args} {more} was not refused")
+
+
+def create(name, kind):
+    """hvac's create_key knows fewer types than Vault; its generic write takes them all."""
+    client.write_data(f"transit/keys/{name}", data={"type": kind})
+
+
+def encryption(transit):
+    transit.create_key(name="mail", key_type="aes256-gcm96")
+    transit.create_key(name="mail")  # there already: stays as it is
+    first = transit.encrypt_data(name="mail", plaintext=b64(b"one"))["data"]
+    assert first["ciphertext"].startswith("vault:v1:") and first["key_version"] == 1
+    rotated = transit.rotate_key(name="mail")["data"]
+    assert rotated["latest_version"] == 2, rotated
+    bound = b64(b"row 7")
+    batch = [{"plaintext": b64(f"item {n}".encode()), "associated_data": bound, "reference": str(n)} for n in range(50)]
+    made = transit.encrypt_data(name="mail", batch_input=batch)["data"]["batch_results"]
+    assert [r["reference"] for r in made] == [str(n) for n in range(50)]
+    assert len({r["ciphertext"] for r in made}) == 50
+    back = [{"ciphertext": r["ciphertext"], "associated_data": bound} for r in made]
+    plain = transit.decrypt_data(name="mail", batch_input=back)["data"]["batch_results"]
+    assert [base64.b64decode(r["plaintext"]) for r in plain] == [f"item {n}".encode() for n in range(50)]
+    old = transit.decrypt_data(name="mail", ciphertext=first["ciphertext"])["data"]["plaintext"]
+    assert base64.b64decode(old) == b"one"
+    moved = transit.rewrap_data(name="mail", ciphertext=first["ciphertext"])["data"]
+    assert moved["ciphertext"].startswith("vault:v2:")
+    assert transit.decrypt_data(name="mail", ciphertext=moved["ciphertext"])["data"]["plaintext"] == b64(b"one")
+    refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=first["ciphertext"][:-8] + "AAAAAAA=")
+    refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=made[0]["ciphertext"])
+    refused(hvac.exceptions.InvalidRequest, transit.encrypt_data, name="nobody", plaintext=b64(b"x"))
+    refused(hvac.exceptions.InvalidRequest, transit.encrypt_data, name="mail", plaintext="not base64!")
+    half = [{"plaintext": b64(b"x")}, {"plaintext": "!"}]
+    error = None
+    try:
+        transit.encrypt_data(name="mail", batch_input=half)
+    except hvac.exceptions.InvalidRequest as caught:
+        error = caught
+    results = error.json["data"]["batch_results"]
+    assert "ciphertext" in results[0] and "error" in results[1], results
+    print("encryption")
+    return first
+
+
+def data_keys(transit):
+    fresh = transit.generate_data_key(name="mail", key_type="plaintext")["data"]
+    assert len(base64.b64decode(fresh["plaintext"])) == 32
+    again = transit.decrypt_data(name="mail", ciphertext=fresh["ciphertext"])["data"]["plaintext"]
+    assert again == fresh["plaintext"]
+    hidden = transit.generate_data_key(name="mail", key_type="wrapped", bits=512)["data"]
+    assert "plaintext" not in hidden
+    assert len(base64.b64decode(transit.decrypt_data(name="mail", ciphertext=hidden["ciphertext"])["data"]["plaintext"])) == 64
+    raw = transit.generate_random_bytes(n_bytes=24)["data"]["random_bytes"]
+    assert len(base64.b64decode(raw)) == 24
+    assert len(transit.generate_random_bytes(n_bytes=8, output_format="hex")["data"]["random_bytes"]) == 16
+    print("data keys")
+
+
+def signatures(transit):
+    for name, kind in [("doc", "ed25519"), ("cert", "ecdsa-p256"), ("pq", "ml-dsa")]:
+        create(name, kind)
+        signed = transit.sign_data(name=name, hash_input=b64(b"text"))["data"]["signature"]
+        assert signed.startswith("vault:v1:")
+        stranger(transit, name, kind, signed, b"text")
+        transit.rotate_key(name=name)
+        check = lambda text, sig: transit.verify_signed_data(name=name, hash_input=b64(text), signature=sig)["data"]["valid"]
+        assert check(b"text", signed) and not check(b"test", signed)
+        newer = transit.sign_data(name=name, hash_input=b64(b"text"))["data"]["signature"]
+        assert newer.startswith("vault:v2:") and check(b"text", newer)
+        batch = [{"input": b64(f"{n}".encode())} for n in range(20)]
+        made = transit.sign_data(name=name, hash_input=None, batch_input=batch)["data"]["batch_results"]
+        assert all(check(f"{n}".encode(), r["signature"]) for n, r in enumerate(made)), name
+        refused(hvac.exceptions.InvalidRequest, transit.sign_data, name=name, hash_input=b64(b"x"), prehashed=True)
+    jws = transit.sign_data(name="cert", hash_input=b64(b"text"), marshaling_algorithm="jws")["data"]["signature"]
+    assert transit.verify_signed_data(name="cert", hash_input=b64(b"text"), signature=jws, marshaling_algorithm="jws")["data"]["valid"]
+    refused(hvac.exceptions.InvalidRequest, transit.sign_data, name="mail", hash_input=b64(b"x"))
+    print("signatures")
+
+
+def stranger(transit, name, kind, signed, text):
+    """Somebody else's library verifies with the public key that the API shows."""
+    public = transit.read_key(name=name)["data"]["keys"]["1"]["public_key"]
+    raw = base64.b64decode(signed.split(":")[2])
+    if kind == "ed25519":
+        key = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(public))
+        key.verify(raw, text)
+        try:
+            key.verify(raw, text + b"!")
+        except InvalidSignature:
+            return
+        raise AssertionError("verified another text")
+    if kind == "ecdsa-p256":
+        key = serialization.load_pem_public_key(public.encode())
+        key.verify(raw, text, ec.ECDSA(hashes.SHA256()))
+
+
+def macs(transit):
+    create("tag", "hmac")
+    made = transit.generate_hmac(name="tag", hash_input=b64(b"text"))["data"]["hmac"]
+    assert made.startswith("vault:v1:")
+    check = lambda text: transit.verify_signed_data(name="tag", hash_input=b64(text), hmac=made)["data"]["valid"]
+    assert check(b"text") and not check(b"test")
+    transit.rotate_key(name="tag")
+    assert check(b"text"), "older versions still count"
+    refused(hvac.exceptions.InvalidRequest, transit.generate_hmac, name="tag", hash_input=b64(b"x"), algorithm="sha2-512")
+    print("macs")
+
+
+def keys(transit, old):
+    names = transit.list_keys()["data"]["keys"]
+    assert names == ["cert", "doc", "mail", "pq", "tag"], names
+    mail = transit.read_key(name="mail")["data"]
+    assert (mail["type"], mail["latest_version"], mail["supports_encryption"]) == ("aes256-gcm96", 2, True)
+    assert sorted(mail["keys"]) == ["1", "2"] and isinstance(mail["keys"]["1"], int)
+    configured = transit.update_key_configuration(name="mail", min_decryption_version=2, auto_rotate_period="24h")["data"]
+    assert configured["min_decryption_version"] == 2, configured
+    refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=old["ciphertext"])
+    refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", min_decryption_version=9)
+    refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", deletion_allowed=True)
+    refused(hvac.exceptions.InvalidPath, transit.read_key, name="nobody")
+    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", key_type="rsa-2048")
+    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", exportable=True)
+    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="Upper", key_type="ed25519")
+    print("keys")
+
+
+def strangers(url, token):
+    assert not hvac.Client(url=url, token=token[:-1] + ("A" if token[-1] != "A" else "B")).is_authenticated()
+    anyone = hvac.Client(url=url, token="nonsense")
+    for kind in (hvac.exceptions.Forbidden,):
+        try:
+            anyone.secrets.transit.encrypt_data(name="mail", plaintext=b64(b"x"))
+        except kind:
+            continue
+        raise AssertionError("a wrong token was taken")
+    print("strangers")
+
+
+url, token = sys.argv[1], sys.stdin.read().strip()
+client = hvac.Client(url=url, token=token)
+assert client.is_authenticated()
+api = client.secrets.transit
+first = encryption(api)
+data_keys(api)
+signatures(api)
+macs(api)
+keys(api, first)
+strangers(url, token)
+print("done")
