@@ -1,7 +1,5 @@
-//! The `ron` command line: the whole system in one process, and the tools of operators and
-//! auditors. One file per subcommand.
+//! The `ron` command line: the system in one process, and tools. One file per subcommand.
 
-mod birth;
 mod check;
 mod demo;
 mod fleet;

@@ -93,12 +93,7 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let around = Around {
-            sup: parts.sup.clone(),
-            metrics: metrics.clone(),
-            ready: parts.ready.clone(),
-            clock: parts.clock.clone(),
-        };
+        let around = around(&parts, &metrics);
         let backends = backend::start::start(&settings, &around, &parts.random);
         let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
         let ring = log_ring(&settings, &parts, &store)?;
@@ -153,17 +148,8 @@ impl Engine {
             stopped,
         };
         spawn_store(&sup, lifecycle);
-        let timed = kms.clone();
-        sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
-        let (signing, turns) = (kms.clone(), queues.turns);
-        let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
-        sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
-        held::spawn(&sup, &kms, queues.held);
-        if !backends.devices().is_empty() {
-            let (kms, ready) = (kms.clone(), attest_ready);
-            let refresher = Refresher { kms, ready };
-            sup.spawn(&ATTEST, move |ctx| refresher.run(ctx));
-        }
+        spawn_signers(&sup, &kms, queues.turns, queues.held);
+        spawn_refresher(&sup, &kms, attest_ready);
         Ok(Self {
             reader: kms.log.clone(),
             kms,
@@ -172,6 +158,41 @@ impl Engine {
             backends,
         })
     }
+}
+
+/// The one who has devices attest their keys, where there are devices.
+fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
+    if kms.backends.devices().is_empty() {
+        return;
+    }
+    let kms = kms.clone();
+    let refresher = Refresher { kms, ready };
+    sup.spawn(&ATTEST, move |ctx| refresher.run(ctx));
+}
+
+/// What backends are started with.
+fn around(parts: &EngineParts, metrics: &Metrics) -> Around {
+    Around {
+        sup: parts.sup.clone(),
+        metrics: metrics.clone(),
+        ready: parts.ready.clone(),
+        clock: parts.clock.clone(),
+    }
+}
+
+/// Those who sign, those who wait for devices, and the one who looks at the clock.
+fn spawn_signers(
+    sup: &Supervisor,
+    kms: &Arc<Kms>,
+    turns: Receiver<Turn>,
+    held: Vec<held::LaneEnd>,
+) {
+    let timed = kms.clone();
+    sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
+    let signing = kms.clone();
+    let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
+    sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
+    held::spawn(sup, kms, held);
 }
 
 /// The receiving ends.

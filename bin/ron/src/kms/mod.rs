@@ -1,6 +1,7 @@
 //! `ron kms`: keys from the command line, as the operator of a data directory or with a token at any
 //! KMS.
 
+mod birth;
 mod show;
 mod transfer;
 
@@ -19,8 +20,8 @@ use ron_proto::kms::{
 };
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 
+use crate::fleet;
 use crate::layout::Layout;
-use crate::{birth, fleet};
 
 /// Longest wait for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -54,14 +55,17 @@ enum Command {
     /// List keys, by name.
     List(ListArgs),
     /// Show a key, or print its public key.
+    #[command(disable_version_flag = true)]
     Get(GetArgs),
     /// Make a new head version, or put the one that waits at the head now.
     Rotate(ChangeArgs),
     /// Change what a key's versions verify, how it is rotated, whether it may leave.
     Update(UpdateArgs),
     /// Sign and print the signature (base64url; two lines for a hybrid key).
+    #[command(disable_version_flag = true)]
     Sign(SignArgs),
     /// Check signatures; the exit code says whether they hold.
+    #[command(disable_version_flag = true)]
     Verify(VerifyArgs),
     /// Sign no more with a key; it still verifies.
     Retire(ChangeArgs),
@@ -72,13 +76,14 @@ enum Command {
     /// Take a key over: it is wrapped here, before it leaves this program.
     Import(transfer::ImportArgs),
     /// Get an exportable key, wrapped to a recipient's public key.
+    #[command(disable_version_flag = true)]
     Export(transfer::ExportArgs),
     /// Make a recipient's key pair for `export`.
     Recipient(transfer::RecipientArgs),
     /// Open an exported key with the recipient's private key.
     Open(transfer::OpenArgs),
     #[command(flatten)]
-    Birth(crate::birth::BirthCommand),
+    Birth(birth::BirthCommand),
 }
 
 #[derive(Args)]

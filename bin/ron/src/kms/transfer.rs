@@ -156,7 +156,7 @@ pub fn export(kms: &KmsClient, args: &ExportArgs, json: bool) -> Result<(), Stri
         version: answer.version,
         wrapped: answer.wrapped.clone(),
     };
-    write_json(&args.out, &file, 0o600)?;
+    write_json(&absolute(&args.out)?, &file, 0o600)?;
     if json {
         return show::as_json(&answer);
     }
@@ -183,8 +183,8 @@ pub fn recipient(args: &RecipientArgs) -> Result<(), String> {
     };
     let mut beside = args.file.as_os_str().to_owned();
     beside.push(".pub");
-    write_json(&args.file, &private, 0o600)?;
-    write_json(Path::new(&beside), &public, 0o644)?;
+    write_json(&absolute(&args.file)?, &private, 0o600)?;
+    write_json(&absolute(Path::new(&beside))?, &public, 0o644)?;
     println!("{}", Path::new(&beside).display());
     Ok(())
 }
@@ -199,9 +199,14 @@ pub fn open(args: &OpenArgs) -> Result<(), String> {
     let info = export_info(&wrapped.key, wrapped.version);
     let secret = keyblob::unwrap_key(&key, &info, &wrapped.wrapped.0)
         .ok_or("it was wrapped to another recipient, or was changed")?;
-    crate::layout::write_atomic(&args.out, secret.expose(), 0o600)?;
+    crate::layout::write_atomic(&absolute(&args.out)?, secret.expose(), 0o600)?;
     println!("{}", args.out.display());
     Ok(())
+}
+
+/// The path with its directory, which is synced with the file.
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// What the KMS takes as the private key of `alg`: see `docs/formats/kms.md`.

@@ -26,6 +26,7 @@ const PROOF: Duration = Duration::from_secs(10);
 #[derive(Subcommand)]
 pub enum BirthCommand {
     /// Write the birth certificate of a key's version.
+    #[command(disable_version_flag = true)]
     Attest(AttestArgs),
     /// Check a birth certificate; nobody is asked.
     VerifyBirth(VerifyArgs),
