@@ -7,9 +7,7 @@ use std::time::Duration;
 use ron_auth::RonAuthorizer;
 use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
-use ron_service::log_host::{
-    Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes,
-};
+use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
 
