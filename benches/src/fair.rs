@@ -1,6 +1,7 @@
 //! What one tenant's load does to another at a real ron-kms: the quiet one's times beside the busy one
 //! at its share, and beside ten times that.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -147,9 +148,11 @@ fn start(binary: &Path, dir: &Path) -> Result<Kms, String> {
         dir.join("kms").display()
     );
     for (tenant, sha256) in TENANTS {
-        text.push_str(&format!(
+        write!(
+            text,
             "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:sign\"]\n"
-        ));
+        )
+        .expect("a String takes all");
     }
     let config = dir.join("ron-kms.toml");
     fs::write(&config, text).map_err(|e| format!("{}: {e}", config.display()))?;

@@ -39,7 +39,7 @@ fn no_nonce_comes_twice_across_kills() {
         let stop = AtomicBool::new(false);
         let made: Vec<Vec<u8>> = std::thread::scope(|scope| {
             let ask = || wrap_until(&fleet, &token, &key, &stop);
-            let askers: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            let askers = [(); 4].map(|()| scope.spawn(ask));
             std::thread::sleep(Duration::from_millis(300 + 170 * (round % 3)));
             let _ = std::process::Command::new("kill")
                 .args(["-KILL", &fleet.pid().to_string()])

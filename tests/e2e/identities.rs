@@ -1,6 +1,7 @@
 //! Callers without tokens: a client certificate over TLS, a user id on the Unix socket, asked with
 //! curl of a `ron-kms` that runs alone.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
@@ -55,10 +56,12 @@ fn start(dir: &Path, base: u16, fingerprint: &str) -> Kms {
     let config = dir.join("ron-kms/config.toml");
     let uid = fs::metadata(dir).expect("there").uid();
     let mut text = fs::read_to_string(&config).expect("made by init");
-    text += &format!(
+    write!(
+        text,
         "\n[[auth.principals]]\nname = \"by-cert\"\nscopes = [\"kms:read\"]\ncerts = [\"{fingerprint}\"]\n\
          \n[[auth.principals]]\nname = \"by-uid\"\nscopes = [\"kms:read\"]\nuids = [\"{uid}\"]\n"
-    );
+    )
+    .expect("a String takes all");
     fs::write(&config, text).expect("writable");
     let sockets = dir.join("sockets");
     let mut private = fs::DirBuilder::new();

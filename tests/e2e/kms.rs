@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a test may wait and panic
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -58,10 +59,12 @@ impl Kms {
         for tenant in ["busy", "quiet"] {
             let token = token(tenant);
             let sha256 = ron_auth_hash(&token);
-            text.push_str(&format!(
+            write!(
+                text,
                 "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\n\
                  scopes = [\"kms:create\", \"kms:read\", \"kms:sign\", \"kms:verify\", \"kms:rotate\", \"kms:admin\"]\n"
-            ));
+            )
+            .unwrap();
             let file = dir.path().join(format!("{tenant}.token"));
             std::fs::write(&file, token).unwrap();
             private(&file);

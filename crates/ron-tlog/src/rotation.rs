@@ -286,7 +286,7 @@ mod tests {
             time_ms: 1_700_000_000_000,
             old: key(number - 1),
             new: key(number),
-            second: (number % 2 == 0).then_some([7; 32]),
+            second: number.is_multiple_of(2).then_some([7; 32]),
         }
     }
 

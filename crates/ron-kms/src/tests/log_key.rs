@@ -167,7 +167,8 @@ fn open_store(dir: &Path) -> Result<KeyStore, StoreError> {
 fn rows_of_log_keys_cannot_be_changed_or_removed() {
     let dir = tempfile::tempdir().expect("dir");
     let rig = Rig::file(dir.path()).expect("starts");
-    (rotated(&rig, 1), rotated(&rig, 2));
+    rotated(&rig, 1);
+    rotated(&rig, 2);
     rig.stop();
     for change in [
         "DELETE FROM log_keys WHERE number = 3",
@@ -275,9 +276,9 @@ fn a_crash_at_every_write_of_the_log_is_legal() {
             let keys = check_restart(&home.dir, &disk, &pin, &what);
             assert!(keys == 2 || !answered, "{what}: it was answered");
             if answered {
-                done += 1
+                done += 1;
             } else {
-                undone += 1
+                undone += 1;
             }
             if whole {
                 break;
