@@ -329,7 +329,8 @@ fn long_functions(source: &Source) -> Vec<String> {
         ]
         .iter()
         .any(|p| body.starts_with(p));
-        if !is_fn {
+        let declared_only = line.ends_with(';'); // in a trait
+        if !is_fn || declared_only {
             continue;
         }
         let close = format!("{}}}", " ".repeat(indent));

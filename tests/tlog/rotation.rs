@@ -127,10 +127,16 @@ fn over(home: &Home, kms: Kms, sets: &[(&str, &str)]) -> Kms {
 
 /// The offline check with the key that `ron init` kept, from the directory and over HTTP.
 fn verify(home: &Home, kms: &Kms, policy: &str) {
-    let said = ok(&ron_on(
-        home.path(),
-        &["audit", "verify", "--policy", policy],
-    ));
+    // The newest checkpoint may be on its way to the witness still.
+    let said = eventually("a cosigned checkpoint on disk", || {
+        let out = ron_on(home.path(), &["audit", "verify", "--policy", policy]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        if said.contains("too few witnesses") {
+            Err(said)
+        } else {
+            Ok(ok(&out))
+        }
+    });
     assert!(said.contains("of the log's own key"), "{said}");
     let token = home.path().join("clients/operator.kms.token");
     let out = Command::new(ron_binary())

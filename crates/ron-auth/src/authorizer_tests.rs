@@ -12,7 +12,7 @@ use ron_proto::{Timestamp, b64, scope};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-#[path = "authorizer_tests/transport.rs"]
+#[path = "authorizer_transport_tests.rs"]
 mod transport;
 
 const NOW: u64 = 1_800_000_000;

@@ -152,32 +152,8 @@ impl Settings {
             "file" if !amnesia => BackendKind::File,
             _ => BackendKind::Memory,
         };
-        if backend == BackendKind::Memory && !amnesia {
-            problems.push(config.problem(
-                "backend",
-                "is memory, which needs amnesia = true: keys would be lost at the next stop",
-            ));
-        }
         let data_dir = config.path_opt("data_dir").map(PathBuf::from);
-        if backend == BackendKind::File && data_dir.is_none() {
-            problems.push(config.problem(
-                "data_dir",
-                "is not set: the file backend needs one (or set amnesia = true)",
-            ));
-        }
-        for key in [
-            "audit.anchor_dir",
-            "seal.key_file",
-            "seal.passphrase_file",
-            "seal.tpm_file",
-        ] {
-            if amnesia && config.is_set(key) {
-                problems.push(config.problem(
-                    key,
-                    "is set, but amnesia = true uses nothing on disk; drop one of the two",
-                ));
-            }
-        }
+        check_places(config, backend, amnesia, &mut problems);
         let devices = DeviceSettings::from_config(config, &mut problems);
         let witness = WitnessSettings::from_config(config);
         let witness = witness.unwrap_or_else(|problem| {
@@ -188,15 +164,6 @@ impl Settings {
         let algs = algs(config, &mut problems);
         let lifecycle = lifecycle::lifecycle(config, &mut problems);
         let origin = config.str_opt("audit.origin").map(str::to_owned);
-        if origin.as_deref().is_some_and(|o| {
-            o.chars()
-                .any(|c| c.is_control() || c.is_whitespace() || c == '+')
-        }) {
-            problems.push(config.problem(
-                "audit.origin",
-                "may hold no spaces, control characters or `+`",
-            ));
-        }
         if !problems.is_empty() {
             return Err(problems);
         }
@@ -230,6 +197,48 @@ impl Settings {
             replay_capacity: config.usize("replay.capacity"),
             lifecycle,
         })
+    }
+}
+
+/// Where keys and the log are: whether the settings agree.
+fn check_places(
+    config: &Config,
+    backend: BackendKind,
+    amnesia: bool,
+    problems: &mut Vec<ConfigProblem>,
+) {
+    if backend == BackendKind::Memory && !amnesia {
+        problems.push(config.problem(
+            "backend",
+            "is memory, which needs amnesia = true: keys would be lost at the next stop",
+        ));
+    }
+    if backend == BackendKind::File && !config.is_set("data_dir") {
+        problems.push(config.problem(
+            "data_dir",
+            "is not set: the file backend needs one (or set amnesia = true)",
+        ));
+    }
+    for key in [
+        "audit.anchor_dir",
+        "seal.key_file",
+        "seal.passphrase_file",
+        "seal.tpm_file",
+    ] {
+        if amnesia && config.is_set(key) {
+            problems.push(config.problem(
+                key,
+                "is set, but amnesia = true uses nothing on disk; drop one of the two",
+            ));
+        }
+    }
+    let odd = |c: char| c.is_control() || c.is_whitespace() || c == '+';
+    if config
+        .str_opt("audit.origin")
+        .is_some_and(|o| o.contains(odd))
+    {
+        let why = "may hold no spaces, control characters or `+`";
+        problems.push(config.problem("audit.origin", why));
     }
 }
 

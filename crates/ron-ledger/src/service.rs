@@ -33,16 +33,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let data = DataDir::open(&config)?;
     let home = data.as_ref().map(|d| d.path().to_owned());
     let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
-    let auth = RonAuthorizer::from_section(
-        TOPOLOGY.service,
-        &config.section("auth"),
-        &[],
-        &chassis.registry,
-        chassis.clock.clone(),
-    )
-    .map_err(StartError::config_text)?;
-    auth.on_state(chassis.ready.hook("passports"));
-    auth.spawn(&chassis.sup, &TOPOLOGY);
+    let auth = authorizer(&config, &chassis)?;
     chassis.authorizer = auth.clone();
     chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
 
@@ -99,6 +90,21 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         sup: chassis.sup.clone(),
     });
     chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
+}
+
+/// Believes the passports of the configured issuer.
+fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, StartError> {
+    let auth = RonAuthorizer::from_section(
+        TOPOLOGY.service,
+        &config.section("auth"),
+        &[],
+        &chassis.registry,
+        chassis.clock.clone(),
+    )
+    .map_err(StartError::config_text)?;
+    auth.on_state(chassis.ready.hook("passports"));
+    auth.spawn(&chassis.sup, &TOPOLOGY);
+    Ok(auth)
 }
 
 struct Opened {
