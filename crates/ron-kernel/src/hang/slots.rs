@@ -209,9 +209,10 @@ impl State {
         })
     }
 
-    /// Takes an empty seat, when fewer threads than allowed hang.
+    /// Takes an empty seat, when more are empty than there are threads aside without replacement.
     fn refill(&mut self, max: usize) -> Option<Seat> {
-        if self.aside.len() > max {
+        let empty = self.workers.iter().filter(|w| w.is_none()).count();
+        if empty <= self.aside.len().saturating_sub(max) {
             return None;
         }
         let slot = self.workers.iter().position(Option::is_none)?;
@@ -255,16 +256,31 @@ mod tests {
         assert_eq!(slots.seated(), 1);
         assert_eq!(hang(&slots, seat(1, 1)).refill, None);
         assert_eq!((slots.seated(), slots.aside().len()), (0, 3));
+        let next = seat(0, 0);
         assert_eq!(
             slots.finish(seat(0, 0)),
-            After::Leave(None),
-            "two still hang"
+            After::Leave(Some(next)),
+            "two still hang, of which one may be replaced"
         );
-        let next = seat(0, 0);
-        assert_eq!(slots.finish(seat(0, 2)), After::Leave(Some(next)));
-        assert_eq!(slots.finish(seat(1, 1)), After::Leave(Some(seat(1, 1))));
+        assert_eq!(slots.finish(seat(0, 2)), After::Leave(Some(seat(1, 2))));
+        assert_eq!(slots.finish(seat(1, 1)), After::Leave(None));
         assert_eq!((slots.seated(), slots.aside().len()), (2, 0));
         assert_eq!(slots.finish(next), After::Stay);
+    }
+
+    #[test]
+    fn no_seat_is_lost_however_many_hang_at_once() {
+        for max in 0..5 {
+            let slots = Slots::new(4, max);
+            let mut hung: Vec<Seat> = (0..4).map(|n| seat(n, n)).collect();
+            let refilled = hung.iter().filter(|at| hang(&slots, **at).refill.is_some());
+            assert_eq!(refilled.count(), max.min(4));
+            while let Some(at) = hung.pop() {
+                assert!(matches!(slots.finish(at), After::Leave(_)));
+                let missing = slots.aside().len().saturating_sub(max);
+                assert_eq!(slots.seated(), 4 - missing, "{max} may be replaced");
+            }
+        }
     }
 
     #[test]
