@@ -1,7 +1,7 @@
 //! ron-http: the HTTP/1.1 front of every service and the client it calls others with.
 //!
 //! ```text
-//!              one-shot readiness            bounded queue            fixed workers
+//!              readiness, by edge           bounded queue            fixed workers
 //!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
 //!  TCP, TLS,      │ accepts, sweeps                                   run the handler (serve.rs)
 //!  Unix           │ deadlines                                            │ Responder
