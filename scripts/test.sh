@@ -18,6 +18,7 @@ cargo build --release --locked --workspace --bins --examples
 
 step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
+cargo clippy --release --locked -p ron-kms --features pkcs11,tpm --all-targets -- -D warnings
 
 step "unit tests"
 cargo test --release --locked --workspace --exclude ron-tests --lib --bins --tests
