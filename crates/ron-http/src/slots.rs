@@ -379,39 +379,22 @@ impl Lease<'_> {
     /// Parks the connection until its socket has what is `wanted`, until `due`. True when it has
     /// it already: then the connection is queued, until `queue_due`, and the caller queues its
     /// token.
-    pub(crate) fn park_armed(
-        mut self,
-        wanted: Readiness,
-        due: Instant,
-        queue_due: Instant,
-    ) -> bool {
+    pub(crate) fn park_armed(self, wanted: Readiness, due: Instant, queue_due: Instant) -> bool {
         let slots = self.slots;
-        let (due, queue_due) = (slots.timer.tick(due), slots.timer.tick(queue_due));
-        let conn = self.conn.take();
-        let met = slots.with(self.token, |slot, state| {
-            let met = state.seen.meets(wanted);
-            if met {
-                state.seen.use_up(wanted);
+        let phase = self.park(|state| {
+            if !state.seen.meets(wanted) {
+                return (Phase::Armed(wanted), due);
             }
-            state.conn = conn;
-            state.answer = None;
-            state.phase = if met {
-                Phase::Queued
-            } else {
-                Phase::Armed(wanted)
-            };
-            let due = if met { queue_due } else { due };
-            slot.due.store(due, Ordering::SeqCst);
-            met
+            state.seen.use_up(wanted);
+            (Phase::Queued, queue_due)
         });
-        slots.timer.note(due.min(queue_due));
         slots.wake_if_ending();
-        met == Some(true)
+        phase == Some(Phase::Queued)
     }
 
     /// Parks the connection for a worker; the caller queues its token afterwards.
     pub(crate) fn park_queued(self, due: Instant) {
-        self.park(Phase::Queued, due);
+        self.park(|_| (Phase::Queued, due));
     }
 
     /// Parks the connection until its request is answered.
@@ -421,27 +404,30 @@ impl Lease<'_> {
             token: self.token,
             seq: self.seq,
         };
-        self.park(
-            Phase::Waiting {
-                seq: ticket.seq,
-                inside: true,
-                long_poll,
-            },
-            due,
-        );
+        let phase = Phase::Waiting {
+            seq: ticket.seq,
+            inside: true,
+            long_poll,
+        };
+        self.park(|_| (phase, due));
         ticket
     }
 
-    fn park(mut self, phase: Phase, due: Instant) {
-        let due = self.slots.timer.tick(due);
+    /// Gives the connection back to its slot, in the phase and until the moment that `choose` says.
+    fn park(mut self, choose: impl FnOnce(&mut State) -> (Phase, Instant)) -> Option<Phase> {
+        let timer = &self.slots.timer;
         let conn = self.conn.take();
-        self.slots.with(self.token, |slot, state| {
+        let (phase, due) = self.slots.with(self.token, |slot, state| {
+            let (phase, due) = choose(state);
+            let due = timer.tick(due);
             state.conn = conn;
             state.phase = phase;
             state.answer = None;
             slot.due.store(due, Ordering::SeqCst);
-        });
-        self.slots.timer.note(due);
+            (phase, due)
+        })?;
+        timer.note(due);
+        Some(phase)
     }
 }
 
