@@ -71,6 +71,14 @@ pub(super) struct Change<'a> {
     pub(super) asked: &'a Asked,
 }
 
+/// A key that is to be made.
+pub(super) struct Making {
+    pub(super) op: Op,
+    pub(super) op_id: OpId,
+    pub(super) body: [u8; 32],
+    pub(super) kid: Kid,
+}
+
 impl Lifecycle {
     /// Runs until shutdown, then finishes what is queued.
     pub fn run(&mut self, ctx: &ThreadCtx) {
@@ -96,19 +104,41 @@ impl Lifecycle {
     }
 
     fn create(&mut self, asked: Asked, request: &CreateKey) {
-        let body = body_hash(Op::Create, "", request);
-        let kid = Kid {
-            tenant: request.tenant.clone(),
-            purpose: request.purpose.clone(),
-            alg: request.alg,
-            id: self.new_uuid(),
-        };
-        let mut leaf = leaf_of(Op::Create, &asked, request.op_id, &body);
-        leaf.alg = Some(request.alg.as_str().to_owned());
-        leaf.purpose = Some(request.purpose.to_string());
-        let change = Change {
+        let making = Making {
             op: Op::Create,
             op_id: request.op_id,
+            body: body_hash(Op::Create, "", request),
+            kid: Kid {
+                tenant: request.tenant.clone(),
+                purpose: request.purpose.clone(),
+                alg: request.alg,
+                id: self.new_uuid(),
+            },
+        };
+        self.make(asked, making, |this, asked, kid| {
+            this.plan_create(asked, request, kid)
+        });
+    }
+
+    /// Makes a key as `plan` says, once, whatever its material comes from.
+    fn make(
+        &mut self,
+        asked: Asked,
+        making: Making,
+        plan: impl FnOnce(&Self, &Asked, &Kid) -> Result<Plan, Refusal>,
+    ) {
+        let Making {
+            op,
+            op_id,
+            body,
+            kid,
+        } = making;
+        let mut leaf = leaf_of(op, &asked, op_id, &body);
+        leaf.alg = Some(kid.alg.as_str().to_owned());
+        leaf.purpose = Some(kid.purpose.to_string());
+        let change = Change {
+            op,
+            op_id,
             body,
             asked: &asked,
         };
@@ -117,13 +147,12 @@ impl Lifecycle {
             Ok(Begun::New(credits)) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
-        let planned = self.plan_create(&asked, request, &kid);
-        match planned {
+        match plan(self, &asked, &kid) {
             Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
             Ok(plan) => {
                 leaf.key = Some(kid.to_string());
                 let outcome = self.change(&change, plan, leaf, credits);
-                self.finish(asked, Op::Create, kid.alg.as_str(), outcome);
+                self.finish(asked, op, kid.alg.as_str(), outcome);
             }
         }
     }

@@ -7,7 +7,7 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId};
 
 use super::plan::{Plan, body_hash};
-use super::{Begun, Change, Lifecycle, leaf_about, leaf_of, store_down};
+use super::{Lifecycle, Making, leaf_about, store_down};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::writer::Draft;
@@ -20,35 +20,20 @@ use crate::work::answer::Done;
 impl Lifecycle {
     /// Takes a key over.
     pub(super) fn import(&mut self, asked: Asked, ask: &ImportKey) {
-        let body = body_hash(Op::Import, "", ask);
-        let kid = Kid {
-            tenant: ask.tenant.clone(),
-            purpose: ask.purpose.clone(),
-            alg: ask.alg,
-            id: self.new_uuid(),
-        };
-        let mut leaf = leaf_of(Op::Import, &asked, ask.op_id, &body);
-        leaf.alg = Some(ask.alg.as_str().to_owned());
-        leaf.purpose = Some(ask.purpose.to_string());
-        let change = Change {
+        let making = Making {
             op: Op::Import,
             op_id: ask.op_id,
-            body,
-            asked: &asked,
+            body: body_hash(Op::Import, "", ask),
+            kid: Kid {
+                tenant: ask.tenant.clone(),
+                purpose: ask.purpose.clone(),
+                alg: ask.alg,
+                id: self.new_uuid(),
+            },
         };
-        let credits = match self.begin(&change, &kid) {
-            Ok(Begun::Seen(answer)) => return answer.send(asked),
-            Ok(Begun::New(credits)) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
-        };
-        match self.plan_import(&asked, ask, &kid) {
-            Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
-            Ok(plan) => {
-                leaf.key = Some(kid.to_string());
-                let outcome = self.change(&change, plan, leaf, credits);
-                self.finish(asked, Op::Import, kid.alg.as_str(), outcome);
-            }
-        }
+        self.make(asked, making, |this, asked, kid| {
+            this.plan_import(asked, ask, kid)
+        });
     }
 
     fn plan_import(&self, asked: &Asked, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
