@@ -55,6 +55,11 @@ const REFUSAL_SLOTS: usize = 64;
 const ACCEPT_TURN: usize = 64;
 /// How long accepting pauses when descriptors or memory ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long accepting pauses while there is no room for more connections.
+const ROOM_PAUSE: Duration = Duration::from_millis(5);
+/// How long new connections wait for room before they are refused. Clients that are cut off at one
+/// moment come back before the workers have closed what those clients left.
+const ROOM_WAIT: Duration = Duration::from_millis(100);
 /// The longest sleep of the poll thread; everything it must not miss wakes it.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long open requests may still take when the front is told to end.
@@ -192,8 +197,10 @@ impl std::fmt::Debug for FrontHandle {
 struct Poll<'a> {
     shared: &'a Arc<Shared>,
     listeners: Option<Arc<Vec<Listener>>>,
-    /// When accepting goes on after descriptors ran out.
+    /// When accepting goes on after descriptors or room ran out.
     resume: Option<Instant>,
+    /// Since when somebody waits in the backlog for room.
+    waiting: Option<Instant>,
     /// When what is still open is given up; set when the front is told to end.
     give_up: Option<Instant>,
 }
@@ -205,9 +212,10 @@ impl<'a> Poll<'a> {
             shared,
             listeners,
             resume: None,
+            waiting: None,
             give_up: None,
         };
-        poll.watch_listeners(true);
+        poll.watch_listeners(Watch::On);
         poll
     }
 
@@ -225,13 +233,20 @@ impl<'a> Poll<'a> {
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
             wait(self.shared, &mut events, sleep);
             self.shared.slots.timer.woke();
+            let mut called = self.resume.is_some();
             for event in events.drain(..) {
                 match event.data.u64() {
                     WAKE => self.shared.slots.timer.waker.clear(),
-                    listener if listener > WAKE => self.accept((listener - WAKE - 1) as usize),
+                    listener if listener > WAKE => {
+                        called = true;
+                        self.accept((listener - WAKE - 1) as usize);
+                    }
                     token if self.shared.news(token, event.flags) => self.shared.push(token),
                     _ => {}
                 }
+            }
+            if !called {
+                self.waiting = None; // the backlog is empty, or the poll would have told
             }
             let now = self.shared.clock.now();
             if self.shared.slots.timer.is_due(now) {
@@ -241,7 +256,7 @@ impl<'a> Poll<'a> {
                     .sweep(now, |lease, was, answer| shared.expired(lease, was, answer));
             }
             if self.resume.is_some_and(|at| at <= now) {
-                self.watch_listeners(true);
+                self.watch_listeners(Watch::On);
             }
             if ctx.shutdown.is_set() {
                 self.shared.draining.store(true, Ordering::SeqCst);
@@ -257,14 +272,13 @@ impl<'a> Poll<'a> {
     }
 
     /// Registers the listeners, or takes their readiness away for a while.
-    fn watch_listeners(&mut self, on: bool) {
+    fn watch_listeners(&mut self, watch: Watch) {
         let Some(listeners) = &self.listeners else {
             return;
         };
-        let flags = if on {
-            epoll::EventFlags::IN
-        } else {
-            epoll::EventFlags::empty()
+        let (flags, pause) = match watch {
+            Watch::On => (epoll::EventFlags::IN, ACCEPT_PAUSE),
+            Watch::Pause(pause) => (epoll::EventFlags::empty(), pause),
         };
         let epoll = &self.shared.epoll;
         let mut all = true;
@@ -274,10 +288,20 @@ impl<'a> Poll<'a> {
             let watched = known.or_else(|_| epoll::add(epoll, listener, data, flags));
             all &= watched.is_ok();
         }
-        self.resume = match (all, on) {
-            (true, true) => None,
-            _ => Some(self.shared.clock.now() + ACCEPT_PAUSE),
+        self.resume = match (all, watch) {
+            (true, Watch::On) => None,
+            _ => Some(self.shared.clock.now() + pause),
         };
+    }
+
+    /// Whether the connection at hand stays in the backlog for now, because there is no room.
+    fn waits_for_room(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        now < *self.waiting.get_or_insert(now) + ROOM_WAIT
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.slots.used() >= self.shared.limits.max_conns
     }
 
     fn accept(&mut self, which: usize) {
@@ -287,7 +311,14 @@ impl<'a> Poll<'a> {
         let Some(listener) = listeners.get(which) else {
             return;
         };
-        for _ in 0..ACCEPT_TURN {
+        for turn in 0..ACCEPT_TURN {
+            if self.is_full() {
+                if turn > 0 {
+                    return; // whether anybody else is there is told anew
+                } else if self.waits_for_room() {
+                    return self.watch_listeners(Watch::Pause(ROOM_PAUSE));
+                }
+            }
             match listener.accept() {
                 Accepted::Conn(stream, peer, transport) => self.admit(stream, peer, transport),
                 Accepted::Gone => {}
@@ -295,7 +326,7 @@ impl<'a> Poll<'a> {
                 Accepted::Nobody => return,
                 Accepted::Exhausted => {
                     self.shared.metrics.reject("accept_resources");
-                    return self.watch_listeners(false);
+                    return self.watch_listeners(Watch::Pause(ACCEPT_PAUSE));
                 }
             }
         }
@@ -303,7 +334,7 @@ impl<'a> Poll<'a> {
 
     fn admit(&self, stream: Stream, peer: SocketAddr, transport: Transport) {
         let shared = self.shared;
-        let full = shared.slots.used() >= shared.limits.max_conns;
+        let full = self.is_full();
         let Ok(mut lease) = shared.slots.insert(Conn::new(stream, peer, transport)) else {
             shared.metrics.reject("max_conns");
             return; // not even room to say so
@@ -360,6 +391,14 @@ impl<'a> Poll<'a> {
         );
         late || shared.slots.used() == 0
     }
+}
+
+/// What to do with the listeners.
+#[derive(Clone, Copy)]
+enum Watch {
+    On,
+    /// They are looked at again after so long.
+    Pause(Duration),
 }
 
 /// Marks the end of the poll thread's body, also by a panic.

@@ -23,6 +23,9 @@ pub struct Listen {
     sockets: Vec<Kind>,
 }
 
+/// Connections that wait to be accepted, at most; the system may allow fewer.
+pub(crate) const BACKLOG: i32 = 1024;
+
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener, Option<Arc<ServerTls>>),
@@ -82,7 +85,10 @@ pub(crate) enum Accepted {
 impl Listener {
     fn new(kind: Kind) -> io::Result<Self> {
         match &kind {
-            Kind::Tcp(socket, _) => socket.set_nonblocking(true)?,
+            Kind::Tcp(socket, _) => {
+                socket.set_nonblocking(true)?;
+                rustix::net::listen(socket, BACKLOG)?; // the standard library asks for 128
+            }
             Kind::Unix(_) => {} // made so
         }
         Ok(Self(kind))

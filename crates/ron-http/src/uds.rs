@@ -19,8 +19,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Longest path of a Unix socket address in bytes; longer ones do not fit the kernel's structure.
 pub const UNIX_PATH_MAX: usize = 107;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 1024;
 
 /// Why a Unix socket cannot be opened; says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -227,7 +225,7 @@ fn listen(path: &Path) -> io::Result<(OwnedFd, (u64, u64))> {
     // Before it listens, so that nobody gets in earlier.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     let meta = std::fs::symlink_metadata(path)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, crate::listener::BACKLOG)?;
     Ok((socket, (meta.dev(), meta.ino())))
 }
 

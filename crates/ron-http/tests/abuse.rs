@@ -294,6 +294,21 @@ fn the_connection_above_the_bound_is_told_503() {
 }
 
 #[test]
+fn clients_that_come_back_at_once_find_room() {
+    let served = started(Limits {
+        max_conns: 24,
+        ..Limits::default()
+    });
+    for round in 0..200 {
+        // The workers may not have seen yet that the last ones are gone.
+        let mut clients: Vec<Client> = (0..24).map(|_| served.client()).collect();
+        for client in &mut clients {
+            assert_eq!(client.get("/hello").status, 200, "round {round}");
+        }
+    }
+}
+
+#[test]
 fn requests_above_the_in_flight_bound_are_told_429() {
     let (to, jobs) = std::sync::mpsc::sync_channel(8);
     let later = Route::new(

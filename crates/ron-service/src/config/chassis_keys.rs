@@ -66,7 +66,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::count(
         "max_conns",
         "1024",
-        "Open connections; the next one gets 503 and is closed.",
+        "Open connections; the next one waits up to 100 ms for room, then gets 503 and is closed.",
     )
     .range("1", "100000"),
     Key::duration(
