@@ -37,14 +37,14 @@ impl Moved {
 
 /// The answer to a new entry at `seq`.
 pub fn answer(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> EntryAnswer {
-    match verdict {
-        Verdict::Refused { code, expected } => EntryAnswer::Refused {
-            code: *code,
+    match verdict.refusal() {
+        Some((code, expected)) => EntryAnswer::Refused {
+            code,
             seq: Some(seq),
-            expected: *expected,
+            expected,
             replayed: false,
         },
-        Verdict::Done(_) => {
+        None => {
             let receipt = receipt(op, seq, ts, verdict);
             EntryAnswer::Done {
                 seq,
