@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::client::{HEADER, Maker, load, once, request};
 use crate::figures::{ask, bearer, beside};
-use crate::fleet::{self, Fleet};
+use crate::fleet::Fleet;
 use crate::machine;
 
 /// Leaves of one call, and the clients that fill.
