@@ -107,9 +107,10 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         && !under_way
     {
         // A ledger that only cannot write is asked; one that is away is not.
-        let ask = || match why.code == LEDGER_CLOSED {
-            true => from_ledger(api, &entries, Api::read_deadline(req)).ok()?,
-            false => None,
+        let ask = || {
+            let by = Api::read_deadline(req);
+            let readable = why.code == LEDGER_CLOSED;
+            readable.then(|| from_ledger(api, &entries, by).ok()?)?
         };
         let found = from_copy(api, &entries).or_else(ask);
         return known_or(api, waiter, shape, found, why);
