@@ -503,6 +503,16 @@ impl Device for TpmDevice {
         self.line.run("tpm_sign", deadline, sign)
     }
 
+    fn destroys(&self) -> bool {
+        true
+    }
+
+    /// The TPM keeps nothing of a key between two calls: the blob, which the store erases, is all
+    /// there is of it. So there is nothing to ask the device for, and it need not be there.
+    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn seal(&self, secret: &SecretBytes, deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
         let secret = SecretBytes::from_slice(secret.expose());
         let seal = move |tpm: &mut TpmSession| tpm.seal(&secret);

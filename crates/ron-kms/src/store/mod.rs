@@ -30,14 +30,17 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
+use ron_crypto::secret::Secret32;
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 
-use crate::backend::Backends;
+use crate::backend::{Backends, Held};
 use crate::config::Settings;
+use crate::error::Refusal;
 use crate::keys::note::Checkpoint;
 use crate::keys::{Key, KeyIndex, SecretKey};
+use crate::work::lifecycle::held::Order;
 use log_key::record_name as log_key_name;
 pub use log_key::{LogIdentity, LogKey};
 use record::{Meta, Record, load_records};
@@ -125,6 +128,9 @@ pub enum StoreError {
     /// The witness policy does not fit this log.
     #[error("witness.policy_file: {0}")]
     Witness(String),
+    /// The journal of answers cannot be opened.
+    #[error(transparent)]
+    Replay(#[from] crate::replay::JournalError),
     /// The database failed.
     #[error("key store: {0}")]
     Db(String),
@@ -172,6 +178,8 @@ pub struct KeyStore {
     version: u64,
     log: LogIdentity,
     log_key_sha256: [u8; 32],
+    /// What a device has made for the change that is planned next.
+    ready: Option<(Order, Result<Held, Refusal>)>,
 }
 
 impl KeyStore {
@@ -227,6 +235,7 @@ impl KeyStore {
             version: 0,
             log_key_sha256: sha256(&sealed),
             log,
+            ready: None,
         };
         let (mac, check) = (
             store.store_mac(0, &store.records),
@@ -282,6 +291,7 @@ impl KeyStore {
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
             log,
+            ready: None,
         };
         if store.pending()?.is_some() {
             // The interrupted change may be a destruction whose traces are still in the file.
@@ -298,6 +308,11 @@ impl KeyStore {
     /// The whole-store version: grows by one with every change of a key.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The key of the journal of answers.
+    pub fn replay_key(&self) -> Secret32 {
+        Secret32::new(self.sealer.mac("replay journal", b""))
     }
 
     /// The configured backends.

@@ -6,6 +6,8 @@
 
 #![allow(clippy::disallowed_methods)] // tests start programs and wait for them
 
+#[cfg(feature = "pkcs11")]
+mod custody;
 #[cfg(all(feature = "pkcs11", feature = "tpm"))]
 mod differential;
 #[cfg(feature = "pkcs11")]
