@@ -20,6 +20,7 @@ use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
 
 use crate::attest::refresh::Refresher;
 use crate::audit::appender::Entry;
+use crate::audit::counter;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::ring::LogSigner;
@@ -112,7 +113,10 @@ impl Engine {
             witnesses: witnesses.as_mut(),
             ring: &ring,
         };
-        let opened = start::open(with, &mut store);
+        let counts = settings.devices.tpm.as_ref();
+        let counts = counts.is_some_and(|tpm| tpm.counter_index.is_some());
+        let opened = counter::compare(&backends, counts, &mut store)
+            .and_then(|()| start::open(with, &mut store));
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
         let shared = (log, ring, replay);

@@ -172,6 +172,11 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Unsupported("unwrapping".into()))
     }
 
+    /// A number of the device that only grows; by one before it is read when it is to `advance`.
+    fn counter(&self, _advance: bool, _deadline: Deadline) -> Result<u64, DeviceError> {
+        Err(DeviceError::Unsupported("counting".into()))
+    }
+
     /// A blob from which this device alone gives `secret` back.
     fn seal(&self, _secret: &SecretBytes, _deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
         Err(DeviceError::Unsupported("sealing".into()))
@@ -267,6 +272,10 @@ impl Device for Absent {
         _: &[u8],
         _: Deadline,
     ) -> Result<SecretBytes, DeviceError> {
+        Err(self.error())
+    }
+
+    fn counter(&self, _: bool, _: Deadline) -> Result<u64, DeviceError> {
         Err(self.error())
     }
 

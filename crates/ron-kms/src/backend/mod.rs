@@ -25,6 +25,8 @@ pub mod settings;
 pub mod start;
 #[cfg(feature = "tpm")]
 pub mod tpm;
+#[cfg(feature = "tpm")]
+mod tpm_counter;
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,6 +2,9 @@
 //!
 //! A token wraps keys, not bytes: the plaintext becomes a session object for the time of the call,
 //! is wrapped with `C_WrapKey`, and destroyed. The wrapping key itself never leaves the token.
+//!
+//! What is wrapped is the length of the plaintext (4 bytes, big-endian) and the plaintext, because
+//! there are modules (SoftHSM 2.6) whose `C_UnwrapKey` gives the padding back as part of the key.
 
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::Mechanism;
@@ -65,7 +68,7 @@ impl TokenSession {
         self.inside(|raw, objects| {
             let key = find(raw, objects, ObjectClass::SECRET_KEY, id)?;
             let mut template = passing().to_vec();
-            template.push(Attribute::Value(plaintext.to_vec()));
+            template.push(Attribute::Value(framed(plaintext)));
             let made = raw.create_object(&template);
             if let Some(Attribute::Value(copy)) = template.last_mut() {
                 zeroize::Zeroize::zeroize(copy);
@@ -90,9 +93,7 @@ impl TokenSession {
             let value = raw.get_attributes(object, &[AttributeType::Value]);
             end(raw, object)?;
             match value.map_err(fault)?.pop() {
-                Some(Attribute::Value(value)) => {
-                    Ok(Some(SecretBytes::from_slice(&Zeroizing::new(value))))
-                }
+                Some(Attribute::Value(value)) => Ok(unframed(&Zeroizing::new(value))),
                 _ => Err(Fault::Refused(
                     "the token does not show what it unwrapped".into(),
                 )),
@@ -105,6 +106,20 @@ impl TokenSession {
             None => self.probe().and(Err(Fault::Mismatch)),
         }
     }
+}
+
+/// The length, then the bytes.
+fn framed(plaintext: &[u8]) -> Vec<u8> {
+    let length = plaintext.len() as u32;
+    [&length.to_be_bytes()[..], plaintext].concat()
+}
+
+/// What [`framed`] was given, from the same bytes with or without their padding.
+fn unframed(value: &[u8]) -> Option<SecretBytes> {
+    let (length, rest) = value.split_first_chunk::<4>()?;
+    let (plaintext, padding) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+    let whole = padding.len() < 8 && padding.iter().all(|byte| *byte == 0);
+    whole.then(|| SecretBytes::from_slice(plaintext))
 }
 
 /// A secret that lives in the session for one call.
@@ -140,4 +155,26 @@ fn may_be_the_text(error: &Error) -> bool {
             _
         )
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_survives_padding_and_nothing_else_is_believed() {
+        let frame = framed(b"12345");
+        let opened = |bytes: &[u8]| unframed(bytes).map(|s| s.expose().to_vec());
+        assert_eq!(opened(&frame).as_deref(), Some(&b"12345"[..]));
+        let padded = [&frame[..], &[0; 7]].concat();
+        assert_eq!(opened(&padded).as_deref(), Some(&b"12345"[..]));
+        for bad in [
+            frame[..8].to_vec(),
+            vec![0, 0],
+            [&frame[..], &[0; 8]].concat(),
+            [&frame[..], &[1]].concat(),
+        ] {
+            assert_eq!(opened(&bad), None, "{bad:?}");
+        }
+    }
 }

@@ -8,12 +8,13 @@ use ron_service::{Config, ConfigProblem, Key};
 use super::remote::{Api, RemoteSettings};
 
 /// Rows of the configuration table.
-pub static DEVICE_KEYS: [Key; 18] = [
+pub static DEVICE_KEYS: [Key; 19] = [
     Key::path("pkcs11.module", "", "PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
     Key::text("pkcs11.token", "", "Label of the token. Empty: the only one there is."),
     Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
     Key::count("pkcs11.sessions", "4", "Threads with a session of the token each.").range("1", "64"),
     Key::text("tpm.tcti", "", "How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:. Empty: no such backend."),
+    Key::text("tpm.counter_index", "", "NV index of a counter in the TPM, such as 0x01800a10, that is made and advanced with each start: a data directory from before the last start is then refused. Empty: none. Cannot be taken away afterwards."),
     Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: it has none."),
     Key::text("remote.url", "", "Another key service that wraps and unwraps: base URL of a ron-kms, or of a Vault Transit mount such as https://vault:8200/v1/transit. Empty: no such backend."),
     Key::choice("remote.api", &["ron", "vault-transit"], "ron", "What answers there."),
@@ -72,6 +73,8 @@ pub struct TpmSettings {
     pub tcti: String,
     /// File of the owner's authorisation.
     pub owner_auth: Option<PathBuf>,
+    /// NV index of the counter of starts.
+    pub counter_index: Option<u32>,
 }
 
 impl DeviceSettings {
@@ -153,7 +156,21 @@ fn tpm(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<TpmSettings
     Some(TpmSettings {
         tcti: tcti.to_owned(),
         owner_auth: config.path_opt("tpm.owner_auth").map(PathBuf::from),
+        counter_index: counter_index(config, problems),
     })
+}
+
+/// The NV index of the counter: of the owner's or a vendor's range.
+fn counter_index(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<u32> {
+    let given = text(config, "tpm.counter_index")?;
+    let digits = given.strip_prefix("0x").unwrap_or_default();
+    let index = u32::from_str_radix(digits, 16).ok();
+    let index = index.filter(|index| (0x0100_0000..=0x01ff_ffff).contains(index));
+    if index.is_none() {
+        let why = "must be an NV index, 0x01000000 to 0x01ffffff; 0x01800000 and above is usual";
+        problems.push(config.problem("tpm.counter_index", why));
+    }
+    index
 }
 
 fn remote(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<RemoteSettings> {

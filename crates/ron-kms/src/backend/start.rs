@@ -97,7 +97,7 @@ fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
         cause: "tpm",
     };
     let line = Line::start(parts, around.clone(), move || at.connect());
-    Some(TpmDevice::new(line))
+    Some(TpmDevice::new(line, wanted.counter_index))
 }
 
 #[cfg(not(feature = "tpm"))]

@@ -13,7 +13,6 @@ use super::super::envelope::{one, task, unwrap, why, wrap};
 use super::super::{Got, Rig, settings, signed};
 use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
 use super::{in_backend, in_child, until, var};
-use crate::error::Why;
 use crate::work::StoreJob;
 use crate::work::envelope::What;
 use crate::work::lifecycle::plan::KeyRequest;
@@ -64,10 +63,7 @@ fn transcript(rig: &Rig, backend: KeyBackend, op: u128) -> Vec<String> {
         let flipped = why(one(rig, unwrap(&key, None, &bad)));
         bad.0.truncate(bad.0.len() - 8);
         let cut = why(one(rig, unwrap(&key, None, &bad)));
-        said.push(format!(
-            "{length}: {} {same} {foreign:?} {flipped:?} {cut:?}",
-            sealed.0.len()
-        ));
+        said.push(format!("{length}: {same} {foreign:?} {flipped:?} {cut:?}"));
     }
     said.push(format!("{:?}", why(one(rig, wrap(&key, None, b"")))));
     said.push(format!(

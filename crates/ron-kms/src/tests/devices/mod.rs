@@ -14,6 +14,8 @@ mod differential;
 mod softhsm;
 #[cfg(feature = "tpm")]
 mod swtpm;
+#[cfg(feature = "tpm")]
+mod swtpm_counter;
 
 use std::path::Path;
 use std::process::Command;

@@ -111,7 +111,7 @@ fn rig(dir: &Path, port: u16) -> Rig {
 }
 
 /// The TPM library writes every error to stderr; the child is told not to.
-fn quiet(dir: &Path) -> Vec<(String, String)> {
+pub fn quiet(dir: &Path) -> Vec<(String, String)> {
     vec![
         ("TSS2_LOG".into(), "all+NONE".into()),
         ("RON_DIR".into(), dir.to_str().expect("utf-8").into()),
