@@ -66,7 +66,7 @@ fn a_batch_wraps_and_unwraps_each_item_by_itself() {
     };
     assert_eq!(
         codes(&wrapped),
-        ["ok", "ok", "ok", "bad_request", "ok", "version_not_head"]
+        ["ok", "ok", "ok", "bad_request", "ok", "not_found"]
     );
     let again = results(&service, "wrap_batch", &body);
     assert_eq!(
