@@ -20,6 +20,7 @@ pub mod local;
 pub mod pkcs11;
 #[cfg(feature = "pkcs11")]
 mod pkcs11_wrap;
+pub mod probe;
 pub mod remote;
 pub mod settings;
 pub mod start;
