@@ -11,8 +11,8 @@ for tool in cmake softhsm2-util; do
   command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install cmake libclang-dev softhsm2" >&2; exit 1; }
 done
 
-parsec=${RON_PARSEC:-$target/root/bin/parsec}
-[ -x "$parsec" ] || cargo install parsec-service --version 1.5.0 --locked --root "$target/root" --target-dir "$target" \
+parsec=${RON_PARSEC:-$target/tools/bin/parsec}
+[ -x "$parsec" ] || cargo install parsec-service --version 1.5.0 --locked --root "$target/tools" --target-dir "$target" \
   --features pkcs11-provider,unix-peer-credentials-authenticator
 cargo build --release --manifest-path benches/rivals/parsec/Cargo.toml --target-dir "$target"
 

@@ -113,16 +113,14 @@ impl Engine {
             witnesses: witnesses.as_mut(),
             ring: &ring,
         };
-        let counts = settings.devices.tpm.as_ref();
-        let counts = counts.is_some_and(|tpm| tpm.counter_index.is_some());
-        let opened = counter::compare(&backends, counts, &mut store)
-            .and_then(|()| start::open(with, &mut store));
+        let counted = counter::compare(&settings.devices, &backends, &mut store);
+        let opened = counted.and_then(|()| start::open(with, &mut store));
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
         let shared = (log, ring, replay);
         let (kms, queues) = assemble(settings, &parts, metrics, &store, shared)?;
         let EngineParts { sup, km, ready, .. } = parts;
-        let attest_ready = ready.clone();
+        spawn_refresher(&sup, &kms, ready.clone());
         let stopped = opened.is_err();
         match opened {
             Ok(opened) => {
@@ -134,14 +132,12 @@ impl Engine {
                     health: kms.health.clone(),
                 };
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
-                let host = log_host(&opened, &keys, &cosigned);
-                let (entries, proofs) = (queues.audit, queues.proofs);
                 let audit = Audit {
+                    host: log_host(&opened, &keys, &cosigned),
                     opened,
-                    entries,
-                    proofs,
+                    entries: queues.audit,
+                    proofs: queues.proofs,
                     witnesses,
-                    host,
                     journal,
                 };
                 audit.spawn(&sup, &km, &kms, &ready);
@@ -159,7 +155,6 @@ impl Engine {
         };
         spawn_store(&sup, lifecycle);
         spawn_signers(&sup, &kms, queues.turns, queues.held);
-        spawn_refresher(&sup, &kms, attest_ready);
         Ok(Self {
             reader: kms.log.clone(),
             kms,

@@ -15,6 +15,7 @@ use ron_kernel::Deadline;
 
 use super::health::Fault;
 use super::start::Distrust;
+use crate::backend::settings::DeviceSettings;
 use crate::backend::{BackendKind, Backends};
 use crate::store::KeyStore;
 
@@ -27,7 +28,13 @@ fn distrust(fault: Fault, why: String) -> Distrust {
 
 /// Compares the store's number with the TPM's and advances both. Does nothing where no counter is
 /// configured and none ever was.
-pub fn compare(backends: &Backends, wanted: bool, store: &mut KeyStore) -> Result<(), Distrust> {
+pub fn compare(
+    devices: &DeviceSettings,
+    backends: &Backends,
+    store: &mut KeyStore,
+) -> Result<(), Distrust> {
+    let tpm = devices.tpm.as_ref();
+    let wanted = tpm.is_some_and(|tpm| tpm.counter_index.is_some());
     let stated = store.tpm_counter();
     if !wanted {
         return match stated {

@@ -120,13 +120,8 @@ fn spawn(around: &Around<'_>, audit: Audit) {
     let health = || kms.health.clone();
     spawn_writer(sup, &PROOFS, proving, health(), ProofThread::run);
     spawn_writer(sup, &AUDIT, appender, health(), Appender::run);
-    spawn_writer(
-        sup,
-        &CHECKPOINT,
-        checkpoints,
-        health(),
-        CheckpointThread::run,
-    );
+    let run = CheckpointThread::run;
+    spawn_writer(sup, &CHECKPOINT, checkpoints, health(), run);
 }
 
 /// Starts the thread that asks witnesses; the other end tells it of checkpoints.

@@ -7,6 +7,7 @@ mod atomics {
     pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
+#[allow(clippy::duplicate_mod)] // the point: the same file on other primitives
 #[path = "../keys/lane.rs"]
 mod lane;
 
