@@ -62,6 +62,9 @@ fn rate<T>(
     })
 }
 
+/// A figure's name, and one piece of its work.
+type Work<'a> = (&'a str, Box<dyn Fn() -> bool + Sync + 'a>);
+
 /// Measures the library and prints a table.
 pub fn run(args: &RawArgs) -> Result<(), String> {
     println!("{HEADER}");
@@ -78,7 +81,6 @@ pub fn run(args: &RawArgs) -> Result<(), String> {
         p256.public_sec1_uncompressed(),
         mldsa.public(),
     );
-    type Work<'a> = (&'a str, Box<dyn Fn() -> bool + Sync + 'a>);
     let works: [Work<'_>; 6] = [
         ("Ed25519 sign", Box::new(|| ed25519.sign(&TEXT).len() == 64)),
         (

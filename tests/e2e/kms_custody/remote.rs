@@ -148,10 +148,8 @@ fn the_same_requests_get_the_same_answers_wherever_the_key_is() {
     });
     assert_eq!(by_ron.post("keys", &wrong).status, 400, "wrapping only");
     // Each version is a key of its own over there, and what uses it is in the log over there.
-    assert!(far.metric("ron_kms_keys{alg=\"aes256-gcm\",state=\"active\"} ") >= 6.0);
-    assert!(
-        far.metric("ron_kms_ops_total{alg=\"aes256-kwp\",op=\"unwrap\",result=\"ok\"} ") >= 4.0
-    );
+    assert!(far.metric("ron_kms_keys{alg=\"aes256-gcm\",state=\"active\"} ") >= 6);
+    assert!(far.metric("ron_kms_ops_total{alg=\"aes256-kwp\",op=\"unwrap\",result=\"ok\"} ") >= 4);
 }
 
 /// Forwards a port to another; holds back what the far side says while `stalled`.
@@ -252,10 +250,10 @@ fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
         assert_eq!(near.post("keys", &body).status, 201);
     }
     let reconnects = near.metric("ron_kms_backend_reconnects_total{backend=\"remote\"} ");
-    assert!(reconnects >= 3.0, "{reconnects}");
+    assert!(reconnects >= 3, "{reconnects}");
     // A call ends by itself: no thread is lost to a peer that hangs.
     let hanging = "ron_kms_backend_sessions{backend=\"remote\",state=\"hanging\"} ";
-    until("every thread is back", || near.metric(hanging) == 0.0);
+    until("every thread is back", || near.metric(hanging) == 0);
 }
 
 #[test]
@@ -277,7 +275,7 @@ fn a_refused_credential_is_not_tried_again_before_a_reload() {
     });
     assert_eq!(near.post("keys", &body).status, 503);
     let before = asked();
-    assert!(before >= 1.0);
+    assert!(before >= 1);
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(asked(), before, "nobody tries a refused credential again");
     write_private(&file, &token());

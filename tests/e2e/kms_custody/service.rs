@@ -137,13 +137,13 @@ impl Service {
     }
 
     /// The value of a metric line, 0 when it is not there.
-    pub fn metric(&self, line: &str) -> f64 {
+    pub fn metric(&self, line: &str) -> u64 {
         let url = format!("{}/metrics", self.health);
         let soon = Deadline::within(Duration::from_secs(10));
         let text = self.http.call(Call::get(&url, soon)).unwrap().body;
         let text = String::from_utf8(text).unwrap();
         let found = text.lines().find_map(|l| l.strip_prefix(line));
-        found.map_or(0.0, |v| v.trim().parse().unwrap())
+        found.map_or(0, |v| v.trim().parse().unwrap())
     }
 
     /// `ron kms ...` against it.
