@@ -147,3 +147,84 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
     step.touch(0);
     assert!(step.finish().is_ok(), "looking changes nothing");
 }
+
+fn issue_of(key: &str, to: &str, asset: &str) -> Op {
+    let entry = serde_json::json!({"kind": "issue", "principal": "p", "key": key, "to": to, "asset": asset,
+        "amount_minor": "9"});
+    Op::new(serde_json::from_value(entry).unwrap()).unwrap()
+}
+
+#[test]
+fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() {
+    let hold = |key: &str, nonce: u64| {
+        let entry = serde_json::json!({"kind": "hold", "principal": "p", "key": key, "from": "a", "asset": "as1",
+            "amount_minor": "1", "nonce": nonce, "expires_at": "2100-01-01T00:00:00.000Z"});
+        Op::new(serde_json::from_value(entry).unwrap()).unwrap()
+    };
+    let first = vec![issue_of("k1", "a", "as1"), issue_of("k2", "a", "as2")];
+    let second = vec![
+        issue_of("k3", "b", "as3"),
+        hold("h1", 1),
+        issue_of("k4", "b", "as4"),
+        hold("h2", 2),
+    ];
+    let single = vec![issue_of("k5", "c", "as5"), issue_of("k6", "c", "as1")];
+    let ids = [second[1].txid(4), second[3].txid(6)];
+    let mut book = Book::default();
+    // One step, so that the second commit stands on what the first changed and is not durable yet.
+    let groups = [
+        (first, Bond::Linked),
+        (second, Bond::Linked),
+        (single, Bond::Loose),
+    ];
+    let said = book.commit(1, &groups);
+    assert!(said.iter().flatten().all(done), "{said:?}");
+    let assets: Vec<&str> = book
+        .state
+        .assets()
+        .iter()
+        .map(|a| a.name.as_str())
+        .collect();
+    assert_eq!(assets, ["as1", "as2", "as3", "as4", "as5"]);
+    for id in ids {
+        assert!(book.state.hold(id).is_some(), "{id}");
+    }
+    replays(&book);
+}
+
+#[test]
+fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
+    let content = format!("b3:{}", "07".repeat(32));
+    let open = serde_json::json!({"kind": "epoch_open", "principal": "r", "tenant": "t", "epoch": "e", "from": "a",
+        "asset": "ron", "amount_minor": "10", "commitment": content, "sum_root": content, "recipients": 2});
+    let open = Op::new(serde_json::from_value(open).unwrap()).unwrap();
+    let mut book = Book::default();
+    book.commit(1, &[(vec![issue("k1", "a", 10), open], Bond::Loose)]);
+    let key = ("t".parse().unwrap(), "e".parse().unwrap());
+    let tries: [(fn(&mut EpochRow), bool); 3] = [
+        (|e| e.paid = 11, false),
+        (|e| e.next_index = 3, false),
+        (|e| (e.paid, e.next_index) = (10, 2), true),
+    ];
+    for (tamper, good) in tries {
+        let mut step = Step::new(&book.state, Timestamp(2));
+        tamper(step.epoch_mut(&key));
+        assert_eq!(step.finish().is_ok(), good);
+    }
+}
+
+#[test]
+fn a_payout_made_again_is_the_same_only_with_the_same_words() {
+    let payout = |to: &str, n: &str, principal: &str| {
+        let entry = serde_json::json!({"kind": "payout", "principal": principal, "tenant": "t", "epoch": "e", "index": 1,
+            "to": to, "asset": "ron", "amount_minor": n});
+        Op::new(serde_json::from_value(entry).unwrap()).unwrap()
+    };
+    let first = payout("b", "4", "r");
+    assert!(
+        payout("b", "4", "another").repeats(&first),
+        "whoever sends it"
+    );
+    assert!(!payout("c", "4", "r").repeats(&first));
+    assert!(!payout("b", "5", "r").repeats(&first));
+}
