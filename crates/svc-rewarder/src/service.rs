@@ -14,6 +14,8 @@ use ron_service::{
 
 use crate::api::Api;
 use crate::config::{Settings, Settlement};
+use crate::intake::fetch::Origin;
+use crate::intake::{self, Intake, Task};
 use crate::metrics::Metrics;
 use crate::runs::artifact::ArtifactWriter;
 use crate::runs::emitter::Emitter;
@@ -24,8 +26,8 @@ use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Asked, Intent, Job, Run, Update, db};
 use crate::topology::{
-    ARTIFACT, CALC, EMIT, L_CALC, L_STORE, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ,
-    SCHED, TOPOLOGY, WORK,
+    ARTIFACT, CALC, EMIT, IMPORT, L_CALC, L_STORE, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES,
+    Q_WORK, Q_WORK_REQ, SCHED, TOPOLOGY, WORK,
 };
 
 /// The store's schema, step by step.
@@ -135,6 +137,7 @@ impl Drop for Home {
 
 /// Both ends of every queue.
 struct Queues {
+    imports: (Sender<Task>, Receiver<Task>),
     work_req: (Sender<Asked>, Receiver<Asked>),
     work: (Sender<Job>, Receiver<Job>),
     results: (Sender<ResultItem>, Receiver<ResultItem>),
@@ -146,6 +149,7 @@ impl Queues {
     fn new(chassis: &Chassis, config: &Config) -> Self {
         let size = |name: &str| config.usize(&format!("queues.{name}"));
         Self {
+            imports: queue(&Q_IMPORTS, size("imports"), &chassis.km),
             work_req: queue(&Q_WORK_REQ, size("work_req"), &chassis.km),
             work: queue(&Q_WORK, size("work"), &chassis.km),
             results: queue(&Q_RESULTS, size("results"), &chassis.km),
@@ -189,7 +193,23 @@ fn assemble(
         )),
     };
     sweep_spool(root).map_err(StartError::failed)?;
-    spawn_workers(&stages, settings, &library, root, &queues, &metrics)?;
+    let uploads = root.join("intake");
+    intake::clear(&uploads).map_err(StartError::failed)?;
+    spawn_intake(chassis, settings, &library, &uploads, &queues);
+    let origin = origin(chassis, settings)?;
+    let fetches = origin.is_some();
+    let worker = Worker {
+        library: library.clone(),
+        origin,
+        scratch: uploads.clone(),
+        spool: root.join("spool"),
+        pool: calc_pool(stages.sup, settings.compute_workers)?,
+        work: queues.work.1.clone(),
+        results: queues.results.0.clone(),
+        updates: queues.updates.0.clone(),
+        metrics: metrics.clone(),
+    };
+    spawn_workers(&stages, settings.jobs, worker);
     let writer = ArtifactWriter {
         root: root.join("runs"),
         results: queues.results.1.clone(),
@@ -233,6 +253,9 @@ fn assemble(
         library,
         artifacts: root.join("runs"),
         work_req: queues.work_req.0,
+        imports: queues.imports.0,
+        uploads,
+        fetches,
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.snapshot_bytes_max,
     })
@@ -318,23 +341,7 @@ fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
     }
 }
 
-fn spawn_workers(
-    stages: &Stages<'_>,
-    settings: &Settings,
-    library: &Library,
-    root: &std::path::Path,
-    queues: &Queues,
-    metrics: &Metrics,
-) -> Result<(), StartError> {
-    let worker = Worker {
-        library: library.clone(),
-        spool: root.join("spool"),
-        pool: calc_pool(stages.sup, settings.compute_workers)?,
-        work: queues.work.1.clone(),
-        results: queues.results.0.clone(),
-        updates: queues.updates.0.clone(),
-        metrics: metrics.clone(),
-    };
+fn spawn_workers(stages: &Stages<'_>, jobs: usize, worker: Worker) {
     let body = counted(
         Arc::clone(&stages.live),
         stages.sup.drain_token(),
@@ -342,8 +349,39 @@ fn spawn_workers(
             worker.run(ctx);
         },
     );
-    stages.sup.spawn_pool(&WORK, settings.jobs, body);
-    Ok(())
+    stages.sup.spawn_pool(&WORK, jobs, body);
+}
+
+fn spawn_intake(
+    chassis: &Chassis,
+    settings: &Settings,
+    library: &Library,
+    uploads: &std::path::Path,
+    queues: &Queues,
+) {
+    let intake = Intake {
+        tasks: queues.imports.1.clone(),
+        library: library.clone(),
+        scratch: uploads.to_owned(),
+        memory: settings.import_memory,
+    };
+    let body = move |ctx: &ThreadCtx| intake.run(ctx);
+    chassis.sup.spawn_pool(&IMPORT, settings.imports, body);
+}
+
+/// Where snapshots are fetched from, if anywhere.
+fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, StartError> {
+    let Some(url) = &settings.snapshot_url else {
+        return Ok(None);
+    };
+    let credential = match &settings.snapshot_token_file {
+        Some(path) => Credential::from_file(path).map_err(StartError::config_text)?,
+        None => Credential::none(),
+    };
+    let (cap, rate) = (settings.snapshot_bytes_max, settings.snapshot_min_rate);
+    Origin::new(url, credential, chassis.client.clone(), cap, rate)
+        .map(Some)
+        .map_err(StartError::config_text)
 }
 
 /// A rayon pool whose threads are the supervisor's. They end when the last worker lets go of the
