@@ -171,17 +171,7 @@ fn assemble(
     let metrics = Metrics::new(&chassis.registry);
     let queues = Queues::new(chassis, config);
     let registry = Registry::new(runs);
-    let library = Library::new(
-        root.to_owned(),
-        settings.policy_dir.clone(),
-        settings.policy_keys.clone(),
-    )
-    .with_snapshots(settings.snapshot_dir.clone());
-    let faults = library.policy_dir_faults();
-    if !faults.is_empty() {
-        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
-        chassis.ready.degrade("policy", faults.join("; "));
-    }
+    let library = library(chassis, settings, root);
     let emitter = match &settings.settlement {
         Some(to) => Some(emitter(chassis, settings, to, root, &queues, &metrics)?),
         None => None,
@@ -198,32 +188,12 @@ fn assemble(
     spawn_intake(chassis, settings, &library, &uploads, &queues);
     let origin = origin(chassis, settings)?;
     let fetches = origin.is_some();
-    let worker = Worker {
-        library: library.clone(),
-        origin,
-        scratch: uploads.clone(),
-        spool: root.join("spool"),
-        pool: calc_pool(stages.sup, settings.compute_workers)?,
-        work: queues.work.1.clone(),
-        results: queues.results.0.clone(),
-        updates: queues.updates.0.clone(),
-        metrics: metrics.clone(),
-    };
-    spawn_workers(&stages, settings.jobs, worker);
-    let writer = ArtifactWriter {
-        root: root.join("runs"),
-        results: queues.results.1.clone(),
-        intents: queues.intents.0.clone(),
-        emits: emitter.is_some(),
-        updates: queues.updates.0.clone(),
-        metrics: metrics.clone(),
-        registry: registry.clone(),
-        retention: settings.retention,
-        clock: chassis.clock.clone(),
-        disk: Box::new(chassis.ready.hook("artifacts")),
-    };
-    stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
-    let can_settle = emitter.is_some();
+    spawn_workers(&stages, settings, &library, root, origin, &queues, &metrics)?;
+    let emits = emitter.is_some();
+    spawn_writer(
+        chassis, &stages, settings, root, emits, &registry, &queues, &metrics,
+    );
+    let can_settle = emits;
     if let Some(emitter) = emitter {
         stages.spawn(&EMIT, move |ctx| emitter.run(ctx));
     }
@@ -259,6 +229,22 @@ fn assemble(
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.snapshot_bytes_max,
     })
+}
+
+/// Snapshots and policies; operators' policies that cannot be run are told about.
+fn library(chassis: &Chassis, settings: &Settings, root: &std::path::Path) -> Library {
+    let library = Library::new(
+        root.to_owned(),
+        settings.policy_dir.clone(),
+        settings.policy_keys.clone(),
+    )
+    .with_snapshots(settings.snapshot_dir.clone());
+    let faults = library.policy_dir_faults();
+    if !faults.is_empty() {
+        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
+        chassis.ready.degrade("policy", faults.join("; "));
+    }
+    library
 }
 
 /// What a crash left half-written is computed again, so it may go.
@@ -341,7 +327,26 @@ fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
     }
 }
 
-fn spawn_workers(stages: &Stages<'_>, jobs: usize, worker: Worker) {
+fn spawn_workers(
+    stages: &Stages<'_>,
+    settings: &Settings,
+    library: &Library,
+    root: &std::path::Path,
+    origin: Option<Origin>,
+    queues: &Queues,
+    metrics: &Metrics,
+) -> Result<(), StartError> {
+    let worker = Worker {
+        library: library.clone(),
+        origin,
+        scratch: root.join("intake"),
+        spool: root.join("spool"),
+        pool: calc_pool(stages.sup, settings.compute_workers)?,
+        work: queues.work.1.clone(),
+        results: queues.results.0.clone(),
+        updates: queues.updates.0.clone(),
+        metrics: metrics.clone(),
+    };
     let body = counted(
         Arc::clone(&stages.live),
         stages.sup.drain_token(),
@@ -349,7 +354,34 @@ fn spawn_workers(stages: &Stages<'_>, jobs: usize, worker: Worker) {
             worker.run(ctx);
         },
     );
-    stages.sup.spawn_pool(&WORK, jobs, body);
+    stages.sup.spawn_pool(&WORK, settings.jobs, body);
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments)] // what the start has made by then
+fn spawn_writer(
+    chassis: &Chassis,
+    stages: &Stages<'_>,
+    settings: &Settings,
+    root: &std::path::Path,
+    emits: bool,
+    registry: &Registry,
+    queues: &Queues,
+    metrics: &Metrics,
+) {
+    let writer = ArtifactWriter {
+        root: root.join("runs"),
+        results: queues.results.1.clone(),
+        intents: queues.intents.0.clone(),
+        emits,
+        updates: queues.updates.0.clone(),
+        metrics: metrics.clone(),
+        registry: registry.clone(),
+        retention: settings.retention,
+        clock: chassis.clock.clone(),
+        disk: Box::new(chassis.ready.hook("artifacts")),
+    };
+    stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
 }
 
 fn spawn_intake(

@@ -216,6 +216,20 @@ fn a_large_upload_goes_through_the_disk_and_is_read_back_in_ranges() {
     end(running);
 }
 
+fn token_file(dir: &Path) -> std::path::PathBuf {
+    let path = dir.join("source.token");
+    let file = std::fs::OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path);
+    let secret = service_token::generate("tester", &SEED);
+    file.expect("new")
+        .write_all(secret.as_bytes())
+        .expect("writable");
+    path
+}
+
 #[test]
 fn a_content_id_is_fetched_from_another_service_and_computed() {
     let (first, second) = (
@@ -223,16 +237,7 @@ fn a_content_id_is_fetched_from_another_service_and_computed() {
         tempfile::tempdir().expect("a directory"),
     );
     let source = start(first.path(), "");
-    let token = second.path().join("source.token");
-    let file = std::fs::OpenOptions::new()
-        .create_new(true)
-        .write(true)
-        .mode(0o600)
-        .open(&token);
-    let secret = service_token::generate("tester", &SEED);
-    file.expect("new")
-        .write_all(secret.as_bytes())
-        .expect("writable");
+    let token = token_file(second.path());
     let data = second.path().join("data");
     let running = start(
         &data,
