@@ -273,12 +273,16 @@ impl Lane {
             .unwrap();
         let body = json_of!({
             "to": self.policy["pool"]["account"], "asset": self.policy["asset"],
-            "amount_minor": (pool * epochs).to_string()
+            "amount_minor": pool.to_string()
         });
-        let reply = self
-            .rig
-            .call(Method::POST, "/v1/issue", Some("fund"), Some(&body));
-        json(&reply.unwrap(), 200);
+        for epoch in 0..epochs {
+            let key = format!("fund-{epoch}");
+            let issue = || {
+                self.rig
+                    .call(Method::POST, "/v1/issue", Some(&key), Some(&body))
+            };
+            json(&patiently(|| issue().unwrap()), 200);
+        }
         pool * epochs
     }
 
