@@ -113,7 +113,10 @@ for checker in loom shuttle; do
     declare "$part=$built-$checker"
   done
   echo "== $checker: built in $((SECONDS - start)) s"
+  # shellcheck disable=SC2154 # declared above, by name
   run "$checker" "$kernel" "models::${MODELS:-}" "$mutants"
+  # shellcheck disable=SC2154
   run "$checker" "$wallet" "${MODELS:-}" "$wallet_mutants"
+  # shellcheck disable=SC2154
   run "$checker" "$tlog" "${MODELS:-}" "$tlog_mutants"
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx,
-# slowhttptest, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
+# slowhttptest, shellcheck, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,7 @@ need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
 need slowhttptest slowhttptest
+need shellcheck shellcheck
 need softhsm2-util softhsm2
 need pkcs11-tool opensc
 need swtpm swtpm

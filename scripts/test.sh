@@ -12,6 +12,9 @@ step "install"
 step "format"
 cargo fmt --all -- --check
 
+step "scripts"
+shellcheck --severity warning scripts/*.sh .ci/run
+
 step "build"
 # Examples too: a test starts one, and `--tests` below does not build them.
 cargo build --release --locked --workspace --bins --examples
