@@ -26,6 +26,49 @@ pub struct Ask<'a> {
     pub accept_algs: &'a [String],
     /// Thumbprint of the key that the caller has proved with DPoP: the token is bound to it.
     pub jkt: Option<&'a str>,
+    /// Base64url of the SHA-256 of the certificate that the client proved itself with: likewise.
+    pub x5t: Option<&'a str>,
+    /// Whether the ML-DSA key could sign now.
+    pub pq_ready: bool,
+}
+
+/// Whether tokens get ML-DSA signatures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PqMode {
+    /// None does.
+    #[default]
+    Off,
+    /// For audiences whose policy names such an algorithm; while the key is away, classical ones with a mark.
+    Mirror,
+    /// No token leaves without one.
+    Require,
+}
+
+impl PqMode {
+    /// The word in a configuration.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => Some(Self::Off),
+            "mirror" => Some(Self::Mirror),
+            "require" => Some(Self::Require),
+            _ => None,
+        }
+    }
+}
+
+/// The two names that a KMS key of this algorithm signs tokens under: alone, and as a hybrid with EdDSA.
+pub const fn pq_alg(alg: ron_proto::Alg) -> Option<[&'static str; 2]> {
+    match alg {
+        ron_proto::Alg::MlDsa44 => Some(["ML-DSA-44", "EdDSA+ML-DSA-44"]),
+        ron_proto::Alg::MlDsa65 => Some(["ML-DSA-65", "EdDSA+ML-DSA-65"]),
+        ron_proto::Alg::MlDsa87 => Some(["ML-DSA-87", "EdDSA+ML-DSA-87"]),
+        _ => None,
+    }
+}
+
+/// Whether the name of an algorithm has an ML-DSA signature in it.
+pub fn is_pq(name: &str) -> bool {
+    name.contains("ML-DSA-")
 }
 
 /// What the configuration adds to the policy.
@@ -35,8 +78,12 @@ pub struct Limits {
     pub ttl_s_default: u64,
     /// Largest counted caveats.
     pub maxima: CaveatMaxima,
-    /// Algorithms for which a signing key is configured.
+    /// Classical algorithms for which a signing key is configured.
     pub algs: Vec<&'static str>,
+    /// Whether tokens get ML-DSA signatures.
+    pub pq: PqMode,
+    /// Names of the ML-DSA key's algorithms, see [`pq_alg`].
+    pub pq_algs: Option<[&'static str; 2]>,
 }
 
 /// What was granted: everything of a token but its id, times, epoch and key.
@@ -60,6 +107,8 @@ pub struct Grant {
     pub alg: &'static str,
     /// Thumbprint of the key that it is bound to.
     pub jkt: Option<String>,
+    /// Hash of the certificate that it is bound to.
+    pub x5t: Option<String>,
     /// Who acts for the holder.
     pub act: Option<Actor>,
     /// The token that it was exchanged for: judged once more when the new one is signed.
@@ -75,6 +124,8 @@ pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<G
     let ttl_s = ttl(rule, ask.ttl_s, limits.ttl_s_default, TTL_S_MAX)?;
     let mut caveats = caveats(&audience.caveats, ask.caveats, &limits.maxima)?;
     let jkt = binding(&mut caveats, ask.jkt)?;
+    let alg = algorithm(audience, ask, limits)?;
+    alg.mark(&mut caveats)?;
     Ok(Grant {
         subject,
         client_id: rule.client_id.clone(),
@@ -82,9 +133,10 @@ pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<G
         scope: scopes(audience, ask)?,
         ttl_s,
         caveats,
-        alg: algorithm(audience, ask.accept_algs, &limits.algs)?,
+        alg: alg.name,
         audience: audience.audience.clone(),
         jkt,
+        x5t: ask.x5t.map(str::to_owned),
         act: None,
         origin: None,
     })
@@ -232,32 +284,92 @@ fn refused_caveat(e: &ron_proto::CaveatError) -> Problem {
     Problem::new(400, e.code, "Caveat refused", e.detail.clone())
 }
 
-/// The first algorithm that the caller accepts, the audience allows and a key is there for.
+/// How a token will be signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Name of the algorithm.
+    pub name: &'static str,
+    /// Something with ML-DSA was preferred and could not be had.
+    pub fallback: bool,
+}
+
+impl Chosen {
+    /// Writes the fallback into the token, so that verifiers can tell it from a downgrade.
+    pub(crate) fn mark(self, caveats: &mut Vec<Caveat>) -> Result<(), Problem> {
+        let mark = Caveat::PqFallback(true);
+        if !self.fallback || caveats.contains(&mark) {
+            return Ok(());
+        }
+        if caveats.len() >= CAVEATS_MAX {
+            return Err(Problem::bad_request(
+                "the mark pq.fallback needs the room of one caveat: ask for one less",
+            ));
+        }
+        caveats.push(mark);
+        Ok(())
+    }
+}
+
+/// The first algorithm that the caller accepts, the audience allows and a key is there for. Never silently one that
+/// is weaker than asked for: without its ML-DSA key the issuer falls back in mode `mirror` only, and marks it.
 pub(crate) fn algorithm(
     rule: &AudienceRule,
-    accepted: &[String],
-    offered: &[&'static str],
-) -> Result<&'static str, Problem> {
+    ask: &Ask<'_>,
+    limits: &Limits,
+) -> Result<Chosen, Problem> {
     let default = rule.alg.as_deref().unwrap_or("EdDSA");
-    let known = |name: &str| offered.iter().copied().find(|alg| *alg == name);
-    if accepted.is_empty() {
-        return known(default).ok_or_else(|| {
-            Problem::unavailable(
-                format!("no {default} signing key is configured for this audience"),
-                30,
-            )
-        });
+    let allowed = |name: &&str| *name == default || rule.algs.iter().any(|a| a == name);
+    let asked = ask.accept_algs.iter().map(String::as_str);
+    let mut wanted: Vec<&str> = asked.filter(allowed).collect();
+    if ask.accept_algs.is_empty() {
+        wanted.push(default);
+        if is_pq(default) {
+            wanted.push("EdDSA");
+        }
     }
-    let allowed = |name: &&String| *name == default || rule.algs.contains(name);
-    let chosen = accepted.iter().filter(allowed).find_map(|name| known(name));
-    chosen.ok_or_else(|| {
-        Problem::new(
-            400,
-            "no_acceptable_alg",
-            "No acceptable algorithm",
-            format!("tokens for this audience are signed with {default}"),
-        )
-    })
+    let mirrored = limits.pq == PqMode::Mirror;
+    let mut away = false;
+    for (n, name) in wanted.iter().enumerate() {
+        if is_pq(name) {
+            let known = limits.pq_algs.iter().flatten().find(|alg| *alg == name);
+            match known.filter(|_| limits.pq != PqMode::Off) {
+                Some(name) if ask.pq_ready => {
+                    let fallback = false;
+                    return Ok(Chosen { name, fallback });
+                }
+                Some(_) => away = true,
+                None => {}
+            }
+            continue;
+        }
+        let passed = is_pq(default) || wanted[..n].iter().any(|w| is_pq(w));
+        if limits.pq == PqMode::Require || (passed && !mirrored && ask.accept_algs.is_empty()) {
+            continue;
+        }
+        if let Some(name) = limits.algs.iter().copied().find(|alg| alg == name) {
+            let fallback = passed && mirrored;
+            return Ok(Chosen { name, fallback });
+        }
+    }
+    if away || (ask.accept_algs.is_empty() && limits.pq != PqMode::Require) {
+        return Err(Problem::unavailable(
+            format!("no {default} signing key is configured and known for this audience"),
+            30,
+        ));
+    }
+    Err(Problem::new(
+        400,
+        "no_acceptable_alg",
+        "No acceptable algorithm",
+        match limits.pq {
+            PqMode::Require => {
+                "every token has an ML-DSA signature here: the policy of this audience must name \
+                                such an algorithm, and the caller accept it"
+                    .to_owned()
+            }
+            _ => format!("tokens for this audience are signed with {default}"),
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -303,6 +415,8 @@ mod tests {
             caveats: &[],
             accept_algs: &[],
             jkt: None,
+            x5t: None,
+            pq_ready: false,
         }
     }
 
@@ -311,6 +425,8 @@ mod tests {
             ttl_s_default: 900,
             maxima: CaveatMaxima::default(),
             algs: vec!["EdDSA", "ES256"],
+            pq: PqMode::Off,
+            pq_algs: None,
         }
     }
 
@@ -323,6 +439,83 @@ mod tests {
             ("operator", 600, "EdDSA")
         );
         assert_eq!(grant.caveats, ["asset=rpl".parse().unwrap()]);
+    }
+
+    #[test]
+    fn post_quantum_algorithms_are_negotiated_and_never_silently_left_out() {
+        let pick = |rule: (&str, &[&str]), accept: &[&str], mode: PqMode, pq_ready: bool| {
+            let owned = |all: &[&str]| all.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
+            let rule = AudienceRule {
+                alg: Some(rule.0.to_owned()),
+                algs: owned(rule.1),
+                ..policy().clients[0].audiences[0].clone()
+            };
+            let accept = owned(accept);
+            let ask = Ask {
+                accept_algs: &accept,
+                pq_ready,
+                ..ask()
+            };
+            let limits = Limits {
+                pq: mode,
+                pq_algs: pq_alg(ron_proto::Alg::MlDsa65),
+                ..limits()
+            };
+            match algorithm(&rule, &ask, &limits) {
+                Ok(chosen) => format!(
+                    "{}{}",
+                    chosen.name,
+                    if chosen.fallback { " marked" } else { "" }
+                ),
+                Err(problem) => problem.code.to_owned(),
+            }
+        };
+        let (off, mirror, require) = (PqMode::Off, PqMode::Mirror, PqMode::Require);
+        let (pq, hybrid) = ("ML-DSA-65", "EdDSA+ML-DSA-65");
+        let classical: (&str, &[&str]) = ("EdDSA", &[pq, hybrid]);
+        let prefers: (&str, &[&str]) = (hybrid, &["EdDSA"]);
+        let check = |got: String, wanted: &str| assert_eq!(got, wanted);
+        check(pick(classical, &[], mirror, true), "EdDSA");
+        check(pick(classical, &[hybrid, "EdDSA"], mirror, true), hybrid);
+        check(pick(classical, &[pq], mirror, true), pq);
+        check(
+            pick(classical, &[pq, "EdDSA"], mirror, false),
+            "EdDSA marked",
+        );
+        check(pick(classical, &[pq], mirror, false), "unavailable");
+        check(pick(classical, &[pq], off, true), "no_acceptable_alg");
+        check(
+            pick(classical, &["ML-DSA-87"], mirror, true),
+            "no_acceptable_alg",
+        );
+        check(pick(classical, &[pq, "EdDSA"], off, true), "EdDSA");
+        check(pick(classical, &[], require, true), "no_acceptable_alg");
+        check(
+            pick(classical, &["EdDSA"], require, true),
+            "no_acceptable_alg",
+        );
+        check(pick(prefers, &[], mirror, true), hybrid);
+        check(pick(prefers, &[], mirror, false), "EdDSA marked");
+        check(pick(prefers, &["EdDSA"], mirror, true), "EdDSA marked");
+        check(pick(prefers, &[], require, true), hybrid);
+        check(pick(prefers, &[], require, false), "unavailable");
+        check(pick(prefers, &[], off, true), "unavailable");
+        check(
+            pick(("EdDSA", &[]), &[hybrid], mirror, true),
+            "no_acceptable_alg",
+        );
+        let mut full = vec![Caveat::RateRps(1); CAVEATS_MAX];
+        let marked = Chosen {
+            name: "EdDSA",
+            fallback: true,
+        };
+        assert!(marked.mark(&mut full).is_err());
+        let mut some = Vec::new();
+        marked
+            .mark(&mut some)
+            .and_then(|()| marked.mark(&mut some))
+            .unwrap();
+        assert_eq!(some, [Caveat::PqFallback(true)]);
     }
 
     #[test]
