@@ -54,6 +54,11 @@ fn service(name: &str) -> Service {
     }
 }
 
+/// The table of a service's configuration.
+pub fn table(name: &str) -> &'static Table {
+    service(name).table
+}
+
 /// Addresses of the fleet on a data directory: of the `ron up` that runs there, else those in the
 /// configuration files, where separate processes are.
 pub fn known_endpoints(layout: &Layout) -> Result<Endpoints, String> {
@@ -282,7 +287,7 @@ fn start_one(
 }
 
 /// The configuration of a service: its file, the environment, then `flags`.
-fn load(
+pub fn load(
     layout: &Layout,
     name: &str,
     endpoints: Option<&Endpoints>,

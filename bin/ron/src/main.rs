@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod doctor;
 mod fleet;
 mod init;
 mod kms;
@@ -33,6 +34,7 @@ enum Command {
     Up(up::UpArgs),
     Init(init::InitArgs),
     Demo(demo::DemoArgs),
+    Doctor(doctor::DoctorArgs),
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         },
         Command::Init(args) => init::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Token(args) => token::run(args),
         Command::Policy(args) => policy::run(args),
         Command::Audit(args) => check::audit::run(args),

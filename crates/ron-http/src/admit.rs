@@ -98,7 +98,7 @@ impl Shared {
         }
         if self.draining() && !self.router.routes[route].while_draining {
             self.metrics.reject("draining");
-            return refuse(Problem::draining(self.limits.drain_retry_after_s));
+            return Err(Box::new(self.draining_now()));
         }
         let Some(params) = self.router.params(route, &values) else {
             return refuse(Problem::bad_request(
@@ -264,9 +264,21 @@ impl Shared {
         lease.due = Some(lease.pace.as_ref().map_or(now + idle, Pace::due));
     }
 
-    /// Requests that handlers owe an answer.
+    /// Requests whose clients wait for an answer of a handler.
     pub(crate) fn owed(&self) -> usize {
-        self.in_flight.load(Ordering::Acquire)
+        let let_go = if self.draining() {
+            self.polls.load(Ordering::Acquire)
+        } else {
+            0
+        };
+        self.in_flight
+            .load(Ordering::Acquire)
+            .saturating_sub(let_go)
+    }
+
+    /// What a request is told that came, or would wait, after the drain began.
+    pub(crate) fn draining_now(&self) -> Response {
+        Problem::draining(self.limits.drain_retry_after_s).into()
     }
 }
 

@@ -33,8 +33,6 @@ static BREAKERS: LockSpec = CLIENT_LOCK;
 const PEERS_MAX: usize = 64;
 /// Tries of an idempotent call, the first included.
 const TRIES: u32 = 3;
-const RETRY_BASE: Duration = Duration::from_millis(50);
-const RETRY_CAP: Duration = Duration::from_millis(400);
 
 /// How a client behaves.
 #[derive(Clone, Debug)]
@@ -47,6 +45,11 @@ pub struct ClientConfig {
     pub max_response_bytes: u64,
     /// Longest time to connect; the call's deadline may be earlier.
     pub connect_timeout: Duration,
+    /// Pause before the second try; it doubles with each further one. Up to as much as this is
+    /// added to every pause at random.
+    pub retry_base: Duration,
+    /// What the doubling stops at.
+    pub retry_cap: Duration,
     /// What https needs; without it, https URLs are refused.
     pub tls: Option<ClientTls>,
 }
@@ -58,6 +61,8 @@ impl Default for ClientConfig {
             max_idle_per_host: 16,
             max_response_bytes: 4 << 20,
             connect_timeout: Duration::from_secs(2),
+            retry_base: Duration::from_millis(50),
+            retry_cap: Duration::from_millis(400),
             tls: None,
         }
     }
@@ -266,7 +271,8 @@ impl HttpClient {
         let seed = self
             .seed
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP, RETRY_BASE, seed);
+        let (base, cap) = (self.config.retry_base, self.config.retry_cap);
+        let mut backoff = Backoff::new(base, cap, base, seed);
         // The try that may have been carried out; a later one that was not sent does not undo it.
         let mut open: Option<CallError> = None;
         loop {

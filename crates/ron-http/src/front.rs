@@ -136,6 +136,7 @@ impl Front {
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            polls: AtomicUsize::new(0),
             answered: DrainMeter::default(),
             uploads: Arc::default(),
             polling: AtomicBool::new(false),
@@ -181,7 +182,7 @@ impl FrontHandle {
         self.shared.slots.used()
     }
 
-    /// Requests that handlers owe an answer.
+    /// Requests whose answers a drain waits for: long polls are let go as soon as it begins.
     pub fn in_flight(&self) -> usize {
         self.shared.owed()
     }
@@ -373,8 +374,7 @@ impl<'a> Poll<'a> {
         shared.slots.seize_all(
             |_, was, long_poll| was == Was::Waiting && long_poll,
             |lease, _, answer| {
-                let problem = Problem::draining(shared.limits.drain_retry_after_s);
-                shared.finish(lease, answer.unwrap_or_else(|| problem.into()));
+                shared.finish(lease, answer.unwrap_or_else(|| shared.draining_now()));
             },
         );
     }

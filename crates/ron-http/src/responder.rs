@@ -17,6 +17,8 @@ pub(crate) struct Ticket {
     pub token: u64,
     /// The request on it.
     pub seq: u32,
+    /// The request waits for news; a drain lets it go.
+    pub long_poll: bool,
 }
 
 /// Where answers go.
@@ -80,7 +82,11 @@ impl Responder {
             done: AtomicBool::new(false),
             to: ron_kernel::RankedMutex::new(&DETACHED, Some(to)),
         };
-        let ticket = Ticket { token: 0, seq: 0 };
+        let ticket = Ticket {
+            token: 0,
+            seq: 0,
+            long_poll: false,
+        };
         (
             Self::new(Arc::new(sink), ticket, deadline, ShortId::of("detached")),
             from,

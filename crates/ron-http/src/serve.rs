@@ -358,6 +358,9 @@ impl<'a> Worker<'a> {
             return Some((lease, problem.into()));
         }
         shared.metrics.in_flight.inc();
+        if route.long_poll {
+            shared.polls.fetch_add(1, Ordering::AcqRel);
+        }
         if lease.input.is_empty() {
             self.reclaim(&mut lease);
         }
@@ -374,7 +377,15 @@ impl<'a> Worker<'a> {
                 request_id = id.as_str()
             );
         }
-        shared.slots.handler_returned(ticket)
+        if let Some(answered) = shared.slots.handler_returned(ticket) {
+            return Some(answered);
+        }
+        if route.long_poll && shared.draining() {
+            // It began to wait after the poll thread had let the others go.
+            let lease = shared.slots.let_go(ticket)?;
+            return Some((lease, shared.draining_now()));
+        }
+        None
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub draining: AtomicBool,
     /// Requests that handlers owe an answer, also those whose client has 504 already.
     pub in_flight: AtomicUsize,
+    /// How many of them are long polls.
+    pub polls: AtomicUsize,
     /// How fast handlers answer.
     pub answered: DrainMeter,
     /// Bodies on their way to disk.
@@ -320,6 +322,9 @@ impl Shared {
 impl Sink for Shared {
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if ticket.long_poll {
+            self.polls.fetch_sub(1, Ordering::AcqRel);
+        }
         self.answered.count(1);
         self.metrics.in_flight.dec();
         if dropped {

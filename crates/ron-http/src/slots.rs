@@ -259,6 +259,16 @@ impl Slots {
         })?
     }
 
+    /// Takes a request away from whoever owes its answer; the answer will be late.
+    pub(crate) fn let_go(&self, ticket: Ticket) -> Option<Lease<'_>> {
+        self.with(ticket.token, |slot, state| match state.phase {
+            Phase::Waiting { seq, .. } if seq == ticket.seq && state.answer.is_none() => {
+                self.lease(ticket.token, state, slot)
+            }
+            _ => None,
+        })?
+    }
+
     /// Brings an answer to its request.
     pub(crate) fn answer(&self, ticket: Ticket, response: Response) -> Answered<'_> {
         self.with(ticket.token, |slot, state| match state.phase {
@@ -403,6 +413,7 @@ impl Lease<'_> {
         let ticket = Ticket {
             token: self.token,
             seq: self.seq,
+            long_poll,
         };
         let phase = Phase::Waiting {
             seq: ticket.seq,

@@ -184,6 +184,22 @@ fn only_idempotent_calls_are_sent_again() {
 }
 
 #[test]
+fn tries_are_as_far_apart_as_configured() {
+    let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/", closed.local_addr().expect("bound"));
+    drop(closed);
+    let base = Duration::from_millis(100);
+    let client = HttpClient::new(ClientConfig {
+        retry_base: base,
+        retry_cap: base,
+        ..ClientConfig::default()
+    });
+    let start = Instant::now();
+    assert!(client.call(Call::get(&url, soon())).is_err());
+    assert!(start.elapsed() >= 2 * base, "two pauses");
+}
+
+#[test]
 fn a_peer_that_keeps_failing_is_left_alone() {
     let (rude, count) = peer(|mut stream| {
         let _ = stream.read(&mut [0; 1024]);

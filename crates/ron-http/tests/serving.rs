@@ -457,6 +457,7 @@ fn draining_refuses_new_work_finishes_old_and_closes() {
     served.front.stop_intake();
     let let_go = polling.answer();
     assert_eq!((let_go.status, let_go.code().as_str()), (503, "draining"));
+    assert_eq!(served.front.in_flight(), 1, "nobody waits for the poll");
     drop(poll);
     let refused = idle.get("/hello");
     assert_eq!((refused.status, refused.code().as_str()), (503, "draining"));
@@ -471,6 +472,29 @@ fn draining_refuses_new_work_finishes_old_and_closes() {
     assert_eq!(waiting.answer().text(), "done");
     assert!(waiting.is_closed());
     served.until("all closed", |s| s.front.connections() == 0);
+}
+
+#[test]
+fn a_poll_that_begins_to_wait_after_the_drain_began_is_let_go() {
+    let (to, jobs) = std::sync::mpsc::sync_channel(8);
+    let keep = move |_, responder| to.send(responder).expect("the test listens");
+    let poll = Route::new(ron_http::Method::POST, "/watch", Need::Public, keep).long_poll();
+    let served = serve(router().add(poll), Limits::default(), 2);
+    let mut client = served.client();
+    // Admitted with its head; the handler runs when the body is there.
+    client.send("POST /watch?wait=30 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{");
+    served.until("the head is read", |s| s.front.connections() == 1);
+    std::thread::sleep(Duration::from_millis(100));
+    served.front.stop_intake();
+    served.until("the listener is closed", |s| {
+        std::net::TcpStream::connect(s.addr()).is_err()
+    });
+    client.send("}");
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.code().as_str()), (503, "draining"));
+    let kept = jobs.recv().expect("the handler ran");
+    assert_eq!(served.front.in_flight(), 0);
+    drop(kept);
 }
 
 #[test]

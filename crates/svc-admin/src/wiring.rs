@@ -144,6 +144,9 @@ fn client(
         max_idle_per_host: 2,
         max_response_bytes: sampling.max_body_bytes,
         connect_timeout: sampling.connect_timeout,
+        // Gentler than between services: a node that is restarted gets the time to bind its port.
+        retry_base: Duration::from_millis(100),
+        retry_cap: Duration::from_secs(2),
         tls: client_tls(config)?,
     }));
     // A look that hangs must not hold up the drain.

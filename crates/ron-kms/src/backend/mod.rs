@@ -18,6 +18,7 @@ pub mod line;
 pub mod local;
 #[cfg(feature = "pkcs11")]
 pub mod pkcs11;
+pub mod probe;
 pub mod settings;
 pub mod start;
 #[cfg(feature = "tpm")]

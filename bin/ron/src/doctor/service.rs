@@ -1,0 +1,253 @@
+//! What concerns one service: its configuration, secrets, ports, and the devices it is to use.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use ron_kernel::{Clock as _, SystemClock};
+use ron_service::Config;
+
+use crate::doctor::{Report, disk};
+use crate::fleet;
+use crate::layout::{Endpoints, Layout, SERVICES, read_json};
+
+/// Files looked at under one directory.
+const FILES_MAX: usize = 100_000;
+/// A file may be so much newer than the clock says, in seconds.
+const CLOCK_SLACK_S: i64 = 5;
+
+/// Looks at one service whose configuration lies in a file of its own.
+pub fn look_at_file(report: &mut Report, name: &str, file: &Path) {
+    let loaded = std::fs::read_to_string(file)
+        .map_err(|e| format!("{} cannot be read: {e}", file.display()))
+        .and_then(|text| {
+            let env = |key: &str| std::env::var(key).ok();
+            Config::load(fleet::table(name), Some((file, &text)), &env, &[]).map_err(lines)
+        });
+    let Some(config) = configured(report, name, loaded) else {
+        return;
+    };
+    ports(report, name, &config);
+    if let Some(dir) = config.path_opt("data_dir") {
+        private(report, name, dir);
+        existing_or_parent(report, dir);
+    }
+    devices(report, name, &config);
+}
+
+/// Looks at the six services of a data directory, or at the place where it is to be made.
+pub fn look_at_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
+    existing_or_parent(report, &layout.root);
+    if !layout.bootstrap().exists() {
+        report.ok(
+            "data directory",
+            format!(
+                "{} is not set up yet; `ron up` does that",
+                layout.root.display()
+            ),
+        );
+        for (at, name) in (0u16..).zip(SERVICES) {
+            let port = base_port + at * 10;
+            let addrs = [port, port + 5].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+            free(report, name, &addrs);
+        }
+        return;
+    }
+    private(report, "data directory", &layout.root);
+    let running: Option<Endpoints> = read_json(&layout.endpoints())
+        .ok()
+        .filter(|known: &Endpoints| Path::new("/proc").join(known.pid.to_string()).exists());
+    if let Some(known) = &running {
+        let says = format!("`ron up` runs here as process {}", known.pid);
+        report.ok("running", says);
+    }
+    for name in SERVICES {
+        let Some(config) = configured(report, name, fleet::load(layout, name, None, &[])) else {
+            continue;
+        };
+        if running.is_none() {
+            ports(report, name, &config);
+        }
+        devices(report, name, &config);
+    }
+}
+
+fn lines(problems: Vec<ron_service::ConfigProblem>) -> String {
+    let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    each.join("; ")
+}
+
+fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -> Option<Config> {
+    let about = format!("{name} config");
+    match loaded {
+        Ok(config) => {
+            report.ok(&about, "every key is known and in its range");
+            Some(config)
+        }
+        Err(why) => {
+            report.fail(
+                &about,
+                why,
+                format!("`{name} --help` lists every key, `{name} --print-example` is a file to start from"),
+            );
+            None
+        }
+    }
+}
+
+fn ports(report: &mut Report, name: &str, config: &Config) {
+    free(
+        report,
+        name,
+        &[config.addr("bind_addr"), config.addr("health_addr")],
+    );
+}
+
+/// Tries to listen where the service will.
+fn free(report: &mut Report, name: &str, addrs: &[SocketAddr]) {
+    let about = format!("{name} ports");
+    for addr in addrs {
+        if let Err(error) = TcpListener::bind(addr) {
+            return report.fail(
+                &about,
+                format!("{addr} cannot be listened on: {error}"),
+                "end the process that has it (ss -ltnp shows which), or choose another port",
+            );
+        }
+    }
+    let each: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+    report.ok(&about, format!("{} can be listened on", each.join(" and ")));
+}
+
+/// The disk under a directory, or under the nearest one above it that is there.
+fn existing_or_parent(report: &mut Report, dir: &Path) {
+    match dir.ancestors().find(|place| place.is_dir()) {
+        Some(place) => disk::look(report, place),
+        None => report.fail(
+            "data directory",
+            format!("nothing of {} exists", dir.display()),
+            "make the directory it is to lie in",
+        ),
+    }
+}
+
+/// Owner, mode and time of all files under a data directory.
+fn private(report: &mut Report, name: &str, dir: &Path) {
+    let about = format!("{name} files").replace("directory files", "files");
+    let user = rustix::process::geteuid().as_raw();
+    let now_s = (SystemClock.unix_ms() / 1000).cast_signed();
+    let mut left = vec![dir.to_owned()];
+    let (mut open, mut foreign, mut future, mut seen) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    while let Some(path) = left.pop() {
+        let Ok(meta) = std::fs::symlink_metadata(&path) else {
+            continue; // gone in between, or in a directory that is told about itself
+        };
+        seen += 1;
+        if meta.uid() != user {
+            foreign.push(path.clone());
+        }
+        if meta.mode() & 0o077 != 0 && is_secret(&path) && !meta.is_symlink() {
+            open.push(path.clone());
+        }
+        if meta.mtime() > now_s + CLOCK_SLACK_S {
+            future.push(path.clone());
+        }
+        if meta.is_dir() && left.len() < FILES_MAX {
+            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            left.extend(entries.map(|entry| entry.path()));
+        }
+    }
+    let before = report.findings.len();
+    if let Some(path) = open.first() {
+        let says = format!("{}others may read {}", and_more(open.len()), path.display());
+        report.fail(&about, says, format!("chmod -R go= {}", dir.display()));
+    }
+    if let Some(path) = foreign.first() {
+        let says = format!(
+            "{}another user owns {}",
+            and_more(foreign.len()),
+            path.display()
+        );
+        let hint = format!(
+            "run this as the service's user, or: chown -R {user} {}",
+            dir.display()
+        );
+        report.fail(&about, says, hint);
+    }
+    if let Some(path) = future.first() {
+        let says = format!(
+            "{}{} is from the future: the clock was set back",
+            and_more(future.len()),
+            path.display()
+        );
+        report.fail(
+            "clock",
+            says,
+            "set the clock right before a service writes again",
+        );
+    }
+    if report.findings.len() == before {
+        report.ok(
+            &about,
+            format!("{seen} files, all of this user, secrets closed to others"),
+        );
+    }
+}
+
+fn and_more(count: usize) -> String {
+    match count {
+        0 | 1 => String::new(),
+        n => format!("{n} files, among them: "),
+    }
+}
+
+/// Whether a file's name says that it holds a secret.
+fn is_secret(path: &Path) -> bool {
+    let parent = path.parent().and_then(Path::file_name);
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    matches!(ending, Some("token" | "key" | "pin")) || parent.is_some_and(|dir| dir == "clients")
+}
+
+/// The HSM and the TPM that the key service is to use.
+fn devices(report: &mut Report, name: &str, config: &Config) {
+    if name != "ron-kms" {
+        return;
+    }
+    if let Some(module) = config.path_opt("pkcs11.module") {
+        file(
+            report,
+            "HSM module",
+            module,
+            "install the vendor's library, or correct pkcs11.module",
+        );
+    }
+    if let Some(device) = config
+        .str_opt("tpm.tcti")
+        .and_then(|tcti| tcti.strip_prefix("device:"))
+    {
+        let path = PathBuf::from(device);
+        file(
+            report,
+            "TPM",
+            &path,
+            "load its driver, or let this user open it (group tss)",
+        );
+    }
+    for (device, answer) in ron_kms::backend::probe::probe_devices(config) {
+        match answer {
+            Ok(()) => report.ok(&device, "it answers"),
+            Err(why) => report.fail(
+                &device,
+                why,
+                "its keys would not sign; docs/backends.md says how it is set up",
+            ),
+        }
+    }
+}
+
+fn file(report: &mut Report, about: &str, path: &Path, hint: &str) {
+    match std::fs::File::open(path) {
+        Ok(_) => report.ok(about, format!("{} is there", path.display())),
+        Err(error) => report.fail(about, format!("{}: {error}", path.display()), hint),
+    }
+}

@@ -1,0 +1,72 @@
+//! One look at the configured devices without a service: logs in and asks for an answer. A device
+//! that hangs makes the look hang too; nothing else depends on it.
+
+use ron_service::Config;
+
+use super::line::Fault;
+use super::settings::DeviceSettings;
+
+/// Connects once to every configured device. Its name, and what to do when it does not answer.
+pub fn probe_devices(config: &Config) -> Vec<(String, Result<(), String>)> {
+    let mut problems = Vec::new();
+    let settings = DeviceSettings::from_config(config, &mut problems);
+    if !problems.is_empty() {
+        return problems
+            .iter()
+            .map(|problem| ("devices".to_owned(), Err(problem.to_string())))
+            .collect();
+    }
+    let answers = [pkcs11(&settings), tpm(&settings)];
+    answers.into_iter().flatten().collect()
+}
+
+type Answer = Option<(String, Result<(), String>)>;
+
+#[cfg(feature = "pkcs11")]
+fn pkcs11(settings: &DeviceSettings) -> Answer {
+    use super::line::Session as _;
+    let wanted = settings.pkcs11.as_ref()?;
+    let driver = super::pkcs11::Driver::new(super::pkcs11::Token {
+        module: wanted.module.clone(),
+        label: wanted.token.clone(),
+        pin: wanted.pin.clone(),
+    });
+    let answer = driver.connect().and_then(|mut session| session.probe());
+    Some(("HSM token".into(), answer.map_err(said)))
+}
+
+#[cfg(feature = "tpm")]
+fn tpm(settings: &DeviceSettings) -> Answer {
+    use super::line::Session as _;
+    let wanted = settings.tpm.as_ref()?;
+    let at = super::tpm::TpmAt {
+        tcti: wanted.tcti.clone(),
+        owner_auth: wanted.owner_auth.clone(),
+    };
+    let answer = at.connect().and_then(|mut session| session.probe());
+    Some(("TPM".into(), answer.map_err(said)))
+}
+
+#[cfg(not(feature = "pkcs11"))]
+fn pkcs11(settings: &DeviceSettings) -> Answer {
+    let why = "this binary was built without it; build with --features ron-kms/pkcs11";
+    let _wanted = settings.pkcs11.as_ref()?;
+    Some(("HSM token".into(), Err(why.into())))
+}
+
+#[cfg(not(feature = "tpm"))]
+fn tpm(settings: &DeviceSettings) -> Answer {
+    let why = "this binary was built without it; build with --features ron-kms/tpm";
+    let _wanted = settings.tpm.as_ref()?;
+    Some(("TPM".into(), Err(why.into())))
+}
+
+#[cfg_attr(not(any(feature = "pkcs11", feature = "tpm")), allow(dead_code))]
+fn said(fault: Fault) -> String {
+    match fault {
+        Fault::Gone(why) => format!("it does not answer: {why}"),
+        Fault::Denied(why) => format!("it refused the login: {why}"),
+        Fault::Refused(why) => format!("it refused: {why}"),
+        Fault::Unsupported(why) => format!("it cannot do this: {why}"),
+    }
+}

@@ -1,0 +1,162 @@
+//! `ron doctor` finds what is wrong before a service does, says what to do, and changes nothing.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use ron_tests::{Fleet, ok, ron_binary, ron_on};
+use serde_json::Value;
+
+/// What is said about a subject: the verdict and the words.
+fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
+    let out = ron_on(dir, &["doctor", "--json"]);
+    let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or("").to_owned();
+    let findings = report["findings"].as_array().unwrap().iter().map(|f| {
+        let words = format!("{} -> {}", text(f, "says"), text(f, "hint"));
+        (text(f, "verdict"), text(f, "about"), words)
+    });
+    (out.status.success(), findings.collect())
+}
+
+/// Exactly one thing is wrong, about this subject, told with these words.
+#[track_caller]
+fn wrong(dir: &Path, about: &str, words: &[&str]) {
+    let (healthy, findings) = look(dir);
+    assert!(!healthy, "{findings:?}");
+    let wrong: Vec<_> = findings.iter().filter(|f| f.0 == "fail").collect();
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert_eq!(wrong[0].1, about, "{wrong:?}");
+    for word in words {
+        assert!(wrong[0].2.contains(word), "{word}: {wrong:?}");
+    }
+}
+
+#[track_caller]
+fn sound(dir: &Path) -> Vec<(String, String, String)> {
+    let (healthy, findings) = look(dir);
+    assert!(healthy, "{findings:?}");
+    findings
+}
+
+/// All paths under a directory.
+fn names(dir: &Path) -> BTreeSet<PathBuf> {
+    let entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let inside = |path: PathBuf| {
+        if path.is_dir() {
+            names(&path)
+        } else {
+            BTreeSet::from([path])
+        }
+    };
+    entries.flat_map(inside).collect()
+}
+
+#[test]
+fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
+    let mut fleet = Fleet::start();
+    let kept = fleet.keep_dir();
+    let dir = kept.path();
+    let runs = sound(dir);
+    assert!(runs.iter().any(|f| f.1 == "running"), "{runs:?}");
+    assert!(runs.iter().any(|f| f.1 == "disk writes"), "{runs:?}");
+
+    // The ports of the configuration are the usual ones; the test must not depend on them.
+    assert_eq!(fleet.stop(), Some(0));
+    for service in [
+        "ron-kms",
+        "svc-passport",
+        "ron-ledger",
+        "svc-wallet",
+        "svc-rewarder",
+        "svc-admin",
+    ] {
+        let config = dir.join(service).join("config.toml");
+        let text = fs::read_to_string(&config).unwrap();
+        let lines = text.lines().map(|line| match line.split_once(" = ") {
+            Some((key @ ("bind_addr" | "health_addr"), _)) => format!("{key} = \"127.0.0.1:0\""),
+            _ => line.to_owned(),
+        });
+        fs::write(&config, lines.collect::<Vec<_>>().join("\n")).unwrap();
+    }
+    let before = names(dir);
+    sound(dir);
+    assert_eq!(names(dir), before, "it leaves nothing behind");
+
+    let config = dir.join("svc-wallet/config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("bind_adr = \"127.0.0.1:1\"\n{text}")).unwrap();
+    wrong(
+        dir,
+        "svc-wallet config",
+        &["bind_adr", "did you mean bind_addr", "--help"],
+    );
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap().to_string();
+    fs::write(&config, text.replacen("127.0.0.1:0", &addr, 1)).unwrap();
+    wrong(dir, "svc-wallet ports", &[&addr, "ss -ltnp"]);
+    drop(taken);
+    fs::write(&config, &text).unwrap();
+
+    let token = dir.join("svc-wallet/ron-ledger.token");
+    let mode = |mode| fs::set_permissions(&token, Permissions::from_mode(mode)).unwrap();
+    mode(0o644);
+    wrong(dir, "data files", &["ron-ledger.token", "chmod"]);
+    mode(0o600);
+
+    let written = fs::File::options().append(true).open(&token).unwrap();
+    let now = SystemTime::now();
+    written
+        .set_modified(now + Duration::from_secs(3600))
+        .unwrap();
+    wrong(dir, "clock", &["ron-ledger.token", "set back"]);
+    written.set_modified(now).unwrap();
+
+    let kms = dir.join("ron-kms/config.toml");
+    let text = fs::read_to_string(&kms).unwrap();
+    fs::write(
+        &kms,
+        format!("{text}\n[pkcs11]\nmodule = \"/nowhere/hsm.so\"\n"),
+    )
+    .unwrap();
+    let (healthy, findings) = look(dir);
+    assert!(!healthy);
+    let module = findings.iter().find(|f| f.1 == "HSM module").unwrap();
+    assert!(
+        module.0 == "fail" && module.2.contains("/nowhere/hsm.so"),
+        "{module:?}"
+    );
+    fs::write(&kms, text).unwrap();
+    sound(dir);
+}
+
+#[test]
+fn a_place_that_is_not_set_up_yet_is_fine_and_one_that_cannot_be_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = ron_tests::base_port().to_string();
+    let place = dir.path().join("later");
+    let out = ron_on(&place, &["doctor", "--base-port", &port]);
+    assert!(ok(&out).contains("not set up yet"), "{out:?}");
+    assert!(!place.exists());
+    let file = dir.path().join("kms.toml");
+    fs::write(&file, "bind_addr = 7\n").unwrap();
+    let out = std::process::Command::new(ron_binary())
+        .args(["doctor", "--service", "ron-kms", "--config"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(
+        said.contains("FAIL  ron-kms config") && said.contains("bind_addr"),
+        "{said}"
+    );
+}
