@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,7 +67,7 @@ def start(ron, directory):
         time.sleep(0.1)
 
 
-def fuzz(schemathesis, service, base, token, seed):
+def fuzz(schemathesis, directory, service, base, token, seed):
     config = str(pathlib.Path(__file__).with_name("schemathesis.toml"))
     command = [schemathesis, "--config-file", config, "run", base + "/openapi.json", "--checks", CHECKS, "--phases", "examples,coverage,fuzzing"]
     command += ["--max-examples", os.environ.get("EXAMPLES", "15"), "--seed", str(seed), "--no-color"]
@@ -74,11 +75,12 @@ def fuzz(schemathesis, service, base, token, seed):
     command += ["-H", f"Authorization: Bearer {token}"]
     for path in SLOW.get(service, []):
         command += ["--exclude-path", path]
-    return subprocess.run(command).returncode == 0
+    return subprocess.run(command, cwd=directory).returncode == 0
 
 
 def main():
     ron, schemathesis, *asked = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # so that the fleet is stopped too
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     failed = []
     with tempfile.TemporaryDirectory() as directory:
@@ -87,7 +89,7 @@ def main():
         try:
             for service in asked or DEFAULT:
                 print(f"== {service}, seed {seed}", flush=True)
-                if not fuzz(schemathesis, service, endpoints[service], token, seed):
+                if not fuzz(os.path.abspath(schemathesis), directory, service, endpoints[service], token, seed):
                     failed.append(service)
         finally:
             fleet.terminate()

@@ -3,7 +3,11 @@
 //!
 //! `RON_ISSUES=10000` is the long run; the default is short. `RON_QUIET=1` holds answers to 50 ms after their deadline.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
 
 #[path = "support/processes.rs"]
 mod processes;

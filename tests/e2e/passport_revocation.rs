@@ -9,6 +9,7 @@ mod issuer;
 use std::time::{Duration, Instant};
 
 use issuer::*;
+use ron_http::Method;
 use ron_proto::b64;
 use ron_tests::{Fleet, json, ok, ron_on};
 use serde_json::{Value, json};
@@ -332,6 +333,13 @@ fn what_is_published_verifies_and_shows_revocations() {
         "{note}"
     );
     assert_eq!(bit(), "32768 1", "every bit of an older epoch is set");
+    for name in ["oauth-authorization-server", "jwks.json", "jwks-pq.json"] {
+        let url = rig.url(&format!("/.well-known/{name}"));
+        let tag = rig.fleet.get(&url, None).header("etag").unwrap().to_owned();
+        let known = [("If-None-Match", tag.as_str())];
+        let again = rig.fleet.send(Method::GET, &url, None, None, &known);
+        assert_eq!(again.status, 304, "{name}");
+    }
     let pq = json(
         &rig.fleet.get(&rig.url("/.well-known/jwks-pq.json"), None),
         200,

@@ -57,10 +57,13 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             "/.well-known/oauth-authorization-server",
             Need::Public,
             move |_| {
-                Ok(
-                    Response::json(200, &metadata(&meta.issuer_url, &meta.public_url))
-                        .cache(MAX_AGE),
-                )
+                let said = metadata(&meta.issuer_url, &meta.public_url);
+                let tag = serde_json::to_vec(&said).map(|json| ContentId::of(&json).to_string());
+                let answer = Response::json(200, &said).cache(MAX_AGE);
+                Ok(match tag {
+                    Ok(tag) => answer.etag(&tag),
+                    Err(_) => answer,
+                })
             },
         )
         .summary("What this issuer offers.")
