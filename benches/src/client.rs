@@ -26,6 +26,15 @@ pub struct Figure {
 }
 
 impl Figure {
+    fn refuse(&mut self, answer: &Answer) {
+        self.refused += 1;
+        self.refusal.get_or_insert_with(|| {
+            let text = String::from_utf8_lossy(&answer.body);
+            let start: String = text.chars().take(120).collect();
+            format!("{} {start}", answer.status)
+        });
+    }
+
     /// One row; each answer counts for `per` operations.
     pub fn row(&self, name: &str, clients: usize, per: usize) -> String {
         let at = |share: usize| {
@@ -98,9 +107,10 @@ pub fn request(
     text.into_bytes()
 }
 
-/// An answer: status and body.
+/// An answer: status, the pause it asks for in seconds, and body.
 pub struct Answer {
     pub status: u16,
+    pub retry_after: Option<u64>,
     pub body: Vec<u8>,
 }
 
@@ -141,16 +151,18 @@ impl Connection {
             .nth(1)
             .and_then(|s| s.parse().ok())
             .ok_or("an answer without a status")?;
-        let length: usize = text
-            .lines()
-            .find_map(|l| l.strip_prefix("content-length:"))
-            .and_then(|v| v.trim().parse().ok())
-            .ok_or("an answer without a length")?;
+        let number = |name: &str| -> Option<u64> {
+            let value = text.lines().find_map(|l| l.strip_prefix(name))?;
+            value.trim().parse().ok()
+        };
+        let length = number("content-length:").ok_or("an answer without a length")? as usize;
+        let retry_after = number("retry-after:");
         while self.buffer.len() < head + length {
             self.more()?;
         }
         Ok(Answer {
             status,
+            retry_after,
             body: self.buffer[head..head + length].to_vec(),
         })
     }
@@ -220,22 +232,20 @@ fn one(host: &str, time: Duration, mut next: Maker, start: &Barrier) -> Result<F
         refusal: None,
     };
     let begin = Instant::now();
+    // Who is told to come back waits as told and tries the same again; the first try counts.
+    let (mut request, mut sent) = (next(), Instant::now());
     while begin.elapsed() < time {
-        let request = next();
-        let sent = Instant::now();
         let answer = connection.call(&request)?;
         if (200..300).contains(&answer.status) {
             figure.micros.push(sent.elapsed().as_micros() as u32);
         } else {
-            figure.refused += 1;
-            figure.refusal.get_or_insert_with(|| {
-                let text = String::from_utf8_lossy(&answer.body);
-                format!(
-                    "{} {}",
-                    answer.status,
-                    text.chars().take(120).collect::<String>()
-                )
-            });
+            figure.refuse(&answer);
+        }
+        match answer.retry_after {
+            Some(seconds) if answer.status == 429 => {
+                std::thread::sleep(Duration::from_secs(seconds));
+            }
+            _ => (request, sent) = (next(), Instant::now()),
         }
     }
     figure.seconds = begin.elapsed().as_secs_f64();

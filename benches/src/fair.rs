@@ -51,9 +51,12 @@ const ALL_ZEROS: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const PORTS: (u16, u16) = (11_940, 11_945);
 const QUIET_CLIENTS: usize = 2;
 
-struct Kms {
-    child: Child,
-    host: String,
+/// A running ron-kms. Dropped, it is killed.
+pub struct Kms {
+    /// Its process.
+    pub child: Child,
+    /// `host:port` of its API.
+    pub host: String,
 }
 
 impl Drop for Kms {
@@ -75,7 +78,7 @@ pub fn run(args: &FairArgs) -> Result<(), String> {
         .kms
         .clone()
         .unwrap_or_else(|| beside.with_file_name("ron-kms"));
-    let kms = start(&binary, &dir)?;
+    let kms = start(&binary, &dir, "")?;
     let busy = create(&kms.host, "busy", &args.alg)?;
     let quiet = create(&kms.host, "quiet", "ed25519")?;
     println!("{}", client::HEADER);
@@ -141,16 +144,17 @@ fn beside_load(
     })
 }
 
-fn start(binary: &Path, dir: &Path) -> Result<Kms, String> {
+/// Starts one that knows the tenants of these programs, with `more` lines of configuration.
+pub fn start(binary: &Path, dir: &Path, more: &str) -> Result<Kms, String> {
     let (api, health) = PORTS;
     let mut text = format!(
-        "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\nlog.level = \"error\"\n",
+        "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\nlog.level = \"error\"\n{more}",
         dir.join("kms").display()
     );
     for (tenant, sha256) in TENANTS {
         write!(
             text,
-            "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:sign\"]\n"
+            "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:sign\", \"kms:verify\"]\n"
         )
         .expect("a String takes all");
     }
@@ -179,7 +183,8 @@ fn start(binary: &Path, dir: &Path) -> Result<Kms, String> {
     Ok(kms)
 }
 
-fn post(host: &str, tenant: &str, path: &str, body: &Value) -> Vec<u8> {
+/// The bytes of a POST by a tenant.
+pub fn post(host: &str, tenant: &str, path: &str, body: &Value) -> Vec<u8> {
     let bearer = format!("Bearer ron_{tenant}_{ALL_ZEROS}");
     client::request(
         "POST",

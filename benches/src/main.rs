@@ -8,7 +8,9 @@ mod console;
 mod fair;
 mod figures;
 mod fleet;
+mod kms;
 mod machine;
+mod raw;
 mod wallet;
 
 use std::path::PathBuf;
@@ -33,6 +35,13 @@ enum Command {
     Fleet(FleetArgs),
     /// Start ron-kms and measure what one tenant's load does to another.
     KmsFair(fair::FairArgs),
+    /// Start ron-kms and measure signatures, verification, its start and its size.
+    Kms(kms::KmsArgs),
+    /// The signature library in a loop, for comparison.
+    Raw(raw::RawArgs),
+    /// A PKCS#11 token called directly, for comparison.
+    #[cfg(feature = "pkcs11")]
+    Token(raw::TokenArgs),
     /// Start a console over many nodes and measure it, also with as many that hang.
     Console(console::ConsoleArgs),
     /// Transfers through a wallet at many numbers of clients, evenly spread and with a hot payee.
@@ -88,6 +97,10 @@ fn main() {
     let outcome = match Cli::parse().command {
         Command::Fleet(args) => figures::run(&args),
         Command::KmsFair(args) => fair::run(&args),
+        Command::Kms(args) => kms::run(&args),
+        Command::Raw(args) => raw::run(&args),
+        #[cfg(feature = "pkcs11")]
+        Command::Token(args) => raw::run_token(&args),
         Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),
         Command::Get(args) => get(&args),

@@ -16,8 +16,14 @@ const SERVICES: [&str; 6] = [
     "svc-admin",
 ];
 
-/// Threads for what nobody has configured here: witnesses of the KMS, a token, a TPM.
-const UNCONFIGURED: [&str; 4] = ["kms-witness", "kms-keep-p11", "kms-keep-tpm", "kms-attest"];
+/// Threads for what nobody has configured here: witnesses of the KMS, a token, a TPM, another KMS.
+const UNCONFIGURED: [&str; 5] = [
+    "kms-witness",
+    "kms-keep-p11",
+    "kms-keep-tpm",
+    "kms-keep-rem",
+    "kms-attest",
+];
 
 #[test]
 fn every_service_tells_its_state_and_its_threads_are_what_it_says() {

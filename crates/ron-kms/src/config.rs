@@ -15,7 +15,7 @@ pub mod lifecycle;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
 
-static KEYS: [Key; 21] = [
+static KEYS: [Key; 22] = [
     Key::choice(
         "backend",
         &["file", "memory"],
@@ -54,8 +54,10 @@ static KEYS: [Key; 21] = [
         .range("1", "16777216"),
     Key::count("nonces.cap", "4294967295", "Most uses of one aes256-gcm version; past it the key must be rotated. Below 2^32, the limit of NIST SP 800-38D.")
         .range("1", "4294967295"),
-    Key::count("replay.capacity", "16384", "Finished sign operations remembered by op_id, oldest out first.")
-        .range("16", "1000000"),
+    Key::count("replay.capacity", "131072", "Signatures and envelope operations remembered by op_id for 24 hours, also over a restart; past this number the oldest are forgotten early.")
+        .range("16", "10000000"),
+    Key::size("replay.bytes_max", "64MiB", "Most bytes of their answers on disk; past them the oldest are forgotten early.")
+        .range("1MiB", "16GiB"),
 ];
 
 /// All keys of ron-kms.
@@ -137,8 +139,10 @@ pub struct Settings {
     pub nonce_block: u32,
     /// Most uses of an AES-GCM version.
     pub nonce_cap: u32,
-    /// Entries of the replay table.
+    /// Most operations remembered by their id.
     pub replay_capacity: usize,
+    /// Most bytes of their answers.
+    pub replay_bytes: u64,
     /// Periods and delays in the lives of keys.
     pub lifecycle: lifecycle::LifecycleSettings,
 }
@@ -195,6 +199,7 @@ impl Settings {
             nonce_block: config.usize("nonces.block") as u32,
             nonce_cap: config.usize("nonces.cap") as u32,
             replay_capacity: config.usize("replay.capacity"),
+            replay_bytes: config.size("replay.bytes_max"),
             lifecycle,
         })
     }

@@ -1,5 +1,6 @@
 //! The KMS without HTTP: store, audit log and threads, put together and started.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
 
 use crate::attest::refresh::Refresher;
 use crate::audit::appender::Entry;
+use crate::audit::counter;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::ring::LogSigner;
@@ -30,7 +32,7 @@ use crate::backend::{self, Backends, line::Around};
 use crate::config::Settings;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
-use crate::replay::Replay;
+use crate::replay::{Bounds, Journal, Replay};
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
@@ -94,7 +96,7 @@ impl Engine {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
         let around = around(&parts, &metrics);
-        let backends = backend::start::start(&settings, &around, &parts.random);
+        let backends = backend::start::start(&settings, &around, &parts.random, &parts.http);
         let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
@@ -111,11 +113,14 @@ impl Engine {
             witnesses: witnesses.as_mut(),
             ring: &ring,
         };
-        let opened = start::open(with, &mut store);
+        let counted = counter::compare(&settings.devices, &backends, &mut store);
+        let opened = counted.and_then(|()| start::open(with, &mut store));
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, (log, ring))?;
+        let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
+        let shared = (log, ring, replay);
+        let (kms, queues) = assemble(settings, &parts, metrics, &store, shared)?;
         let EngineParts { sup, km, ready, .. } = parts;
-        let attest_ready = ready.clone();
+        spawn_refresher(&sup, &kms, ready.clone());
         let stopped = opened.is_err();
         match opened {
             Ok(opened) => {
@@ -127,14 +132,13 @@ impl Engine {
                     health: kms.health.clone(),
                 };
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
-                let host = log_host(&opened, &keys, &cosigned);
-                let (entries, proofs) = (queues.audit, queues.proofs);
                 let audit = Audit {
+                    host: log_host(&opened, &keys, &cosigned),
                     opened,
-                    entries,
-                    proofs,
+                    entries: queues.audit,
+                    proofs: queues.proofs,
                     witnesses,
-                    host,
+                    journal,
                 };
                 audit.spawn(&sup, &km, &kms, &ready);
             }
@@ -145,11 +149,12 @@ impl Engine {
             store,
             jobs: queues.store,
             ready,
+            at_it: BTreeMap::new(),
+            gone: BTreeSet::new(),
             stopped,
         };
         spawn_store(&sup, lifecycle);
         spawn_signers(&sup, &kms, queues.turns, queues.held);
-        spawn_refresher(&sup, &kms, attest_ready);
         Ok(Self {
             reader: kms.log.clone(),
             kms,
@@ -252,13 +257,32 @@ fn witnesses(
     .map_err(StoreError::Witness)
 }
 
+/// What was answered to operations with an id.
+fn replay(
+    settings: &Settings,
+    parts: &EngineParts,
+    metrics: &Metrics,
+    store: &KeyStore,
+    disk: &Arc<dyn Disk>,
+) -> Result<(Arc<Replay>, Journal), StoreError> {
+    let dir = settings.data_dir.as_deref().unwrap_or(Path::new("/"));
+    let bounds = Bounds {
+        capacity: settings.replay_capacity,
+        bytes_max: settings.replay_bytes,
+        remembered: metrics.replay_remembered.clone(),
+        forgotten: metrics.replay_forgotten.clone(),
+    };
+    let (key, now) = (store.replay_key(), parts.clock.unix_ms());
+    Ok(Replay::open(disk, &dir.join("replay"), key, bounds, now)?)
+}
+
 /// Makes what the threads share, and the queues between them.
 fn assemble(
     settings: Settings,
     parts: &EngineParts,
     metrics: Metrics,
     store: &KeyStore,
-    (log, ring): (Option<LogReader>, LogRing),
+    (log, ring, replay): (Option<LogReader>, LogRing, Arc<Replay>),
 ) -> Result<(Arc<Kms>, Queues), StoreError> {
     let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
@@ -271,8 +295,7 @@ fn assemble(
     let kms = Kms {
         backends: store.backends().clone(),
         index: Snapshot::new(index),
-        replay: Replay::new(settings.replay_capacity),
-        envelope_replay: Replay::new(settings.replay_capacity),
+        replay,
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
         wrapping,

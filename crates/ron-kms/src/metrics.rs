@@ -20,6 +20,9 @@ const BATCH_BUCKETS: &[f64] = &[
 ];
 
 const NONCE_BLOCKS: &str = "Blocks of AES-GCM nonces reserved in the store.";
+const REMEMBERED: &str = "Signatures and envelope operations remembered by op_id.";
+const FORGOTTEN: &str =
+    "Operations forgotten by op_id before 24 hours: raise replay.capacity or replay.bytes_max.";
 const QUARANTINED: &str = "Native calls given up on.";
 
 /// Handles of all metrics; cloning shares them.
@@ -63,6 +66,10 @@ pub struct Metrics {
     pub quarantined: CounterVec,
     /// Blocks of nonces reserved.
     pub nonce_blocks: Counter,
+    /// Operations remembered by their id.
+    pub replay_remembered: Gauge,
+    /// Operations forgotten before their 24 hours were over.
+    pub replay_forgotten: Counter,
 }
 
 /// What shows that leaves and signatures belong together.
@@ -156,6 +163,8 @@ impl Metrics {
             evidence: Evidence::new(r),
             quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
             nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
+            replay_remembered: r.gauge("replay_remembered", REMEMBERED),
+            replay_forgotten: r.counter("replay_forgotten_total", FORGOTTEN),
         };
         metrics
             .backend_sessions

@@ -129,12 +129,54 @@ pub const HELD_TPM: ThreadSpec = ThreadSpec {
     critical: false,
     job: "jobs of keys in the TPM: reserve, check, wait for its owner",
 };
+/// Sessions with another key service.
+pub const REMOTE: ThreadSpec = ThreadSpec {
+    name: "kms-rem-",
+    count: Count::Pool("remote.sessions"),
+    stage: Stage::Write,
+    critical: false,
+    job: "call the other key service",
+};
+/// Finds out when the other key service is back.
+pub const REMOTE_KEEPER: ThreadSpec = ThreadSpec {
+    name: "kms-keep-rem",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "probe the other key service, reconnect with backoff",
+};
+/// Wait for the other key service.
+pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
+    name: "kms-hrem-",
+    count: Count::Pool("remote.sessions + 4"),
+    stage: Stage::Work,
+    critical: false,
+    job: "jobs of keys in another key service: reserve, check, wait for its answer",
+};
+/// Calls that wait for a session with the other key service.
+pub const REMOTE_QUEUE: QueueSpec = QueueSpec {
+    name: "remote",
+    capacity: 64,
+    overflow: Overflow::RejectNew,
+    from: "kms-hrem-*, kms-keep-rem",
+    to: "kms-rem-*",
+    when_full: "429 busy",
+};
+/// Jobs of keys in another key service.
+pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
+    name: "held_remote",
+    capacity: 512,
+    overflow: Overflow::RejectNew,
+    from: "kms-http-, kms-store",
+    to: "kms-hrem-*",
+    when_full: "429 busy",
+};
 /// Calls that wait for a session of the token.
 pub const PKCS11_QUEUE: QueueSpec = QueueSpec {
     name: "pkcs11",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-hp11-*, kms-keep-p11, kms-store",
+    from: "kms-hp11-*, kms-keep-p11",
     to: "kms-p11-*",
     when_full: "429 busy",
 };
@@ -152,7 +194,7 @@ pub const HELD_PKCS11_QUEUE: QueueSpec = QueueSpec {
     name: "held_pkcs11",
     capacity: 512,
     overflow: Overflow::RejectNew,
-    from: "kms-http-",
+    from: "kms-http-, kms-store",
     to: "kms-hp11-*",
     when_full: "429 busy",
 };
@@ -161,7 +203,7 @@ pub const HELD_TPM_QUEUE: QueueSpec = QueueSpec {
     name: "held_tpm",
     capacity: 512,
     overflow: Overflow::RejectNew,
-    from: "kms-http-",
+    from: "kms-http-, kms-store",
     to: "kms-htpm-*",
     when_full: "429 busy",
 };
@@ -179,7 +221,7 @@ pub const STORE_QUEUE: QueueSpec = QueueSpec {
     name: "store",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-http-, kms-signer, kms-sched",
+    from: "kms-http-, kms-signer, kms-sched, kms-hp11-, kms-htpm-, kms-hrem-",
     to: "kms-store",
     when_full: "429 busy",
 };
@@ -227,7 +269,7 @@ pub const PROOF_QUEUE: QueueSpec = QueueSpec {
 pub const REPLAY_LOCK: LockSpec = LockSpec {
     name: "replay",
     rank: 10,
-    guards: "operation ids of sign requests",
+    guards: "operation ids of signatures and envelope operations",
 };
 /// Guards [`crate::work::fair::FairQueue`].
 pub const FAIR_LOCK: LockSpec = LockSpec {
@@ -254,11 +296,11 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "kms",
     threads: [
         SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM,
-        PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, ATTEST,
+        HELD_REMOTE, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE, REMOTE_KEEPER, ATTEST,
     ],
     queues: [
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
-        HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, PKCS11_QUEUE, TPM_QUEUE,
+        HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, HELD_REMOTE_QUEUE, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
     ],
     locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK, WRITER_SLOT],
 };

@@ -25,10 +25,10 @@ use crate::keys::payload::check_context;
 use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
 use crate::work::{Kms, SignJob, SignWhat};
 
-const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
+pub(super) const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
 /// What a request of this API asks for, and what its answer looks like.
-trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
+pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
     type Answer: Serialize + JsonSchema;
     const PATH: &'static str;
     const SCOPE: &'static str;
@@ -73,9 +73,7 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
         Ok(body) => body,
         Err(problem) => return responder.send(problem),
     };
-    let op = body.op_id().map(|id| (id, body_hash(A::PATH, &body)));
-    let mut task = body.task();
-    task.op = op;
+    let task = task_of(body);
     let key = task.key.clone();
     let shape = move |mut results: Vec<Result<Made, Refusal>>| match results.pop() {
         Some(Ok(made)) => match A::answer(key, made) {
@@ -93,6 +91,12 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
         asked: asked(kms, request, responder),
         what: SignWhat::Envelope(job),
     });
+}
+
+/// The work of a request, with its operation id.
+pub(super) fn task_of<A: Ask>(body: A) -> EnvelopeTask {
+    let op = body.op_id().map(|id| (id, body_hash(A::PATH, &body)));
+    EnvelopeTask { op, ..body.task() }
 }
 
 /// SHA-256 over the route and the canonical body.

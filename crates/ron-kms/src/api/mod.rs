@@ -2,6 +2,7 @@
 
 pub mod attest;
 pub mod envelope;
+pub mod envelope_batch;
 pub mod keys;
 pub mod lifecycle;
 pub mod log_key;
@@ -39,6 +40,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add_all(verify::routes(kms))
         .add_all(verify_raw::routes(kms))
         .add_all(envelope::routes(kms))
+        .add_all(envelope_batch::routes(kms))
         .add_all(transit::routes(kms))
 }
 

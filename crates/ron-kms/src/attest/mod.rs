@@ -52,6 +52,7 @@ fn wire(backend: BackendKind) -> KeyBackend {
         BackendKind::Memory => KeyBackend::Memory,
         BackendKind::Pkcs11 => KeyBackend::Pkcs11,
         BackendKind::Tpm => KeyBackend::Tpm,
+        BackendKind::Remote => KeyBackend::Remote,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::{Credit, Deadline, Receiver, Recv, ShutdownTrigger, ThreadCtx};
+use ron_kernel::{Credit, Deadline, Receiver, Recv, SharedClock, ShutdownTrigger, ThreadCtx};
 use ron_service::ReadyBoard;
 
 use super::checkpoint::Signal;
@@ -11,6 +11,7 @@ use super::health::{AuditHealth, Fault};
 use super::leaf::{Leaf, Op};
 use super::writer::{AuditWriter, Draft};
 use crate::metrics::Metrics;
+use crate::replay::Journal;
 use crate::work::answer::Done;
 
 /// A result that waits for its leaves.
@@ -27,6 +28,10 @@ pub struct Entry {
 pub struct Appender {
     /// The log.
     pub writer: AuditWriter,
+    /// Remembers what was answered to operations with an id.
+    pub journal: Journal,
+    /// Time.
+    pub clock: SharedClock,
     /// Where entries come from.
     pub entries: Receiver<Entry>,
     /// Turned to "no" by a failed append.
@@ -95,11 +100,17 @@ impl Appender {
         match self.writer.append(drafts) {
             Ok(mut index) => {
                 self.signal.appended();
+                let mut remembered = Vec::new();
                 for entry in batch.drain(..) {
-                    let leaves = entry.drafts.len() as u64;
-                    entry.done.complete(&self.origin, index);
+                    let (leaves, first) = (entry.drafts.len() as u64, index);
                     index += leaves;
+                    if entry.done.remembers() {
+                        remembered.push((entry, first));
+                    } else {
+                        entry.done.complete(&self.origin, first);
+                    }
                 }
+                self.remember(remembered);
                 self.writer.keep_state(false);
                 self.signal.watch(&self.metrics, &self.ready);
             }
@@ -109,6 +120,31 @@ impl Appender {
                     &format!("the audit log cannot be written: {error}"),
                 );
                 batch.drain(..).for_each(|entry| entry.done.fail());
+            }
+        }
+    }
+
+    /// Answers those whose answers must be known after a crash, once they are: the others of their
+    /// batch do not wait for this second sync.
+    fn remember(&mut self, mut entries: Vec<(Entry, u64)>) {
+        let mut settling = Vec::new();
+        for (entry, index) in &mut entries {
+            entry.done.remember(&self.origin, *index, &mut settling);
+        }
+        match self.journal.keep(settling, self.clock.unix_ms()) {
+            Ok(()) => {
+                for (entry, index) in entries {
+                    entry.done.complete(&self.origin, index);
+                }
+            }
+            Err(error) => {
+                self.health.fail(
+                    Fault::Failure,
+                    &format!("the replay journal cannot be written: {error}"),
+                );
+                for (entry, _) in entries {
+                    entry.done.fail();
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ use super::proofs::{ProofJob, ProofThread};
 use super::start::{self, OpenedLog};
 use super::witness::{Published, WitnessThread, WitnessedAudit};
 use crate::engine::spawn_writer;
+use crate::replay::Journal;
 use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
 use crate::work::Kms;
 
@@ -29,6 +30,8 @@ pub struct Audit {
     pub witnesses: Option<Witnesses>,
     /// Makes proofs.
     pub host: LogHost,
+    /// Remembers what was answered to operations with an id.
+    pub journal: Journal,
 }
 
 impl Audit {
@@ -59,6 +62,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         proofs,
         witnesses,
         host,
+        journal,
     } = audit;
     let (sup, kms) = (around.sup, around.kms);
     let settings = &kms.settings;
@@ -102,6 +106,8 @@ fn spawn(around: &Around<'_>, audit: Audit) {
     };
     let appender = Appender {
         writer: opened.writer,
+        journal,
+        clock: kms.clock.clone(),
         entries,
         health: kms.health.clone(),
         origin: kms.origin.clone(),
@@ -114,13 +120,8 @@ fn spawn(around: &Around<'_>, audit: Audit) {
     let health = || kms.health.clone();
     spawn_writer(sup, &PROOFS, proving, health(), ProofThread::run);
     spawn_writer(sup, &AUDIT, appender, health(), Appender::run);
-    spawn_writer(
-        sup,
-        &CHECKPOINT,
-        checkpoints,
-        health(),
-        CheckpointThread::run,
-    );
+    let run = CheckpointThread::run;
+    spawn_writer(sup, &CHECKPOINT, checkpoints, health(), run);
 }
 
 /// Starts the thread that asks witnesses; the other end tells it of checkpoints.

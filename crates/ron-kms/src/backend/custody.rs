@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::kms::{Bytes, Signature};
 use ron_proto::values::Alg;
@@ -20,6 +21,7 @@ pub enum Custody {
 }
 
 /// A key version inside a device.
+#[derive(Clone)]
 pub struct Held {
     /// The device.
     pub device: Arc<dyn Device>,
@@ -79,6 +81,32 @@ impl Custody {
 }
 
 impl Held {
+    /// Wraps bytes inside the device.
+    pub fn wrap(
+        &self,
+        aad: &[u8],
+        plaintext: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, Refusal> {
+        let wrapped = self
+            .device
+            .wrap(self.alg, &self.handle, aad, plaintext, deadline)?;
+        Ok(wrapped)
+    }
+
+    /// Unwraps what [`Held::wrap`] made.
+    pub fn unwrap(
+        &self,
+        aad: &[u8],
+        wrapped: &[u8],
+        deadline: Deadline,
+    ) -> Result<SecretBytes, Refusal> {
+        let secret = self
+            .device
+            .unwrap(self.alg, &self.handle, aad, wrapped, deadline)?;
+        Ok(secret)
+    }
+
     fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
         let signature = self
             .device

@@ -6,7 +6,7 @@ use ron_proto::values::Alg;
 
 use super::{Attestation, BackendKind, Capabilities};
 use crate::error::{Refusal, Why};
-use crate::keys::PublicKey;
+use crate::keys::{PublicKey, envelope};
 
 /// Longest handle: a TPM's wrapped blob is the largest.
 pub const HANDLE_BYTES_MAX: usize = 2048;
@@ -72,6 +72,9 @@ pub enum DeviceError {
     /// It has not answered by the deadline; the outcome is unknown.
     #[error("the device has not answered by the deadline")]
     Hung,
+    /// What was to be unwrapped does not open.
+    #[error("the ciphertext does not open")]
+    Mismatch,
     /// It does not do this.
     #[error("the device does not do this: {0}")]
     Unsupported(String),
@@ -92,8 +95,9 @@ impl From<DeviceError> for Refusal {
             DeviceError::Expired => Self::new(Why::DeadlineExceeded, detail),
             DeviceError::Hung => Self::new(
                 Why::DeadlineExceeded,
-                format!("{detail}; if it made a signature, nobody gets it"),
+                format!("{detail}; what it may have made nobody gets"),
             ),
+            DeviceError::Mismatch => envelope::refused(),
             DeviceError::Unsupported(_) => Self::new(Why::Unsupported, detail),
             DeviceError::Refused(_) => Self::new(Why::Internal, detail),
         }
@@ -143,6 +147,35 @@ pub trait Device: Send + Sync {
         message: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError>;
+
+    /// Wraps bytes under a key that wraps; whatever comes out, [`Device::unwrap`] takes.
+    fn wrap(
+        &self,
+        _alg: Alg,
+        _handle: &Handle,
+        _aad: &[u8],
+        _plaintext: &[u8],
+        _deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        Err(DeviceError::Unsupported("wrapping".into()))
+    }
+
+    /// What [`Device::wrap`] was given.
+    fn unwrap(
+        &self,
+        _alg: Alg,
+        _handle: &Handle,
+        _aad: &[u8],
+        _wrapped: &[u8],
+        _deadline: Deadline,
+    ) -> Result<SecretBytes, DeviceError> {
+        Err(DeviceError::Unsupported("unwrapping".into()))
+    }
+
+    /// A number of the device that only grows; by one before it is read when it is to `advance`.
+    fn counter(&self, _advance: bool, _deadline: Deadline) -> Result<u64, DeviceError> {
+        Err(DeviceError::Unsupported("counting".into()))
+    }
 
     /// A blob from which this device alone gives `secret` back.
     fn seal(&self, _secret: &SecretBytes, _deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
@@ -217,6 +250,40 @@ impl Device for Absent {
     }
 
     fn sign(&self, _: Alg, _: &Handle, _: &[u8], _: Deadline) -> Result<Vec<u8>, DeviceError> {
+        Err(self.error())
+    }
+
+    fn wrap(
+        &self,
+        _: Alg,
+        _: &Handle,
+        _: &[u8],
+        _: &[u8],
+        _: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        Err(self.error())
+    }
+
+    fn unwrap(
+        &self,
+        _: Alg,
+        _: &Handle,
+        _: &[u8],
+        _: &[u8],
+        _: Deadline,
+    ) -> Result<SecretBytes, DeviceError> {
+        Err(self.error())
+    }
+
+    fn counter(&self, _: bool, _: Deadline) -> Result<u64, DeviceError> {
+        Err(self.error())
+    }
+
+    fn destroys(&self) -> bool {
+        true // in principle: whoever configures it again has its keys destroyed
+    }
+
+    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
         Err(self.error())
     }
 }

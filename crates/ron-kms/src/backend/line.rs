@@ -45,6 +45,15 @@ pub enum Fault {
     Refused(String),
     /// The device does not do this.
     Unsupported(String),
+    /// What was to be unwrapped does not open.
+    Mismatch,
+    /// Not now, although the device is there; nothing was done.
+    NotNow {
+        /// Seconds.
+        retry_after_s: u32,
+    },
+    /// No answer within the deadline; the session is given up, its thread is free.
+    Silent,
 }
 
 /// A connection to a device, owned by one thread.
@@ -226,6 +235,17 @@ impl<S: Session> Line<S> {
                 Err(DeviceError::Refused(why))
             }
             Ok(Err(Fault::Unsupported(why))) => Err(DeviceError::Unsupported(why)),
+            Ok(Err(Fault::Mismatch)) => {
+                self.answered();
+                Err(DeviceError::Mismatch)
+            }
+            Ok(Err(Fault::NotNow { retry_after_s })) => Err(DeviceError::Busy { retry_after_s }),
+            Ok(Err(Fault::Silent)) => {
+                if self.silent() {
+                    self.lost("it does not answer");
+                }
+                Err(DeviceError::Hung)
+            }
             Ok(Err(Fault::Gone(why))) => Err(self.lost(&why)),
             Ok(Err(Fault::Denied(why))) => {
                 inner.state.held_off.store(true, Ordering::SeqCst);
@@ -378,7 +398,10 @@ impl<S: Session> Seat<S> {
         }
         let session = self.session.as_mut().expect("connected above");
         let result = job(session);
-        if matches!(result, Err(Fault::Gone(_) | Fault::Denied(_))) {
+        if matches!(
+            result,
+            Err(Fault::Gone(_) | Fault::Denied(_) | Fault::Silent)
+        ) {
             self.session = None;
         }
         result

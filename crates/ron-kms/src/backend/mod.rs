@@ -4,7 +4,7 @@
 //! ```text
 //!  Custody::Local ── SecretKey in locked memory, sealed at rest          file, memory
 //!  Custody::Held ─── Handle (sealed too, so that it cannot be swapped)
-//!                       └─> Device: make, sign; answers within its deadline or says why not
+//!                       └─> Device: make, sign, wrap; answers within its deadline or says why not
 //! ```
 //!
 //! **Invariants.** A backend says what it can do; asking for more is `unsupported`, never a try in
@@ -18,11 +18,16 @@ pub mod line;
 pub mod local;
 #[cfg(feature = "pkcs11")]
 pub mod pkcs11;
+#[cfg(feature = "pkcs11")]
+mod pkcs11_wrap;
 pub mod probe;
+pub mod remote;
 pub mod settings;
 pub mod start;
 #[cfg(feature = "tpm")]
 pub mod tpm;
+#[cfg(feature = "tpm")]
+mod tpm_counter;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,11 +50,19 @@ pub enum BackendKind {
     Pkcs11,
     /// A TPM 2.0.
     Tpm,
+    /// Another key service.
+    Remote,
 }
 
 impl BackendKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::File, Self::Memory, Self::Pkcs11, Self::Tpm];
+    pub const ALL: [Self; 5] = [
+        Self::File,
+        Self::Memory,
+        Self::Pkcs11,
+        Self::Tpm,
+        Self::Remote,
+    ];
 
     /// Its name in documents and metrics.
     pub const fn as_str(self) -> &'static str {
@@ -58,6 +71,7 @@ impl BackendKind {
             Self::Memory => "memory",
             Self::Pkcs11 => "pkcs11",
             Self::Tpm => "tpm",
+            Self::Remote => "remote",
         }
     }
 

@@ -21,6 +21,7 @@ use cryptoki::slot::Slot;
 use cryptoki::types::RawAuthPin;
 use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
+use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
@@ -166,7 +167,7 @@ fn initialize(module: &Pkcs11) -> Result<(), Fault> {
 }
 
 /// What an error of the module means for us.
-fn fault(error: Error) -> Fault {
+pub(super) fn fault(error: Error) -> Fault {
     let why = error.to_string();
     let Error::Pkcs11(rv, _) = error else {
         return Fault::Refused(why);
@@ -237,7 +238,7 @@ impl Session for TokenSession {
 }
 
 impl TokenSession {
-    fn inside<R>(
+    pub(super) fn inside<R>(
         &mut self,
         work: impl FnOnce(&Raw, &mut BTreeMap<Vec<u8>, ObjectHandle>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
@@ -273,9 +274,21 @@ impl TokenSession {
         })
     }
 
+    /// Destroys what has this id; success when nothing has.
+    fn destroy(&mut self, id: &[u8]) -> Result<(), Fault> {
+        self.inside(|raw, objects| {
+            objects.remove(id);
+            let found = raw.find_objects(&[Attribute::Id(id.to_vec())]);
+            for object in found.map_err(fault)? {
+                raw.destroy_object(object).map_err(fault)?;
+            }
+            Ok(())
+        })
+    }
+
     fn sign(&mut self, alg: Alg, id: &[u8], message: &[u8]) -> Result<Vec<u8>, Fault> {
         self.inside(|raw, objects| {
-            let key = find(raw, objects, id)?;
+            let key = find(raw, objects, ObjectClass::PRIVATE_KEY, id)?;
             let signature = match alg {
                 Alg::Ed25519 => {
                     let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
@@ -334,23 +347,21 @@ fn generate(
     }
 }
 
-/// The private key with this id.
-fn find(
+/// The private or secret key with this id.
+pub(super) fn find(
     raw: &Raw,
     objects: &mut BTreeMap<Vec<u8>, ObjectHandle>,
+    class: ObjectClass,
     id: &[u8],
 ) -> Result<ObjectHandle, Fault> {
     if let Some(known) = objects.get(id) {
         return Ok(*known);
     }
-    let template = [
-        Attribute::Class(ObjectClass::PRIVATE_KEY),
-        Attribute::Id(id.to_vec()),
-    ];
+    let template = [Attribute::Class(class), Attribute::Id(id.to_vec())];
     let found = raw.find_objects(&template).map_err(fault)?;
     let [key] = found[..] else {
         return Err(Fault::Refused(format!(
-            "the token has {} private keys with the id {}; was it exchanged?",
+            "the token has {} keys with the id {}; was it exchanged?",
             found.len(),
             hex::encode(id)
         )));
@@ -391,7 +402,7 @@ impl Device for Pkcs11Device {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            algs: vec![Alg::Ed25519, Alg::EcdsaP256],
+            algs: vec![Alg::Ed25519, Alg::EcdsaP256, Alg::Aes256Kwp],
             attestation: Attestation::Statement,
         }
     }
@@ -417,6 +428,9 @@ impl Device for Pkcs11Device {
         self.random.fill(&mut id);
         let (handle, name) = (Handle(id.clone()), name.to_owned());
         let make = move |session: &mut TokenSession| {
+            if alg == Alg::Aes256Kwp {
+                return session.make_wrapping(&id, &name);
+            }
             let public = session.make(alg, &id, &name)?;
             // A key is not announced before it has signed once.
             let signature = session.sign(alg, &id, PROOF)?;
@@ -441,6 +455,42 @@ impl Device for Pkcs11Device {
         let (id, message) = (handle.0.clone(), message.to_vec());
         let sign = move |session: &mut TokenSession| session.sign(alg, &id, &message);
         self.line.run("pkcs11_sign", deadline, sign)
+    }
+
+    fn destroys(&self) -> bool {
+        true
+    }
+
+    fn destroy(&self, _: Alg, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
+        let id = handle.0.clone();
+        let destroy = move |session: &mut TokenSession| session.destroy(&id);
+        self.line.run("pkcs11_destroy", deadline, destroy)
+    }
+
+    fn wrap(
+        &self,
+        _: Alg,
+        handle: &Handle,
+        _: &[u8],
+        plaintext: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        let (id, secret) = (handle.0.clone(), SecretBytes::from_slice(plaintext));
+        let wrap = move |session: &mut TokenSession| session.wrap(&id, secret.expose());
+        self.line.run("pkcs11_wrap", deadline, wrap)
+    }
+
+    fn unwrap(
+        &self,
+        _: Alg,
+        handle: &Handle,
+        _: &[u8],
+        wrapped: &[u8],
+        deadline: Deadline,
+    ) -> Result<SecretBytes, DeviceError> {
+        let (id, wrapped) = (handle.0.clone(), wrapped.to_vec());
+        let unwrap = move |session: &mut TokenSession| session.unwrap(&id, &wrapped);
+        self.line.run("pkcs11_unwrap", deadline, unwrap)
     }
 }
 

@@ -1,9 +1,13 @@
 //! One look at the configured devices without a service: logs in and asks for an answer. A device
 //! that hangs makes the look hang too; nothing else depends on it.
 
-use ron_service::Config;
+use std::sync::Arc;
 
-use super::line::Fault;
+use ron_http::{ClientConfig, HttpClient};
+use ron_service::{Config, client_tls};
+
+use super::line::{Fault, Session as _};
+use super::remote::Remote;
 use super::settings::DeviceSettings;
 
 /// Connects once to every configured device. Its name, and what to do when it does not answer.
@@ -16,7 +20,7 @@ pub fn probe_devices(config: &Config) -> Vec<(String, Result<(), String>)> {
             .map(|problem| ("devices".to_owned(), Err(problem.to_string())))
             .collect();
     }
-    let answers = [pkcs11(&settings), tpm(&settings)];
+    let answers = [pkcs11(&settings), tpm(&settings), remote(config, &settings)];
     answers.into_iter().flatten().collect()
 }
 
@@ -24,7 +28,6 @@ type Answer = Option<(String, Result<(), String>)>;
 
 #[cfg(feature = "pkcs11")]
 fn pkcs11(settings: &DeviceSettings) -> Answer {
-    use super::line::Session as _;
     let wanted = settings.pkcs11.as_ref()?;
     let driver = super::pkcs11::Driver::new(super::pkcs11::Token {
         module: wanted.module.clone(),
@@ -37,7 +40,6 @@ fn pkcs11(settings: &DeviceSettings) -> Answer {
 
 #[cfg(feature = "tpm")]
 fn tpm(settings: &DeviceSettings) -> Answer {
-    use super::line::Session as _;
     let wanted = settings.tpm.as_ref()?;
     let at = super::tpm::TpmAt {
         tcti: wanted.tcti.clone(),
@@ -61,12 +63,30 @@ fn tpm(settings: &DeviceSettings) -> Answer {
     Some(("TPM".into(), Err(why.into())))
 }
 
-#[cfg_attr(not(any(feature = "pkcs11", feature = "tpm")), allow(dead_code))]
+fn remote(config: &Config, settings: &DeviceSettings) -> Answer {
+    let wanted = settings.remote.clone()?;
+    let answer = client_tls(config)
+        .map_err(|error| error.to_string())
+        .and_then(|tls| {
+            let http = HttpClient::new(ClientConfig {
+                tls,
+                ..ClientConfig::default()
+            });
+            let remote = Remote::new(Arc::new(http), wanted);
+            let answer = remote.connect().and_then(|mut session| session.probe());
+            answer.map_err(said)
+        });
+    Some(("other key service".into(), answer))
+}
+
 fn said(fault: Fault) -> String {
     match fault {
         Fault::Gone(why) => format!("it does not answer: {why}"),
         Fault::Denied(why) => format!("it refused the login: {why}"),
         Fault::Refused(why) => format!("it refused: {why}"),
         Fault::Unsupported(why) => format!("it cannot do this: {why}"),
+        Fault::NotNow { .. } => "it has too much to do".into(),
+        Fault::Silent => "it does not answer in time".into(),
+        Fault::Mismatch => "it does not open what it wrapped".into(),
     }
 }

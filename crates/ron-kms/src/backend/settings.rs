@@ -5,14 +5,23 @@ use std::time::Duration;
 
 use ron_service::{Config, ConfigProblem, Key};
 
+use super::remote::{Api, RemoteSettings};
+
 /// Rows of the configuration table.
-pub static DEVICE_KEYS: [Key; 12] = [
+pub static DEVICE_KEYS: [Key; 19] = [
     Key::path("pkcs11.module", "", "PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
     Key::text("pkcs11.token", "", "Label of the token. Empty: the only one there is."),
     Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
     Key::count("pkcs11.sessions", "4", "Threads with a session of the token each.").range("1", "64"),
     Key::text("tpm.tcti", "", "How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:. Empty: no such backend."),
+    Key::text("tpm.counter_index", "", "NV index of a counter in the TPM, such as 0x01800a10, that is made and advanced with each start: a data directory from before the last start is then refused. Empty: none. Cannot be taken away afterwards."),
     Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: it has none."),
+    Key::text("remote.url", "", "Another key service that wraps and unwraps: base URL of a ron-kms, or of a Vault Transit mount such as https://vault:8200/v1/transit. Empty: no such backend."),
+    Key::choice("remote.api", &["ron", "vault-transit"], "ron", "What answers there."),
+    Key::text("remote.token", "", "The credential for it: path of a file with mode 0600, or env:NAME for an environment variable."),
+    Key::text("remote.tenant", "default", "Tenant of the keys made in another ron-kms: that of the credential."),
+    Key::text("remote.purpose", "remote", "Purpose of the keys made in another ron-kms."),
+    Key::count("remote.sessions", "4", "Threads that call it.").range("1", "64"),
     Key::path("seal.tpm_file", "", "Seal key of the store as a blob that only this TPM opens, made with a new store; instead of seal.key_file."),
     Key::duration("backends.probe_every", "2s", "Pause between two probes of a device that answers.").range("100ms", "1m"),
     Key::duration("verify_cache.soft_ttl", "5m", "After this time without an answer of the device, verifications with its keys are counted as old.")
@@ -30,6 +39,8 @@ pub struct DeviceSettings {
     pub pkcs11: Option<Pkcs11Settings>,
     /// A TPM.
     pub tpm: Option<TpmSettings>,
+    /// Another key service.
+    pub remote: Option<RemoteSettings>,
     /// Pause between two probes.
     pub probe_every: Duration,
     /// See `verify_cache.soft_ttl`.
@@ -62,6 +73,8 @@ pub struct TpmSettings {
     pub tcti: String,
     /// File of the owner's authorisation.
     pub owner_auth: Option<PathBuf>,
+    /// NV index of the counter of starts.
+    pub counter_index: Option<u32>,
 }
 
 impl DeviceSettings {
@@ -70,6 +83,7 @@ impl DeviceSettings {
         let devices = Self {
             pkcs11: pkcs11(config, problems),
             tpm: tpm(config, problems),
+            remote: remote(config, problems),
             probe_every: config.duration("backends.probe_every"),
             soft_ttl: config.duration("verify_cache.soft_ttl"),
             hard_ttl: config.duration("verify_cache.hard_ttl"),
@@ -142,5 +156,110 @@ fn tpm(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<TpmSettings
     Some(TpmSettings {
         tcti: tcti.to_owned(),
         owner_auth: config.path_opt("tpm.owner_auth").map(PathBuf::from),
+        counter_index: counter_index(config, problems),
     })
+}
+
+/// The NV index of the counter: of the owner's or a vendor's range.
+fn counter_index(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<u32> {
+    let given = text(config, "tpm.counter_index")?;
+    let digits = given.strip_prefix("0x").unwrap_or_default();
+    let index = u32::from_str_radix(digits, 16).ok();
+    let index = index.filter(|index| (0x0100_0000..=0x01ff_ffff).contains(index));
+    if index.is_none() {
+        let why = "must be an NV index, 0x01000000 to 0x01ffffff; 0x01800000 and above is usual";
+        problems.push(config.problem("tpm.counter_index", why));
+    }
+    index
+}
+
+fn remote(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<RemoteSettings> {
+    let Some(url) = text(config, "remote.url") else {
+        if text(config, "remote.token").is_some() {
+            problems.push(config.problem("remote.token", "is set without remote.url"));
+        }
+        return None;
+    };
+    if !guarded(url) {
+        problems.push(config.problem(
+            "remote.url",
+            "must begin with https:// or unix:, or with http:// and a loopback address: secrets go over it",
+        ));
+    }
+    let Some(token) = text(config, "remote.token") else {
+        problems.push(config.problem(
+            "remote.token",
+            "is not set: name the file of the credential, or env:NAME",
+        ));
+        return None;
+    };
+    let tenant = config.str("remote.tenant").parse();
+    let purpose = config.str("remote.purpose").parse();
+    let (Ok(tenant), Ok(purpose)) = (tenant, purpose) else {
+        problems.push(config.problem(
+            "remote.tenant",
+            "and remote.purpose must be 1 to 64 of a-z, 0-9, `.`, `_`, `-`",
+        ));
+        return None;
+    };
+    Some(RemoteSettings {
+        // A socket's path ends with a colon in the URLs of the client.
+        url: match url.strip_prefix("unix:") {
+            Some(socket) if !socket.contains(':') => format!("{url}:"),
+            _ => url.trim_end_matches('/').to_owned(),
+        },
+        token: token.to_owned(),
+        api: match config.str("remote.api") {
+            "vault-transit" => Api::VaultTransit,
+            _ => Api::Ron,
+        },
+        tenant,
+        purpose,
+        sessions: config.usize("remote.sessions"),
+    })
+}
+
+/// Whether nobody on the way can read what is sent.
+fn guarded(url: &str) -> bool {
+    let local = |rest: &str| {
+        let host = rest.split('/').next().unwrap_or_default();
+        let name = match host.strip_prefix('[') {
+            Some(v6) => v6.split(']').next().unwrap_or_default(),
+            None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        };
+        name == "localhost"
+            || name
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|ip| ip.is_loopback())
+    };
+    url.starts_with("https://")
+        || url.starts_with("unix:")
+        || url.strip_prefix("http://").is_some_and(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::guarded;
+
+    #[test]
+    fn secrets_go_over_guarded_ways_only() {
+        for good in [
+            "https://kms.example",
+            "unix:/run/ron/kms.sock",
+            "http://127.0.0.1:7440",
+            "http://[::1]:7440/x",
+            "http://localhost",
+        ] {
+            assert!(guarded(good), "{good}");
+        }
+        for bad in [
+            "http://kms.example",
+            "http://10.0.0.1:7440",
+            "http://127.0.0.1.example",
+            "ftp://127.0.0.1",
+            "http://127.0.0.1@kms.example",
+        ] {
+            assert!(!guarded(bad), "{bad}");
+        }
+    }
 }

@@ -3,19 +3,45 @@
 use std::sync::Arc;
 
 use ron_crypto::rand::Random;
+use ron_http::HttpClient;
 
-use super::line::Around;
-use super::{Backends, Device};
+use super::line::{Around, Line, LineParts};
+use super::remote::{Remote, RemoteDevice};
+use super::{BackendKind, Backends, Device};
 use crate::config::Settings;
+use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
 
 /// The backends of these settings. A device that is not there is not an error: its keys verify,
 /// and its keeper goes on looking for it.
-pub fn start(settings: &Settings, around: &Around, random: &Arc<dyn Random>) -> Backends {
+pub fn start(
+    settings: &Settings,
+    around: &Around,
+    random: &Arc<dyn Random>,
+    http: &Arc<HttpClient>,
+) -> Backends {
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     devices.extend(pkcs11(settings, around, random));
     devices.extend(tpm(settings, around));
+    devices.extend(remote(settings, around, http));
     Backends::new(settings.backend, devices, around.clock.unix_ms())
         .attest_required(settings.devices.attest_required)
+}
+
+fn remote(settings: &Settings, around: &Around, http: &Arc<HttpClient>) -> Option<Arc<dyn Device>> {
+    let wanted = settings.devices.remote.clone()?;
+    let (api, sessions) = (wanted.api, wanted.sessions);
+    let remote = Remote::new(http.clone(), wanted);
+    let parts = LineParts {
+        kind: BackendKind::Remote,
+        threads: &REMOTE,
+        queue: &REMOTE_QUEUE,
+        keeper: &REMOTE_KEEPER,
+        sessions,
+        probe_every: settings.devices.probe_every,
+        cause: "remote",
+    };
+    let line = Line::start(parts, around.clone(), move || remote.connect());
+    Some(Arc::new(RemoteDevice::new(line, api)))
 }
 
 #[cfg(feature = "pkcs11")]
@@ -24,7 +50,6 @@ fn pkcs11(
     around: &Around,
     random: &Arc<dyn Random>,
 ) -> Option<Arc<dyn Device>> {
-    use super::line::{Line, LineParts};
     use super::pkcs11::{Driver, Pkcs11Device, Token};
     use crate::topology::{PKCS11, PKCS11_KEEPER, PKCS11_QUEUE};
 
@@ -35,7 +60,7 @@ fn pkcs11(
         pin: wanted.pin.clone(),
     });
     let parts = LineParts {
-        kind: super::BackendKind::Pkcs11,
+        kind: BackendKind::Pkcs11,
         threads: &PKCS11,
         queue: &PKCS11_QUEUE,
         keeper: &PKCS11_KEEPER,
@@ -54,7 +79,6 @@ fn pkcs11(_: &Settings, _: &Around, _: &Arc<dyn Random>) -> Option<Arc<dyn Devic
 
 #[cfg(feature = "tpm")]
 fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
-    use super::line::{Line, LineParts};
     use super::tpm::{TpmAt, TpmDevice};
     use crate::topology::{TPM, TPM_KEEPER, TPM_QUEUE};
 
@@ -64,7 +88,7 @@ fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
         owner_auth: wanted.owner_auth.clone(),
     };
     let parts = LineParts {
-        kind: super::BackendKind::Tpm,
+        kind: BackendKind::Tpm,
         threads: &TPM,
         queue: &TPM_QUEUE,
         keeper: &TPM_KEEPER,
@@ -73,7 +97,7 @@ fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
         cause: "tpm",
     };
     let line = Line::start(parts, around.clone(), move || at.connect());
-    Some(TpmDevice::new(line))
+    Some(TpmDevice::new(line, wanted.counter_index))
 }
 
 #[cfg(not(feature = "tpm"))]

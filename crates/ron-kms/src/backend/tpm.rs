@@ -42,7 +42,7 @@ use super::{
 use crate::keys::PublicKey;
 
 /// One password session, for commands that need one authorisation.
-const ONE: (
+pub(super) const ONE: (
     Option<AuthSession>,
     Option<AuthSession>,
     Option<AuthSession>,
@@ -78,13 +78,13 @@ pub struct TpmAt {
 
 /// The TPM, owned by one thread.
 pub struct TpmSession {
-    context: Context,
+    pub(super) context: Context,
     primary: Option<KeyHandle>,
 }
 
 /// What an error means for us: an answer about a parameter, handle or session is a refusal; all
 /// else (no connection, no room, a warning) asks for a fresh start.
-fn fault(error: Error) -> Fault {
+pub(super) fn fault(error: Error) -> Fault {
     match error {
         Error::Tss2Error(tss_esapi::constants::response_code::Tss2ResponseCode::FormatOne(_))
         | Error::WrapperError(_) => Fault::Refused(error.to_string()),
@@ -440,12 +440,17 @@ fn fixed(signature: &Signature) -> Result<Vec<u8>, Fault> {
 /// The backend.
 pub struct TpmDevice {
     line: Line<TpmSession>,
+    counter_index: Option<u32>,
 }
 
 impl TpmDevice {
     /// The backend on a line that was started with [`TpmAt::connect`].
-    pub fn new(line: Line<TpmSession>) -> Arc<Self> {
-        Arc::new(Self { line })
+    /// `counter_index` is the NV index of its counter.
+    pub fn new(line: Line<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            line,
+            counter_index,
+        })
     }
 }
 
@@ -501,6 +506,23 @@ impl Device for TpmDevice {
         let (blob, message) = (handle.clone(), message.to_vec());
         let sign = move |tpm: &mut TpmSession| tpm.sign(&blob, &message);
         self.line.run("tpm_sign", deadline, sign)
+    }
+
+    fn destroys(&self) -> bool {
+        true
+    }
+
+    /// The TPM keeps nothing of a key between two calls: the blob, which the store erases, is all
+    /// there is of it. So there is nothing to ask the device for, and it need not be there.
+    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn counter(&self, advance: bool, deadline: Deadline) -> Result<u64, DeviceError> {
+        let none = || DeviceError::Unsupported("counting without tpm.counter_index".into());
+        let index = self.counter_index.ok_or_else(none)?;
+        let count = move |tpm: &mut TpmSession| tpm.counter(index, advance);
+        self.line.run("tpm_counter", deadline, count)
     }
 
     fn seal(&self, secret: &SecretBytes, deadline: Deadline) -> Result<Vec<u8>, DeviceError> {

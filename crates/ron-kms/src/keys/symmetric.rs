@@ -11,9 +11,9 @@
 //!  nonce    00 01 11 7b | 8 random bytes
 //! ```
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
 use ron_crypto::secret::{Secret32, SecretBytes};
+
+pub use super::lane::UseLane;
 
 /// A key of 32 bytes for AES-256-GCM, AES-256-KWP or HMAC-SHA-256.
 pub struct SymmetricKey {
@@ -39,75 +39,10 @@ impl std::fmt::Debug for SymmetricKey {
     }
 }
 
-/// Use numbers that were reserved durably and not given out yet. Any thread takes, the store
-/// thread alone fills.
-#[derive(Debug, Default)]
-pub struct UseLane {
-    /// `next << 32 | limit`: the numbers `next..limit` are free.
-    free: AtomicU64,
-    /// Somebody has asked for the next block.
-    asked: AtomicBool,
-}
-
-const fn unpack(word: u64) -> (u32, u32) {
-    ((word >> 32) as u32, word as u32)
-}
-
-const fn pack(next: u32, limit: u32) -> u64 {
-    (next as u64) << 32 | limit as u64
-}
-
-impl UseLane {
-    /// A number that nobody else got or will get; `None` while the lane is empty.
-    pub fn take(&self) -> Option<u32> {
-        let step = |word: u64| {
-            let (next, limit) = unpack(word);
-            (next < limit).then(|| pack(next + 1, limit))
-        };
-        self.free
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, step)
-            .ok()
-            .map(|word| unpack(word).0)
-    }
-
-    /// How many numbers are left.
-    pub fn left(&self) -> u32 {
-        let (next, limit) = unpack(self.free.load(Ordering::Acquire));
-        limit - next
-    }
-
-    /// Adds the numbers `from..to`, which the store has just reserved. When they do not follow the
-    /// ones that are there, as after a restart, those are given up.
-    pub fn fill(&self, from: u32, to: u32) {
-        debug_assert!(from <= to);
-        let step = |word: u64| {
-            let (next, limit) = unpack(word);
-            Some(if limit == from && next < limit {
-                pack(next, to)
-            } else {
-                pack(from, to)
-            })
-        };
-        let _ = self
-            .free
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, step); // `step` never refuses
-        self.asked.store(false, Ordering::Release);
-    }
-
-    /// True for the one caller who is to ask for the next block now.
-    pub fn ask(&self) -> bool {
-        !self.asked.swap(true, Ordering::AcqRel)
-    }
-
-    /// Nobody has asked after all.
-    pub fn unask(&self) {
-        self.asked.store(false, Ordering::Release);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 

@@ -1,21 +1,16 @@
 //! A change of one key as a value: what its metadata will be, and the version it brings, if any.
 
-use std::time::Duration;
-
 use ron_crypto::secret::SecretBytes;
-use ron_kernel::Deadline;
 use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
 use super::record::Meta;
 use super::seal::RecordName;
-use crate::backend::{BackendKind, Custody, Held, local};
+use crate::backend::{BackendKind, Custody, Handle, Held, local};
 use crate::error::{Refusal, Why};
 use crate::keys::{PublicKey, SecretKey};
-
-/// Longest time for a device to make a key.
-const MAKE_WAIT: Duration = Duration::from_secs(2);
+use crate::work::lifecycle::held::{Order, Unplanned};
 
 /// A key version that is about to be stored.
 pub struct NewVersion {
@@ -66,7 +61,7 @@ impl KeyStore {
         backend: BackendKind,
         payload: PayloadPolicy,
         now: Timestamp,
-    ) -> Result<Change, Refusal> {
+    ) -> Result<Change, Unplanned> {
         let new = self.generate(kid, backend, 1, now)?;
         Ok(Change {
             new: Some(new),
@@ -93,7 +88,7 @@ impl KeyStore {
     }
 
     /// A fresh next version at the head, in the backend that holds the key; nothing is stored yet.
-    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, Refusal> {
+    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, Unplanned> {
         let new = self.version_above_head(kid, now)?;
         let mut meta = self.known(kid)?.clone();
         meta.head = new.number;
@@ -104,7 +99,7 @@ impl KeyStore {
     }
 
     /// A fresh version above the head; nothing is stored yet.
-    pub fn version_above_head(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Refusal> {
+    pub fn version_above_head(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Unplanned> {
         let meta = self.known(kid)?;
         let next = meta.head.checked_add(1);
         let next = next.ok_or_else(|| Refusal::new(Why::Unsupported, "no version is left"))?;
@@ -123,10 +118,10 @@ impl KeyStore {
         backend: BackendKind,
         number: u32,
         now: Timestamp,
-    ) -> Result<NewVersion, Refusal> {
+    ) -> Result<NewVersion, Unplanned> {
         self.backends.check(backend, kid.alg)?;
         if !backend.is_local() {
-            let held = self.make_held(kid, backend, number)?;
+            let held = self.made_held(kid, backend, number)?;
             let raw = SecretBytes::from_slice(&held.handle.0);
             let public = held.public.clone();
             return Ok(self.seal_version(kid, number, now, (Custody::Held(held), public, &raw)));
@@ -138,17 +133,29 @@ impl KeyStore {
         Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)))
     }
 
-    /// A key that is made inside a device.
-    fn make_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Refusal> {
-        let device = self.backends.holder(backend);
-        let until = Deadline::within(MAKE_WAIT);
-        let made = device.make(kid.alg, &format!("{kid}#v{number}"), until)?;
-        Ok(Held {
-            device,
-            handle: made.handle,
-            alg: kid.alg,
-            public: made.public,
-        })
+    /// A key that a device has made for this version; an order for it when none has.
+    fn made_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Unplanned> {
+        let order = Order {
+            kid: kid.clone(),
+            number,
+            backend,
+        };
+        match &self.ready {
+            Some((made, held)) if *made == order => Ok(held.clone()?),
+            _ => Err(Unplanned::NotMade(order)),
+        }
+    }
+
+    /// What a device has made, or why it has not, for the change that is planned next.
+    pub fn hold_ready(&mut self, ready: Option<(Order, Result<Held, Refusal>)>) {
+        self.ready = ready;
+    }
+
+    /// Whether this version is the device's key of this handle.
+    pub fn has_version(&self, kid: &Kid, number: u32, handle: &Handle) -> bool {
+        let found = self.secret(kid, number);
+        found
+            .is_some_and(|secret| matches!(&*secret, Custody::Held(held) if held.handle == *handle))
     }
 
     fn seal_version(

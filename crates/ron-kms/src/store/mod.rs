@@ -30,14 +30,17 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
+use ron_crypto::secret::Secret32;
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 
-use crate::backend::Backends;
+use crate::backend::{Backends, Held};
 use crate::config::Settings;
+use crate::error::Refusal;
 use crate::keys::note::Checkpoint;
 use crate::keys::{Key, KeyIndex, SecretKey};
+use crate::work::lifecycle::held::Order;
 use log_key::record_name as log_key_name;
 pub use log_key::{LogIdentity, LogKey};
 use record::{Meta, Record, load_records};
@@ -92,6 +95,11 @@ pub const MIGRATIONS: &[Migration] = &[
         // Metadata has more members from here on, which an older program would take for tampering.
         sql: "CREATE INDEX ops_created ON ops (created);",
     },
+    Migration {
+        version: 4,
+        name: "counter of a TPM",
+        sql: "ALTER TABLE store ADD COLUMN tpm_counter INTEGER;",
+    },
 ];
 
 /// Why the store cannot be opened or written.
@@ -125,6 +133,9 @@ pub enum StoreError {
     /// The witness policy does not fit this log.
     #[error("witness.policy_file: {0}")]
     Witness(String),
+    /// The journal of answers cannot be opened.
+    #[error(transparent)]
+    Replay(#[from] crate::replay::JournalError),
     /// The database failed.
     #[error("key store: {0}")]
     Db(String),
@@ -172,6 +183,10 @@ pub struct KeyStore {
     version: u64,
     log: LogIdentity,
     log_key_sha256: [u8; 32],
+    /// What a device has made for the change that is planned next.
+    ready: Option<(Order, Result<Held, Refusal>)>,
+    /// What the counter of the TPM is, or is about to be.
+    tpm_counter: Option<u64>,
 }
 
 impl KeyStore {
@@ -227,6 +242,8 @@ impl KeyStore {
             version: 0,
             log_key_sha256: sha256(&sealed),
             log,
+            ready: None,
+            tpm_counter: None,
         };
         let (mac, check) = (
             store.store_mac(0, &store.records),
@@ -235,7 +252,8 @@ impl KeyStore {
         let origin = store.log.origin.clone();
         store.db.write(|tx| {
             tx.execute(
-                "INSERT INTO store VALUES (1, ?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO store (id, store_id, salt, version, seal_check, log_origin, log_key,
+                   log_key_created, mac) VALUES (1, ?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)",
                 rusqlite::params![
                     &store_id[..],
                     &salt[..],
@@ -282,6 +300,8 @@ impl KeyStore {
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
             log,
+            ready: None,
+            tpm_counter: row.tpm_counter,
         };
         if store.pending()?.is_some() {
             // The interrupted change may be a destruction whose traces are still in the file.
@@ -298,6 +318,32 @@ impl KeyStore {
     /// The whole-store version: grows by one with every change of a key.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The key of the journal of answers.
+    pub fn replay_key(&self) -> Secret32 {
+        Secret32::new(self.sealer.mac("replay journal", b""))
+    }
+
+    /// What the counter of the TPM is said to be, where starts are counted in one.
+    pub fn tpm_counter(&self) -> Option<u64> {
+        self.tpm_counter
+    }
+
+    /// Remembers what the counter is about to be, durably.
+    pub fn set_tpm_counter(&mut self, counter: u64) -> Result<(), StoreError> {
+        let before = self.tpm_counter.replace(counter);
+        let mac = self.store_mac(self.version, &self.records);
+        let written = self.db.write(|tx| {
+            tx.execute(
+                "UPDATE store SET tpm_counter = ?1, mac = ?2",
+                rusqlite::params![counter.cast_signed(), &mac[..]],
+            )
+        });
+        if written.is_err() {
+            self.tpm_counter = before;
+        }
+        written.map(drop)
     }
 
     /// The configured backends.
@@ -358,6 +404,11 @@ impl KeyStore {
                 all.extend_from_slice(&version.sealed_sha256);
             }
         }
+        // Absent in stores that never counted, so that they stay as they were.
+        if let Some(counter) = self.tpm_counter {
+            all.extend_from_slice(b"tpm counter");
+            all.extend_from_slice(&counter.to_be_bytes());
+        }
         self.sealer.mac("store", &all)
     }
 }
@@ -371,6 +422,7 @@ struct StoreRow {
     log_key: Vec<u8>,
     log_key_created: Timestamp,
     mac: Vec<u8>,
+    tpm_counter: Option<u64>,
 }
 
 impl StoreRow {
@@ -384,6 +436,9 @@ impl StoreRow {
             log_key: row.get("log_key")?,
             log_key_created: Timestamp(row.get::<_, i64>("log_key_created")?.cast_unsigned()),
             mac: row.get("mac")?,
+            tpm_counter: row
+                .get::<_, Option<i64>>("tpm_counter")?
+                .map(i64::cast_unsigned),
         })
     }
 }

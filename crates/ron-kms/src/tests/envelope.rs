@@ -24,7 +24,7 @@ const WRAPS: [Alg; 4] = [
     Alg::X25519MlKem768,
 ];
 
-fn task(key: &Kid, aad: Option<&[u8]>, what: What) -> EnvelopeTask {
+pub fn task(key: &Kid, aad: Option<&[u8]>, what: What) -> EnvelopeTask {
     EnvelopeTask {
         key: Some(key.clone()),
         version: None,
@@ -36,11 +36,11 @@ fn task(key: &Kid, aad: Option<&[u8]>, what: What) -> EnvelopeTask {
     }
 }
 
-fn wrap(key: &Kid, aad: Option<&[u8]>, text: &[u8]) -> EnvelopeTask {
+pub fn wrap(key: &Kid, aad: Option<&[u8]>, text: &[u8]) -> EnvelopeTask {
     task(key, aad, What::Wrap(PrivateBytes::from(text)))
 }
 
-fn unwrap(key: &Kid, aad: Option<&[u8]>, text: &Bytes) -> EnvelopeTask {
+pub fn unwrap(key: &Kid, aad: Option<&[u8]>, text: &Bytes) -> EnvelopeTask {
     task(key, aad, What::Unwrap(text.clone()))
 }
 
@@ -69,12 +69,12 @@ fn submit(rig: &Rig, caller: &Principal, job: EnvelopeJob) -> Got {
     Rig::wait(waiter)
 }
 
-fn one(rig: &Rig, task: EnvelopeTask) -> Result<Made, Refusal> {
+pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<Made, Refusal> {
     let caller = rig.caller.clone();
     run(rig, &caller, vec![task]).pop().expect("one result")
 }
 
-fn why(result: Result<Made, Refusal>) -> Option<Why> {
+pub fn why(result: Result<Made, Refusal>) -> Option<Why> {
     result.err().map(|refusal| refusal.why)
 }
 

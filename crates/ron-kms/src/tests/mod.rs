@@ -7,6 +7,7 @@ mod audit;
 mod devices;
 mod envelope;
 mod gate;
+mod lane_model;
 mod lifecycle;
 mod log_key;
 mod pipeline;

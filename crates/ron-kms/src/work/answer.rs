@@ -1,6 +1,5 @@
 //! What happens to a request once its leaf is durable, or is known not to be.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ron_http::{Responder, Response};
@@ -10,12 +9,12 @@ use ron_proto::kms::{AttestAnswer, ItemError, SignAnswer, SignBatchAnswer, SignR
 use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
-use super::envelope::{self, Made, Shape};
+use super::envelope::{Made, Shape};
 use crate::audit::leaf::OK;
 use crate::audit::proofs::ProofAsk;
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::replay::{SignTicket, Ticket};
+use crate::replay::{Settling, Ticket};
 
 /// The leaf of a change is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,7 @@ impl Timing {
 /// One item of a batch.
 pub enum Item {
     /// Signed; has a leaf.
-    Signed(SignAnswer, Option<SignTicket>),
+    Signed(SignAnswer, Option<Ticket>),
     /// Refused; has a leaf.
     Refused(Refusal, &'static str),
     /// Without a leaf of its own: a repetition, or an item that names no key.
@@ -59,7 +58,7 @@ pub enum EnvelopeItem {
     Made(
         Made,
         (&'static str, &'static str, &'static str),
-        Option<Ticket<Made>>,
+        Option<Ticket>,
     ),
     /// Refused; has a leaf.
     Refused(Refusal, (&'static str, &'static str)),
@@ -85,16 +84,10 @@ impl EnvelopeDone {
         let mut index = first;
         let timing = self.timing;
         let one = |item| match item {
-            EnvelopeItem::Made(mut made, (op, alg, result), ticket) => {
-                made.receipt = LogReceipt {
-                    log: origin.to_owned(),
-                    index,
-                };
+            EnvelopeItem::Made(mut made, (op, alg, result), _) => {
+                made.receipt = receipt(origin, index);
                 index += 1;
                 timing.count(op, alg, result);
-                if let Some(ticket) = ticket {
-                    envelope::settle(ticket, &made);
-                }
                 Ok(made)
             }
             EnvelopeItem::Refused(refusal, (op, alg)) => {
@@ -123,7 +116,7 @@ pub enum Done {
         /// The answer, but for its receipt.
         answer: Box<SignAnswer>,
         /// To remember the answer by its operation id.
-        ticket: Option<SignTicket>,
+        ticket: Option<Ticket>,
         /// Where it waits for its proof, when the caller wishes so.
         proof: Option<ProofAsk>,
         /// For the metrics.
@@ -177,26 +170,76 @@ pub enum Done {
     Change(ReplySender<Result<u64, NotDurable>>),
 }
 
+/// A receipt for the leaf at `index`, in the log `origin`.
+fn receipt(origin: &str, index: u64) -> LogReceipt {
+    LogReceipt {
+        log: origin.to_owned(),
+        index,
+    }
+}
+
 impl Done {
+    /// Whether an operation id is to be settled before the answer leaves.
+    pub fn remembers(&self) -> bool {
+        match self {
+            Self::Sign { ticket, .. } => ticket.is_some(),
+            Self::Batch { items, .. } => {
+                let remembers = |item: &Item| matches!(item, Item::Signed(_, Some(_)));
+                items.iter().any(remembers)
+            }
+            Self::Envelope(done) => {
+                let remembers =
+                    |item: &EnvelopeItem| matches!(item, EnvelopeItem::Made(_, _, Some(_)));
+                done.items.iter().any(remembers)
+            }
+            _ => false,
+        }
+    }
+
+    /// What is to be remembered of it, for the journal: the leaves are durable, the first at `index`.
+    pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<Settling>) {
+        let json = |answer: &SignAnswer| {
+            serde_json::to_vec(answer).expect("an answer holds strings and integers only")
+        };
+        match self {
+            Self::Sign { answer, ticket, .. } => {
+                answer.receipt = receipt(origin, index);
+                into.extend(ticket.take().map(|ticket| ticket.with(json(answer))));
+            }
+            Self::Batch { items, .. } => {
+                for item in items {
+                    if let Item::Signed(answer, ticket) = item {
+                        answer.receipt = receipt(origin, index);
+                        into.extend(ticket.take().map(|ticket| ticket.with(json(answer))));
+                    }
+                    index += u64::from(!matches!(item, Item::Known(_)));
+                }
+            }
+            Self::Envelope(done) => {
+                for item in &mut done.items {
+                    if let EnvelopeItem::Made(made, _, ticket) = item {
+                        made.receipt = receipt(origin, index);
+                        into.extend(ticket.take().map(|ticket| ticket.with(made.remembered())));
+                    }
+                    index += u64::from(!matches!(item, EnvelopeItem::Known(_)));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The leaves are durable, the first at `index` of the log `origin`.
     pub fn complete(self, origin: &str, index: u64) {
         match self {
             Self::Sign {
                 responder,
                 mut answer,
-                ticket,
+                ticket: _,
                 proof,
                 timing,
             } => {
-                answer.receipt = LogReceipt {
-                    log: origin.to_owned(),
-                    index,
-                };
+                answer.receipt = receipt(origin, index);
                 timing.count("sign", answer.key.alg.as_str(), OK);
-                // Before the answer leaves: a repetition may follow it at once.
-                if let Some(ticket) = ticket {
-                    ticket.settle(&Arc::new((*answer).clone()));
-                }
                 match proof {
                     Some(proof) => proof.send(answer, responder),
                     None => responder.send(Response::json(200, &*answer)),
@@ -225,10 +268,7 @@ impl Done {
                 mut answer,
                 timing,
             } => {
-                answer.receipt = LogReceipt {
-                    log: origin.to_owned(),
-                    index,
-                };
+                answer.receipt = receipt(origin, index);
                 timing.count("attest", answer.statement.key.alg.as_str(), OK);
                 responder.send(Response::json(200, &*answer));
             }
@@ -272,18 +312,12 @@ fn settle_items(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> 
     let mut index = first;
     let mut next = || {
         index += 1;
-        LogReceipt {
-            log: origin.to_owned(),
-            index: index - 1,
-        }
+        receipt(origin, index - 1)
     };
     let one = |item: Item| match item {
-        Item::Signed(mut answer, ticket) => {
+        Item::Signed(mut answer, _) => {
             answer.receipt = next();
             timing.count("sign", answer.key.alg.as_str(), OK);
-            if let Some(ticket) = ticket {
-                ticket.settle(&Arc::new(answer.clone()));
-            }
             signed(answer)
         }
         Item::Refused(refusal, alg) => {

@@ -4,8 +4,6 @@
 //! durable, answer. Leaves and remembered answers never hold a plaintext nor its hash: who may
 //! read the log could guess short ones. A repeated unwrap or data key is decrypted again.
 
-use std::sync::Arc;
-
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac_sha256, sha256};
 use ron_http::{Principal, Response};
@@ -13,11 +11,14 @@ use ron_kernel::Deadline;
 use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Alg, Kid, OpId};
+use serde::{Deserialize, Serialize};
 
+use super::signer::recalled;
 use super::{Asked, Kms};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
+use crate::backend::Custody;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, SecretKey, envelope};
@@ -107,13 +108,42 @@ pub struct Made {
     pub receipt: LogReceipt,
 }
 
+/// What is remembered of an operation: everything but its plaintext.
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    version: Option<u32>,
+    from_version: Option<u32>,
+    ciphertext: Option<Bytes>,
+    mac: Option<Bytes>,
+    ok: bool,
+    receipt: LogReceipt,
+}
+
 impl Made {
     /// What is remembered of it for a repetition.
-    fn remembered(&self) -> Self {
-        Self {
+    pub(super) fn remembered(&self) -> Vec<u8> {
+        let remembered = Remembered {
+            version: self.version,
+            from_version: self.from_version,
+            ciphertext: self.ciphertext.clone(),
+            mac: self.mac.clone(),
+            ok: self.ok,
+            receipt: self.receipt.clone(),
+        };
+        serde_json::to_vec(&remembered).expect("strings and integers only")
+    }
+
+    fn recalled(json: &[u8]) -> Result<Self, Refusal> {
+        let kept: Remembered = recalled(json)?;
+        Ok(Self {
+            version: kept.version,
+            from_version: kept.from_version,
+            ciphertext: kept.ciphertext,
             plaintext: None,
-            ..self.clone()
-        }
+            mac: kept.mac,
+            ok: kept.ok,
+            receipt: kept.receipt,
+        })
     }
 }
 
@@ -130,7 +160,7 @@ pub struct EnvelopeJob {
 
 /// A task after its operation id was looked up.
 enum Start {
-    New(Box<EnvelopeTask>, Option<Ticket<Made>>),
+    New(Box<EnvelopeTask>, Option<Ticket>),
     Known(Box<Result<Made, Refusal>>),
 }
 
@@ -141,7 +171,7 @@ impl Kms {
         let starts: Vec<Start> = job
             .tasks
             .into_iter()
-            .map(|task| self.look_up(&index, &asked.caller, task))
+            .map(|task| self.look_up(&index, &asked, task))
             .collect();
         let new = starts
             .iter()
@@ -187,9 +217,10 @@ impl Kms {
     fn look_up(
         &self,
         index: &KeyIndex,
-        caller: &Principal,
+        asked: &Asked,
         task: Result<EnvelopeTask, Refusal>,
     ) -> Start {
+        let caller = &asked.caller;
         let known = |result| Start::Known(Box::new(result));
         let task = match task {
             Ok(task) => Box::new(task),
@@ -207,11 +238,13 @@ impl Kms {
             return Start::New(task, None);
         }
         let seen = self
-            .envelope_replay
+            .replay
             .begin(&caller.tenant, op_id, body, self.clock.unix_ms());
         match seen {
             Ok(Seen::New(ticket)) => Start::New(task, Some(ticket)),
-            Ok(Seen::Done(made)) => known(again(index, caller, &task, &made)),
+            Ok(Seen::Done(made)) => {
+                known(Made::recalled(&made).and_then(|made| again(index, asked, &task, &made)))
+            }
             Err(refusal) => known(Err(refusal)),
         }
     }
@@ -221,7 +254,7 @@ impl Kms {
         index: &KeyIndex,
         asked: &Asked,
         task: &EnvelopeTask,
-        ticket: Option<Ticket<Made>>,
+        ticket: Option<Ticket>,
     ) -> (EnvelopeItem, Draft) {
         let op = task.what.op().as_str();
         let alg = task.key.as_ref().map_or("none", |kid| kid.alg.as_str());
@@ -275,7 +308,7 @@ impl Kms {
                 self.wrap(key, task.version, aad, plaintext.expose(), deadline)
             }
             What::Unwrap(text) => {
-                let (version, plaintext) = unwrap(key, aad, &text.0)?;
+                let (version, plaintext) = unwrap(key, aad, &text.0, deadline)?;
                 Ok(Made {
                     version: Some(version),
                     plaintext: Some(plaintext),
@@ -283,7 +316,7 @@ impl Kms {
                 })
             }
             What::Rewrap(text) => {
-                let (from, plaintext) = unwrap(key, aad, &text.0)?;
+                let (from, plaintext) = unwrap(key, aad, &text.0, deadline)?;
                 let made = self.wrap(key, task.version, aad, plaintext.expose(), deadline)?;
                 Ok(Made {
                     from_version: Some(from),
@@ -324,7 +357,18 @@ impl Kms {
     ) -> Result<Made, Refusal> {
         let head = key.head_for(pinned)?;
         envelope::check(key.kid.alg, aad, plaintext.len())?;
-        let secret = key.active_secret()?.local()?;
+        let secret = match key.active_secret()? {
+            Custody::Local(secret) => secret,
+            Custody::Held(held) => {
+                let wrapped = held.wrap(aad.unwrap_or_default(), plaintext, deadline)?;
+                let header = envelope::header(key.kid.alg, head.number);
+                return Ok(Made {
+                    version: Some(head.number),
+                    ciphertext: Some(Bytes([&header[..], &wrapped].concat())),
+                    ..Made::default()
+                });
+            }
+        };
         let nonce = match secret {
             SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
                 let number = self.use_number((&key.kid, head.number), secret, deadline)?;
@@ -370,17 +414,33 @@ fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
 }
 
 /// Decrypts with the version that the ciphertext names.
-fn unwrap(key: &Key, aad: Option<&[u8]>, text: &[u8]) -> Result<(u32, PrivateBytes), Refusal> {
+fn unwrap(
+    key: &Key,
+    aad: Option<&[u8]>,
+    text: &[u8],
+    deadline: Deadline,
+) -> Result<(u32, PrivateBytes), Refusal> {
     envelope::check_aad(key.kid.alg, aad)?;
     let (version, body) = envelope::parse(key.kid.alg, text)?;
-    let secret = secret_of(key, version)?;
+    let secret = match custody_of(key, version)? {
+        Custody::Local(secret) => secret,
+        Custody::Held(held) => {
+            let plaintext = held.unwrap(aad.unwrap_or_default(), body, deadline)?;
+            return Ok((version, plaintext.expose().into()));
+        }
+    };
     let plaintext = envelope::open((&key.kid, version), secret, aad.unwrap_or_default(), body);
     let plaintext = plaintext.ok_or_else(envelope::refused)?;
     Ok((version, plaintext.expose().into()))
 }
 
-/// The private key of a version that may still unwrap and check.
+/// The key of a version that may still check, in our own memory.
 fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
+    custody_of(key, version)?.local()
+}
+
+/// The key of a version that may still unwrap and check.
+fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     if version > 0 && version < key.min_verify {
         return Err(Refusal::new(
             Why::BadRequest,
@@ -391,10 +451,8 @@ fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
         ));
     }
     let secret = key.secrets.get(&version);
-    secret
-        .filter(|_| version <= key.head().number)
-        .ok_or_else(envelope::refused)?
-        .local()
+    let secret = secret.filter(|_| version <= key.head().number);
+    Ok(&**secret.ok_or_else(envelope::refused)?)
 }
 
 fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {
@@ -434,7 +492,7 @@ fn check_mac(
 /// What a finished operation answered, for a caller who may still have it.
 fn again(
     index: &KeyIndex,
-    caller: &Principal,
+    asked: &Asked,
     task: &EnvelopeTask,
     made: &Made,
 ) -> Result<Made, Refusal> {
@@ -447,16 +505,11 @@ fn again(
     let Some(kid) = &task.key else {
         return Ok(made);
     };
-    let key = index.find(caller, kid)?;
+    let key = index.find(&asked.caller, kid)?;
     let aad = task.aad.as_ref().map(Bytes::as_slice);
-    let (_, plaintext) = unwrap(key, aad, &text.0)?;
+    let (_, plaintext) = unwrap(key, aad, &text.0, asked.deadline)?;
     made.plaintext = Some(plaintext);
     Ok(made)
-}
-
-/// Remembers what an operation answered, but for its plaintext.
-pub(super) fn settle(ticket: Ticket<Made>, made: &Made) {
-    ticket.settle(&Arc::new(made.remembered()));
 }
 
 fn leaf_of(caller: &Principal, task: &EnvelopeTask) -> Leaf {

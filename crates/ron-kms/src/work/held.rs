@@ -1,5 +1,6 @@
 //! Keys inside devices: their jobs go past the signers to threads that may wait, so that a device
-//! that is slow or hangs holds up nobody but those who use it.
+//! that is slow or hangs holds up nobody but those who use it. The same threads have devices make
+//! and destroy keys for the store thread, which never waits for a device.
 
 use std::time::Duration;
 
@@ -7,31 +8,50 @@ use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
     reply,
 };
+use ron_proto::values::Kid;
 
+use super::lifecycle::held::{MadeJob, Order, Waiting};
 use super::task::{CheckpointGate, Gate};
 use super::{Kms, SignJob, SignWhat, StoreJob};
-use crate::backend::{BackendKind, Backends};
+use crate::backend::{BackendKind, Backends, Handle, Held};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::{Key, note};
-use crate::topology::{HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_TPM, HELD_TPM_QUEUE};
+use crate::topology::{
+    HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
+};
 
 /// Threads that wait for a device, beyond one for each of its sessions: those whose call hangs.
 const SPARE: usize = 4;
+/// Longest time for a device to make or destroy a key.
+const MAKE_WAIT: Duration = Duration::from_secs(2);
+
+/// Work for the threads that wait for a device.
+pub enum HeldJob {
+    /// A signature, an envelope operation, evidence.
+    Use(Box<SignJob>),
+    /// A key is to be made for a change that waits.
+    Make(Order, Box<Waiting>),
+    /// All versions of a key are to be destroyed.
+    Destroy(Kid, Vec<Handle>),
+    /// A key that no change took is to be destroyed; nobody waits.
+    Discard(Held),
+}
 
 /// Where the jobs of a device's keys wait, and for whom.
 pub struct Lane {
     /// The device.
     pub kind: BackendKind,
     /// To the threads that wait for it.
-    pub tx: Sender<SignJob>,
+    pub tx: Sender<HeldJob>,
 }
 
 /// The receiving end of a lane.
 pub struct LaneEnd {
     spec: &'static ThreadSpec,
     threads: usize,
-    jobs: Receiver<SignJob>,
+    jobs: Receiver<HeldJob>,
+    kind: BackendKind,
 }
 
 fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> {
@@ -39,6 +59,7 @@ fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> 
         BackendKind::File | BackendKind::Memory => None,
         BackendKind::Pkcs11 => Some((&HELD_PKCS11, &HELD_PKCS11_QUEUE)),
         BackendKind::Tpm => Some((&HELD_TPM, &HELD_TPM_QUEUE)),
+        BackendKind::Remote => Some((&HELD_REMOTE, &HELD_REMOTE_QUEUE)),
     }
 }
 
@@ -61,6 +82,7 @@ pub fn lanes(
             spec,
             threads: device.sessions() + SPARE,
             jobs,
+            kind,
         });
     }
     (lanes, ends)
@@ -69,39 +91,115 @@ pub fn lanes(
 /// Starts the threads of the lanes.
 pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
     for end in ends {
-        let (kms, jobs) = (kms.clone(), end.jobs);
-        let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.sign_job(job));
+        let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
+        let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.held_job(kind, job));
         sup.spawn_pool(end.spec, end.threads, run);
     }
 }
 
 impl Kms {
     /// The queue of the device that holds the job's keys; `None` for the signers.
-    pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<SignJob>>, Refusal> {
+    pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<HeldJob>>, Refusal> {
         let index = self.index.load();
-        let holder = |kid| index.keys.get(kid).and_then(|key| key.held_by());
+        let holder = |kid: &Kid| index.keys.get(kid).and_then(|key| key.held_by());
         let found = match what {
             SignWhat::One(task) => holder(&task.key),
             SignWhat::Attest(task) => holder(&task.key),
-            // No device offers keys for wrapping.
-            SignWhat::Envelope(_) => None,
+            SignWhat::Envelope(job) => {
+                let keys = job
+                    .tasks
+                    .iter()
+                    .flatten()
+                    .filter_map(|task| task.key.as_ref());
+                one_device(keys.filter_map(holder))?
+            }
             SignWhat::Batch(tasks) => {
-                let mut found = None;
-                for kind in tasks.iter().flatten().filter_map(|task| holder(&task.key)) {
-                    if found.is_some_and(|other| other != kind) {
-                        return Err(Refusal::new(
-                            Why::Unsupported,
-                            "a batch may use the keys of one device only; send two",
-                        ));
-                    }
-                    found = Some(kind);
-                }
-                found
+                one_device(tasks.iter().flatten().filter_map(|task| holder(&task.key)))?
             }
         };
-        let lane = found.and_then(|kind| self.lanes.iter().find(|lane| lane.kind == kind));
-        Ok(lane.map(|lane| &lane.tx))
+        Ok(found.and_then(|kind| self.lane_of(kind)))
     }
+
+    /// The queue of this device.
+    pub(super) fn lane_of(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
+        let lane = self.lanes.iter().find(|lane| lane.kind == kind);
+        lane.map(|lane| &lane.tx)
+    }
+
+    fn held_job(&self, kind: BackendKind, job: HeldJob) {
+        match job {
+            HeldJob::Use(job) => self.sign_job(*job),
+            HeldJob::Make(order, waiting) => self.make_held(order, *waiting),
+            HeldJob::Destroy(kid, handles) => {
+                let done = self.destroy_held(kind, &kid, &handles);
+                self.submit_store(StoreJob::Gone(kid, done));
+            }
+            HeldJob::Discard(held) => {
+                let until = Deadline::within(MAKE_WAIT);
+                if let Err(error) = held.device.destroy(held.alg, &held.handle, until) {
+                    tracing::warn!(event = "orphan_key_left", backend = kind.as_str(), %error);
+                }
+            }
+        }
+    }
+
+    /// Has the device make a key, and gives it to the store thread with the change that waits.
+    fn make_held(&self, order: Order, waiting: Waiting) {
+        let device = self.backends.holder(order.backend);
+        let alg = order.kid.alg;
+        let until = waiting.asked.deadline.earlier(Deadline::within(MAKE_WAIT));
+        let name = format!("{}#v{}", order.kid, order.number);
+        let made = device.make(alg, &name, until).map(|made| Held {
+            device,
+            handle: made.handle,
+            alg,
+            public: made.public,
+        });
+        let made = made.map_err(Refusal::from);
+        self.submit_store(StoreJob::Made(Box::new(MadeJob {
+            order,
+            made,
+            waiting,
+        })));
+    }
+
+    fn destroy_held(
+        &self,
+        kind: BackendKind,
+        kid: &Kid,
+        handles: &[Handle],
+    ) -> Result<(), Refusal> {
+        let device = self.backends.holder(kind);
+        for handle in handles {
+            device.destroy(kid.alg, handle, Deadline::within(MAKE_WAIT))?;
+        }
+        Ok(())
+    }
+
+    /// Has a key destroyed that no change took: its caller had gone, or was faster elsewhere.
+    pub(super) fn discard(&self, held: Held) {
+        let kind = held.device.kind();
+        let sent = self
+            .lane_of(kind)
+            .is_some_and(|tx| tx.try_send(HeldJob::Discard(held)).is_ok());
+        if !sent {
+            tracing::warn!(event = "orphan_key_left", backend = kind.as_str());
+        }
+    }
+}
+
+/// The one device among these; a batch cannot wait for two.
+fn one_device(
+    mut kinds: impl Iterator<Item = BackendKind>,
+) -> Result<Option<BackendKind>, Refusal> {
+    let first = kinds.next();
+    if kinds.any(|kind| Some(kind) != first) {
+        return Err(Refusal::new(
+            Why::Unsupported,
+            "a batch may use the keys of one device only; send two",
+        ));
+    }
+    Ok(first)
 }
 
 /// Has the store thread remember a checkpoint, and waits for it: only for threads that may wait.

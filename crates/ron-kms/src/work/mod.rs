@@ -22,7 +22,7 @@ use ron_kernel::time::Instant;
 use ron_kernel::{
     Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
 };
-use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey, SignAnswer};
+use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
@@ -42,8 +42,10 @@ use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use answer::Done;
-use envelope::{EnvelopeJob, Made};
+use envelope::EnvelopeJob;
 use fair::{FairQueue, NotTaken, cost_of};
+use held::HeldJob;
+use lifecycle::held::MadeJob;
 use lifecycle::plan::KeyRequest;
 use task::SignTask;
 use uses::UsesJob;
@@ -62,10 +64,8 @@ pub struct Kms {
     pub backends: Backends,
     /// All keys, as one snapshot.
     pub index: Snapshot<KeyIndex>,
-    /// Operation ids of sign requests.
-    pub replay: Arc<Replay<SignAnswer>>,
-    /// Operation ids of envelope operations.
-    pub envelope_replay: Arc<Replay<Made>>,
+    /// Operation ids of signatures and envelope operations.
+    pub replay: Arc<Replay>,
     /// Room for leaves.
     pub credits: Credits,
     /// How many batches may gather room at once: few enough that they cannot starve each other.
@@ -166,6 +166,10 @@ pub enum StoreJob {
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
     /// A block of nonces for a key that is about to wrap.
     Uses(UsesJob),
+    /// A device has made a key, or has not, for a change that waits.
+    Made(Box<MadeJob>),
+    /// A device has destroyed all versions of a key, or has not.
+    Gone(Kid, Result<(), Refusal>),
 }
 
 impl Kms {
@@ -198,10 +202,15 @@ impl Kms {
             Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
         };
         let taken = match lane {
-            Some(tx) => tx.try_send(job).map_err(|error| match error {
-                SendError::Full(job) => (job, Refusal::busy(tx.retry_after_s())),
-                SendError::Closed(job) => (job, Refusal::new(Why::Draining, "")),
-            }),
+            Some(tx) => match tx.try_send(HeldJob::Use(Box::new(job))) {
+                Err(SendError::Full(HeldJob::Use(job))) => {
+                    Err((*job, Refusal::busy(tx.retry_after_s())))
+                }
+                Err(SendError::Closed(HeldJob::Use(job))) => {
+                    Err((*job, Refusal::new(Why::Draining, "")))
+                }
+                _ => Ok(()),
+            },
             None => self.push_fair(job),
         };
         if let Err((job, refusal)) = taken {
@@ -244,7 +253,13 @@ impl Kms {
             | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
-            StoreJob::Due(_) => {} // still due at the next tick
+            StoreJob::Due(_) | StoreJob::Gone(..) => {} // still due at a later tick
+            StoreJob::Made(job) => {
+                if let Ok(held) = job.made {
+                    self.discard(held);
+                }
+                self.refuse_unlogged(job.waiting.asked, &refusal);
+            }
             StoreJob::Remember(_, _, reply) => {
                 let _ = reply.send(Err(refusal)); // who asked may have given up
             }

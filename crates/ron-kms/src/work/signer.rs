@@ -1,11 +1,10 @@
 //! The signer pool: reserves room for the leaf, checks, signs, and hands the result to the
 //! appender, which answers.
 
-use std::sync::Arc;
-
 use ron_http::Response;
 use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
+use serde::de::DeserializeOwned;
 
 use super::answer::{Done, Item, Timing, failed, signed};
 use super::fair::Turn;
@@ -17,7 +16,7 @@ use crate::audit::proofs::ProofAsk;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, SignTicket as Ticket};
+use crate::replay::{Seen, Ticket};
 
 /// Sends checkpoints to the store thread, which alone may remember them.
 struct Forward;
@@ -184,7 +183,7 @@ impl Kms {
         };
         let ticket = match self.first_time(asked, &task) {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return (Item::Known(signed((*answer).clone())), None),
+            Ok(Err(answer)) => return (Item::Known(signed(*answer)), None),
             Err(refusal) => return known(&refusal),
         };
         let now = self.clock.unix_ms();
@@ -208,7 +207,7 @@ impl Kms {
         &self,
         asked: &Asked,
         task: &SignTask,
-    ) -> Result<Result<Option<Ticket>, Arc<SignAnswer>>, Refusal> {
+    ) -> Result<Result<Option<Ticket>, Box<SignAnswer>>, Refusal> {
         let Some((op_id, body)) = task.op else {
             return Ok(Ok(None));
         };
@@ -222,7 +221,7 @@ impl Kms {
             .begin(&asked.caller.tenant, op_id, body, self.clock.unix_ms())?
         {
             Seen::New(ticket) => Ok(Ok(Some(ticket))),
-            Seen::Done(answer) => Ok(Err(answer)),
+            Seen::Done(answer) => Ok(Err(Box::new(recalled(&answer)?))),
         }
     }
 
@@ -234,4 +233,14 @@ impl Kms {
             clock: self.clock.clone(),
         }
     }
+}
+
+/// What was remembered of an operation.
+pub(super) fn recalled<T: DeserializeOwned>(json: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(json).map_err(|_| {
+        Refusal::new(
+            Why::OpIdMismatch,
+            "this op_id was used for another operation within 24 hours; use a new one",
+        )
+    })
 }

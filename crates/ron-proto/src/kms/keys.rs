@@ -45,6 +45,8 @@ pub enum KeyBackend {
     Pkcs11,
     /// Usable by one TPM only.
     Tpm,
+    /// Inside another key service, which wraps and unwraps.
+    Remote,
 }
 
 impl KeyBackend {
@@ -55,6 +57,7 @@ impl KeyBackend {
             Self::Memory => "memory",
             Self::Pkcs11 => "pkcs11",
             Self::Tpm => "tpm",
+            Self::Remote => "remote",
         }
     }
 }

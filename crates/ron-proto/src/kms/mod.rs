@@ -7,6 +7,7 @@
 mod attest;
 mod bytes;
 mod envelope;
+mod envelope_batch;
 mod keys;
 mod lifecycle;
 mod log_key;
@@ -19,6 +20,7 @@ mod verify_raw;
 pub use attest::*;
 pub use bytes::*;
 pub use envelope::*;
+pub use envelope_batch::*;
 pub use keys::*;
 pub use lifecycle::*;
 pub use log_key::*;

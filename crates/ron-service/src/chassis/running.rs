@@ -242,11 +242,8 @@ impl Shared {
         if !restart.is_empty() {
             return Err(ReloadError::NeedsRestart(restart));
         }
-        // Also when no key has changed: renewed certificates keep their paths.
+        // Also when no key has changed: renewed certificates, exchanged PINs and tokens keep their paths.
         self.reload_certificates().map_err(ReloadError::Refused)?;
-        if diff.is_empty() {
-            return Ok(diff);
-        }
         let hooks: Vec<ReloadHook> = self.reload_hooks();
         for (at, hook) in hooks.iter().enumerate() {
             if let Err(why) = hook(&new) {
@@ -258,8 +255,10 @@ impl Shared {
                 return Err(ReloadError::Refused(why));
             }
         }
-        self.rates.store(super::rates(&new));
-        self.config.store(new);
+        if !diff.is_empty() {
+            self.rates.store(super::rates(&new));
+            self.config.store(new);
+        }
         Ok(diff)
     }
 }

@@ -6,12 +6,16 @@
 
 #![allow(clippy::disallowed_methods)] // tests start programs and wait for them
 
+#[cfg(feature = "pkcs11")]
+mod custody;
 #[cfg(all(feature = "pkcs11", feature = "tpm"))]
 mod differential;
 #[cfg(feature = "pkcs11")]
 mod softhsm;
 #[cfg(feature = "tpm")]
 mod swtpm;
+#[cfg(feature = "tpm")]
+mod swtpm_counter;
 
 use std::path::Path;
 use std::process::Command;

@@ -49,7 +49,7 @@ fn secret(dir: &Path, name: &str, text: &str) {
 }
 
 /// A token behind the module that obeys `say`.
-fn shimmed(dir: &Path) -> Vec<(String, String)> {
+pub fn shimmed(dir: &Path) -> Vec<(String, String)> {
     let module = dir.join("shim.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/devices/shim.c");
     run(Command::new("cc")
@@ -68,7 +68,7 @@ fn shimmed(dir: &Path) -> Vec<(String, String)> {
     env
 }
 
-fn say(word: &str) {
+pub fn say(word: &str) {
     // Renamed into place: the module must not read half a word.
     let control = PathBuf::from(var("RON_SHIM_CONTROL"));
     let new = control.with_extension("new");
@@ -170,7 +170,7 @@ fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
     second.stop();
 }
 
-fn tool(dir: &Path, args: &[&str]) -> String {
+pub fn tool(dir: &Path, args: &[&str]) -> String {
     run(Command::new("pkcs11-tool")
         .args(["--module", MODULE, "--token-label", LABEL])
         .args(args)

@@ -111,7 +111,7 @@ fn rig(dir: &Path, port: u16) -> Rig {
 }
 
 /// The TPM library writes every error to stderr; the child is told not to.
-fn quiet(dir: &Path) -> Vec<(String, String)> {
+pub fn quiet(dir: &Path) -> Vec<(String, String)> {
     vec![
         ("TSS2_LOG".into(), "all+NONE".into()),
         ("RON_DIR".into(), dir.to_str().expect("utf-8").into()),
@@ -417,4 +417,40 @@ fn a_store_sealed_by_a_tpm_opens_with_that_tpm_only() {
     let stranger = Swtpm::start(&dir.join("another"));
     let refused = start(stranger.port).err().expect("another TPM");
     assert!(refused.to_string().contains("another TPM"), "{refused}");
+}
+
+#[test]
+fn a_destroyed_key_of_the_tpm_is_forgotten_also_while_the_tpm_is_away() {
+    use crate::work::lifecycle::plan::KeyRequest;
+    use ron_proto::kms::{DestroyKey, KeyState, Period};
+
+    let dir = tempfile::tempdir().expect("dir");
+    let name =
+        "tests::devices::swtpm::a_destroyed_key_of_the_tpm_is_forgotten_also_while_the_tpm_is_away";
+    if !in_child(name, || quiet(dir.path())) {
+        return;
+    }
+    let dir = PathBuf::from(var("RON_DIR"));
+    let mut swtpm = Swtpm::start(&dir.join("tpm"));
+    let mut all = flags(&dir, swtpm.port);
+    all.push(("destroy.delay_min".into(), "1s".into()));
+    let all: Vec<_> = all.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let rig = Rig::start(settings(&all), None).expect("starts");
+    let doc = rig.create_in(KeyBackend::Tpm, Alg::EcdsaP256, 1);
+    let before = signed(&rig.sign_text(&doc, b"text"));
+    swtpm.kill();
+    let order = KeyRequest::Destroy(DestroyKey {
+        delay: Some(Period::from_s(1).expect("a period")),
+        expected_head: None,
+        op_id: None,
+    });
+    assert_eq!(rig.change(&doc.key, order).status, 200);
+    until("it is destroyed", || {
+        rig.doc(&doc.key).state == KeyState::Destroyed
+    });
+    swtpm.again();
+    assert_eq!(rig.sign_text(&doc, b"text").code(), "key_not_active");
+    let old = rig.verify_request(&doc.key, b"text", &before.signatures);
+    assert!(old.is_ok_and(|answer| answer.ok), "it verifies for ever");
+    rig.stop();
 }

@@ -6,10 +6,12 @@
 //! swapped -> answered. A crash in between is mended at the next start from the outbox.
 
 mod checkpoint;
+pub mod held;
 pub mod plan;
 pub mod settle;
 mod transfer;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +27,7 @@ use super::{Asked, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
-use crate::backend::{BackendKind, Handle};
+use crate::backend::BackendKind;
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
@@ -33,13 +35,12 @@ use crate::keys::note::Checkpoint;
 use crate::keys::payload;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
+use held::{Order, Unplanned, Waits};
 use plan::{KeyRequest, Plan, Planner, body_hash};
 use settle::{Answer, makes_key, settle, status_of};
 
 /// How long a change waits for its leaf before the store gives up.
 pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
-/// Longest time for a device to destroy a key.
-const DESTROY_WAIT: Duration = Duration::from_secs(2);
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -51,6 +52,10 @@ pub struct Lifecycle {
     pub jobs: Receiver<StoreJob>,
     /// Where a failed store is shown.
     pub ready: ReadyBoard,
+    /// Keys for which a device is at work, until when it is waited for (Unix milliseconds).
+    pub at_it: BTreeMap<Kid, u64>,
+    /// Keys that their device has just destroyed.
+    pub gone: BTreeSet<Kid>,
     /// A write failed, or a change is stuck without its leaf: nothing more is changed.
     pub stopped: bool,
 }
@@ -89,8 +94,8 @@ impl Lifecycle {
     /// Does one job.
     pub fn tick(&mut self, job: StoreJob) {
         match job {
-            StoreJob::Create(asked, request) => self.create(asked, &request),
-            StoreJob::Change(asked, kid, request) => self.change_key(asked, &kid, &request),
+            StoreJob::Create(asked, request) => self.create(asked, request),
+            StoreJob::Change(asked, kid, request) => self.change_key(asked, &kid, request),
             StoreJob::Import(asked, request) => self.import(asked, &request),
             StoreJob::Export(asked, kid, request) => self.export(asked, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
@@ -100,33 +105,44 @@ impl Lifecycle {
                 let _ = reply.send(self.remember(&kid, &to)); // who asked may have given up
             }
             StoreJob::Uses(job) => self.uses(job),
+            StoreJob::Made(job) => self.made(*job),
+            StoreJob::Gone(kid, done) => self.gone(&kid, done),
         }
     }
 
-    fn create(&mut self, asked: Asked, request: &CreateKey) {
+    fn create(&mut self, asked: Asked, request: Box<CreateKey>) {
+        let kid = Kid {
+            tenant: request.tenant.clone(),
+            purpose: request.purpose.clone(),
+            alg: request.alg,
+            id: self.new_uuid(),
+        };
+        self.create_as(asked, request, kid);
+    }
+
+    fn create_as(&mut self, asked: Asked, request: Box<CreateKey>, kid: Kid) {
         let making = Making {
             op: Op::Create,
             op_id: request.op_id,
-            body: body_hash(Op::Create, "", request),
-            kid: Kid {
-                tenant: request.tenant.clone(),
-                purpose: request.purpose.clone(),
-                alg: request.alg,
-                id: self.new_uuid(),
-            },
+            body: body_hash(Op::Create, "", &request),
+            kid,
         };
-        self.make(asked, making, |this, asked, kid| {
-            this.plan_create(asked, request, kid)
+        let ordered = self.make(asked, making, |this, asked, kid| {
+            this.plan_create(asked, &request, kid)
         });
+        if let Some((order, asked)) = ordered {
+            self.order(order, asked, Waits::Create(request));
+        }
     }
 
-    /// Makes a key as `plan` says, once, whatever its material comes from.
+    /// Makes a key as `plan` says, once, whatever its material comes from. Gives back who asked
+    /// when a device has to make the key first.
     fn make(
         &mut self,
         asked: Asked,
         making: Making,
-        plan: impl FnOnce(&Self, &Asked, &Kid) -> Result<Plan, Refusal>,
-    ) {
+        plan: impl FnOnce(&Self, &Asked, &Kid) -> Result<Plan, Unplanned>,
+    ) -> Option<(Order, Asked)> {
         let Making {
             op,
             op_id,
@@ -143,22 +159,30 @@ impl Lifecycle {
             asked: &asked,
         };
         let credits = match self.begin(&change, &kid) {
-            Ok(Begun::Seen(answer)) => return answer.send(asked),
+            Ok(Begun::Seen(answer)) => {
+                answer.send(asked);
+                return None;
+            }
             Ok(Begun::New(credits)) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Err(refusal) => {
+                self.kms.refuse_unlogged(asked, &refusal);
+                return None;
+            }
         };
         match plan(self, &asked, &kid) {
-            Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
+            Err(Unplanned::NotMade(order)) => return Some((order, asked)),
+            Err(Unplanned::Refused(refusal)) => self.refuse(asked, leaf, false, refusal, credits),
             Ok(plan) => {
                 leaf.key = Some(kid.to_string());
                 let outcome = self.change(&change, plan, leaf, credits);
                 self.finish(asked, op, kid.alg.as_str(), outcome);
             }
         }
+        None
     }
 
     /// Does what was asked of a key that exists.
-    fn change_key(&mut self, asked: Asked, kid: &Kid, request: &KeyRequest) {
+    fn change_key(&mut self, asked: Asked, kid: &Kid, request: KeyRequest) {
         let (op, body) = (request.op(), request.body_hash(kid));
         let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
         let leaf = leaf_about(op, &asked, op_id, &body, kid);
@@ -174,9 +198,14 @@ impl Lifecycle {
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
         let counted = self.store.key(kid).is_some();
-        let planned = may_use(&asked.caller, kid).and_then(|()| self.planner().plan(kid, request));
+        let planned = may_use(&asked.caller, kid)
+            .map_err(Unplanned::from)
+            .and_then(|()| self.planner().plan(kid, &request));
         match planned {
-            Err(refusal) => self.refuse(asked, leaf, counted, refusal, credits),
+            Err(Unplanned::NotMade(order)) => self.order(order, asked, Waits::Change(request)),
+            Err(Unplanned::Refused(refusal)) => {
+                self.refuse(asked, leaf, counted, refusal, credits);
+            }
             Ok(plan) => {
                 let outcome = self.change(&change, plan, leaf, credits);
                 self.finish(asked, op, kid.alg.as_str(), outcome);
@@ -186,17 +215,28 @@ impl Lifecycle {
 
     /// Does what time brings for a key, if it is still due.
     fn due(&mut self, kid: &Kid) {
+        if self.stopped || self.at_it(kid) {
+            return;
+        }
         let (op, plan) = match self.planner().automatic(kid) {
-            Ok(Some(due)) if !self.stopped => due,
-            Ok(_) => return,
-            Err(refusal) => {
+            Ok(Some(due)) => due,
+            Ok(None) => return,
+            Err(Unplanned::NotMade(order)) => {
+                let asked = self.kms.asked_by_itself(&kid.tenant);
+                return self.order(order, asked, Waits::Due);
+            }
+            Err(Unplanned::Refused(refusal)) => {
                 tracing::warn!(event = "schedule_refused", reason = refusal.why.code());
                 return;
             }
         };
-        if let Err(refusal) = self.destroy_held(kid, &plan) {
-            tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
-            return;
+        match self.gone_from_device(kid, &plan) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(refusal) => {
+                tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
+                return;
+            }
         }
         let asked = self.kms.asked_by_itself(&kid.tenant);
         let op_id = OpId(self.new_uuid());
@@ -214,25 +254,6 @@ impl Lifecycle {
         };
         let outcome = self.change(&change, plan, leaf, credits);
         self.finish(asked, op, kid.alg.as_str(), outcome);
-    }
-
-    /// What a device holds is destroyed there first; it is asked again while it is away.
-    fn destroy_held(&self, kid: &Kid, plan: &Plan) -> Result<(), Refusal> {
-        let backends = self.store.backends();
-        let backend = plan.change.meta.backend(backends.local());
-        if !plan.change.erase || backend.is_local() {
-            return Ok(());
-        }
-        let device = backends.holder(backend);
-        for number in 1..=plan.change.meta.versions() {
-            let handle = self.store.reopen(kid, number);
-            let handle = handle.map_err(|_| store_down())?;
-            if let Some(handle) = handle {
-                let handle = Handle(handle.expose().to_vec());
-                device.destroy(kid.alg, &handle, Deadline::within(DESTROY_WAIT))?;
-            }
-        }
-        Ok(())
     }
 
     fn planner(&self) -> Planner<'_> {
@@ -303,7 +324,7 @@ impl Lifecycle {
         payload::check_policy(&ask.payload)
     }
 
-    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Refusal> {
+    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Unplanned> {
         self.check_making(asked, kid, ask)?;
         let planner = self.planner();
         let backend = wanted_backend(&self.store, ask.backend);

@@ -10,6 +10,7 @@ use ron_proto::kms::{
 use ron_proto::values::{Kid, OpId, Timestamp};
 use serde::Serialize;
 
+use super::held::Unplanned;
 use crate::audit::leaf::Op;
 use crate::config::lifecycle::LifecycleSettings;
 use crate::error::{Refusal, Why};
@@ -119,17 +120,19 @@ pub struct Planner<'a> {
 
 impl Planner<'_> {
     /// Decides what `request` does to the key.
-    pub fn plan(&self, kid: &Kid, request: &KeyRequest) -> Result<Plan, Refusal> {
+    pub fn plan(&self, kid: &Kid, request: &KeyRequest) -> Result<Plan, Unplanned> {
         let meta = self.store.known(kid)?.clone();
         if let Some(expected) = request.expected_head()
             && expected != meta.head
         {
             let stale = "the key was rotated since; read it again";
-            return Err(Refusal::new(Why::StaleHead, stale).with_head(meta.head));
+            return Err(Refusal::new(Why::StaleHead, stale)
+                .with_head(meta.head)
+                .into());
         }
         match request {
             KeyRequest::Rotate(_) => self.rotate(kid, meta),
-            KeyRequest::Update(update) => self.update(kid, meta, update),
+            KeyRequest::Update(update) => Ok(self.update(kid, meta, update)?),
             KeyRequest::Retire(_) => {
                 active(&meta)?;
                 let meta = Meta {
@@ -138,11 +141,16 @@ impl Planner<'_> {
                 };
                 Ok(Plan::of(Change::of(kid, meta)))
             }
-            KeyRequest::Destroy(destroy) => self.destroy(kid, meta, destroy),
+            KeyRequest::Destroy(destroy) => Ok(self.destroy(kid, meta, destroy)?),
             KeyRequest::CancelDestroy(_) => {
                 if meta.state() != KeyState::PendingDestruction {
                     let nothing = "no destruction of this key is pending";
-                    return Err(Refusal::new(Why::KeyNotActive, nothing));
+                    return Err(Refusal::new(Why::KeyNotActive, nothing).into());
+                }
+                let held = !meta.backend(self.store.backends().local()).is_local();
+                if held && meta.destroy_at.is_some_and(|at| at <= self.now) {
+                    let late = "its time has come: the device may have destroyed it already";
+                    return Err(Refusal::new(Why::KeyNotActive, late).into());
                 }
                 let meta = Meta {
                     destroy_at: None,
@@ -154,7 +162,7 @@ impl Planner<'_> {
     }
 
     /// A version that waits is known to verifiers already, so it is the one that takes over.
-    fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, Refusal> {
+    fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, Unplanned> {
         active(&meta)?;
         let mut change = if meta.waiting.is_some() {
             Change::of(kid, promoted(meta))
@@ -268,7 +276,7 @@ impl Planner<'_> {
     }
 
     /// Decides what is due for the key now; `None` when nothing is.
-    pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, Refusal> {
+    pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, Unplanned> {
         let mut meta = self.store.known(kid)?.clone();
         let plan = match due(&Schedule::from(&meta), self.settings, self.now) {
             None => return Ok(None),

@@ -6,6 +6,7 @@ use ron_proto::kms::{CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WR
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId};
 
+use super::held::Unplanned;
 use super::plan::{Plan, body_hash};
 use super::{Lifecycle, Making, leaf_about, store_down};
 use crate::audit::appender::Entry;
@@ -31,9 +32,13 @@ impl Lifecycle {
                 id: self.new_uuid(),
             },
         };
-        self.make(asked, making, |this, asked, kid| {
-            this.plan_import(asked, ask, kid)
+        let ordered = self.make(asked, making, |this, asked, kid| {
+            this.plan_import(asked, ask, kid).map_err(Unplanned::from)
         });
+        debug_assert!(
+            ordered.is_none(),
+            "imported keys are never made by a device"
+        );
     }
 
     fn plan_import(&self, asked: &Asked, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {

@@ -1,0 +1,201 @@
+//! A ron-kms of its own under load: signatures one by one and in batches, with and without an
+//! operation id, verification, ML-DSA, its start and its size; and keys of a PKCS#11 token through
+//! it, where one is named.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::client::{self, Maker};
+use crate::fair::{Kms, post, start};
+use crate::machine;
+
+/// What to measure.
+#[derive(Args)]
+pub struct KmsArgs {
+    /// Seconds per figure.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Directory on the disk that is to be measured; removed afterwards when it is not given.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The `ron-kms` binary; the one beside this program when absent. Built with
+    /// `--features ron-kms/pkcs11` where a module is named.
+    #[arg(long)]
+    kms: Option<PathBuf>,
+    /// A PKCS#11 module whose token is used through the service.
+    #[arg(long, requires = "pin_file")]
+    module: Option<PathBuf>,
+    /// The file of its PIN, mode 0600.
+    #[arg(long)]
+    pin_file: Option<PathBuf>,
+}
+
+/// Text that is signed: 33 bytes, base64url.
+const TEXT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+/// Items of a batch.
+const BATCH: usize = 100;
+/// Clients of the figures under load.
+const MANY: usize = 64;
+
+struct Bench {
+    kms: Kms,
+    length: Duration,
+}
+
+/// Measures and prints a table.
+pub fn run(args: &KmsArgs) -> Result<(), String> {
+    let scratch = tempfile::Builder::new()
+        .prefix("ron-load-")
+        .tempdir_in(".")
+        .map_err(|e| e.to_string())?;
+    let dir = args.dir.as_deref().unwrap_or(scratch.path());
+    let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
+    let binary = match &args.kms {
+        Some(binary) => binary.clone(),
+        None => crate::figures::beside("ron-kms")?,
+    };
+    let mut more = String::new();
+    if let (Some(module), Some(pin)) = (&args.module, &args.pin_file) {
+        more = format!(
+            "pkcs11.module = \"{}\"\npkcs11.pin = \"{}\"\n",
+            module.display(),
+            pin.display()
+        );
+    }
+    print!("{}", machine::facts(&dir)?);
+    println!(
+        "- {} s per figure, every answer durable (fdatasync)\n",
+        args.seconds
+    );
+    drop(start(&binary, &dir, &more)?); // makes the store
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        let begin = Instant::now();
+        drop(start(&binary, &dir, &more)?);
+        took.push(begin.elapsed().as_millis());
+    }
+    took.sort_unstable();
+    let bench = Bench {
+        kms: start(&binary, &dir, &more)?,
+        length: Duration::from_secs(args.seconds),
+    };
+    let idle = bench.resident()?;
+    println!("{}", client::HEADER);
+    bench.signatures()?;
+    if args.module.is_some() {
+        bench.token()?;
+    }
+    println!(
+        "\n- start to ready: median {} ms, slowest {} ms of 5\n- resident: {idle} MiB idle, {} MiB afterwards",
+        took[2],
+        took[4],
+        bench.resident()?
+    );
+    Ok(())
+}
+
+impl Bench {
+    fn resident(&self) -> Result<u64, String> {
+        Ok(machine::status(self.kms.child.id(), "VmRSS")? / 1024)
+    }
+
+    fn create(&self, alg: &str, backend: &str) -> Result<String, String> {
+        let body = json!({
+            "tenant": "quiet", "purpose": "bench", "alg": alg, "backend": backend,
+            "op_id": uuid_of(alg, backend),
+        });
+        let made = self.ask("/v1/kms/keys", &body)?;
+        let key = made["key"].as_str();
+        key.map(str::to_owned).ok_or_else(|| made.to_string())
+    }
+
+    fn ask(&self, path: &str, body: &Value) -> Result<Value, String> {
+        let request = post(&self.kms.host, "quiet", path, body);
+        let (_, text) = client::once(&self.kms.host, &request)?;
+        serde_json::from_str(&text).map_err(|e| format!("{path}: {e}"))
+    }
+
+    fn row(
+        &self,
+        name: &str,
+        clients: usize,
+        per: usize,
+        maker: impl Fn(usize) -> Maker,
+    ) -> Result<(), String> {
+        let figure = client::load(&self.kms.host, clients, self.length, maker)?;
+        println!(
+            "{} p95 {:.2} ms |",
+            figure.row(name, clients, per),
+            figure.quantile_ms(95)
+        );
+        Ok(())
+    }
+
+    fn same(&self, path: &str, body: &Value) -> impl Fn(usize) -> Maker + use<> {
+        let request = post(&self.kms.host, "quiet", path, body);
+        move |_| {
+            let request = request.clone();
+            Box::new(move || request.clone())
+        }
+    }
+
+    fn signatures(&self) -> Result<(), String> {
+        let key = self.create("ed25519", "file")?;
+        let one = json!({"key": key, "message": TEXT});
+        for clients in [1, 16, MANY] {
+            self.row("sign ed25519", clients, 1, self.same("/v1/kms/sign", &one))?;
+        }
+        self.row("sign ed25519 with op_id", MANY, 1, |client| {
+            let (host, key) = (self.kms.host.clone(), key.clone());
+            let mut n = 0_u64;
+            Box::new(move || {
+                n += 1;
+                let op_id = format!("01890a5d-ac96-7{:03x}-8000-{n:012x}", client & 0xfff);
+                let body = json!({"key": key, "message": TEXT, "op_id": op_id});
+                post(&host, "quiet", "/v1/kms/sign", &body)
+            })
+        })?;
+        let items = vec![json!({"message": TEXT}); BATCH];
+        let batch = json!({"key": key, "items": items});
+        let name = "signatures in batches of 100";
+        self.row(name, 8, BATCH, self.same("/v1/kms/sign_batch", &batch))?;
+        let signed = self.ask("/v1/kms/sign", &one)?;
+        let verify = json!({"key": key, "message": TEXT, "signatures": signed["signatures"]});
+        self.row(
+            "verify ed25519",
+            MANY,
+            1,
+            self.same("/v1/kms/verify", &verify),
+        )?;
+        for alg in ["ecdsa-p256", "ml-dsa-65"] {
+            let key = self.create(alg, "file")?;
+            let one = json!({"key": key, "message": TEXT});
+            for clients in [1, 16] {
+                let name = format!("sign {alg}");
+                self.row(&name, clients, 1, self.same("/v1/kms/sign", &one))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn token(&self) -> Result<(), String> {
+        for alg in ["ed25519", "ecdsa-p256"] {
+            let key = self.create(alg, "pkcs11")?;
+            let one = json!({"key": key, "message": TEXT});
+            for clients in [1, 4, 16] {
+                let name = format!("sign {alg} in the token, through us");
+                self.row(&name, clients, 1, self.same("/v1/kms/sign", &one))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The same for the same key, so that a kept directory can be measured again.
+fn uuid_of(alg: &str, backend: &str) -> String {
+    let sum: u64 = alg.bytes().chain(backend.bytes()).map(u64::from).sum();
+    format!("01890a5d-ac96-7000-8000-{sum:012x}")
+}

@@ -1,0 +1,314 @@
+//! Keys inside another key service, which wraps and unwraps for us: another ron-kms, or a Vault
+//! Transit endpoint. Nothing of such a key is here but its name.
+//!
+//! ```text
+//!  wrap ──> Line (session threads, keeper) ──> Session { credential } ──HTTP──> the other service
+//!             our header | what the other service made of it
+//! ```
+//!
+//! Each version of a key here is a key of its own there, made under an operation id that follows
+//! from its name, so that making it twice gives one key. Nonces are the other service's matter.
+//!
+//! **Invariants.** A call ends within its deadline by itself, so no thread has to be set aside. No
+//! wrapping is tried twice. The credential is read anew with every session, so that an exchanged
+//! file counts after the next reconnection or reload.
+
+mod dialect;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_crypto::secret::SecretBytes;
+use ron_http::{Call, CallError, Failure, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_proto::values::{Alg, Purpose, Tenant};
+use ron_service::config::secret_from_env_or_file;
+use zeroize::Zeroizing;
+
+use super::line::{Fault, Line, Session};
+use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made};
+use crate::keys::PublicKey;
+use dialect::Dialect;
+
+/// How much sooner than the caller a call gives up, so that its thread is free in time: a tenth of
+/// the time, and at most this.
+const MARGIN_MAX: Duration = Duration::from_millis(200);
+/// Longest time of a probe's call.
+const PROBE: Duration = Duration::from_millis(900);
+/// What a new key wraps once, to show that it works.
+const PROOF: &[u8] = b"ron-kms/v1/new key";
+
+/// Which service, and how it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteSettings {
+    /// Base URL; for Vault with the mount's path, such as `https://vault:8200/v1/transit`.
+    pub url: String,
+    /// Path of the credential's file, or `env:NAME`.
+    pub token: String,
+    /// What it is.
+    pub api: Api,
+    /// Tenant of the keys made there (ron-kms only).
+    pub tenant: Tenant,
+    /// Purpose of the keys made there (ron-kms only).
+    pub purpose: Purpose,
+    /// Session threads.
+    pub sessions: usize,
+}
+
+/// What the other service is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// Another ron-kms.
+    Ron,
+    /// HashiCorp Vault's Transit engine, or what imitates it.
+    VaultTransit,
+}
+
+/// Makes sessions.
+pub struct Remote {
+    http: Arc<HttpClient>,
+    settings: RemoteSettings,
+}
+
+impl Remote {
+    /// Nothing is called yet.
+    pub fn new(http: Arc<HttpClient>, settings: RemoteSettings) -> Self {
+        Self { http, settings }
+    }
+
+    /// A session with the credential of this moment.
+    pub fn connect(&self) -> Result<RemoteSession, Fault> {
+        let settings = &self.settings;
+        let token = secret_from_env_or_file(&settings.token, &|name| std::env::var(name).ok())
+            .map_err(|why| Fault::Denied(format!("remote.token: {why}")))?;
+        let text = std::str::from_utf8(token.expose())
+            .map_err(|_| Fault::Denied("remote.token: it is not text".into()))?;
+        Ok(RemoteSession {
+            link: Link {
+                http: self.http.clone(),
+                base: settings.url.clone(),
+                credential: Zeroizing::new(match settings.api {
+                    Api::Ron => format!("Bearer {}", text.trim()),
+                    Api::VaultTransit => text.trim().to_owned(),
+                }),
+                header: match settings.api {
+                    Api::Ron => "Authorization",
+                    Api::VaultTransit => "X-Vault-Token",
+                },
+            },
+            dialect: Dialect::of(settings),
+        })
+    }
+}
+
+/// How a session calls.
+pub(super) struct Link {
+    http: Arc<HttpClient>,
+    base: String,
+    header: &'static str,
+    credential: Zeroizing<String>,
+}
+
+impl Link {
+    /// One call, which gives up before the caller does; its answer, or what its absence means.
+    /// `repeatable` only where doing it twice is the same as once.
+    fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        repeatable: bool,
+        deadline: Deadline,
+    ) -> Result<Reply, Fault> {
+        let url = format!("{}{path}", self.base);
+        let left = deadline.remaining();
+        let left = left.saturating_sub((left / 10).min(MARGIN_MAX));
+        let left_ms = left.as_millis().max(1).to_string();
+        let headers = [
+            (self.header, self.credential.as_str()),
+            ("X-Request-Deadline-Ms", &left_ms),
+        ];
+        let content_type = body.as_ref().map(|_| "application/json");
+        let reply = self.http.call(Call {
+            method,
+            url: &url,
+            headers: &headers,
+            body,
+            content_type,
+            deadline: Deadline::within(left),
+            idempotent: repeatable,
+        });
+        judged(reply)
+    }
+}
+
+/// Answers that say something of the service rather than of the request become faults.
+fn judged(reply: Result<Reply, CallError>) -> Result<Reply, Fault> {
+    let reply = reply.map_err(|error| match error.kind {
+        Failure::NotSent | Failure::BreakerOpen => Fault::Gone(error.detail),
+        Failure::Unknown => Fault::Silent,
+        _ => Fault::Refused(error.detail),
+    })?;
+    match reply.status {
+        401 => Err(Fault::Denied(
+            "it does not know our credential (remote.token)".into(),
+        )),
+        429 => Err(Fault::NotNow {
+            retry_after_s: reply.retry_after_s().unwrap_or(1),
+        }),
+        502 | 503 => Err(Fault::Gone(format!("it answers {}", reply.status))),
+        504 => Err(Fault::Silent),
+        _ => Ok(reply),
+    }
+}
+
+/// What a refusal says, without what it repeats of the request.
+fn refused(reply: &Reply) -> Fault {
+    let code = reply.problem().map(|p| p.code).unwrap_or_default();
+    Fault::Refused(format!("it answers {} {code}", reply.status))
+}
+
+/// A way to the other service, owned by one thread.
+pub struct RemoteSession {
+    link: Link,
+    dialect: Dialect,
+}
+
+impl Session for RemoteSession {
+    fn probe(&mut self) -> Result<(), Fault> {
+        self.dialect.probe(&self.link, Deadline::within(PROBE))
+    }
+}
+
+impl RemoteSession {
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Handle, Fault> {
+        let handle = self.dialect.make(&self.link, alg, name, deadline)?;
+        // A key is not announced before it has wrapped once.
+        let wrapped = self
+            .dialect
+            .wrap(&self.link, &handle, b"", PROOF, deadline)?;
+        let opened = self
+            .dialect
+            .unwrap(&self.link, &handle, b"", &wrapped, deadline)?;
+        if opened.expose() != PROOF {
+            return Err(Fault::Refused(
+                "the new key does not unwrap what it wrapped".into(),
+            ));
+        }
+        Ok(Handle(handle.into_bytes()))
+    }
+}
+
+/// The name in a handle.
+fn name_of(handle: &Handle) -> Result<&str, Fault> {
+    std::str::from_utf8(&handle.0).map_err(|_| Fault::Refused("the key's name is damaged".into()))
+}
+
+/// The backend.
+pub struct RemoteDevice {
+    line: Line<RemoteSession>,
+    api: Api,
+}
+
+impl RemoteDevice {
+    /// The backend on a line that was started with [`Remote::connect`].
+    pub fn new(line: Line<RemoteSession>, api: Api) -> Self {
+        Self { line, api }
+    }
+}
+
+impl Device for RemoteDevice {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Remote
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            algs: match self.api {
+                Api::Ron => vec![Alg::Aes256Gcm, Alg::Aes256Kwp],
+                Api::VaultTransit => vec![Alg::Aes256Gcm],
+            },
+            attestation: Attestation::Statement,
+        }
+    }
+
+    fn away(&self) -> Option<String> {
+        self.line.away().map(|why| why.to_string())
+    }
+
+    fn seen_ms(&self) -> u64 {
+        self.line.seen_ms()
+    }
+
+    fn sessions(&self) -> usize {
+        self.line.sessions()
+    }
+
+    fn nudge(&self) {
+        self.line.nudge();
+    }
+
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+        let name = name.to_owned();
+        let make = move |session: &mut RemoteSession| session.make(alg, &name, deadline);
+        let handle = self.line.run("remote_make", deadline, make)?;
+        Ok(Made {
+            handle,
+            public: PublicKey::Hidden(alg),
+        })
+    }
+
+    fn destroys(&self) -> bool {
+        self.api == Api::Ron
+    }
+
+    fn destroy(&self, _: Alg, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
+        let handle = handle.clone();
+        let destroy = move |session: &mut RemoteSession| {
+            let name = name_of(&handle)?;
+            session.dialect.destroy(&session.link, name, deadline)
+        };
+        self.line.run("remote_destroy", deadline, destroy)
+    }
+
+    fn sign(&self, _: Alg, _: &Handle, _: &[u8], _: Deadline) -> Result<Vec<u8>, DeviceError> {
+        Err(DeviceError::Unsupported(
+            "another service wraps and unwraps only".into(),
+        ))
+    }
+
+    fn wrap(
+        &self,
+        _: Alg,
+        handle: &Handle,
+        aad: &[u8],
+        plaintext: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        let (handle, aad) = (handle.clone(), aad.to_vec());
+        let secret = SecretBytes::from_slice(plaintext);
+        let wrap = move |session: &mut RemoteSession| {
+            let (link, name) = (&session.link, name_of(&handle)?);
+            session
+                .dialect
+                .wrap(link, name, &aad, secret.expose(), deadline)
+        };
+        self.line.run("remote_wrap", deadline, wrap)
+    }
+
+    fn unwrap(
+        &self,
+        _: Alg,
+        handle: &Handle,
+        aad: &[u8],
+        wrapped: &[u8],
+        deadline: Deadline,
+    ) -> Result<SecretBytes, DeviceError> {
+        let (handle, aad, wrapped) = (handle.clone(), aad.to_vec(), wrapped.to_vec());
+        let unwrap = move |session: &mut RemoteSession| {
+            let (link, name) = (&session.link, name_of(&handle)?);
+            session.dialect.unwrap(link, name, &aad, &wrapped, deadline)
+        };
+        self.line.run("remote_unwrap", deadline, unwrap)
+    }
+}

@@ -1,0 +1,208 @@
+//! Replay protection of signatures and envelope operations: the same `op_id` with the same body
+//! gets the same answer for 24 hours, also after a restart or a crash.
+//!
+//! ```text
+//!  signers ── begin(tenant, op_id, body) ──> Table { digest of tenant and op_id -> body, place }
+//!     │  new: a ticket                          ^ settled
+//!     └─> job ─> kms-audit: leaves durable ─> Journal: answers durable ─> the answers leave
+//! ```
+//!
+//! The table holds where an answer is, not the answer; a repetition reads it from the journal's
+//! file. What is remembered is bounded in number (`replay.capacity`) and in bytes
+//! (`replay.bytes_max`): past either the oldest part of the journal is forgotten, and counted.
+//! (Changes of keys keep their answers in the key store, with the change itself.)
+//!
+//! **Invariants.** An answer to an operation with an `op_id` leaves after its leaf and then its
+//! journal record are durable. A crash between the two leaves an operation that nobody was told
+//! of; sent again, it is done again. No plaintext is ever in the journal.
+
+mod journal;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_crypto::secret::Secret32;
+use ron_kernel::{Counter, Gauge, RankedMutex};
+use ron_proto::values::{OpId, Tenant};
+use ron_tlog::append::Disk;
+
+use crate::error::{Refusal, Why};
+use crate::topology::REPLAY_LOCK;
+use journal::Place;
+pub use journal::{Journal, JournalError};
+
+/// How long an operation id is remembered, in milliseconds.
+pub const REPLAY_MS: u64 = 24 * 3600 * 1000;
+
+/// First half of SHA-256 over the tenant, a zero byte and the id.
+type OpKey = [u8; 16];
+
+fn op_key(tenant: &Tenant, op_id: OpId) -> OpKey {
+    let framed = [tenant.as_str().as_bytes(), b"\0", op_id.0.as_bytes()].concat();
+    *sha256(&framed).first_chunk().expect("16 of 32 bytes")
+}
+
+struct Entry {
+    body: [u8; 32],
+    /// `None` while the first request is under way.
+    place: Option<Place>,
+    made_ms: u64,
+}
+
+impl Entry {
+    fn is_old(&self, now_ms: u64) -> bool {
+        self.place.is_some() && self.made_ms.saturating_add(REPLAY_MS) <= now_ms
+    }
+}
+
+/// What limits the memory of operations, and what tells of it.
+pub struct Bounds {
+    /// Most operations remembered.
+    pub capacity: usize,
+    /// Most bytes on disk.
+    pub bytes_max: u64,
+    /// Operations remembered now.
+    pub remembered: Gauge,
+    /// Operations forgotten before their time.
+    pub forgotten: Counter,
+}
+
+/// The table of operation ids; shared.
+pub struct Replay {
+    table: RankedMutex<HashMap<OpKey, Entry>>,
+    key: Secret32,
+}
+
+/// What the table says about a request.
+pub enum Seen {
+    /// New: do it, then hand the ticket with its answer to the journal.
+    New(Ticket),
+    /// Done before: the answer as it was remembered.
+    Done(Vec<u8>),
+}
+
+/// The right to do one operation. Dropped without an answer, the operation id is free again.
+pub struct Ticket {
+    replay: Arc<Replay>,
+    key: Option<OpKey>,
+    body: [u8; 32],
+    made_ms: u64,
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+/// A ticket and the answer that every repetition will get.
+pub struct Settling {
+    ticket: Ticket,
+    answer: Vec<u8>,
+}
+
+impl Replay {
+    /// The table with what the journal in `dir` remembers of the last 24 hours, and the journal,
+    /// whose one owner is the appender.
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        dir: &std::path::Path,
+        key: Secret32,
+        bounds: Bounds,
+        now_ms: u64,
+    ) -> Result<(Arc<Self>, Journal), JournalError> {
+        let replay = Arc::new(Self {
+            table: RankedMutex::new(&REPLAY_LOCK, HashMap::new()),
+            key,
+        });
+        let journal = Journal::open(disk.clone(), dir, replay.clone(), bounds, now_ms)?;
+        Ok((replay, journal))
+    }
+
+    /// Looks `op_id` up and, when it is new, marks it as under way.
+    pub fn begin(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        op_id: OpId,
+        body: [u8; 32],
+        now_ms: u64,
+    ) -> Result<Seen, Refusal> {
+        let key = op_key(tenant, op_id);
+        let place = {
+            let mut table = self.table.lock();
+            match table.get(&key).filter(|entry| !entry.is_old(now_ms)) {
+                Some(entry) if entry.body != body => {
+                    return Err(Refusal::new(
+                        Why::OpIdMismatch,
+                        "this op_id was used with another body within 24 hours; use a new one",
+                    ));
+                }
+                Some(entry) => entry.place.clone().ok_or_else(|| {
+                    Refusal::new(Why::InFlight, "the operation with this op_id is running")
+                })?,
+                None => {
+                    let entry = Entry {
+                        body,
+                        place: None,
+                        made_ms: now_ms,
+                    };
+                    table.insert(key, entry);
+                    drop(table);
+                    return Ok(Seen::New(Ticket {
+                        replay: self.clone(),
+                        key: Some(key),
+                        body,
+                        made_ms: now_ms,
+                    }));
+                }
+            }
+        };
+        place.read(&self.key).map(Seen::Done).map_err(|why| {
+            tracing::error!(event = "replay_unreadable", %why);
+            Refusal::new(
+                Why::Internal,
+                "the operation was done, but its remembered answer cannot be read",
+            )
+        })
+    }
+
+    fn settle(&self, key: OpKey, entry: Entry) {
+        self.table.lock().insert(key, entry);
+    }
+
+    /// Forgets what is in `segment`; how many there were.
+    fn forget(&self, keys: &[OpKey], segment: u64) -> u64 {
+        let mut table = self.table.lock();
+        let mut count = 0;
+        for key in keys {
+            let there = |entry: &Entry| entry.place.as_ref().is_some_and(|p| p.segment == segment);
+            if table.get(key).is_some_and(there) {
+                table.remove(key);
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+impl Ticket {
+    /// With the answer to remember.
+    pub fn with(self, answer: Vec<u8>) -> Settling {
+        Settling {
+            ticket: self,
+            answer,
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.replay.table.lock().remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! What only a token does for us: wrap under a key that is in it, destroy keys in it, and make them
+//! without holding up anybody else's changes.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ron_proto::kms::{
+    DestroyKey, KeyBackend, KeyDoc, KeyState, PayloadPolicy, Period, PrivateBytes,
+};
+use ron_proto::values::{Alg, Kid};
+
+use super::super::envelope::{one, task, unwrap, why, wrap};
+use super::super::{Got, Rig, settings, signed};
+use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
+use super::{in_backend, in_child, until, var};
+use crate::work::StoreJob;
+use crate::work::envelope::What;
+use crate::work::lifecycle::plan::KeyRequest;
+
+fn rig(dir: &std::path::Path, module: &str) -> Rig {
+    let mut flags = flags(dir, module);
+    flags.push(("destroy.delay_min".into(), "1s".into()));
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect();
+    Rig::start(settings(&flags), None).expect("starts")
+}
+
+fn home() -> PathBuf {
+    PathBuf::from(var("RON_DIR"))
+}
+
+fn state(rig: &Rig, key: &Kid) -> KeyState {
+    rig.doc(key).state
+}
+
+fn destroy(rig: &Rig, key: &Kid) -> Got {
+    rig.change(
+        key,
+        KeyRequest::Destroy(DestroyKey {
+            delay: Some(Period::from_s(1).expect("a period")),
+            expected_head: None,
+            op_id: None,
+        }),
+    )
+}
+
+/// What wrapping and unwrapping answer, without what differs between two keys.
+fn transcript(rig: &Rig, backend: KeyBackend, op: u128) -> Vec<String> {
+    let make = |n| -> KeyDoc { rig.create_in(backend, Alg::Aes256Kwp, op + n) };
+    let (key, other) = (make(0).key, make(1).key);
+    let mut said = Vec::new();
+    for length in [1_usize, 7, 8, 9, 32, 255, 2048, 4096] {
+        let text = vec![0x5a; length];
+        let made = one(rig, wrap(&key, None, &text)).expect("wraps");
+        let sealed = made.ciphertext.expect("text");
+        let back = one(rig, unwrap(&key, None, &sealed)).expect("opens");
+        let same = back.plaintext == Some(PrivateBytes::from(text.as_slice()));
+        let foreign = why(one(rig, unwrap(&other, None, &sealed)));
+        let mut bad = sealed.clone();
+        *bad.0.last_mut().expect("bytes") ^= 1;
+        let flipped = why(one(rig, unwrap(&key, None, &bad)));
+        bad.0.truncate(bad.0.len() - 8);
+        let cut = why(one(rig, unwrap(&key, None, &bad)));
+        said.push(format!("{length}: {same} {foreign:?} {flipped:?} {cut:?}"));
+    }
+    said.push(format!("{:?}", why(one(rig, wrap(&key, None, b"")))));
+    said.push(format!(
+        "{:?}",
+        why(one(rig, wrap(&key, Some(b"aad"), b"x")))
+    ));
+    let sealed = one(rig, wrap(&key, None, b"first")).expect("wraps");
+    let sealed = sealed.ciphertext.expect("text");
+    said.push(rig.rotated(&key).document.head.to_string());
+    let moved = one(rig, task(&key, None, What::Rewrap(sealed.clone()))).expect("moved");
+    said.push(format!("{:?} {:?}", moved.from_version, moved.version));
+    let old = one(rig, unwrap(&key, None, &sealed)).expect("an old version unwraps");
+    said.push(format!("{:?} {:?}", old.version, old.plaintext));
+    said
+}
+
+#[test]
+fn a_token_wraps_like_the_store() {
+    let dir = tempfile::tempdir().expect("dir");
+    let name = "tests::devices::custody::a_token_wraps_like_the_store";
+    if !in_child(name, || token(dir.path())) {
+        return;
+    }
+    let dir = home();
+    let first = rig(&dir, MODULE);
+    let want = transcript(&first, KeyBackend::File, 100);
+    assert!(want[0].contains("true Some(CiphertextRefused)"), "{want:?}");
+    assert_eq!(transcript(&first, KeyBackend::Pkcs11, 200), want);
+    // Wrong ciphertexts, which this module calls general errors, have not made it look dead.
+    let away = "ron_kms_backend_reconnects_total{backend=\"pkcs11\"} ";
+    assert_eq!(first.gauge(away), 0);
+    let doc = first.create_in(KeyBackend::Pkcs11, Alg::Aes256Kwp, 300);
+    let made = one(&first, wrap(&doc.key, None, b"kept")).expect("wraps");
+    first.stop();
+    let second = rig(&dir, MODULE);
+    let text = made.ciphertext.expect("text");
+    let back = one(&second, unwrap(&doc.key, None, &text)).expect("opens after a restart");
+    assert_eq!(back.plaintext, Some(PrivateBytes::from(b"kept".as_slice())));
+    let listed = tool(&dir, &["--login", "--pin", "648219", "--list-objects"]);
+    assert!(!listed.contains("kept"), "nothing passing stays: {listed}");
+    second.stop();
+}
+
+#[test]
+fn a_destroyed_key_is_gone_from_the_token() {
+    let dir = tempfile::tempdir().expect("dir");
+    let name = "tests::devices::custody::a_destroyed_key_is_gone_from_the_token";
+    if !in_child(name, || shimmed(dir.path())) {
+        return;
+    }
+    let dir = home();
+    let rig = rig(&dir, dir.join("shim.so").to_str().expect("utf-8"));
+    let doc = rig.create_in(KeyBackend::Pkcs11, Alg::EcdsaP256, 1);
+    let kwp = rig.create_in(KeyBackend::Pkcs11, Alg::Aes256Kwp, 2);
+    let stays = rig.create_in(KeyBackend::Pkcs11, Alg::Ed25519, 3);
+    rig.rotated(&doc.key);
+    let listed = || tool(&dir, &["--login", "--pin", "648219", "--list-objects"]);
+    let shown = listed();
+    assert_eq!(shown.matches(&doc.key.to_string()).count(), 4, "{shown}");
+    assert_eq!(shown.matches(&kwp.key.to_string()).count(), 1, "{shown}");
+    // While the token is away the destruction waits, and the key stays what it is.
+    say("fail");
+    assert_eq!(rig.sign_text(&doc, b"x").status, 503);
+    assert_eq!(destroy(&rig, &doc.key).status, 200);
+    assert_eq!(destroy(&rig, &kwp.key).status, 200);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(state(&rig, &doc.key), KeyState::PendingDestruction);
+    let cancel = KeyRequest::CancelDestroy(ron_proto::kms::RetireKey::default());
+    assert_eq!(rig.change(&doc.key, cancel).code(), "key_not_active");
+    say("ok");
+    for key in [&doc.key, &kwp.key] {
+        until("it is destroyed", || {
+            state(&rig, key) == KeyState::Destroyed
+        });
+    }
+    let shown = listed();
+    for key in [&doc.key, &kwp.key] {
+        assert!(!shown.contains(&key.to_string()), "{shown}");
+    }
+    assert_eq!(rig.sign_text(&doc, b"x").code(), "key_not_active");
+    signed(&rig.sign_text(&stays, b"the others stay"));
+    assert_eq!(listed().matches(&stays.key.to_string()).count(), 2);
+    rig.stop();
+}
+
+#[test]
+fn a_token_that_hangs_while_it_makes_a_key_holds_up_no_other_change() {
+    let dir = tempfile::tempdir().expect("dir");
+    let name =
+        "tests::devices::custody::a_token_that_hangs_while_it_makes_a_key_holds_up_no_other_change";
+    if !in_child(name, || shimmed(dir.path())) {
+        return;
+    }
+    let dir = home();
+    let rig = rig(&dir, dir.join("shim.so").to_str().expect("utf-8"));
+    let local = rig.create("local", Alg::Ed25519, PayloadPolicy::Any, 1);
+    say("hang-once");
+    let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 2);
+    let begun = Instant::now();
+    let (asked, waiter) = rig.asked(&rig.caller);
+    let job = StoreJob::Create(asked, Box::new(request.clone()));
+    rig.engine.kms.submit_store(job);
+    std::thread::sleep(Duration::from_millis(100));
+    for n in 10..14 {
+        let asked = Instant::now();
+        rig.create("other", Alg::Ed25519, PayloadPolicy::Any, n);
+        rig.rotated(&local.key);
+        let took = asked.elapsed();
+        assert!(took < Duration::from_millis(1000), "{took:?}");
+    }
+    assert!(
+        begun.elapsed() < Duration::from_millis(1900),
+        "still hanging"
+    );
+    // The token itself makes keys meanwhile: it has another session.
+    rig.create_in(KeyBackend::Pkcs11, Alg::EcdsaP256, 3);
+    let got = Rig::wait(waiter);
+    assert_eq!(
+        (got.status, got.code().as_str()),
+        (504, "deadline_exceeded")
+    );
+    say("ok");
+    let again = rig.create_as(&rig.caller, request);
+    assert_eq!(
+        again.status, 201,
+        "the same operation id, as nothing came of it"
+    );
+    rig.stop();
+}
+
+#[test]
+fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
+    let dir = tempfile::tempdir().expect("dir");
+    let name =
+        "tests::devices::custody::the_same_operation_twice_at_once_leaves_one_key_in_the_token";
+    if !in_child(name, || token(dir.path())) {
+        return;
+    }
+    let dir = home();
+    let rig = rig(&dir, MODULE);
+    let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 5);
+    let send = || {
+        let (asked, waiter) = rig.asked(&rig.caller);
+        let job = StoreJob::Create(asked, Box::new(request.clone()));
+        rig.engine.kms.submit_store(job);
+        waiter
+    };
+    let (one, two) = (send(), send());
+    let (one, two): (KeyDoc, KeyDoc) = (Rig::wait(one).json(), Rig::wait(two).json());
+    assert_eq!(one.key, two.key, "one operation, one key");
+    // Two rotations at once are two rotations, one after the other.
+    let rotate = |n| {
+        let (asked, waiter) = rig.asked(&rig.caller);
+        let change = KeyRequest::Rotate(ron_proto::kms::RotateRequest {
+            expected_head: None,
+            op_id: Some(super::super::op_id(n)),
+        });
+        let job = StoreJob::Change(asked, one.key.clone(), change);
+        rig.engine.kms.submit_store(job);
+        waiter
+    };
+    let (first, second) = (rotate(6), rotate(7));
+    let heads = [first, second].map(|w| {
+        let answer: ron_proto::kms::RotateAnswer = Rig::wait(w).json();
+        answer.document.head
+    });
+    assert!(heads == [2, 3] || heads == [3, 2], "{heads:?}");
+    signed(&rig.sign_text(&rig.doc(&one.key), b"with the third"));
+    // What was made in vain is taken away again: a private key for each version, and no more.
+    let privkeys = || {
+        let shown = tool(
+            &dir,
+            &[
+                "--login",
+                "--pin",
+                "648219",
+                "--list-objects",
+                "--type",
+                "privkey",
+            ],
+        );
+        shown.matches("Private Key Object").count()
+    };
+    until("what nobody took is gone", || privkeys() == 3);
+    rig.stop();
+}

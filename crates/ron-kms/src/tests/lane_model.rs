@@ -1,0 +1,132 @@
+//! Every interleaving of threads that take use numbers while blocks are added: the file of the lane
+//! itself on loom's atomics, and a mutant of it that the model must catch.
+
+#![allow(dead_code)] // the lane is a file of the service; the model uses most of it
+
+mod atomics {
+    pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+}
+
+#[allow(clippy::duplicate_mod)] // the point: the same file on other primitives
+#[path = "../keys/lane.rs"]
+mod lane;
+
+use std::collections::BTreeSet;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use atomics::{AtomicU64, Ordering};
+use lane::UseLane;
+
+/// What the model needs of a lane.
+trait Numbers: Send + Sync + 'static {
+    fn new() -> Self;
+    fn take(&self) -> Option<u32>;
+    fn fill(&self, from: u32, to: u32);
+}
+
+impl Numbers for UseLane {
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn take(&self) -> Option<u32> {
+        Self::take(self)
+    }
+
+    fn fill(&self, from: u32, to: u32) {
+        Self::fill(self, from, to);
+    }
+}
+
+/// Looks first and writes then.
+struct Torn(AtomicU64);
+
+impl Numbers for Torn {
+    fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    fn take(&self) -> Option<u32> {
+        let word = self.0.load(Ordering::SeqCst);
+        let (next, limit) = ((word >> 32) as u32, word as u32);
+        (next < limit).then(|| {
+            self.0.store(
+                u64::from(next + 1) << 32 | u64::from(limit),
+                Ordering::SeqCst,
+            );
+            next
+        })
+    }
+
+    fn fill(&self, from: u32, to: u32) {
+        self.0
+            .store(u64::from(from) << 32 | u64::from(to), Ordering::SeqCst);
+    }
+}
+
+fn model<L: Numbers>() {
+    // Three forced switches find what looks-then-writes gets wrong; all of them take minutes.
+    let mut checker = loom::model::Builder::new();
+    checker.preemption_bound = Some(3);
+    checker.check(|| {
+        let lane = Arc::new(L::new());
+        lane.fill(0, 2);
+        let takers: Vec<_> = [2, 1]
+            .map(|takes| {
+                let lane = lane.clone();
+                thread::spawn(move || (0..takes).map(|_| lane.take()).collect::<Vec<_>>())
+            })
+            .into();
+        // The one writer: blocks follow each other, as the store reserves them.
+        lane.fill(2, 4);
+        let mut all: Vec<u32> = takers
+            .into_iter()
+            .flat_map(|taker| taker.join().expect("takes"))
+            .flatten()
+            .collect();
+        while let Some(number) = lane.take() {
+            all.push(number);
+        }
+        let distinct: BTreeSet<u32> = all.iter().copied().collect();
+        assert_eq!(
+            distinct.len(),
+            all.len(),
+            "a number was given twice: {all:?}"
+        );
+        assert_eq!(
+            distinct,
+            (0..4).collect(),
+            "a number of a joined block was lost"
+        );
+    });
+}
+
+#[test]
+fn no_interleaving_gives_a_number_twice() {
+    model::<UseLane>();
+}
+
+#[test]
+fn the_model_catches_a_lane_that_looks_first_and_writes_then() {
+    let caught = std::panic::catch_unwind(model::<Torn>);
+    assert!(caught.is_err(), "the mutant passed");
+}
+
+#[test]
+fn one_caller_asks_for_the_next_block() {
+    loom::model(|| {
+        let lane = Arc::new(UseLane::default());
+        let askers: Vec<_> = (0..2)
+            .map(|_| {
+                let lane = lane.clone();
+                thread::spawn(move || u32::from(lane.ask()))
+            })
+            .collect();
+        let asked: u32 = askers.into_iter().map(|a| a.join().expect("asks")).sum();
+        assert_eq!(asked, 1);
+        lane.fill(0, 1);
+        assert!(lane.ask(), "after the block the next may be asked for");
+    });
+}

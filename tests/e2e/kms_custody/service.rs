@@ -1,0 +1,191 @@
+//! A ron-kms process with a configuration of its own, to be killed and started again.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ron_crypto::hash::sha256;
+use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_tests::{free_port, ron_binary};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Everything that a caller of these tests may do.
+const SCOPES: [&str; 7] = [
+    "create", "read", "sign", "verify", "rotate", "wrap", "unwrap",
+];
+
+/// A running ron-kms. Dropped, it is killed.
+pub struct Service {
+    pub dir: TempDir,
+    pub url: String,
+    pub health: String,
+    pub http: HttpClient,
+    child: Child,
+    /// Tells the operation ids of its keys from those of other services.
+    salt: u128,
+}
+
+/// The token of these tests; a service knows it as the tenant `acme`.
+pub fn token() -> String {
+    format!("ron_acme_{}", ron_proto::b64::url(&sha256(b"acme")))
+}
+
+/// An operation id.
+pub fn op_id(n: u128) -> String {
+    uuid::Uuid::from_u128((7 << 76) | (1 << 63) | n).to_string()
+}
+
+impl Service {
+    /// One with these lines in front of its configuration.
+    pub fn start(more: &str) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), more)
+    }
+
+    pub fn start_in(dir: TempDir, more: &str) -> Self {
+        let (api, health) = (free_port(), free_port());
+        let mut text = format!(
+            "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\n\
+             signers = 2\n{more}\n",
+            dir.path().join("data").display()
+        );
+        let scopes = SCOPES.map(|s| format!("\"kms:{s}\"")).join(", ");
+        let hash = hex::encode(sha256(token().as_bytes()));
+        write!(
+            text,
+            "[[auth.principals]]\nname = \"acme\"\ntenant = \"acme\"\nsha256 = \"{hash}\"\n\
+             scopes = [{scopes}, \"kms:admin\"]\n"
+        )
+        .unwrap();
+        std::fs::write(dir.path().join("ron-kms.toml"), text).unwrap();
+        write_private(&dir.path().join("token"), &token());
+        let child = run(dir.path());
+        let service = Self {
+            dir,
+            url: format!("http://127.0.0.1:{api}"),
+            health: format!("http://127.0.0.1:{health}"),
+            http: HttpClient::new(ClientConfig::default()),
+            child,
+            salt: u128::from(api) << 32,
+        };
+        service.wait_ready();
+        service
+    }
+
+    pub fn wait_ready(&self) {
+        let url = format!("{}/readyz", self.health);
+        until("it is ready", || {
+            let soon = Deadline::within(Duration::from_secs(5));
+            self.http
+                .call(Call::get(&url, soon))
+                .map_or(0, |r| r.status)
+                == 200
+        });
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The same again, on the same ports and data.
+    pub fn again(&mut self) {
+        self.child = run(self.dir.path());
+        self.wait_ready();
+    }
+
+    /// POST below `/v1/kms/`; `None` when there was no answer.
+    pub fn try_post(&self, path: &str, body: &Value) -> Option<Reply> {
+        let (url, bearer) = (
+            format!("{}/v1/kms/{path}", self.url),
+            format!("Bearer {}", token()),
+        );
+        self.http
+            .call(Call {
+                method: Method::POST,
+                url: &url,
+                headers: &[("Authorization", &bearer)],
+                body: Some(body.to_string().into_bytes()),
+                content_type: Some("application/json"),
+                deadline: Deadline::within(Duration::from_secs(20)),
+                idempotent: false,
+            })
+            .ok()
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Reply {
+        self.try_post(path, body).expect("an answer")
+    }
+
+    /// Makes a key, in a backend that is named; its name.
+    pub fn create(&self, alg: &str, backend: &str, n: u128) -> String {
+        let body = json!({
+            "tenant": "acme", "purpose": "tests", "alg": alg, "backend": backend,
+            "op_id": op_id(self.salt + n),
+        });
+        let made = ron_tests::json(&self.post("keys", &body), 201);
+        assert_eq!(made["backend"], backend);
+        made["key"].as_str().unwrap().to_owned()
+    }
+
+    /// The value of a metric line, 0 when it is not there.
+    pub fn metric(&self, line: &str) -> u64 {
+        let url = format!("{}/metrics", self.health);
+        let soon = Deadline::within(Duration::from_secs(10));
+        let text = self.http.call(Call::get(&url, soon)).unwrap().body;
+        let text = String::from_utf8(text).unwrap();
+        let found = text.lines().find_map(|l| l.strip_prefix(line));
+        found.map_or(0, |v| v.trim().parse().unwrap())
+    }
+
+    /// `ron kms ...` against it.
+    pub fn ron(&self, arguments: &[&str]) -> std::process::Output {
+        Command::new(ron_binary())
+            .args(["kms", "--url", &self.url, "--token-file"])
+            .arg(self.dir.path().join("token"))
+            .args(arguments)
+            .current_dir(self.dir.path())
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn run(dir: &Path) -> Child {
+    Command::new(ron_binary().with_file_name("ron-kms"))
+        .arg("--config")
+        .arg(dir.join("ron-kms.toml"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// A file that only its owner can read.
+pub fn write_private(path: &Path, text: &str) -> PathBuf {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_owned()
+}
+
+/// Waits until `holds`.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
