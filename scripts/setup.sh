@@ -41,6 +41,12 @@ fi
 "$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, hvac' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
+# A fuzzer of HTTP APIs, apart because it pins many packages of its own.
+if [ ! -x target/fuzz-venv/bin/schemathesis ]; then
+  python3 -m venv target/fuzz-venv
+  target/fuzz-venv/bin/pip install -q --disable-pip-version-check -r tests/api/requirements.txt
+fi
+
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
 fi

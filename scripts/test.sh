@@ -32,6 +32,9 @@ step "end-to-end tests"
 export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
 cargo test --release --locked -p ron-tests -- --test-threads 2
 
+step "API fuzzer"
+EXAMPLES=8 SEED=1 ./scripts/api-fuzz.sh
+
 step "keys in a PKCS#11 token and in a TPM"
 # The library alone with its features: nothing else is built again for them.
 cargo test --release --locked -p ron-kms --features pkcs11,tpm --lib -- tests::devices --test-threads 2
