@@ -131,5 +131,6 @@ for checker in loom shuttle; do
   run "$checker" "$wallet" "${MODELS:-}" "$wallet_mutants"
   # shellcheck disable=SC2154
   run "$checker" "$tlog" "${MODELS:-}" "$tlog_mutants"
+  # shellcheck disable=SC2154
   run "$checker" "$auth" "${MODELS:-}" "$auth_mutants"
 done
