@@ -201,14 +201,10 @@ fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
     let mut book = Book::default();
     book.commit(1, &[(vec![issue("k1", "a", 10), open], Bond::Loose)]);
     let key = ("t".parse().unwrap(), "e".parse().unwrap());
-    let tries: [(fn(&mut EpochRow), bool); 3] = [
-        (|e| e.paid = 11, false),
-        (|e| e.next_index = 3, false),
-        (|e| (e.paid, e.next_index) = (10, 2), true),
-    ];
-    for (tamper, good) in tries {
+    for (paid, next_index, good) in [(11, 0, false), (0, 3, false), (10, 2, true)] {
         let mut step = Step::new(&book.state, Timestamp(2));
-        tamper(step.epoch_mut(&key));
+        let row = step.epoch_mut(&key);
+        (row.paid, row.next_index) = (paid, next_index);
         assert_eq!(step.finish().is_ok(), good);
     }
 }
