@@ -7,8 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RON_CRASH_IMAGES="${1:-10000}" RON_KMS_KILLS="${2:-100}"
-profile=(${RON_CRASH_PROFILE:---release})
-[ "$profile" = --dev ] && profile=()
+profile=("${RON_CRASH_PROFILE:---release}")
+[ "${profile[0]}" = --dev ] && profile=()
 cargo build --quiet --locked "${profile[@]}" --workspace --bins
 cargo test --quiet --locked "${profile[@]}" -p ron-tlog --test crash -- --nocapture
 cargo test --quiet --locked "${profile[@]}" -p ron-tests --test tlog -- kill --nocapture

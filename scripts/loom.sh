@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the models of ron-kernel's protocols, and those of the log's, its witness's and the wallet's above them, twice: with loom (all interleavings of up to 5 threads)
+# Runs the models of ron-kernel's protocols, and those of the log's, its witness's, the wallet's and token verification's above them, twice: with loom (all interleavings of up to 5 threads)
 # and with shuttle (sampled interleavings of more). Then each mutant, a version that is wrong on
 # purpose: both checkers must fail on it, or this script does.
 #   LOOM_MAX_PREEMPTIONS=3      explores deeper (default 2)
@@ -51,6 +51,12 @@ head:the_index
 batch:a_witness
 "
 
+# What ron-auth follows of an issuer (models/auth), likewise.
+auth_mutants="
+older:requests_are_judged
+source:a_reload
+"
+
 # No mutant may stand in the code without being asked for here.
 standing() {
   grep -rhoE '#\[cfg\(mutant = "[a-z]+"\)\]' "$1" --include='*.rs' | grep -oE '"[a-z]+"' | tr -d '"' | sort -u
@@ -64,6 +70,7 @@ known() {
 kernel_names=$(known crates/ron-kernel/src "$mutants")
 wallet_names=$(known crates/svc-wallet/src "$wallet_mutants")
 tlog_names=$( (known crates/ron-tlog/src "$tlog_mutants"; known crates/ron-service/src/log_host "$tlog_mutants") | sort -u)
+auth_names=$(known crates/ron-auth/src "$auth_mutants")
 cfgs=()
 for name in $kernel_names; do cfgs+=(--cfg "mutant=\"$name\""); done
 
@@ -87,6 +94,11 @@ build_tlog() {
     cargo test --quiet --locked -p ron-tlog-models --test models --profile "$LOOM_PROFILE" --no-run --message-format json | executable
 }
 
+build_auth() {
+  RON_CHECKER=$1 RON_MUTANTS=$(tr '\n' ' ' <<<"$auth_names") \
+    cargo test --quiet --locked -p ron-auth-models --test models --profile "$LOOM_PROFILE" --no-run --message-format json | executable
+}
+
 # checker, binary, its models, the mutants they catch
 run() {
   local start=$SECONDS
@@ -107,13 +119,18 @@ run() {
 
 for checker in loom shuttle; do
   start=$SECONDS
-  for part in kernel wallet tlog; do
+  for part in kernel wallet tlog auth; do
     built=$("build_$part" "$checker")
     cp "$built" "$built-$checker"
     declare "$part=$built-$checker"
   done
   echo "== $checker: built in $((SECONDS - start)) s"
+  # shellcheck disable=SC2154 # declared above, by name
   run "$checker" "$kernel" "models::${MODELS:-}" "$mutants"
+  # shellcheck disable=SC2154
   run "$checker" "$wallet" "${MODELS:-}" "$wallet_mutants"
+  # shellcheck disable=SC2154
   run "$checker" "$tlog" "${MODELS:-}" "$tlog_mutants"
+  # shellcheck disable=SC2154
+  run "$checker" "$auth" "${MODELS:-}" "$auth_mutants"
 done

@@ -31,7 +31,7 @@ scrape "http://127.0.0.1:$node/metrics" node-exporter
 scrape "http://127.0.0.1:$prometheus/metrics" prometheus
 scrape "$(health ron-kms)/metrics" ron-kms
 scrape "$(health svc-wallet)/metrics" svc-wallet
-kill $(jobs -p)
+jobs -p | xargs kill
 wait || true
 
 names=("$pages"/{node-exporter,prometheus,ron-kms,svc-wallet}.txt)

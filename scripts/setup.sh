@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx,
-# slowhttptest, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
+# slowhttptest, shellcheck, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,7 @@ need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
 need slowhttptest slowhttptest
+need shellcheck shellcheck
 need softhsm2-util softhsm2
 need pkcs11-tool opensc
 need swtpm swtpm
@@ -39,6 +40,12 @@ if [ ! -x "$venv/bin/python" ]; then
 fi
 "$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, hvac' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
+
+# A fuzzer of HTTP APIs, apart because it pins many packages of its own.
+if [ ! -x target/fuzz-venv/bin/schemathesis ]; then
+  python3 -m venv target/fuzz-venv
+  target/fuzz-venv/bin/pip install -q --disable-pip-version-check -r tests/api/requirements.txt
+fi
 
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny

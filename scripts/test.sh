@@ -12,6 +12,9 @@ step "install"
 step "format"
 cargo fmt --all -- --check
 
+step "scripts"
+shellcheck --severity warning scripts/*.sh .ci/run
+
 step "build"
 # Examples too: a test starts one, and `--tests` below does not build them.
 cargo build --release --locked --workspace --bins --examples
@@ -29,6 +32,9 @@ cargo test --release --locked --workspace --exclude ron-tests --lib --bins --tes
 step "end-to-end tests"
 export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
 cargo test --release --locked -p ron-tests -- --test-threads 2
+
+step "API fuzzer"
+EXAMPLES=8 SEED=1 ./scripts/api-fuzz.sh
 
 step "keys in a PKCS#11 token and in a TPM"
 # The library alone with its features: nothing else is built again for them.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use ron_kernel::Topology;
 use ron_service::config::render_markdown;
@@ -65,4 +66,40 @@ fn the_topology_page_is_what_the_tables_say() {
         );
     }
     compare("topology.md", &text);
+}
+
+/// Every Markdown file of the project.
+fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !matches!(name, "target" | "node_modules") && !name.starts_with('.') {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|end| end == "md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut found = Vec::new();
+    pages(&workspace(), &mut found);
+    assert!(found.len() > 20, "{found:?}");
+    let mut dead = Vec::new();
+    for page in &found {
+        let text = fs::read_to_string(page).unwrap();
+        let targets = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
+        for target in targets {
+            let file = target.split('#').next().unwrap();
+            let foreign = file.contains("://") || file.starts_with("mailto:") || file.contains(' ');
+            if !file.is_empty() && !foreign && !page.parent().unwrap().join(file).exists() {
+                dead.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
 }

@@ -10,6 +10,7 @@ mod figures;
 mod fleet;
 mod kms;
 mod machine;
+mod proofs;
 mod raw;
 mod wallet;
 
@@ -22,7 +23,7 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Parser)]
 #[command(
     name = "load",
-    after_help = "Examples:\n  load fleet\n  load fleet --seconds 30 --dir /srv/bench --only transfer\n  load get http://127.0.0.1:8080/hello --clients 256"
+    after_help = "Examples:\n  load fleet\n  load fleet --seconds 30 --dir /srv/bench --only transfer\n  load proofs --leaves 10000000 --dir /srv/bench\n  load get http://127.0.0.1:8080/hello --clients 256"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -46,6 +47,8 @@ enum Command {
     Console(console::ConsoleArgs),
     /// Transfers through a wallet at many numbers of clients, evenly spread and with a hot payee.
     Wallet(WalletArgs),
+    /// Fill the KMS's audit log and ask it for proofs.
+    Proofs(proofs::ProofArgs),
     /// GET one URL as fast as it answers.
     Get(GetArgs),
 }
@@ -103,6 +106,7 @@ fn main() {
         Command::Token(args) => raw::run_token(&args),
         Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),
+        Command::Proofs(args) => proofs::run(&args),
         Command::Get(args) => get(&args),
     };
     if let Err(why) = outcome {

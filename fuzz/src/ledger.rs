@@ -1,9 +1,10 @@
 //! Sequences of ledger operations from bytes, decided by the core and by the reference model at once: they must agree
-//! on every outcome and on every balance, and the leaves alone must rebuild the same state.
+//! on every outcome and on every balance, and the leaves alone must rebuild the same state. The model knows no limits
+//! of an operator's; what those refuse, and only that, the model would have done.
 
 use std::collections::BTreeMap;
 
-use ron_ledger::core::{KeyHash, Op, Outcome, State, Step, Verdict};
+use ron_ledger::core::{KeyHash, Limit, Limits, Op, Outcome, State, Step, Verdict};
 use ron_ledger::replay::Replay;
 use ron_proto::ledger::{Entry, RefusalCode, TxId};
 use ron_proto::{Account, Amount, ContentId, Timestamp};
@@ -24,6 +25,7 @@ struct Run {
     keys: BTreeMap<KeyHash, u64>,
     leaves: Vec<Vec<u8>>,
     now: u64,
+    limits: Limits,
 }
 
 /// Runs the operations that `data` stands for.
@@ -34,8 +36,12 @@ pub fn run(data: &[u8]) {
     };
     let mut rest = data;
     while rest.len() >= WIDE {
-        // The first byte of a group: how many, whether bound together, how much later.
+        // The first byte of a group: how many, whether bound together, how much later; with an odd pause also under
+        // which limits.
         let head = rest[0];
+        if head & 8 != 0 {
+            run.limits = tight(rest.get(1).copied().unwrap_or(0));
+        }
         let count = usize::from(head & 3) + 1;
         run.now += u64::from(head >> 3) * u64::from(head >> 3) * 4_000;
         let take = rest.len().min(1 + count * WIDE);
@@ -58,6 +64,40 @@ pub fn run(data: &[u8]) {
 }
 
 impl Run {
+    /// Which limits the entry would pass, as things stand.
+    fn over(&self, op: &Op) -> [bool; 2] {
+        let (to, amount) = match op.entry() {
+            Entry::Issue {
+                to, amount_minor, ..
+            }
+            | Entry::Transfer {
+                to, amount_minor, ..
+            }
+            | Entry::Capture {
+                to, amount_minor, ..
+            } => (to, amount_minor.0),
+            Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => (account, 0),
+            _ => return [false; 2],
+        };
+        let asset = match op.entry() {
+            Entry::Issue { asset, .. } | Entry::Transfer { asset, .. } => asset.to_string(),
+            // What is captured for the account it was held on stays where it is.
+            Entry::Capture { hold, .. } => match self.model.holds.get(hold) {
+                Some(((from, asset), ..)) if from != to.as_str() => asset.clone(),
+                _ => String::new(),
+            },
+            _ => String::new(),
+        };
+        let there = self.state.account_count() as u64;
+        let new = self.state.account(to).is_none();
+        let total = self.model.has(to.as_str(), &asset).checked_add(amount);
+        let most = self.limits.account_total;
+        [
+            new && there >= u64::from(self.limits.accounts),
+            !asset.is_empty() && total.is_none_or(|n| n > most),
+        ]
+    }
+
     /// An operation from five bytes: kind, key, accounts, amount and nonce, pick.
     fn entry(&self, b: &[u8]) -> Option<Entry> {
         let name = |n: u8| format!("acc:{}", n % 4).parse::<Account>().expect("a name");
@@ -198,6 +238,7 @@ impl Run {
 
     fn step<R>(&mut self, decide: impl FnOnce(&mut Step<'_>) -> R) -> R {
         let mut step = Step::new(&self.state, Timestamp(self.now));
+        step.set_limits(self.limits);
         let said = decide(&mut step);
         let batch = step.finish().expect("the invariants hold");
         self.keys.extend(batch.delta.keys().iter().copied());
@@ -210,7 +251,7 @@ impl Run {
     }
 
     fn expire(&mut self) {
-        let ended = self.step(Step::expire_due);
+        let ended = self.step(|step| step.expire_due());
         let due: Vec<TxId> = self
             .model
             .holds
@@ -228,13 +269,32 @@ impl Run {
     fn single(&mut self, op: &Op) {
         let prior = self.prior(op);
         let id = op.txid(self.state.seq() + 1);
+        let over = self.over(op);
         let outcome = self.step(|step| step.entry(op, prior));
         if prior.is_some() {
             assert!(matches!(outcome, Outcome::Known { .. }), "{outcome:?}");
             return;
         }
         let before = format!("{:?}", self.model);
+        if let Outcome::Fresh {
+            verdict: Verdict::Limited(limit),
+            ..
+        } = &outcome
+        {
+            let at = match limit {
+                Limit::Accounts(_) => 0,
+                Limit::AccountTotal(_) => 1,
+            };
+            assert!(
+                over[at] && Limits::only(*limit) != Limits::default(),
+                "{:?}",
+                op.entry()
+            );
+            assert_eq!(self.model.clone().run(op.entry(), id, self.now), Ok(()));
+            return;
+        }
         let said = self.model.run(op.entry(), id, self.now);
+        assert!(said.is_err() || over == [false; 2], "{:?}", op.entry());
         match outcome {
             // Found by its epoch or index: the model changes nothing either.
             Outcome::Known { .. } => {
@@ -254,7 +314,9 @@ impl Run {
         }
         let priors: Vec<_> = ops.iter().map(|op| self.prior(op)).collect();
         let first = self.state.seq() + 1;
+        let limits = std::mem::take(&mut self.limits);
         let outcomes = self.step(|step| step.linked(ops, &priors));
+        self.limits = limits;
         if priors.iter().any(Option::is_some) {
             assert!(outcomes.iter().all(|o| told(o).is_none()));
             return;
@@ -310,6 +372,24 @@ impl Run {
     }
 }
 
+/// Limits that bite, or none.
+fn tight(b: u8) -> Limits {
+    let none = Limits::default();
+    let (accounts, account_total) = (u32::from(b >> 2 & 7), u128::from(b >> 2));
+    match b & 3 {
+        0 => none,
+        1 => Limits { accounts, ..none },
+        2 => Limits {
+            account_total,
+            ..none
+        },
+        _ => Limits {
+            accounts,
+            account_total,
+        },
+    }
+}
+
 /// `None` for what changes nothing and has no leaf.
 fn told(outcome: &Outcome) -> Option<Said> {
     match outcome {
@@ -317,10 +397,7 @@ fn told(outcome: &Outcome) -> Option<Said> {
             verdict: Verdict::Done(_),
             ..
         } => Some(Ok(())),
-        Outcome::Fresh {
-            verdict: Verdict::Refused { code, .. },
-            ..
-        } => Some(Err(*code)),
+        Outcome::Fresh { verdict, .. } => verdict.refusal().map(|(code, _)| Err(code)),
         Outcome::Known { .. } | Outcome::Mixed => None,
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use processes::{Rig, code, patiently};
+use processes::{Rig, patiently};
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_tests::{ok, ron_on, workspace};
@@ -45,8 +45,22 @@ fn ledger_says(rig: &Rig) -> (u16, String) {
     (reply.status, text(&reply))
 }
 
-/// One life with a fault in its middle; `what` is the fault's letter, `reason` what an operator must be told.
-fn fault(what: &str, reason: &str) {
+/// A caller of the wallet learns that nothing was done, why, and who has to do what.
+fn says_why(reply: &Reply, reason: &str, cause: &str, hint: &str) {
+    let doc: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert_eq!(doc["code"], "ledger_closed", "{doc}");
+    assert_eq!(doc["details"]["cause"], cause, "{doc}");
+    assert_eq!(doc["retryable"], true, "{doc}");
+    assert!(reply.header("retry-after").is_some(), "{doc}");
+    let detail = doc["detail"].as_str().unwrap();
+    for part in [reason, "nothing was done", hint] {
+        assert!(detail.contains(part), "{part}: {detail}");
+    }
+}
+
+/// One life with a fault in its middle; `what` is the fault's letter, `reason` what an operator must be told, `cause`
+/// and `hint` what callers are told beside it.
+fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     let tools = tempfile::tempdir().unwrap();
     let (control, so) = (tools.path().join("control"), library(tools.path()));
     std::fs::write(&control, "-").unwrap();
@@ -70,7 +84,7 @@ fn fault(what: &str, reason: &str) {
 
     std::fs::write(&control, what).unwrap();
     // What was under way when it struck has no outcome yet; what comes later is refused, and nothing was done.
-    let mut open = Vec::new();
+    let (mut open, mut told_why) = (Vec::new(), 0);
     for n in 0..10 {
         let key = format!("bad-{n}");
         let reply = rig.issue(&key, "a", 1).unwrap();
@@ -80,7 +94,10 @@ fn fault(what: &str, reason: &str) {
                 assert_eq!(reply.header("location"), Some(at.as_str()));
                 open.push(key);
             }
-            503 => assert_eq!(code(&reply), "retry_later", "{}", text(&reply)),
+            503 => {
+                says_why(&reply, reason, cause, hint);
+                told_why += 1;
+            }
             other => panic!("{key}: {other} {}", text(&reply)),
         }
     }
@@ -88,6 +105,7 @@ fn fault(what: &str, reason: &str) {
         open.len() <= 2,
         "after the first failure all are refused: {open:?}"
     );
+    assert!(told_why >= 8, "{told_why} were told why");
     let (status, why) = ledger_says(&rig);
     assert_eq!(status, 503, "{why}");
     assert!(why.contains("store"), "{why}");
@@ -101,6 +119,9 @@ fn fault(what: &str, reason: &str) {
     assert_eq!(rig.balance("a")["amount_minor"], "100");
     assert_eq!(rig.get(&tx).status, 200);
     assert_eq!(rig.get("/v1/ops/well-3").status, 200);
+    // The wallet itself is not ready, and goes on saying why: its probe asks the ledger, which answers reads.
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(5));
+    says_why(&rig.issue("bad-9", "a", 1).unwrap(), reason, cause, hint);
 
     // Room again, or another disk; the ledger starts anew.
     std::fs::write(&control, "-").unwrap();
@@ -138,10 +159,15 @@ fn fault(what: &str, reason: &str) {
 
 #[test]
 fn a_full_disk_loses_nothing_and_says_so() {
-    fault("f", "No space left");
+    fault("f", "No space left", "disk_full", "make room");
 }
 
 #[test]
 fn a_failed_flush_loses_nothing_and_says_so() {
-    fault("s", "Input/output error");
+    fault(
+        "s",
+        "Input/output error",
+        "disk_failed",
+        "look after the ledger's disk",
+    );
 }

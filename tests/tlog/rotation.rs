@@ -111,10 +111,64 @@ fn whoever_pins_the_old_key_is_led_to_the_new_one() {
     drop(kms);
     let kms = home.start(&sets);
     kms.wait_ready();
-    assert_eq!(rotate(&kms)["number"], 3);
+    by_command(&home, &kms, &new);
     assert!(!opens(&checkpoint(&kms, &key), &old));
     verify(&home, &kms, &policy);
     kms.stop();
+}
+
+/// `ron audit rotate-key`: the key on standard output, the statement in a file, and nothing when it is not the key that
+/// was expected, or the same operation again.
+fn by_command(home: &Home, kms: &Kms, second: &VerifierKey) {
+    let token = home.path().join("clients/operator.kms.token");
+    let file = home.path().join("rotation.note");
+    let run = |more: &[&str]| {
+        Command::new(ron_binary())
+            .args(["audit", "rotate-key", "--data-dir"])
+            .arg(home.path())
+            .args(["--url", &kms.api, "--token-file"])
+            .arg(&token)
+            .args(["--op-id", "0190a1b2-0000-7000-8000-00000000000a"])
+            .args(more)
+            .output()
+            .expect("ron runs")
+    };
+    let other = ["--op-id", "0190a1b2-0000-7000-8000-00000000000b"];
+    let not_this = Command::new(ron_binary())
+        .args(["audit", "rotate-key", "--data-dir"])
+        .arg(home.path())
+        .args(["--url", &kms.api, "--token-file"])
+        .arg(&token)
+        .args(["--expected-number", "1", other[0], other[1]])
+        .output()
+        .expect("ron runs");
+    assert!(!not_this.status.success());
+    let why = String::from_utf8_lossy(&not_this.stderr).into_owned();
+    assert!(why.contains("the log signs with key 2"), "{why}");
+
+    let made = run(&[
+        "--expected-number",
+        "2",
+        "--statement",
+        &file.to_string_lossy(),
+    ]);
+    let third = VerifierKey::parse(ok(&made).trim()).expect("a key and nothing else");
+    assert!(String::from_utf8_lossy(&made.stderr).contains("key 3 of the audit log"));
+    let statement = std::fs::read_to_string(&file).expect("there");
+    let statement = Rotation::open(&statement).expect("holds");
+    assert_eq!((&statement.old, &statement.new), (second, &third));
+    assert_eq!(kms.text("/audit/v1/vkey").trim(), third.to_string());
+    let again = run(&["--expected-number", "2", "--json"]);
+    let again: Value = serde_json::from_str(&ok(&again)).expect("JSON");
+    assert_eq!(
+        (&again["number"], &again["vkey"]),
+        (&json!(3), &json!(third.to_string()))
+    );
+    assert_eq!(
+        kms.text("/audit/v1/vkey").trim(),
+        third.to_string(),
+        "no fourth"
+    );
 }
 
 /// Killed and started again: the keys, the copies of the checkpoint and the witness still agree.

@@ -1,7 +1,9 @@
 //! Offline checks: `ron audit`, `ron ledger verify`, `ron rewarder verify | prove`. They
 //! need a directory and public keys, no service; they take no lock, so they also work live.
+//! And the one change that concerns whoever checks: a new key of the audit log.
 
 pub mod audit;
+mod rotate;
 
 use std::path::{Path, PathBuf};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
-use ron_auth::narrow::{Narrow, SEPARATOR, attenuate};
-use ron_auth::{Holder, dpop};
+use ron_auth::narrow::{self, Narrow, SEPARATOR, attenuate};
+use ron_auth::{Holder, dpop, hybrid};
 use ron_client::{ClientProof, Credential, PassportClient, TokenAsk};
 use ron_crypto::rand;
 use ron_crypto::sign::Ed25519Key;
@@ -169,7 +169,7 @@ pub fn run(args: TokenArgs) -> Result<(), String> {
         Some(Command::Get(args)) => get(&args),
         Some(Command::Inspect { token }) => inspect(token.trim()),
         Some(Command::Verify { token, place }) => verify(&token, &place),
-        Some(Command::Attenuate(args)) => narrow(&args),
+        Some(Command::Attenuate(args)) => narrowed(&args),
         Some(Command::Revoke(args)) => revoke(&args),
         Some(Command::Key { file }) => new_key(&file),
         Some(Command::Proof(args)) => proof(&args),
@@ -250,16 +250,22 @@ fn seconds(ttl: Option<&str>) -> Result<Option<u64>, String> {
 fn inspect(token: &str) -> Result<(), String> {
     let mut shown = Vec::new();
     for (at, jws) in token.split(SEPARATOR).enumerate() {
-        let mut parts = jws.split('.');
-        let mut part = |name: &str| -> Result<serde_json::Value, String> {
-            let text = parts
-                .next()
-                .ok_or_else(|| format!("the token has no {name}"))?;
-            let raw = b64::from_url(text).map_err(|_| format!("the {name} is not base64url"))?;
-            serde_json::from_slice(&raw).map_err(|e| format!("the {name} is not JSON: {e}"))
+        let refuse =
+            |_| "this is no token: neither three parts in base64url nor a hybrid".to_owned();
+        let json = |raw: &[u8], name: &str| -> Result<serde_json::Value, String> {
+            serde_json::from_slice(raw).map_err(|e| format!("the {name} is not JSON: {e}"))
         };
+        let headers = hybrid::headers(jws).map_err(refuse)?;
+        let headers = headers.iter().map(|raw| json(raw, "header"));
+        let mut headers = headers.collect::<Result<Vec<_>, _>>()?;
+        // A hybrid has one header for each of its signatures.
+        let (name, header) = match headers.len() {
+            1 => ("header", headers.remove(0)),
+            _ => ("headers", headers.into()),
+        };
+        let payload = json(&hybrid::payload(jws).map_err(refuse)?, "payload")?;
         let what = if at == 0 { "claims" } else { "narrowed" };
-        shown.push(serde_json::json!({ "header": part("header")?, what: part("payload")? }));
+        shown.push(serde_json::json!({ name: header, what: payload }));
     }
     // One part is shown as it always was; a narrowed token is a list, the issuer's part first.
     let value = match <[_; 1]>::try_from(shown) {
@@ -287,7 +293,7 @@ fn verify(token: &str, place: &Place) -> Result<(), String> {
     }
 }
 
-fn narrow(args: &AttenuateArgs) -> Result<(), String> {
+fn narrowed(args: &AttenuateArgs) -> Result<(), String> {
     let token = args.token.trim();
     let ttl_s = seconds(args.ttl.as_deref())?;
     let narrowed = match &args.key {
@@ -374,8 +380,7 @@ fn revoke(args: &RevokeArgs) -> Result<(), String> {
 
 fn jti_of(token: &str) -> Result<String, String> {
     let refuse = || "the token has no jti that can be read".to_owned();
-    let payload = token.split('.').nth(1).ok_or_else(refuse)?;
-    let raw = b64::from_url(payload).map_err(|_| refuse())?;
+    let raw = hybrid::payload(narrow::root(token)).map_err(|_| refuse())?;
     let claims: serde_json::Value = serde_json::from_slice(&raw).map_err(|_| refuse())?;
     claims["jti"].as_str().map(str::to_owned).ok_or_else(refuse)
 }

@@ -3,7 +3,7 @@
 use crate::cache::{TokenCache, Verified};
 use crate::caveats::{self, CaveatCtx};
 use crate::dpop::{PROOF_AGE_S, ProofAsk, ProofCache, verify_proof};
-use crate::jwks::JwksSnapshot;
+use crate::jwks::{JwksSnapshot, PqRule};
 use crate::jwt::{self, Expect};
 use crate::meter::{METER_LOCK_SPEC, Meter};
 use crate::narrow;
@@ -12,20 +12,22 @@ use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
-use ron_http::{Authorizer, Need, Principal, PrincipalKind, RequestHead, Transport};
+use crate::trust::Followed;
+use ron_http::{Authorizer, ClientCert, Need, Principal, PrincipalKind, RequestHead, Transport};
 use ron_kernel::{
     Counter, CounterVec, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
     queue,
 };
 use ron_proto::Problem;
+use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
 use std::sync::Arc;
 
 /// The authorizer of one service. Make it with [`RonAuthorizer::from_section`], start its threads with
 /// [`RonAuthorizer::spawn`], give it to the HTTP front.
 pub struct RonAuthorizer {
     pub(crate) config: Snapshot<AuthConfig>,
-    pub(crate) keys: Snapshot<JwksSnapshot>,
-    pub(crate) revoked: Snapshot<RevocationView>,
+    pub(crate) keys: Followed<IssuerConfig, JwksSnapshot>,
+    pub(crate) revoked: Followed<IssuerConfig, RevocationView>,
     pub(crate) clock: SharedClock,
     pub(crate) refresher: Refresher,
     cache: TokenCache,
@@ -39,7 +41,7 @@ pub struct RonAuthorizer {
 impl std::fmt::Debug for RonAuthorizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RonAuthorizer")
-            .field("keys", &self.keys.load().len())
+            .field("keys", &self.keys_now().len())
             .finish_non_exhaustive()
     }
 }
@@ -75,8 +77,8 @@ impl RonAuthorizer {
         let kicks = queue(&REFRESH_QUEUE_SPEC, REFRESH_QUEUE_SPEC.capacity, &metrics);
         Arc::new(Self {
             config: Snapshot::new(config),
-            keys: Snapshot::new(JwksSnapshot::default()),
-            revoked: Snapshot::new(RevocationView::default()),
+            keys: Followed::default(),
+            revoked: Followed::default(),
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
             cache: TokenCache::new(),
@@ -134,12 +136,7 @@ impl RonAuthorizer {
         let old = self.config.load();
         let mut new = AuthConfig::from_section(&old.audience, section)?;
         new.enforced_caveats.clone_from(&old.enforced_caveats);
-        let same_issuer = sources(old.issuer.as_ref()) == sources(new.issuer.as_ref());
         self.config.store(new);
-        if !same_issuer {
-            self.keys.store(JwksSnapshot::default());
-            self.revoked.store(RevocationView::default());
-        }
         self.refresher.kick();
         self.report_state();
         Ok(())
@@ -148,6 +145,29 @@ impl RonAuthorizer {
     /// The present configuration.
     pub fn config(&self) -> Arc<AuthConfig> {
         self.config.load()
+    }
+
+    /// Keys and revocations of the issuer that is configured now; nothing of another.
+    pub(crate) fn keys_of(&self, issuer: &IssuerConfig) -> Option<Arc<JwksSnapshot>> {
+        self.keys.of(|read| read.same_sources(issuer))
+    }
+
+    pub(crate) fn revoked_of(&self, issuer: &IssuerConfig) -> Option<Arc<RevocationView>> {
+        self.revoked.of(|read| read.same_sources(issuer))
+    }
+
+    /// The keys that passports are verified with now.
+    pub fn keys_now(&self) -> Arc<JwksSnapshot> {
+        let config = self.config.load();
+        let issuer = config.issuer.as_ref();
+        issuer.and_then(|i| self.keys_of(i)).unwrap_or_default()
+    }
+
+    /// The revocations that they are held against now.
+    pub fn revoked_now(&self) -> Arc<RevocationView> {
+        let config = self.config.load();
+        let issuer = config.issuer.as_ref();
+        issuer.and_then(|i| self.revoked_of(i)).unwrap_or_default()
     }
 
     pub(crate) fn now_s(&self) -> u64 {
@@ -179,7 +199,8 @@ impl RonAuthorizer {
         Ok(principal)
     }
 
-    /// A bound token needs the DPoP scheme and one fresh proof of its key; a free one must not come with the scheme.
+    /// A token bound to a key needs the DPoP scheme and one fresh proof of its key; a free one must not come with the
+    /// scheme. One bound to a certificate counts only on a connection that was made with it.
     fn proved(
         &self,
         verified: &Verified,
@@ -187,6 +208,11 @@ impl RonAuthorizer {
         token: &str,
         head: &RequestHead,
     ) -> Result<(), AuthReject> {
+        if let Some(x5t) = &verified.claims.x5t
+            && head.client_cert.as_deref().and_then(x5t_s256).as_ref() != Some(x5t)
+        {
+            return Err(AuthReject::Binding);
+        }
         let Some(jkt) = &verified.claims.jkt else {
             return match scheme {
                 Scheme::Bearer => Ok(()),
@@ -247,10 +273,10 @@ impl RonAuthorizer {
     fn passport(&self, token: &str) -> Result<Arc<Verified>, AuthReject> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
-        if token.len() > ron_proto::passport::NARROWED_BYTES_MAX {
+        let keys = self.keys_of(issuer).ok_or(AuthReject::NoKeys)?;
+        if token.len() > presented_bytes_max(&keys) {
             return Err(AuthReject::Oversize);
         }
-        let keys = self.keys.load();
         if keys.is_empty() {
             return Err(AuthReject::NoKeys);
         }
@@ -266,7 +292,8 @@ impl RonAuthorizer {
             }
             None => self.verify(token, hash, &config, issuer, &keys, now_s)?,
         };
-        self.revoked.load().check(&verified.claims)?;
+        let revoked = self.revoked_of(issuer).ok_or(AuthReject::NoKeys)?;
+        revoked.check(&verified.claims)?;
         Ok(verified)
     }
 
@@ -278,7 +305,9 @@ impl RonAuthorizer {
         keys: &JwksSnapshot,
     ) -> Option<Arc<Verified>> {
         let found = self.cache.find(hash)?;
-        if found.claims.iss == issuer.issuer && keys.still_holds(&found.claims.kid, &found.key) {
+        let same = |(kid, key): &(String, _)| keys.still_holds(kid, key);
+        let same_rule = issuer.pq == found.rule && keys.rule() == found.rule;
+        if same_rule && found.claims.iss == issuer.issuer && found.keys.iter().all(same) {
             self.cache_hits.inc();
             return Some(found);
         }
@@ -310,14 +339,13 @@ impl RonAuthorizer {
         })?;
         let claims = narrow::apply(token, claims, now_s)?;
         claims.check_time(now_s)?;
-        let key = keys
-            .find(&claims.kid)
-            .ok_or(AuthReject::UnknownKid)?
-            .clone();
+        let named = [Some(&claims.kid), claims.pq_kid.as_ref()];
+        let known = |kid: &String| Some((kid.clone(), keys.find(kid)?.clone()));
         let verified = Arc::new(Verified {
+            keys: named.into_iter().flatten().filter_map(known).collect(),
+            rule: keys.rule(),
             scopes: claims.scopes.clone().into(),
             caveats: claims.caveats.clone().into(),
-            key,
             claims,
         });
         self.cache.insert(hash, verified.clone());
@@ -369,15 +397,17 @@ impl Authorizer for RonAuthorizer {
     }
 }
 
-/// What has to stay the same for keys and revocations to stay good.
-fn sources(issuer: Option<&IssuerConfig>) -> Option<(&str, &str, &str)> {
-    issuer.map(|issuer| {
-        (
-            issuer.issuer.as_str(),
-            issuer.jwks_url.as_str(),
-            issuer.events_url.as_str(),
-        )
-    })
+/// Base64url of a certificate's SHA-256, as `cnf` has it (RFC 8705 section 3.1).
+pub fn x5t_s256(cert: &ClientCert) -> Option<String> {
+    let digest = hex::decode(&cert.sha256).ok()?;
+    Some(ron_proto::b64::url(&digest))
+}
+
+fn presented_bytes_max(keys: &JwksSnapshot) -> usize {
+    match keys.rule() {
+        PqRule::Off => NARROWED_BYTES_MAX,
+        _ => PQ_NARROWED_BYTES_MAX,
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -106,3 +106,47 @@ fn the_last_good_keys_stay_through_outages_and_bad_documents() {
             .contains("t_io_timeouts_total{op=\"auth_refresh\"} 1")
     );
 }
+
+#[test]
+fn a_token_bound_to_a_certificate_works_on_its_connections_only() {
+    let rig = Rig::fresh();
+    let hash = ron_proto::b64::url(&[0xab; 32]);
+    let bound = rig.token(|claims| claims["cnf"] = json!({"x5t#S256": hash}));
+    let holder = Holder::new(Ed25519Key::from_seed(&[21; 32]));
+    let both = rig.token(|claims| {
+        claims["cnf"] = json!({"x5t#S256": hash, "jkt": holder.thumbprint()});
+    });
+    let ask = |credential: &str, sha256: Option<&str>, proof: Option<&str>| {
+        let mut headers = vec![("authorization", credential), ("host", "ledger.example")];
+        headers.extend(proof.map(|p| ("dpop", p)));
+        let mut head = head(&headers, "10.0.0.7:9");
+        head.transport = Transport::Tls;
+        head.client_cert = sha256.map(|byte| {
+            Arc::new(ron_http::ClientCert {
+                sha256: byte.repeat(32),
+                dns_names: Vec::new(),
+            })
+        });
+        let need = Need::Scope(scope::LEDGER_READ);
+        rig.auth
+            .decide(&head, &need)
+            .map(|principal| principal.name)
+    };
+    let bearer = format!("Bearer {bound}");
+    let refused = Err(AuthReject::Binding);
+    assert_eq!(ask(&bearer, Some("ab"), None), Ok("alice".to_owned()));
+    assert_eq!(ask(&bearer, Some("cd"), None), refused);
+    assert_eq!(
+        ask(&bearer, None, None),
+        refused,
+        "verified before, and cached"
+    );
+    // Bound twice: both are asked for.
+    let url = "https://ledger.example/v1/ledger/head";
+    let proof =
+        |jti: &str| crate::dpop::make_proof(&holder, "GET", url, Some(&both), None, NOW, jti);
+    let dpop = format!("DPoP {both}");
+    assert!(ask(&dpop, Some("ab"), Some(&proof("c1"))).is_ok());
+    assert_eq!(ask(&dpop, Some("cd"), Some(&proof("c2"))), refused);
+    assert_eq!(ask(&format!("Bearer {both}"), Some("ab"), None), refused);
+}

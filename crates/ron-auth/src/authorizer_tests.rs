@@ -422,7 +422,7 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
     };
     rig.fake.0.lock().events = (0..2500).map(jti).collect();
     rig.auth.read_feed_once(20).unwrap().unwrap();
-    assert_eq!(rig.auth.revoked.load().after(), 2500);
+    assert_eq!(rig.auth.revoked_now().after(), 2500);
     let asked: Vec<String> = rig
         .fake
         .0
@@ -444,7 +444,7 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
     // A shorter history: read again from the beginning, and not accepted half read.
     rig.fake.0.lock().events = vec![jti(7)];
     rig.auth.read_feed_once(0).unwrap().unwrap();
-    assert_eq!(rig.auth.revoked.load().after(), 1);
+    assert_eq!(rig.auth.revoked_now().after(), 1);
     assert_eq!(
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499"))),
         Err(AuthReject::Revoked),

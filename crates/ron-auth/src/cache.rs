@@ -1,7 +1,7 @@
 //! Verified tokens by the hash of their text, so that an Ed25519 check is paid once per token. Bounded: two
 //! generations, the older is dropped when the younger is full.
 
-use crate::jwks::VerifyKey;
+use crate::jwks::{PqRule, VerifyKey};
 use crate::jwt::Claims;
 use ron_kernel::{LockSpec, RankedMutex};
 use std::collections::HashMap;
@@ -19,11 +19,14 @@ const SHARDS: usize = 8;
 /// Per shard and generation: at most 2 x 8 x 1024 tokens are remembered.
 const GENERATION_MAX: usize = 1024;
 
-/// A token whose signature was good under this key.
+/// A token whose signature was good under these keys.
 #[derive(Debug)]
 pub(crate) struct Verified {
     pub claims: Claims,
-    pub key: VerifyKey,
+    /// The keys it names that were known: one, or two of a hybrid.
+    pub keys: Vec<(String, VerifyKey)>,
+    /// The rule under which it was.
+    pub rule: PqRule,
     pub scopes: Arc<[String]>,
     pub caveats: Arc<[ron_proto::Caveat]>,
 }
@@ -111,10 +114,13 @@ mod tests {
             caveats: Vec::new(),
             kid: "k".into(),
             jkt: None,
+            pq_kid: None,
+            x5t: None,
         };
         Arc::new(Verified {
             claims,
-            key: VerifyKey::Ed25519([0; 32]),
+            keys: vec![("k".into(), VerifyKey::Ed25519([0; 32]))],
+            rule: PqRule::Off,
             scopes: Arc::from([]),
             caveats: Arc::from([]),
         })

@@ -1,8 +1,11 @@
-//! The issuer's public keys, parsed once per refresh. Pure.
+//! The issuer's public keys, parsed once per refresh, and the rule by which signatures of two kinds combine. Pure.
 
+use ron_crypto::mldsa::{MlDsaSet, verify_mldsa};
+use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX};
 use ron_proto::{b64, strict};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Most keys in one set; an issuer that rotates has two or three.
 const KEYS_MAX: usize = 64;
@@ -14,6 +17,8 @@ const KID_BYTES_MAX: usize = 128;
 pub enum JwsAlg {
     EdDsa,
     Es256,
+    /// RFC 9964.
+    MlDsa(MlDsaSet),
 }
 
 impl JwsAlg {
@@ -22,6 +27,44 @@ impl JwsAlg {
         match text {
             "EdDSA" => Some(Self::EdDsa),
             "ES256" => Some(Self::Es256),
+            "ML-DSA-44" => Some(Self::MlDsa(MlDsaSet::L44)),
+            "ML-DSA-65" => Some(Self::MlDsa(MlDsaSet::L65)),
+            "ML-DSA-87" => Some(Self::MlDsa(MlDsaSet::L87)),
+            _ => None,
+        }
+    }
+
+    /// Whether it withstands a quantum computer.
+    pub const fn post_quantum(self) -> bool {
+        matches!(self, Self::MlDsa(_))
+    }
+}
+
+/// Which signatures of a passport must be good. A hybrid has a classical and an ML-DSA one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PqRule {
+    /// Classical tokens only; ML-DSA keys are not read.
+    #[default]
+    Off,
+    /// One good signature is enough.
+    Or,
+    /// All signatures of a token must be good, whatever kinds it has.
+    And,
+    /// All must be good, and one must be ML-DSA, unless the issuer marked the token `pq.fallback=true`.
+    Require,
+    /// The ML-DSA signature alone decides.
+    PqOnly,
+}
+
+impl PqRule {
+    /// The word in a configuration.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => Some(Self::Off),
+            "or" => Some(Self::Or),
+            "and" => Some(Self::And),
+            "require" => Some(Self::Require),
+            "pq_only" => Some(Self::PqOnly),
             _ => None,
         }
     }
@@ -34,6 +77,8 @@ pub enum VerifyKey {
     Ed25519([u8; 32]),
     /// P-256, uncompressed SEC1: 0x04, x, y.
     P256([u8; 65]),
+    /// ML-DSA, as FIPS 204 writes it.
+    MlDsa(MlDsaSet, Arc<[u8]>),
 }
 
 impl VerifyKey {
@@ -41,17 +86,18 @@ impl VerifyKey {
         match self {
             Self::Ed25519(_) => JwsAlg::EdDsa,
             Self::P256(_) => JwsAlg::Es256,
+            Self::MlDsa(set, _) => JwsAlg::MlDsa(*set),
         }
     }
 
-    /// A public JWK in JSON, as in the header of a proof: a signature key of one of our kinds, nothing private.
+    /// A public JWK in JSON, as in the header of a proof: an Ed25519 or P-256 signature key, nothing private.
     pub fn from_jwk(jwk: &serde_json::Value) -> Result<Self, JwksError> {
         let jwk: Jwk = serde_json::from_value(jwk.clone())
             .map_err(|_| JwksError::Key("it is not a JWK object"))?;
-        if jwk.d.is_some() || jwk.k.is_some() {
+        if jwk.private() {
             return Err(JwksError::Private);
         }
-        jwk.key()?.ok_or(JwksError::Key(
+        jwk.classical()?.ok_or(JwksError::Key(
             "it is not an Ed25519 or P-256 signature key",
         ))
     }
@@ -66,18 +112,30 @@ impl VerifyKey {
                 y.copy_from_slice(&sec1[33..]);
                 ron_crypto::jwk::thumbprint_ec(&x, &y)
             }
+            Self::MlDsa(set, public) => ron_crypto::jwk::thumbprint_akp(akp_name(*set), public),
         }
     }
 
     /// Strict verification of a JWS signature over `message`.
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
-        let Ok(signature) = <&[u8; 64]>::try_from(signature) else {
-            return false;
-        };
+        let fixed = || <&[u8; 64]>::try_from(signature).ok();
         match self {
-            Self::Ed25519(key) => ron_crypto::sign::verify_ed25519_strict(key, message, signature),
-            Self::P256(key) => ron_crypto::sign::verify_p256_fixed(key, message, signature),
+            Self::Ed25519(key) => fixed().is_some_and(|signature| {
+                ron_crypto::sign::verify_ed25519_strict(key, message, signature)
+            }),
+            Self::P256(key) => fixed().is_some_and(|signature| {
+                ron_crypto::sign::verify_p256_fixed(key, message, signature)
+            }),
+            Self::MlDsa(set, public) => verify_mldsa(*set, public, message, signature),
         }
+    }
+}
+
+const fn akp_name(set: MlDsaSet) -> &'static str {
+    match set {
+        MlDsaSet::L44 => "ML-DSA-44",
+        MlDsaSet::L65 => "ML-DSA-65",
+        MlDsaSet::L87 => "ML-DSA-87",
     }
 }
 
@@ -85,6 +143,7 @@ impl VerifyKey {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JwksSnapshot {
     keys: BTreeMap<String, VerifyKey>,
+    rule: PqRule,
 }
 
 /// Why a document is no key set.
@@ -120,40 +179,50 @@ struct Jwk {
     usage: Option<String>,
     x: Option<String>,
     y: Option<String>,
+    #[serde(rename = "pub")]
+    public: Option<String>,
     // Seen only so that they can be refused.
     d: Option<serde::de::IgnoredAny>,
     k: Option<serde::de::IgnoredAny>,
+    #[serde(rename = "priv")]
+    seed: Option<serde::de::IgnoredAny>,
 }
 
 impl JwksSnapshot {
     /// Reads a JWK set (RFC 7517). Keys of other kinds are passed over, as the RFC asks; a set that leaks private
     /// material, repeats a kid or holds a broken key of ours is refused whole, so that the last good one stays.
     pub fn parse(bytes: &[u8]) -> Result<Self, JwksError> {
-        let document: Document =
-            strict::from_slice(bytes).map_err(|error| JwksError::Json(error.to_string()))?;
-        if document.keys.len() > KEYS_MAX {
-            return Err(JwksError::TooMany(document.keys.len()));
+        let keys = read(bytes, Jwk::classical)?;
+        if keys.is_empty() {
+            return Err(JwksError::Empty);
         }
-        let mut keys = BTreeMap::new();
-        for jwk in document.keys {
-            if jwk.d.is_some() || jwk.k.is_some() {
-                return Err(JwksError::Private);
-            }
-            let Some(key) = jwk.key()? else { continue };
-            let Some(kid) = jwk.kid.filter(|kid| !kid.is_empty()) else {
-                continue;
-            };
-            if kid.len() > KID_BYTES_MAX {
-                return Err(JwksError::Key("its kid is longer than 128 bytes"));
-            }
-            if keys.insert(kid, key).is_some() {
+        Ok(Self {
+            keys,
+            rule: PqRule::Off,
+        })
+    }
+
+    /// Adds the post-quantum set, which may be empty, and the rule for tokens that are signed with its keys.
+    pub fn with_pq(mut self, bytes: &[u8], rule: PqRule) -> Result<Self, JwksError> {
+        for (kid, key) in read(bytes, Jwk::akp)? {
+            if self.keys.insert(kid, key).is_some() {
                 return Err(JwksError::DuplicateKid);
             }
         }
-        if keys.is_empty() {
-            Err(JwksError::Empty)
-        } else {
-            Ok(Self { keys })
+        self.rule = rule;
+        Ok(self)
+    }
+
+    /// Which signatures count.
+    pub const fn rule(&self) -> PqRule {
+        self.rule
+    }
+
+    /// Longest token that is looked at, in bytes.
+    pub const fn token_bytes_max(&self) -> usize {
+        match self.rule {
+            PqRule::Off => TOKEN_BYTES_MAX,
+            _ => PQ_TOKEN_BYTES_MAX,
         }
     }
 
@@ -172,10 +241,46 @@ impl JwksSnapshot {
     }
 }
 
+fn read(
+    bytes: &[u8],
+    kind: fn(&Jwk) -> Result<Option<VerifyKey>, JwksError>,
+) -> Result<BTreeMap<String, VerifyKey>, JwksError> {
+    let document: Document =
+        strict::from_slice(bytes).map_err(|error| JwksError::Json(error.to_string()))?;
+    if document.keys.len() > KEYS_MAX {
+        return Err(JwksError::TooMany(document.keys.len()));
+    }
+    let mut keys = BTreeMap::new();
+    for jwk in document.keys {
+        if jwk.private() {
+            return Err(JwksError::Private);
+        }
+        let Some(key) = kind(&jwk)? else { continue };
+        let Some(kid) = jwk.kid.filter(|kid| !kid.is_empty()) else {
+            continue;
+        };
+        if kid.len() > KID_BYTES_MAX {
+            return Err(JwksError::Key("its kid is longer than 128 bytes"));
+        }
+        if keys.insert(kid, key).is_some() {
+            return Err(JwksError::DuplicateKid);
+        }
+    }
+    Ok(keys)
+}
+
 impl Jwk {
+    fn private(&self) -> bool {
+        self.d.is_some() || self.k.is_some() || self.seed.is_some()
+    }
+
+    fn for_signatures(&self) -> bool {
+        self.usage.as_deref().is_none_or(|usage| usage == "sig")
+    }
+
     /// `None` when the key is for something else.
-    fn key(&self) -> Result<Option<VerifyKey>, JwksError> {
-        if self.usage.as_deref().is_some_and(|usage| usage != "sig") {
+    fn classical(&self) -> Result<Option<VerifyKey>, JwksError> {
+        if !self.for_signatures() {
             return Ok(None);
         }
         let coordinate = |text: &Option<String>| -> Result<[u8; 32], JwksError> {
@@ -197,6 +302,23 @@ impl Jwk {
             }
             _ => Ok(None),
         }
+    }
+
+    /// An algorithm key pair of an ML-DSA (RFC 9964); its `alg` is part of the key.
+    fn akp(&self) -> Result<Option<VerifyKey>, JwksError> {
+        let alg = self.alg.as_deref().and_then(JwsAlg::parse);
+        let (true, "AKP", Some(JwsAlg::MlDsa(set))) =
+            (self.for_signatures(), self.kty.as_str(), alg)
+        else {
+            return Ok(None);
+        };
+        let text = self.public.as_deref();
+        let public = b64::from_url(text.ok_or(JwksError::Key("pub is missing"))?)
+            .map_err(|_| JwksError::Key("pub is not base64url"))?;
+        if public.len() != set.public_len() {
+            return Err(JwksError::Key("pub is not as long as such a key"));
+        }
+        Ok(Some(VerifyKey::MlDsa(set, public.into())))
     }
 }
 
@@ -222,6 +344,45 @@ mod tests {
         assert_eq!(set.len(), 2);
         assert_eq!(set.find("a").map(VerifyKey::alg), Some(JwsAlg::EdDsa));
         assert_eq!(set.find("b").map(VerifyKey::alg), Some(JwsAlg::Es256));
+    }
+
+    #[test]
+    fn the_post_quantum_set_is_read_beside_and_only_for_its_kind() {
+        let classical = || {
+            parse(&format!(
+                r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"a","x":"{X}"}}]}}"#
+            ))
+            .unwrap()
+        };
+        let public = b64::url(&[7; 1312]);
+        let akp = |kid: &str, alg: &str, more: &str| {
+            format!(
+                r#"{{"keys":[{{"kty":"AKP","kid":"{kid}","alg":"{alg}","pub":"{public}"{more}}}]}}"#
+            )
+        };
+        let with = |text: &str| classical().with_pq(text.as_bytes(), PqRule::And);
+        let both = with(&akp("q", "ML-DSA-44", "")).unwrap();
+        assert_eq!((both.len(), both.rule()), (2, PqRule::And));
+        assert_eq!(both.find("q").unwrap().alg(), JwsAlg::MlDsa(MlDsaSet::L44));
+        assert_eq!(with(r#"{"keys":[]}"#).unwrap().len(), 1);
+        assert_eq!(with(&akp("q", "SLH-DSA-SHA2-128s", "")).unwrap().len(), 1);
+        assert_eq!(
+            with(&akp("a", "ML-DSA-44", "")),
+            Err(JwksError::DuplicateKid)
+        );
+        assert_eq!(
+            with(&akp("q", "ML-DSA-44", r#","priv":"AA""#)),
+            Err(JwksError::Private)
+        );
+        assert!(matches!(
+            with(&akp("q", "ML-DSA-65", "")),
+            Err(JwksError::Key(_))
+        ));
+        let jwk: serde_json::Value = serde_json::from_str(&akp("q", "ML-DSA-44", "")).unwrap();
+        assert!(
+            VerifyKey::from_jwk(&jwk["keys"][0]).is_err(),
+            "proofs and assertions stay classical"
+        );
     }
 
     #[test]

@@ -7,12 +7,13 @@ use crate::reject::AuthReject;
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::{b64, strict};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// A compact JWS, decoded: the signing input, the three parts.
 #[derive(Debug)]
 pub struct Jws<'a> {
     /// `header.payload` as sent: what the signature covers.
-    signed: &'a [u8],
+    signed: Cow<'a, [u8]>,
     pub(crate) header: Vec<u8>,
     pub(crate) payload: Vec<u8>,
     signature: Vec<u8>,
@@ -31,10 +32,25 @@ impl<'a> Jws<'a> {
         }
         let decode = |part: &str| b64::from_url(part).map_err(|_| AuthReject::Malformed);
         Ok(Self {
-            signed: signed.as_bytes(),
+            signed: Cow::Borrowed(signed.as_bytes()),
             header: decode(header)?,
             payload: decode(payload)?,
             signature: decode(signature)?,
+        })
+    }
+
+    /// One signature of a JSON serialization, from its parts in base64url.
+    pub(crate) fn of_parts(
+        protected: &str,
+        payload: &str,
+        signature: &str,
+    ) -> Result<Jws<'static>, AuthReject> {
+        let decode = |part: &str| b64::from_url(part).map_err(|_| AuthReject::Malformed);
+        Ok(Jws {
+            header: decode(protected)?,
+            payload: decode(payload)?,
+            signature: decode(signature)?,
+            signed: Cow::Owned(format!("{protected}.{payload}").into_bytes()),
         })
     }
 
@@ -58,7 +74,7 @@ impl<'a> Jws<'a> {
         if key.alg() != alg {
             return Err(AuthReject::Alg);
         }
-        if key.verifies(self.signed, &self.signature) {
+        if key.verifies(&self.signed, &self.signature) {
             Ok(())
         } else {
             Err(AuthReject::Signature)

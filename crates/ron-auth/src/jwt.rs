@@ -4,10 +4,11 @@
 //! **Invariants:** the algorithm comes from the key, the header only has to agree; nothing of a token is believed
 //! before its signature is; whatever the profile does not name is refused in the header and ignored in the claims.
 
-use crate::jwks::{JwksSnapshot, JwsAlg};
+use crate::hybrid;
+use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
 use crate::jws::Jws;
 use crate::reject::AuthReject;
-use ron_proto::passport::{TOKEN_BYTES_MAX, TTL_S_MAX};
+use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX};
 use ron_proto::{Caveat, Tenant, b64, caveat};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -44,11 +45,16 @@ pub struct Claims {
     pub scopes: Vec<String>,
     pub epoch: u64,
     pub caveats: Vec<Caveat>,
-    /// The key that signed it.
+    /// The key that signed it; of a hybrid the classical one.
     pub kid: String,
+    /// The ML-DSA key of a hybrid.
+    pub pq_kid: Option<String>,
     /// Thumbprint of the key that its user must prove (RFC 9449). Whoever verifies tokens by [`verify_jwt`] alone
     /// must ask for that proof, see [`crate::dpop`].
     pub jkt: Option<String>,
+    /// Base64url of the SHA-256 of the client certificate that its user must show (RFC 8705); to be asked for
+    /// likewise.
+    pub x5t: Option<String>,
 }
 
 impl Claims {
@@ -65,26 +71,89 @@ impl Claims {
 }
 
 /// Verifies signature, header, `iss`, `aud`, times and shape. Epoch, revocation and caveats are left to the caller,
-/// because they change during a token's life.
+/// because they change during a token's life. Which signatures count is for [`JwksSnapshot::rule`] to say.
 pub fn verify_jwt(
     token: &str,
     keys: &JwksSnapshot,
     expect: &Expect<'_>,
 ) -> Result<Claims, AuthReject> {
-    let jws = Jws::split(token, TOKEN_BYTES_MAX)?;
-    let (kid, alg) = read_header(&jws)?;
-    let key = keys.find(&kid).ok_or(AuthReject::UnknownKid)?;
-    jws.verified_by(key, alg)?;
-    let claims = read_claims(&jws, kid, expect)?;
+    let parts = hybrid::split(token, keys.token_bytes_max())?;
+    let signers = signers(token, &parts, keys)?;
+    let claims = read_claims(&parts[0], signers, expect)?;
+    if keys.rule() == PqRule::Require && !claims.post_quantum(keys) && !claims.fallback() {
+        return Err(AuthReject::PostQuantum);
+    }
     claims.check_time(expect.now_s)?;
     Ok(claims)
 }
 
+/// Who signed.
+struct Signers {
+    kid: String,
+    pq_kid: Option<String>,
+}
+
+/// Checks the signatures under the rule.
+fn signers(token: &str, parts: &[Jws<'_>], keys: &JwksSnapshot) -> Result<Signers, AuthReject> {
+    let good = |(jws, (kid, alg)): (&Jws<'_>, &(String, JwsAlg))| {
+        let key = keys.find(kid).ok_or(AuthReject::UnknownKid)?;
+        jws.verified_by(key, *alg)
+    };
+    let headers: Vec<(String, JwsAlg)> = parts.iter().map(read_header).collect::<Result<_, _>>()?;
+    let signed = |n: usize| good((&parts[n], &headers[n]));
+    let rule = keys.rule();
+    if let [(kid, alg)] = headers.as_slice() {
+        if !alg.post_quantum() && token.len() > TOKEN_BYTES_MAX {
+            return Err(AuthReject::Oversize);
+        }
+        if rule == PqRule::PqOnly && !alg.post_quantum() {
+            return Err(AuthReject::PostQuantum);
+        }
+        signed(0)?;
+        return Ok(Signers {
+            kid: kid.clone(),
+            pq_kid: None,
+        });
+    }
+    // Exactly one of each kind: two classical signatures would pass for a hybrid.
+    let (classical, pq) = match (headers[0].1.post_quantum(), headers[1].1.post_quantum()) {
+        (false, true) => (0, 1),
+        (true, false) => (1, 0),
+        _ => return Err(AuthReject::Alg),
+    };
+    match rule {
+        PqRule::Off => return Err(AuthReject::Alg),
+        PqRule::Or => signed(classical).or_else(|_| signed(pq))?,
+        PqRule::And | PqRule::Require => signed(classical).and_then(|()| signed(pq))?,
+        PqRule::PqOnly => signed(pq)?,
+    }
+    Ok(Signers {
+        kid: headers[classical].0.clone(),
+        pq_kid: Some(headers[pq].0.clone()),
+    })
+}
+
+impl Claims {
+    /// Whether an ML-DSA key signed it.
+    fn post_quantum(&self, keys: &JwksSnapshot) -> bool {
+        let single = || {
+            keys.find(&self.kid)
+                .is_some_and(|key| key.alg().post_quantum())
+        };
+        self.pq_kid.is_some() || single()
+    }
+
+    /// Whether the issuer says that it would have signed with ML-DSA and could not.
+    fn fallback(&self) -> bool {
+        self.caveats.contains(&Caveat::PqFallback(true))
+    }
+}
+
 /// The `kid` of a token whose header is well formed, believed or not: to decide whether a refresh could help.
 pub fn unverified_kid(token: &str) -> Option<String> {
-    read_header(&Jws::split(token, TOKEN_BYTES_MAX).ok()?)
-        .ok()
-        .map(|(kid, _)| kid)
+    let parts = hybrid::split(token, PQ_TOKEN_BYTES_MAX).ok()?;
+    let (kid, _) = read_header(parts.first()?).ok()?;
+    Some(kid)
 }
 
 /// Exactly `alg`, `kid` and `typ`; anything else (`crit`, `b64`, `jwk`, `jku`, `x5u`, `zip`, ...) would change how
@@ -142,7 +211,7 @@ impl Audience {
     }
 }
 
-fn read_claims(jws: &Jws<'_>, kid: String, expect: &Expect<'_>) -> Result<Claims, AuthReject> {
+fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<Claims, AuthReject> {
     let raw: RawClaims =
         serde_json::from_value(Value::Object(jws.claims()?)).map_err(|_| AuthReject::Claims)?;
     if raw.iss != expect.issuer {
@@ -151,7 +220,8 @@ fn read_claims(jws: &Jws<'_>, kid: String, expect: &Expect<'_>) -> Result<Claims
     if !raw.aud.holds(expect.audience) {
         return Err(AuthReject::Audience);
     }
-    let jkt = raw.cnf.as_ref().map(confirmation).transpose()?;
+    let bound = raw.cnf.as_ref().map(confirmation).transpose()?;
+    let (jkt, x5t) = bound.unwrap_or_default();
     let texts = [Some(&raw.sub), Some(&raw.jti), raw.client_id.as_ref()];
     if texts
         .into_iter()
@@ -185,18 +255,30 @@ fn read_claims(jws: &Jws<'_>, kid: String, expect: &Expect<'_>) -> Result<Claims
             .collect(),
         epoch: raw.ron_epoch,
         caveats,
-        kid,
+        kid: signers.kid,
+        pq_kid: signers.pq_kid,
         jkt,
+        x5t,
     })
 }
 
-/// A DPoP key and nothing else: a binding of a kind that is not known could not be checked.
-fn confirmation(cnf: &Value) -> Result<String, AuthReject> {
+/// A DPoP key, a certificate, or both, and nothing else: a binding of a kind that is not known could not be checked.
+fn confirmation(cnf: &Value) -> Result<(Option<String>, Option<String>), AuthReject> {
     let members = cnf.as_object().map_or(0, Map::len);
-    match cnf.get("jkt").and_then(Value::as_str) {
-        Some(jkt) if members == 1 && b64::from_url_array::<32>(jkt).is_ok() => Ok(jkt.to_owned()),
-        _ => Err(AuthReject::Binding),
+    let hash = |name: &str| -> Result<Option<String>, AuthReject> {
+        let Some(value) = cnf.get(name) else {
+            return Ok(None);
+        };
+        let text = value.as_str().ok_or(AuthReject::Binding)?;
+        b64::from_url_array::<32>(text).map_err(|_| AuthReject::Binding)?;
+        Ok(Some(text.to_owned()))
+    };
+    let found = (hash("jkt")?, hash("x5t#S256")?);
+    let known = usize::from(found.0.is_some()) + usize::from(found.1.is_some());
+    if known == 0 || known != members {
+        return Err(AuthReject::Binding);
     }
+    Ok(found)
 }
 
 /// Reads `{"type": "ron", "caveats": ["key=value", ...]}` and `{"type": "ron", key: value, ...}`. A member that is

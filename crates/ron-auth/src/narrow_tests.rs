@@ -26,6 +26,8 @@ fn claims() -> Claims {
         caveats: vec!["asset=ron".parse().unwrap()],
         kid: "k1".into(),
         jkt: Some(holder(1).thumbprint()),
+        pq_kid: None,
+        x5t: None,
     }
 }
 

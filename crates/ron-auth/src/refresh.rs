@@ -2,8 +2,9 @@
 //! unknown key turns up), its revocations by long poll. Neither is ever in a request's path.
 
 use crate::authorizer::RonAuthorizer;
-use crate::jwks::JwksSnapshot;
+use crate::jwks::{JwksError, JwksSnapshot, PqRule};
 use crate::revocation::RevocationView;
+use crate::settings::IssuerConfig;
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
@@ -192,9 +193,9 @@ impl RonAuthorizer {
     pub fn degraded(&self) -> Option<String> {
         self.config.load().issuer.as_ref()?;
         let failing = |count: &AtomicU32| count.load(Ordering::Relaxed) >= FAILURES_TOLD;
-        if self.keys.load().is_empty() {
+        if self.keys_now().is_empty() {
             Some("the issuer's keys have not been read yet; passports get 503".into())
-        } else if !self.revoked.load().synced() {
+        } else if !self.revoked_now().synced() {
             Some("the issuer's revocations have not been read yet; passports get 503".into())
         } else if failing(&self.refresher.keys_failed) {
             Some("the issuer's keys cannot be read again; the last good ones are in use".into())
@@ -236,38 +237,33 @@ impl RonAuthorizer {
     pub fn refresh_keys_once(&self) -> Option<Result<Duration, String>> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref()?;
-        let read = self
-            .refresher
-            .get(&issuer.jwks_url, FETCH_DEADLINE)
-            .and_then(|bytes| {
-                JwksSnapshot::parse(&bytes).map_err(|error| {
-                    self.refresher
-                        .metrics
-                        .parse_errors
-                        .with_label_values(&["jwks"])
-                        .inc();
-                    error.to_string()
-                })
-            });
-        let outcome = match read {
-            // A reload may have changed the issuer while we read.
-            Ok(keys)
-                if self
-                    .config
-                    .load()
-                    .issuer
-                    .as_ref()
-                    .is_some_and(|now| now.jwks_url == issuer.jwks_url) =>
-            {
-                self.keys.store(keys);
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-            Err(why) => Err(why),
-        };
+        let reading = self.keys.begin(issuer.clone());
+        let read = self.read_keys(issuer);
+        // A reload may have named another issuer while we read: then nobody will ask for what is kept here.
+        let outcome = read.map(|keys| {
+            self.keys.finish(&reading, keys);
+        });
         self.refresher
             .note("keys", &self.refresher.keys_failed, &outcome);
         Some(outcome.map(|()| issuer.refresh))
+    }
+
+    /// Both key sets, or none: half of a hybrid's keys would let the rule be judged on less than it says.
+    fn read_keys(&self, issuer: &IssuerConfig) -> Result<JwksSnapshot, String> {
+        let parsed = |read: Result<JwksSnapshot, JwksError>| {
+            read.map_err(|error| {
+                let errors = &self.refresher.metrics.parse_errors;
+                errors.with_label_values(&["jwks"]).inc();
+                error.to_string()
+            })
+        };
+        let bytes = self.refresher.get(&issuer.jwks_url, FETCH_DEADLINE)?;
+        let keys = parsed(JwksSnapshot::parse(&bytes))?;
+        if issuer.pq == PqRule::Off {
+            return Ok(keys);
+        }
+        let bytes = self.refresher.get(&issuer.pq_jwks_url, FETCH_DEADLINE)?;
+        parsed(keys.with_pq(&bytes, issuer.pq))
     }
 
     /// Body of the feed thread.
@@ -299,26 +295,18 @@ impl RonAuthorizer {
         // After an outage the issuer may have come back with another history that is as long: read all of it anew,
         // while the present view stays in force.
         let after_outage = self.refresher.feed_failed.load(Ordering::Relaxed) > 0;
+        let reading = self.revoked.begin(issuer.clone());
+        let old = self.revoked_of(issuer).unwrap_or_default();
         let mut view = if after_outage {
             RevocationView::default()
         } else {
-            (*self.revoked.load()).clone()
+            (*old).clone()
         };
-        let old = self.revoked.load();
         let outcome = self.follow_feed(&issuer.events_url, &mut view, wait_s);
-        let current = self.config.load();
-        if outcome.is_ok()
-            && current
-                .issuer
-                .as_ref()
-                .is_some_and(|now| now.events_url == issuer.events_url)
-        {
-            // A reload in the meantime has put an empty view there: what the old issuer said is gone.
-            if self.revoked.load().after() == old.after() {
-                view.absorb(&old);
-            }
+        if outcome.is_ok() {
+            view.absorb(&old);
             let new_keys = view.key_changes() != old.key_changes();
-            self.revoked.store(view);
+            self.revoked.finish(&reading, view);
             if new_keys && old.synced() {
                 // The issuer holds its next signatures back until those who follow the feed have the new key.
                 let _ = self.refresh_keys_once(); // noted by itself; the interval tries again

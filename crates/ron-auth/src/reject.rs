@@ -9,14 +9,16 @@ pub enum AuthReject {
     Missing,
     #[error("the Authorization header must be given once, as Bearer and one token")]
     Scheme,
-    #[error("the token is longer than 4096 bytes")]
+    #[error("the token is longer than 4096 bytes, or than its ML-DSA signature explains")]
     Oversize,
     #[error("the token is not a compact JWS: three base64url parts of JSON, JSON and signature")]
     Malformed,
     #[error("the token repeats a JSON member, nests too deeply or is not exact JSON")]
     NotStrict,
-    #[error("the token's alg is not EdDSA or ES256, or not that of its key")]
+    #[error("the token's alg is not one that is accepted here, or not that of its key")]
     Alg,
+    #[error("this service asks for an ML-DSA signature, which the token lacks")]
+    PostQuantum,
     #[error("the token's typ is not at+jwt")]
     Typ,
     #[error("the token's header carries a member that is not allowed; only alg, kid and typ are")]
@@ -39,7 +41,9 @@ pub enum AuthReject {
     Epoch,
     #[error("the token has been revoked")]
     Revoked,
-    #[error("the token is bound: send it as Authorization: DPoP with a DPoP proof of its key")]
+    #[error(
+        "the token is bound: send it as Authorization: DPoP with a DPoP proof of its key, or over TLS with its client certificate"
+    )]
     Binding,
     #[error("the DPoP proof does not fit this request, this token or this minute")]
     Proof,
@@ -70,13 +74,14 @@ pub enum AuthReject {
 }
 
 impl AuthReject {
-    pub const ALL: [AuthReject; 30] = [
+    pub const ALL: [AuthReject; 31] = [
         Self::Missing,
         Self::Scheme,
         Self::Oversize,
         Self::Malformed,
         Self::NotStrict,
         Self::Alg,
+        Self::PostQuantum,
         Self::Typ,
         Self::HeaderMember,
         Self::UnknownKid,
@@ -112,6 +117,7 @@ impl AuthReject {
             Self::Malformed => "malformed",
             Self::NotStrict => "not_strict",
             Self::Alg => "alg",
+            Self::PostQuantum => "post_quantum",
             Self::Typ => "typ",
             Self::HeaderMember => "header_member",
             Self::UnknownKid => "unknown_kid",

@@ -75,6 +75,12 @@ impl RevocationView {
     pub fn kid_revoked(&self, kid: &str) -> bool {
         self.kids.contains(kid)
     }
+    /// Revoked subjects, each with the second (unix) up to which tokens issued to it are void.
+    pub fn subjects(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.subjects
+            .iter()
+            .map(|(of, until)| (of.as_str(), *until))
+    }
     /// The revoked token ids that begin with `prefix`.
     pub fn jtis_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.jtis
@@ -110,7 +116,12 @@ impl RevocationView {
             .subjects
             .get(&claims.sub)
             .is_some_and(|until| claims.iat <= *until);
-        if subject_void || self.jtis.contains_key(&claims.jti) || self.kids.contains(&claims.kid) {
+        let named = [Some(&claims.kid), claims.pq_kid.as_ref()];
+        let key_void = named
+            .into_iter()
+            .flatten()
+            .any(|kid| self.kids.contains(kid));
+        if subject_void || key_void || self.jtis.contains_key(&claims.jti) {
             return Err(AuthReject::Revoked);
         }
         Ok(())
@@ -191,6 +202,8 @@ mod tests {
             caveats: Vec::new(),
             kid: "k1".into(),
             jkt: None,
+            pq_kid: None,
+            x5t: None,
         }
     }
 

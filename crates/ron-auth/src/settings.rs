@@ -1,5 +1,6 @@
 //! The `auth` section of a service's configuration, validated.
 
+use crate::jwks::PqRule;
 use crate::service_token::good_name;
 use ron_proto::Tenant;
 use serde::Deserialize;
@@ -26,10 +27,25 @@ pub struct IssuerConfig {
     /// Compared with `iss`, byte for byte.
     pub issuer: String,
     pub jwks_url: String,
+    /// The post-quantum keys; by default beside the key set.
+    pub pq_jwks_url: String,
+    /// Which signatures must be good.
+    pub pq: PqRule,
     /// The revocation feed; by default beside the key set's host.
     pub events_url: String,
     /// Time between two reads of the keys.
     pub refresh: Duration,
+}
+
+impl IssuerConfig {
+    /// Whether keys and revocations that were read for one are good for the other.
+    pub fn same_sources(&self, other: &Self) -> bool {
+        self.pq == other.pq
+            && self.issuer == other.issuer
+            && self.jwks_url == other.jwks_url
+            && self.pq_jwks_url == other.pq_jwks_url
+            && self.events_url == other.events_url
+    }
 }
 
 /// A caller known by a service token, a client certificate or the user id of its process.
@@ -55,6 +71,10 @@ struct Section {
     issuer: String,
     #[serde(default)]
     jwks_url: String,
+    #[serde(default)]
+    pq_jwks_url: String,
+    #[serde(default)]
+    pq: String,
     #[serde(default)]
     events_url: String,
     /// Milliseconds.
@@ -136,9 +156,19 @@ fn issuer(section: &Section) -> Result<Option<IssuerConfig>, String> {
         "" => format!("{origin}/v1/passport/events"),
         url => url.to_owned(),
     };
+    let pq_jwks_url = match section.pq_jwks_url.as_str() {
+        "" => format!("{origin}/.well-known/jwks-pq.json"),
+        url => url.to_owned(),
+    };
+    let pq = match section.pq.as_str() {
+        "" => PqRule::Off,
+        word => PqRule::parse(word).ok_or("auth.pq must be off, or, and, require or pq_only")?,
+    };
     Ok(Some(IssuerConfig {
         issuer: section.issuer.clone(),
         jwks_url: section.jwks_url.clone(),
+        pq_jwks_url,
+        pq,
         events_url,
         refresh: Duration::from_millis(section.refresh_interval.unwrap_or(60_000)),
     }))
@@ -250,6 +280,13 @@ mod tests {
             "http://127.0.0.1:7450/v1/passport/events"
         );
         assert_eq!(issuer.refresh, Duration::from_secs(5));
+        assert_eq!(
+            (issuer.pq_jwks_url.as_str(), issuer.pq),
+            (
+                "http://127.0.0.1:7450/.well-known/jwks-pq.json",
+                PqRule::Off
+            )
+        );
         assert_eq!(config.principals[0].sha256, Some([0xab; 32]));
         assert_eq!(config.principals[0].tenant.to_string(), "ron");
         assert_eq!(
@@ -271,6 +308,10 @@ mod tests {
         let digest = "ab".repeat(32);
         let one = |name: &str, sha: &str, scope: &str| json!({"name": name, "sha256": sha, "scopes": [scope]});
         check(json!({"issuer": "a"}), "belong together");
+        check(
+            json!({"issuer": "a", "jwks_url": "http://a/jwks.json", "pq": "maybe"}),
+            "off, or, and, require or pq_only",
+        );
         check(
             json!({"principals": [{"name": "a"}]}),
             "nothing says who the caller is",

@@ -37,22 +37,20 @@ impl Moved {
 
 /// The answer to a new entry at `seq`.
 pub fn answer(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> EntryAnswer {
-    match verdict {
-        Verdict::Refused { code, expected } => EntryAnswer::Refused {
-            code: *code,
+    if let Some((code, expected)) = verdict.refusal() {
+        return EntryAnswer::Refused {
+            code,
             seq: Some(seq),
-            expected: *expected,
+            expected,
             replayed: false,
-        },
-        Verdict::Done(_) => {
-            let receipt = receipt(op, seq, ts, verdict);
-            EntryAnswer::Done {
-                seq,
-                txid: receipt.txid,
-                receipt,
-                replayed: false,
-            }
-        }
+        };
+    }
+    let receipt = receipt(op, seq, ts, verdict);
+    EntryAnswer::Done {
+        seq,
+        txid: receipt.txid,
+        receipt,
+        replayed: false,
     }
 }
 

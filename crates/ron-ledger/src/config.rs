@@ -1,12 +1,15 @@
 //! The ledger's configuration keys, and the checked settings made from them.
 
 use ron_kernel::Topology;
+use ron_proto::Amount;
 use ron_service::log_host::asker::{WITNESS_KEYS, WitnessSettings};
 use ron_service::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 
+use crate::core::Limits;
+
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7460", "127.0.0.1:7465");
 
-static OWN: [Key; 5] = [
+static OWN: [Key; 7] = [
     Key::text(
         "log.origin",
         "ron.local/ledger",
@@ -25,6 +28,17 @@ static OWN: [Key; 5] = [
         "Entries between two snapshots of the state; a start replays at most these.",
     )
     .range("1000", "100000000"),
+    Key::count(
+        "ledger.accounts_max",
+        "4000000000",
+        "Accounts there may be; a request that would make one more is refused (limits_exceeded). Settlement is not bound by it.",
+    )
+    .range("1", "4000000000"),
+    Key::text(
+        "ledger.account_total_max_minor",
+        "340282366920938463463374607430768211455",
+        "Most minor units of one asset in one account; issue, transfer and capture that would bring it above are refused (limits_exceeded). Settlement is not bound by it. The default is as much as can ever be issued.",
+    ),
     Key::bool(
         "ledger.projection",
         true,
@@ -55,6 +69,8 @@ pub struct Settings {
     pub pool_prefixes: Vec<String>,
     pub snapshot_every: u64,
     pub projection: bool,
+    /// What is refused beyond the bounds of the format.
+    pub limits: Limits,
     pub commits: usize,
     /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
@@ -72,10 +88,25 @@ impl Settings {
             pool_prefixes: pool_prefixes(config)?,
             snapshot_every: config.u64("ledger.snapshot_every"),
             projection: config.bool("ledger.projection"),
+            limits: limits(config)?,
             commits: config.usize("queues.commits"),
             witness: WitnessSettings::from_config(config).map_err(|e| e.to_string())?,
         })
     }
+}
+
+fn limits(config: &Config) -> Result<Limits, String> {
+    let name = "ledger.account_total_max_minor";
+    let total: Amount = config
+        .str(name)
+        .parse()
+        .map_err(|e| format!("{name}: {e}"))?;
+    let accounts = u32::try_from(config.u64("ledger.accounts_max"))
+        .map_err(|_| "ledger.accounts_max: there can be at most 4000000000".to_owned())?;
+    Ok(Limits {
+        accounts,
+        account_total: total.0,
+    })
 }
 
 /// The reloadable part.
@@ -103,6 +134,21 @@ mod tests {
         };
         let good = check(&[("data_dir", "/tmp/x")]).unwrap();
         assert_eq!(good.pool_prefixes, ["pool:"]);
+        assert_eq!(good.limits, Limits::default(), "none but the format's");
+        let tight = [
+            ("ledger.accounts_max", "7"),
+            ("ledger.account_total_max_minor", "1000"),
+        ];
+        let (accounts, account_total) = (7, 1_000);
+        assert_eq!(
+            check(&tight).unwrap().limits,
+            Limits {
+                accounts,
+                account_total
+            }
+        );
+        assert!(check(&[("ledger.account_total_max_minor", "1.5")]).is_err());
+        assert!(check(&[("ledger.accounts_max", "4000000001")]).is_err());
         assert!(check(&[("log.origin", "two words")]).is_err());
         assert!(check(&[("ledger.pool_prefixes", "pool:,white space")]).is_err());
         assert!(check(&[("ledger.snapshot_evry", "5")]).is_err());

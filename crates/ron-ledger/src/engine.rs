@@ -16,7 +16,9 @@ use ron_tlog::{
     VerifierKey,
 };
 
-use crate::core::{Batch, Body, Broken, Frozen, KeyHash, Leaf, Op, Outcome, State, Step, Verdict};
+use crate::core::{
+    Batch, Body, Broken, Frozen, KeyHash, Leaf, Limits, Op, Outcome, State, Step, Verdict,
+};
 use crate::replay::{Keys, Replay, ReplayError};
 use crate::store::keys::KeyIndex;
 use crate::store::segment::Segment;
@@ -39,6 +41,8 @@ pub struct EngineOptions {
     pub segment_entries: u64,
     /// Entries between two snapshots of the state.
     pub snapshot_every: u64,
+    /// What is refused beyond the bounds of the format; may change from one opening to the next.
+    pub limits: Limits,
     /// Fixed salt of the log's checksums, for simulation.
     pub salt: Option<[u8; 16]>,
 }
@@ -51,6 +55,7 @@ impl EngineOptions {
             verifier: None,
             segment_entries: SEGMENT_ENTRIES,
             snapshot_every: 1_000_000,
+            limits: Limits::default(),
             salt: None,
         }
     }
@@ -325,6 +330,7 @@ impl Engine {
         priors: &[Option<u64>],
     ) -> Result<(Vec<Vec<Outcome>>, Batch), Broken> {
         let mut step = Step::new(state, now);
+        step.set_limits(self.options.limits);
         step.expire_due();
         let mut rest = priors;
         let mut outcomes = Vec::with_capacity(requests.len());

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ron_kernel::{Deadline, SendError, Sender, WaitError, reply};
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, Entry, EntryAnswer, EntryKey, EpochDoc, EpochState, Event, EventPage,
-    Head, HoldDoc, PrincipalName, TxId, escrow_account,
+    AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EntryKey, EpochDoc,
+    EpochState, Event, EventPage, Head, HoldDoc, PrincipalName, TxId, escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, b64};
 use ron_tlog::ReadError;
@@ -30,9 +30,12 @@ pub enum SubmitError {
     /// The deadline passed before work began; nothing was done.
     #[error("the deadline passed before the entries were looked at; nothing was done")]
     Expired,
-    /// Writing is not possible now; nothing was done.
+    /// The ledger writes nothing until somebody has looked after it; nothing was done.
+    #[error("{}", .0.detail)]
+    Closed(Closed),
+    /// The ledger is going down, or could not look a key up; nothing was done.
     #[error("{0}")]
-    Closed(String),
+    Unable(String),
     /// Whether the entries are in the log is not known; the same request sent again tells.
     #[error("the outcome is not known: {0}; send the same request again")]
     Unknown(String),
@@ -53,27 +56,45 @@ pub(crate) struct Job {
 pub(crate) struct Gate(AtomicU8);
 
 impl Gate {
-    pub(crate) fn close(&self, why: Closed) {
-        self.0.store(why as u8, Ordering::Release);
+    /// `why` is [`POISONED`] or [`BROKEN`]; the graver reason stays.
+    pub(crate) fn close(&self, why: u8) {
+        self.0.fetch_max(why, Ordering::AcqRel);
     }
 
-    fn closed(&self) -> Option<&'static str> {
-        match self.0.load(Ordering::Acquire) {
-            0 => None,
-            1 => {
-                Some("the ledger is closed for writing since a write failed; it must be restarted")
-            }
-            _ => Some("the ledger stopped because an invariant did not hold; it must be examined"),
-        }
+    /// Why nothing is written, if so. What closed the log the log itself knows.
+    pub(crate) fn closed(&self, shared: &Shared) -> Option<Closed> {
+        let log = shared.reader();
+        let (cause, why) = match self.0.load(Ordering::Acquire) {
+            BROKEN => (
+                ClosedCause::Broken,
+                "an invariant of its books did not hold".to_owned(),
+            ),
+            OPEN if !log.poisoned() => return None,
+            _ => match log.write_failure() {
+                Some(failure) if failure.no_room() => (
+                    ClosedCause::DiskFull,
+                    format!("its disk is full ({})", failure.text),
+                ),
+                Some(failure) => (
+                    ClosedCause::DiskFailed,
+                    format!("its disk failed ({})", failure.text),
+                ),
+                None => (
+                    ClosedCause::DiskFailed,
+                    "an earlier write failed".to_owned(),
+                ),
+            },
+        };
+        let hint = cause.hint();
+        let detail = format!("the ledger is closed for writing: {why}; nothing was done; {hint}");
+        Some(Closed { cause, detail })
     }
 }
 
-/// Why the gate is shut for good.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Closed {
-    Poisoned = 1,
-    Broken = 2,
-}
+/// States of the gate: open, and shut for good because of the disk or of an invariant.
+const OPEN: u8 = 0;
+pub(crate) const POISONED: u8 = 1;
+pub(crate) const BROKEN: u8 = 2;
 
 /// A handle on a running ledger; clone it freely.
 #[derive(Clone)]
@@ -185,9 +206,9 @@ impl Ledger {
     /// Hands a request to the writer. `reply` is called exactly once: by the thread that makes the answers, or
     /// here and now when the request is not taken.
     pub(crate) fn submit(&self, request: Request, deadline: Deadline, reply: Reply) {
-        if let Some(why) = self.gate.closed() {
+        if let Some(why) = self.gate.closed(&self.shared) {
             let first = self.replay(&request.ops);
-            return reply(first.ok_or_else(|| SubmitError::Closed(why.to_owned())));
+            return reply(first.ok_or(SubmitError::Closed(why)));
         }
         match self.commits.try_send(Job {
             request,
@@ -200,7 +221,7 @@ impl Ledger {
                     retry_after_s: self.commits.retry_after_s(),
                 }));
             }
-            Err(SendError::Closed(job)) => (job.reply)(Err(SubmitError::Closed(
+            Err(SendError::Closed(job)) => (job.reply)(Err(SubmitError::Unable(
                 "the ledger is stopping".to_owned(),
             ))),
         }
@@ -232,6 +253,7 @@ impl Ledger {
             root: b64::std(&head.root),
             ts: self.shared.state(State::ts),
             checkpoint_size: reader.checkpoint_size(),
+            closed: self.gate.closed(&self.shared),
         }
     }
 

@@ -4,7 +4,7 @@
 
 use ron_proto::Timestamp;
 
-use crate::core::{Body, KeyHash, Leaf, Link, Op, State, Step};
+use crate::core::{Body, KeyHash, Leaf, Limit, Limits, Link, Op, State, Step, Verdict};
 use crate::table::{ByHash, Table};
 
 /// Why a leaf is not what the entries before it lead to.
@@ -37,6 +37,8 @@ struct Waiting {
     ts: Timestamp,
     link: Option<Link>,
     op: Op,
+    /// The limit that refused it then, whatever the limits are now.
+    limit: Option<Limit>,
     bytes: Vec<u8>,
 }
 
@@ -76,7 +78,7 @@ impl Replay {
             Ok(leaf) => leaf,
             Err(e) => return fail(format!("the leaf cannot be read: {e}")),
         };
-        let Body::Entry { op, .. } = leaf.body else {
+        let Body::Entry { op, verdict } = leaf.body else {
             return fail("a genesis record among the entries".to_owned());
         };
         let starts_group = leaf.link.is_none_or(|l| l.position == 0);
@@ -91,6 +93,10 @@ impl Replay {
             ts: leaf.ts,
             link: leaf.link,
             op,
+            limit: match verdict {
+                Verdict::Limited(limit) => Some(limit),
+                Verdict::Done(_) | Verdict::Refused { .. } => None,
+            },
             bytes: bytes.to_vec(),
         });
         Ok(())
@@ -132,6 +138,8 @@ impl Replay {
                     return fail(at + i, "its key was used before");
                 }
             }
+            let limit = group.iter().find_map(|w| w.limit);
+            step.set_limits(limit.map_or_else(Limits::default, Limits::only));
             if n == 1 {
                 step.entry(&group[0].op, None);
             } else {

@@ -116,6 +116,7 @@ struct Opened {
 fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<Opened, StartError> {
     let mut options = EngineOptions::new(settings.origin.clone());
     options.snapshot_every = settings.snapshot_every;
+    options.limits = settings.limits;
     let (disk, dir, signer): (Arc<dyn Disk>, PathBuf, _) = match home {
         Some(dir) => {
             let fresh = !dir.join("log/log.meta").exists();

@@ -18,7 +18,9 @@ use ron_proto::ledger::EntryKind;
 
 use crate::engine::{CommitError, Decision, Engine, Request, Shared, SnapshotJob, Snapshotter};
 use crate::health::Health;
-use crate::ledger::{Closed, Gate, Job, Ledger, Reply, SubmitError, answer_all, outcome_label};
+use crate::ledger::{
+    BROKEN, Gate, Job, Ledger, POISONED, Reply, SubmitError, answer_all, outcome_label,
+};
 use crate::metrics::Metrics;
 use crate::topology::{
     ANSWER, ANSWERS, COMMITS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER, WRITER_LOCK,
@@ -104,9 +106,9 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
     };
     writer.report();
     parts.sup.spawn(&WRITER, move |ctx| writer.run(ctx));
-    let for_answers = Arc::clone(&shared);
+    let for_answers = (Arc::clone(&shared), Arc::clone(&gate));
     parts.sup.spawn(&ANSWER, move |ctx| {
-        run_answers(ctx, &answers_rx, &for_answers);
+        run_answers(ctx, &answers_rx, &for_answers.0, &for_answers.1);
     });
     let (metrics, health) = (parts.metrics, parts.health);
     parts.sup.spawn(&SNAPSHOT, move |ctx| {
@@ -124,7 +126,7 @@ impl Writer {
     fn run(&self, ctx: &ThreadCtx) {
         let taken = self.engine.lock().take();
         let Some(mut engine) = taken else {
-            self.gate.close(Closed::Broken);
+            self.gate.close(BROKEN);
             self.sup
                 .set_fatal("the ledger's writer panicked; it starts again from its log");
             ctx.shutdown.wait(Deadline::within(Duration::from_secs(60)));
@@ -220,12 +222,12 @@ impl Writer {
         tracing::error!(event = "commit_failed", error = %e);
         match e {
             CommitError::Broken(_) => {
-                self.gate.close(Closed::Broken);
+                self.gate.close(BROKEN);
                 self.health.store_failed(&e.to_string());
                 self.sup.set_fatal(&e.to_string());
             }
             CommitError::Unknown(_) | CommitError::Poisoned => {
-                self.gate.close(Closed::Poisoned);
+                self.gate.close(POISONED);
                 self.health.store_failed(&e.to_string());
             }
             CommitError::Keys(_) => {}
@@ -237,7 +239,7 @@ impl Writer {
         match self.answers.send(decided, Deadline::within(ANSWER_WAIT)) {
             Ok(()) => {}
             Err(ron_kernel::SendError::Full(d) | ron_kernel::SendError::Closed(d)) => {
-                answer(&self.shared, d);
+                answer(&self.shared, &self.gate, d);
             }
         }
     }
@@ -299,20 +301,20 @@ impl Writer {
 }
 
 /// Stops after the writer (one stage later), so that nothing decided stays unanswered.
-fn run_answers(ctx: &ThreadCtx, answers: &Receiver<Decided>, shared: &Shared) {
+fn run_answers(ctx: &ThreadCtx, answers: &Receiver<Decided>, shared: &Shared, gate: &Gate) {
     loop {
         match answers.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
-            Recv::Item(decided) => answer(shared, decided),
+            Recv::Item(decided) => answer(shared, gate, decided),
             Recv::Timeout => {}
             Recv::Shutdown | Recv::Closed => break,
         }
     }
     while let Some(decided) = answers.try_recv() {
-        answer(shared, decided);
+        answer(shared, gate, decided);
     }
 }
 
-fn answer(shared: &Shared, decided: Decided) {
+fn answer(shared: &Shared, gate: &Gate, decided: Decided) {
     match decided.result {
         Ok(decisions) => {
             for ((request, reply), list) in
@@ -323,9 +325,10 @@ fn answer(shared: &Shared, decided: Decided) {
         }
         Err(e) => {
             for reply in decided.replies {
-                reply(Err(match &e {
-                    CommitError::Unknown(why) => SubmitError::Unknown(why.to_string()),
-                    other => SubmitError::Closed(other.to_string()),
+                reply(Err(match (&e, gate.closed(shared)) {
+                    (CommitError::Unknown(why), _) => SubmitError::Unknown(why.to_string()),
+                    (CommitError::Keys(_), _) | (_, None) => SubmitError::Unable(e.to_string()),
+                    (_, Some(why)) => SubmitError::Closed(why),
                 }));
             }
         }

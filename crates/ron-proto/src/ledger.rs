@@ -11,6 +11,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Problem;
 use crate::jcs::{self, JcsError};
 use crate::values::{
     Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp, ValueError, string_value,
@@ -757,6 +758,64 @@ pub struct Head {
     pub ts: Timestamp,
     /// Leaves covered by the last signed checkpoint.
     pub checkpoint_size: u64,
+    /// Set while the ledger writes nothing; it goes on answering reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
+}
+
+/// Why a ledger writes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Closed {
+    pub cause: ClosedCause,
+    /// What failed, and what the operator is to do.
+    pub detail: String,
+}
+
+/// What kind of failure closed a ledger for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClosedCause {
+    /// There was no room on its disk.
+    DiskFull,
+    /// Its disk failed a write or a flush.
+    DiskFailed,
+    /// An invariant did not hold.
+    Broken,
+}
+
+/// The code of the answer (503) to a write that a closed ledger, or the wallet before it, refuses. `details` is the
+/// reason, a [`Closed`].
+pub const LEDGER_CLOSED: &str = "ledger_closed";
+
+impl Closed {
+    /// The answer to a write: nothing was done.
+    pub fn problem(&self) -> Problem {
+        // Somebody has to act first, so the next try is not soon; but the request itself is good.
+        Problem::new(
+            503,
+            LEDGER_CLOSED,
+            "The ledger cannot write",
+            self.detail.clone(),
+        )
+        .with_details(serde_json::json!({"cause": self.cause, "hint": self.cause.hint()}))
+        .with_retry_after(10)
+    }
+}
+
+impl ClosedCause {
+    /// What the operator is to do.
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::DiskFull => "make room on the ledger's disk, then restart the ledger",
+            Self::DiskFailed => {
+                "look after the ledger's disk, check the log with `ron ledger verify`, then restart the ledger"
+            }
+            Self::Broken => {
+                "keep the ledger's files as they are, check the log with `ron ledger verify`, and report it"
+            }
+        }
+    }
 }
 
 /// Where an epoch's settlement stands.

@@ -15,8 +15,11 @@ use crate::values::{Tenant, Timestamp};
 pub const TTL_S_DEFAULT: u64 = 15 * 60;
 /// Longest lifetime of a token, in seconds.
 pub const TTL_S_MAX: u64 = 60 * 60;
-/// Longest token, in bytes.
+/// Longest token with a classical signature, in bytes. A token with an ML-DSA signature has the same room for its
+/// claims and is as much longer as that signature is.
 pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
+/// Longest token with an ML-DSA signature, in bytes: a hybrid one with ML-DSA-87 in base64url.
+pub const PQ_TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Most caveats of one token.
 pub const CAVEATS_MAX: usize = 32;
 /// Longest caveat, in bytes.
@@ -125,11 +128,11 @@ impl JsonSchema for CaveatInput {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssueAnswer {
-    /// The token, a JWS compact JWT.
+    /// The token, a JWS compact JWT; of a hybrid, the base64url of a JWS JSON serialization with two signatures.
     pub token: String,
-    /// RFC 7638 thumbprint of the key that signed it.
+    /// RFC 7638 thumbprint of the key that signed it; of a hybrid, the classical key.
     pub kid: String,
-    /// `EdDSA` or `ES256`.
+    /// `EdDSA`, `ES256`, `ML-DSA-44`, `-65`, `-87`, or a hybrid such as `EdDSA+ML-DSA-65`.
     pub alg: String,
     /// When it expires (unix seconds).
     pub exp: u64,
@@ -218,12 +221,24 @@ pub struct TokenClaims {
     pub status: Option<TokenStatus>,
 }
 
-/// Claim `cnf`: a DPoP key (RFC 9449).
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+/// Claim `cnf`: a DPoP key (RFC 9449), a client certificate (RFC 8705), or both; all that is named must be proved.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmation {
     /// RFC 7638 SHA-256 thumbprint of the key.
-    pub jkt: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jkt: Option<String>,
+    /// Base64url of the certificate's SHA-256 (of its DER form).
+    #[serde(rename = "x5t#S256", default, skip_serializing_if = "Option::is_none")]
+    pub x5t_s256: Option<String>,
+}
+
+impl Confirmation {
+    /// The claim of a token that is bound to a key, a certificate or both; none for one that is not bound.
+    pub fn of(jkt: Option<String>, x5t_s256: Option<String>) -> Option<Self> {
+        let bound = jkt.is_some() || x5t_s256.is_some();
+        bound.then_some(Self { jkt, x5t_s256 })
+    }
 }
 
 /// Claim `act`: the present actor, and those before it inside.
@@ -406,6 +421,9 @@ pub struct ServerMetadata {
     pub token_endpoint: String,
     /// JWKS URL.
     pub jwks_uri: String,
+    /// URL of the post-quantum keys, which several clients could not read in the first set.
+    #[serde(default)]
+    pub pq_jwks_uri: String,
     /// Introspection URL (RFC 7662).
     #[serde(default)]
     pub introspection_endpoint: String,
@@ -428,6 +446,9 @@ pub struct ServerMetadata {
     /// Algorithms of DPoP proofs (RFC 9449).
     #[serde(default)]
     pub dpop_signing_alg_values_supported: Vec<String>,
+    /// Tokens are bound to the certificate of a client that proved itself with one (RFC 8705).
+    #[serde(default)]
+    pub tls_client_certificate_bound_access_tokens: bool,
     /// Types of `authorization_details` understood (RFC 9396).
     #[serde(default)]
     pub authorization_details_types_supported: Vec<String>,
@@ -461,6 +482,8 @@ pub const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchang
 pub const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 /// Longest token with its narrowing statements, in bytes.
 pub const NARROWED_BYTES_MAX: usize = 8 * 1024;
+/// The same where the token has an ML-DSA signature.
+pub const PQ_NARROWED_BYTES_MAX: usize = 20 * 1024;
 
 /// Refusal of `POST /oauth2/token` (RFC 6749 section 5.2).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -517,7 +540,7 @@ pub struct AudienceRule {
     pub audience: String,
     /// Scopes that may be granted.
     pub scopes: Vec<String>,
-    /// `EdDSA` (default) or `ES256`.
+    /// `EdDSA` (default), `ES256`, or with a post-quantum key `ML-DSA-65` (-44, -87) or `EdDSA+ML-DSA-65`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
     /// Further algorithms that a caller may ask for with `accept_algs`.

@@ -3,6 +3,7 @@
 pub mod asker;
 pub mod cosign;
 pub mod keys;
+mod quiet;
 pub mod witness;
 
 use crate::ready::ReadyBoard;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use asker::Published;
 pub use cosign::CosignedView;
 pub use keys::KeyView;
+use quiet::Quiet;
 
 /// The lock row of [`CheckpointRoom`].
 pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
@@ -307,6 +309,7 @@ impl CheckpointRoom {
             room: self,
             checkpointer: Some(checkpointer),
             pacer: Pacer::default(),
+            quiet: Quiet::default(),
         };
         while !ctx.shutdown.wait(Deadline::within(TICK)) {
             held.cosign();
@@ -322,6 +325,7 @@ impl CheckpointRoom {
                 room: self,
                 checkpointer: Some(checkpointer),
                 pacer: Pacer::default(),
+                quiet: Quiet::default(),
             };
             held.publish();
         }
@@ -337,6 +341,7 @@ struct Held<'a> {
     room: &'a CheckpointRoom,
     checkpointer: Option<Checkpointer>,
     pacer: Pacer,
+    quiet: Quiet,
 }
 
 impl Drop for Held<'_> {
@@ -403,11 +408,19 @@ impl Held<'_> {
                     room.clock.unix_ms(),
                 );
                 room.ready.present("checkpoint");
+                if self.quiet.well() {
+                    tracing::info!(event = "checkpoint_published_again");
+                }
                 if let Some(to) = room.witnesses.get() {
                     let _ = to.wake.try_send(Published); // full: it is awake and will look
                 }
             }
-            Err(error) => tracing::error!(event = "checkpoint_failed", error = %error),
+            Err(error) => {
+                let (error, now_ms) = (error.to_string(), room.clock.unix_ms());
+                if let Some(repeats) = self.quiet.failed(&error, now_ms) {
+                    tracing::error!(event = "checkpoint_failed", error, repeats);
+                }
+            }
         }
     }
 }

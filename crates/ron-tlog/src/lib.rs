@@ -36,7 +36,8 @@ pub mod witness;
 
 pub use append::{
     AppendError, CheckpointError, Checkpointer, Disk, DiskFile, Log, LogOptions, LogReader,
-    OpenError, OsDisk, ProofError, ReadError, Recovery, SimDisk, Verified, VerifyError, verify_dir,
+    OpenError, OsDisk, ProofError, ReadError, Recovery, SimDisk, Verified, VerifyError,
+    WriteFailure, verify_dir,
 };
 pub use checkpoint::Checkpoint;
 pub use cosignature::{Cosigner, CosignerKey};

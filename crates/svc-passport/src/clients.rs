@@ -7,6 +7,7 @@ use ron_auth::dpop::ProofCache;
 use ron_auth::jwks::{JwsAlg, VerifyKey};
 use ron_auth::jws::Jws;
 use ron_crypto::{ct, hash, password, rand};
+use ron_http::ClientCert;
 use ron_kernel::{Credits, RankedMutex};
 use ron_proto::Problem;
 use serde_json::Value;
@@ -33,6 +34,17 @@ pub struct Client {
     pub secret_hash: Option<String>,
     /// Public keys of its assertions, with their `kid` where they have one.
     pub keys: Vec<(Option<String>, VerifyKey)>,
+    /// SHA-256 of its certificates, 64 lower-case hex digits each.
+    pub certs: Vec<String>,
+    /// DNS names, one of which its certificate carries.
+    pub dns_names: Vec<String>,
+}
+
+impl Client {
+    /// Whether it can prove itself by a certificate.
+    pub fn has_certs(&self) -> bool {
+        !self.certs.is_empty() || !self.dns_names.is_empty()
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -114,6 +126,21 @@ impl Clients {
         }
         self.remembered.lock().insert(id.to_owned(), tag);
         Ok(())
+    }
+
+    /// Succeeds when the certificate of the connection is the client's (RFC 8705 section 2): pinned by its hash, or
+    /// by a DNS name. That it comes from the configured authority, the TLS handshake has checked.
+    pub fn check_cert(&self, id: &str, cert: &ClientCert) -> Result<(), Problem> {
+        let client = self.clients.get(id).ok_or_else(invalid_client)?;
+        let named = |name: &String| {
+            let same = |dns: &String| dns.eq_ignore_ascii_case(name);
+            cert.dns_names.iter().any(same)
+        };
+        if client.certs.contains(&cert.sha256) || client.dns_names.iter().any(named) {
+            Ok(())
+        } else {
+            Err(invalid_client())
+        }
     }
 
     /// The client of an assertion (RFC 7523 section 3): signed by one of its keys, `iss` and `sub` its id, `aud` one
@@ -205,11 +232,15 @@ mod tests {
                 id: "operator".to_owned(),
                 secret_hash: Some(password::hash_secret(b"correct horse")),
                 keys: Vec::new(),
+                certs: vec!["ab".repeat(32)],
+                dns_names: Vec::new(),
             },
             Client {
                 id: "robot".to_owned(),
                 secret_hash: None,
                 keys: vec![(Some("r1".to_owned()), key)],
+                certs: Vec::new(),
+                dns_names: vec!["robot.example".to_owned()],
             },
         ])
     }
@@ -243,6 +274,21 @@ mod tests {
             "remembered needs no check"
         );
         drop(busy);
+    }
+
+    #[test]
+    fn a_certificate_is_its_clients_by_hash_or_name() {
+        let clients = clients();
+        let cert = |byte: &str, names: &[&str]| ClientCert {
+            sha256: byte.repeat(32),
+            dns_names: names.iter().map(|n| (*n).to_owned()).collect(),
+        };
+        let ask = |id: &str, cert: &ClientCert| clients.check_cert(id, cert).is_ok();
+        assert!(ask("operator", &cert("ab", &[])));
+        assert!(!ask("operator", &cert("cd", &["operator"])));
+        assert!(ask("robot", &cert("cd", &["x", "Robot.Example"])));
+        assert!(!ask("robot", &cert("ab", &["robot.example.org"])));
+        assert!(!ask("nobody", &cert("ab", &["robot.example"])));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 use ron_service::pinned::{KeyRing, key_ring};
 
 use crate::clients::{Client, client_keys};
-use crate::policy::Limits;
+use crate::policy::{Limits, PqMode, pq_alg};
 use crate::sync::Source;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7450", "127.0.0.1:7455");
@@ -27,6 +27,16 @@ const CLIENT_KEYS: &[Key] = &[
         "Argon2id hash of the client's secret, in PHC form; empty for clients with keys.",
     )
     .secret(),
+    Key::list(
+        "certs",
+        "",
+        "SHA-256 of client certificates (DER), 64 hex digits each, by which the client proves itself over TLS.",
+    ),
+    Key::list(
+        "dns_names",
+        "",
+        "DNS names, one of which a certificate by tls.client_ca_path must carry to be the client's.",
+    ),
     Key::text(
         "jwks",
         "",
@@ -34,7 +44,7 @@ const CLIENT_KEYS: &[Key] = &[
     ),
 ];
 
-static KEYS: [Key; 22] = [
+static KEYS: [Key; 24] = [
     Key::text(
         "issuer",
         "http://127.0.0.1:7450",
@@ -66,6 +76,18 @@ static KEYS: [Key; 22] = [
         "kms.note_key",
         "",
         "KMS key that signs the policy note; payload policy note. Empty: no note is served.",
+    ),
+    Key::text(
+        "pq.mode",
+        "off",
+        "Post-quantum tokens: off; mirror (for audiences whose policy names them; without the key a classical \
+         token marked pq.fallback); require (no token without an ML-DSA signature).",
+    )
+    .reloadable(),
+    Key::text(
+        "pq.key",
+        "",
+        "KMS key that signs tokens with ML-DSA; payload policy jwt.",
     ),
     Key::duration("kms.timeout", "3s", "Longest time for one call to the KMS.").range("10ms", "1m"),
     Key::duration(
@@ -170,6 +192,8 @@ pub struct Settings {
     pub kms_token_file: Option<PathBuf>,
     /// Signing keys, EdDSA first.
     pub keys: Vec<Kid>,
+    /// The ML-DSA key.
+    pub pq_key: Option<Kid>,
     /// Longest KMS call.
     pub kms_timeout: Duration,
     /// Pause between looks at the keys.
@@ -211,6 +235,7 @@ impl Settings {
                 }
             }
         }
+        let pq_key = pq_key(config, &mut problems);
         let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
         let clients = clients(config, &mut problems);
         let note_key = match config.str_opt("kms.note_key").map(str::parse).transpose() {
@@ -252,6 +277,8 @@ impl Settings {
             kms_url: config.str("kms.url").to_owned(),
             kms_token_file: config.path_opt("kms.token_file").map(PathBuf::from),
             keys,
+            limits: limits(config, pq_key.as_ref()),
+            pq_key,
             kms_timeout: config.duration("kms.timeout"),
             kms_refresh: config.duration("kms.refresh_interval"),
             note_key,
@@ -259,7 +286,6 @@ impl Settings {
             policy,
             policy_poll: config.duration("policy.poll_interval"),
             policy_keys,
-            limits: limits(config),
             require_nonce: config.bool("dpop.require_nonce"),
             workers,
             issue_queue: config.usize("queues.issue"),
@@ -269,7 +295,30 @@ impl Settings {
     }
 }
 
-fn limits(config: &Config) -> Limits {
+/// The ML-DSA key, which `pq.mode` other than off needs.
+fn pq_key(config: &Config, problems: &mut Vec<String>) -> Option<Kid> {
+    let mode = config.str("pq.mode");
+    let Some(parsed) = PqMode::parse(mode) else {
+        problems.push(format!(
+            "pq.mode: {mode} is not one of off, mirror, require"
+        ));
+        return None;
+    };
+    let Some(text) = config.str_opt("pq.key") else {
+        if parsed != PqMode::Off {
+            problems.push(format!("pq.mode {mode} needs pq.key, an ML-DSA key"));
+        }
+        return None;
+    };
+    match text.parse::<Kid>() {
+        Ok(kid) if pq_alg(kid.alg).is_some() => return Some(kid),
+        Ok(_) => problems.push("pq.key must be an ml-dsa-44, -65 or -87 key".to_owned()),
+        Err(e) => problems.push(format!("pq.key: {e}")),
+    }
+    None
+}
+
+fn limits(config: &Config, pq_key: Option<&Kid>) -> Limits {
     let mut algs = vec!["EdDSA"];
     if config.str_opt("kms.key_es256").is_some() {
         algs.push("ES256");
@@ -282,6 +331,8 @@ fn limits(config: &Config) -> Limits {
             rate_rps: config.u64("caveats.max_rate_rps"),
         },
         algs,
+        pq: PqMode::parse(config.str("pq.mode")).unwrap_or_default(),
+        pq_algs: pq_key.and_then(|kid| pq_alg(kid.alg)),
     }
 }
 
@@ -293,6 +344,8 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
         let mut client = Client {
             secret_hash: filled(block.str("secret_hash")),
             keys: Vec::new(),
+            certs: block.list("certs").to_vec(),
+            dns_names: block.list("dns_names").to_vec(),
             id,
         };
         let id = &client.id;
@@ -301,8 +354,18 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
                 Ok(keys) => client.keys = keys,
                 Err(why) => problems.push(format!("clients: jwks of {id}: {why}")),
             }
-        } else if client.secret_hash.is_none() {
-            problems.push(format!("clients: {id} needs a secret_hash or jwks"));
+        } else if client.secret_hash.is_none() && !client.has_certs() {
+            problems.push(format!(
+                "clients: {id} needs a secret_hash, jwks, certs or dns_names"
+            ));
+        }
+        for cert in &mut client.certs {
+            cert.make_ascii_lowercase();
+            if cert.len() != 64 || cert.bytes().any(|b| !b.is_ascii_hexdigit()) {
+                problems.push(format!(
+                    "clients: certs of {id} must be SHA-256 digests in 64 hex digits"
+                ));
+            }
         }
         if client
             .secret_hash

@@ -69,6 +69,15 @@ pub fn exchange(
             ));
         }
     };
+    if claims.x5t.is_some() && claims.x5t.as_deref() != ask.x5t {
+        return Err(refused(
+            "the token is bound: prove yourself with its client certificate",
+            "invalid_client",
+        ));
+    }
+    let jkt = binding(&mut all, jkt)?;
+    let alg = algorithm(audience, ask, limits)?;
+    alg.mark(&mut all)?;
     Ok(Grant {
         subject: claims.sub.clone(),
         client_id: rule.client_id.clone(),
@@ -76,9 +85,10 @@ pub fn exchange(
         audience: held.audience.to_owned(),
         scope: scope(claims, (!own).then_some(&audience.scopes[..]), ask.scope)?,
         ttl_s,
-        jkt: binding(&mut all, jkt)?,
+        jkt,
+        x5t: ask.x5t.map(str::to_owned),
         caveats: all,
-        alg: algorithm(audience, ask.accept_algs, &limits.algs)?,
+        alg: alg.name,
         act: if own {
             held.act.cloned()
         } else {

@@ -24,6 +24,8 @@ fn claims() -> Claims {
         caveats: vec!["asset=ron".parse().unwrap()],
         kid: "k".into(),
         jkt: None,
+        pq_kid: None,
+        x5t: None,
     }
 }
 
@@ -65,6 +67,8 @@ fn ask(client: &str) -> Ask<'_> {
         caveats: &[],
         accept_algs: &[],
         jkt: None,
+        x5t: None,
+        pq_ready: false,
     }
 }
 
@@ -73,6 +77,8 @@ fn limits() -> Limits {
         ttl_s_default: 900,
         maxima: CaveatMaxima::default(),
         algs: vec!["EdDSA"],
+        pq: crate::policy::PqMode::Off,
+        pq_algs: None,
     }
 }
 
@@ -184,6 +190,30 @@ fn whatever_widens_is_refused() {
         Some("K"),
         "binding narrows"
     );
+}
+
+#[test]
+fn a_certificate_stays_bound_through_an_exchange() {
+    let bound = Claims {
+        x5t: Some("C".into()),
+        ..claims()
+    };
+    let with = |x5t: Option<&'static str>| Ask {
+        x5t,
+        ..ask("operator")
+    };
+    assert_eq!(
+        run(&with(Some("C")), &bound).unwrap().x5t.as_deref(),
+        Some("C")
+    );
+    assert_eq!(
+        run(&with(Some("C")), &claims()).unwrap().x5t.as_deref(),
+        Some("C")
+    );
+    for other in [None, Some("D")] {
+        let got = run(&with(other), &bound).unwrap_err();
+        assert_eq!(got.oauth, Some("invalid_client"), "{other:?}");
+    }
 }
 
 /// The model: may a token with these scopes, caveats and end do this?

@@ -43,9 +43,10 @@ use crate::clients::Clients;
 use crate::config::Settings;
 use crate::dpop::Proofs;
 use crate::issue::Issuer;
-use crate::issue::keys::{KeeperParts, KeyKeeper};
+use crate::issue::keys::{KeeperParts, KeyKeeper, Looked};
 use crate::metrics::Metrics;
-use crate::policy::Limits;
+use crate::policy::{Limits, PqMode};
+use crate::publish::holders::Holders;
 use crate::publish::lists::Lists;
 use crate::publish::{KnownLists, PublishEvent, Publisher, PublisherParts};
 use crate::revoke::{RevocationStore, RevokeEvent, Revoker};
@@ -64,6 +65,7 @@ struct Core {
     view: Arc<Snapshot<RevocationView>>,
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
+    holders: Arc<Holders>,
     revoke: Sender<RevokeEvent>,
 }
 
@@ -85,7 +87,8 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let local = parts.api.local_addr().map_err(StartError::failed)?;
     let core = Core::new(settings, &chassis, &store, (local, revoke))?;
     let stored = store.kept_jwks().map_err(StartError::failed)?;
-    let keys = Arc::new(core.keeper(&chassis, stored));
+    let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
+    let keys = Arc::new(core.keeper(&chassis, stored, &limits));
     let policies = core.policies(&chassis)?;
     core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
     if let Err(why) = policies.refresh()
@@ -94,7 +97,6 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         return Err(StartError::config_text(why));
     }
     let clients = Arc::new(Snapshot::new(Clients::new(core.settings.clients.clone())));
-    let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
     on_reload(&chassis, &auth, &policies, (&clients, &limits));
     let every = core.settings.policy_poll;
     chassis
@@ -158,6 +160,11 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
     ))
 }
 
+/// Beside the store, or in memory like it.
+fn holders(settings: &Settings) -> std::io::Result<Holders> {
+    Holders::open(settings.data_dir.as_ref().map(|dir| dir.join("holders")))
+}
+
 /// What the durable events say.
 fn replay(store: &RevocationStore) -> Result<RevocationView, StartError> {
     let mut view = RevocationView::unchecked();
@@ -198,6 +205,7 @@ impl Core {
             view: Arc::new(Snapshot::new(replay(store)?)),
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
+            holders: Arc::new(holders(&settings).map_err(StartError::failed)?),
             revoke,
             settings,
         };
@@ -205,7 +213,8 @@ impl Core {
         Ok(core)
     }
 
-    fn keeper(&self, chassis: &Chassis, stored: Jwks) -> KeyKeeper {
+    fn keeper(&self, chassis: &Chassis, stored: Jwks, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
+        let limits = limits.clone();
         let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
         ready.missing(
             "issue",
@@ -214,13 +223,23 @@ impl Core {
         if stored.keys.is_empty() {
             ready.missing("verify", "no key set is known yet");
         }
-        let report = move |looked: Result<Option<&Jwks>, String>| match looked {
-            Ok(changed) => {
-                ready.present("issue");
+        let report = move |looked: Result<Looked, String>| match looked {
+            Ok(looked) => {
+                let required = limits.load().pq == PqMode::Require;
+                match looked.pq {
+                    Ok(()) => ready.clear("pq"),
+                    Err(ref why) => ready.degrade("pq", format!("no ML-DSA signatures: {why}")),
+                }
+                match looked.pq {
+                    Err(why) if required => {
+                        ready.missing("issue", format!("issuing is impossible: {why}"));
+                    }
+                    _ => ready.present("issue"),
+                }
                 ready.present("verify");
-                if let Some(jwks) = changed {
+                if let Some(jwks) = looked.changed {
                     // Kept by the one writer of the store; if its queue is full the next look tries again.
-                    let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks.clone()));
+                    let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
                 }
             }
             Err(why) => ready.missing("issue", format!("issuing is impossible: {why}")),
@@ -228,6 +247,7 @@ impl Core {
         let parts = KeeperParts {
             kms: self.kms.clone(),
             keys: self.settings.keys.clone(),
+            pq_key: self.settings.pq_key.clone(),
             timeout: self.settings.kms_timeout,
             hold: self.settings.hold,
             view: self.view.clone(),
@@ -285,6 +305,7 @@ impl Core {
             view: self.view.clone(),
             policy: self.policy.clone(),
             known: self.known.clone(),
+            holders: self.holders.clone(),
             watch: (chassis.clock.clone(), self.metrics.clone()),
         });
         sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));
@@ -297,6 +318,7 @@ impl Core {
             issuer_url: self.settings.issuer.clone(),
             public_url: self.public_url.clone(),
             lists: Lists::default(),
+            holders: self.holders.clone(),
             revoke: self.revoke.clone(),
             kms: self.kms.clone(),
             kms_timeout: self.settings.kms_timeout,

@@ -1,6 +1,6 @@
 //! The one table of this service's own metrics (prefix `svc_passport_`).
 
-use ron_kernel::{CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
+use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
 
 /// Handles on the metrics.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub struct Metrics {
     pub rejects: CounterVec,
     /// Time of calls to the KMS, by operation.
     pub kms_seconds: HistogramVec,
+    /// Classical tokens handed out where one with ML-DSA was preferred.
+    pub pq_fallback: Counter,
     /// The epoch now.
     pub epoch: Gauge,
     /// From a durable event to the answer of each feed reader that waited for it.
@@ -53,6 +55,10 @@ impl Metrics {
                 "revocation_propagation_seconds",
                 "Time from a durable event to a waiting feed reader.",
                 times,
+            ),
+            pq_fallback: r.counter(
+                "pq_fallback_total",
+                "Classical tokens where one with an ML-DSA signature was preferred.",
             ),
             epoch: r.gauge("epoch_current", "The current epoch."),
         }

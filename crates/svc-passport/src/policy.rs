@@ -26,6 +26,49 @@ pub struct Ask<'a> {
     pub accept_algs: &'a [String],
     /// Thumbprint of the key that the caller has proved with DPoP: the token is bound to it.
     pub jkt: Option<&'a str>,
+    /// Base64url of the SHA-256 of the certificate that the client proved itself with: likewise.
+    pub x5t: Option<&'a str>,
+    /// Whether the ML-DSA key could sign now.
+    pub pq_ready: bool,
+}
+
+/// Whether tokens get ML-DSA signatures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PqMode {
+    /// None does.
+    #[default]
+    Off,
+    /// For audiences whose policy names such an algorithm; while the key is away, classical ones with a mark.
+    Mirror,
+    /// No token leaves without one.
+    Require,
+}
+
+impl PqMode {
+    /// The word in a configuration.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => Some(Self::Off),
+            "mirror" => Some(Self::Mirror),
+            "require" => Some(Self::Require),
+            _ => None,
+        }
+    }
+}
+
+/// The two names that a KMS key of this algorithm signs tokens under: alone, and as a hybrid with EdDSA.
+pub const fn pq_alg(alg: ron_proto::Alg) -> Option<[&'static str; 2]> {
+    match alg {
+        ron_proto::Alg::MlDsa44 => Some(["ML-DSA-44", "EdDSA+ML-DSA-44"]),
+        ron_proto::Alg::MlDsa65 => Some(["ML-DSA-65", "EdDSA+ML-DSA-65"]),
+        ron_proto::Alg::MlDsa87 => Some(["ML-DSA-87", "EdDSA+ML-DSA-87"]),
+        _ => None,
+    }
+}
+
+/// Whether the name of an algorithm has an ML-DSA signature in it.
+pub fn is_pq(name: &str) -> bool {
+    name.contains("ML-DSA-")
 }
 
 /// What the configuration adds to the policy.
@@ -35,8 +78,12 @@ pub struct Limits {
     pub ttl_s_default: u64,
     /// Largest counted caveats.
     pub maxima: CaveatMaxima,
-    /// Algorithms for which a signing key is configured.
+    /// Classical algorithms for which a signing key is configured.
     pub algs: Vec<&'static str>,
+    /// Whether tokens get ML-DSA signatures.
+    pub pq: PqMode,
+    /// Names of the ML-DSA key's algorithms, see [`pq_alg`].
+    pub pq_algs: Option<[&'static str; 2]>,
 }
 
 /// What was granted: everything of a token but its id, times, epoch and key.
@@ -60,6 +107,8 @@ pub struct Grant {
     pub alg: &'static str,
     /// Thumbprint of the key that it is bound to.
     pub jkt: Option<String>,
+    /// Hash of the certificate that it is bound to.
+    pub x5t: Option<String>,
     /// Who acts for the holder.
     pub act: Option<Actor>,
     /// The token that it was exchanged for: judged once more when the new one is signed.
@@ -75,6 +124,8 @@ pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<G
     let ttl_s = ttl(rule, ask.ttl_s, limits.ttl_s_default, TTL_S_MAX)?;
     let mut caveats = caveats(&audience.caveats, ask.caveats, &limits.maxima)?;
     let jkt = binding(&mut caveats, ask.jkt)?;
+    let alg = algorithm(audience, ask, limits)?;
+    alg.mark(&mut caveats)?;
     Ok(Grant {
         subject,
         client_id: rule.client_id.clone(),
@@ -82,9 +133,10 @@ pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<G
         scope: scopes(audience, ask)?,
         ttl_s,
         caveats,
-        alg: algorithm(audience, ask.accept_algs, &limits.algs)?,
+        alg: alg.name,
         audience: audience.audience.clone(),
         jkt,
+        x5t: ask.x5t.map(str::to_owned),
         act: None,
         origin: None,
     })
@@ -232,289 +284,94 @@ fn refused_caveat(e: &ron_proto::CaveatError) -> Problem {
     Problem::new(400, e.code, "Caveat refused", e.detail.clone())
 }
 
-/// The first algorithm that the caller accepts, the audience allows and a key is there for.
+/// How a token will be signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Name of the algorithm.
+    pub name: &'static str,
+    /// Something with ML-DSA was preferred and could not be had.
+    pub fallback: bool,
+}
+
+impl Chosen {
+    /// Writes the fallback into the token, so that verifiers can tell it from a downgrade.
+    pub(crate) fn mark(self, caveats: &mut Vec<Caveat>) -> Result<(), Problem> {
+        let mark = Caveat::PqFallback(true);
+        if !self.fallback || caveats.contains(&mark) {
+            return Ok(());
+        }
+        if caveats.len() >= CAVEATS_MAX {
+            return Err(Problem::bad_request(
+                "the mark pq.fallback needs the room of one caveat: ask for one less",
+            ));
+        }
+        caveats.push(mark);
+        Ok(())
+    }
+}
+
+/// The first algorithm that the caller accepts, the audience allows and a key is there for. Never silently one that
+/// is weaker than asked for: without its ML-DSA key the issuer falls back in mode `mirror` only, and marks it.
 pub(crate) fn algorithm(
     rule: &AudienceRule,
-    accepted: &[String],
-    offered: &[&'static str],
-) -> Result<&'static str, Problem> {
+    ask: &Ask<'_>,
+    limits: &Limits,
+) -> Result<Chosen, Problem> {
     let default = rule.alg.as_deref().unwrap_or("EdDSA");
-    let known = |name: &str| offered.iter().copied().find(|alg| *alg == name);
-    if accepted.is_empty() {
-        return known(default).ok_or_else(|| {
-            Problem::unavailable(
-                format!("no {default} signing key is configured for this audience"),
-                30,
-            )
-        });
+    let allowed = |name: &&str| *name == default || rule.algs.iter().any(|a| a == name);
+    let asked = ask.accept_algs.iter().map(String::as_str);
+    let mut wanted: Vec<&str> = asked.filter(allowed).collect();
+    if ask.accept_algs.is_empty() {
+        wanted.push(default);
+        if is_pq(default) {
+            wanted.push("EdDSA");
+        }
     }
-    let allowed = |name: &&String| *name == default || rule.algs.contains(name);
-    let chosen = accepted.iter().filter(allowed).find_map(|name| known(name));
-    chosen.ok_or_else(|| {
-        Problem::new(
-            400,
-            "no_acceptable_alg",
-            "No acceptable algorithm",
-            format!("tokens for this audience are signed with {default}"),
-        )
-    })
+    let mirrored = limits.pq == PqMode::Mirror;
+    let mut away = false;
+    for (n, name) in wanted.iter().enumerate() {
+        if is_pq(name) {
+            let known = limits.pq_algs.iter().flatten().find(|alg| *alg == name);
+            match known.filter(|_| limits.pq != PqMode::Off) {
+                Some(name) if ask.pq_ready => {
+                    let fallback = false;
+                    return Ok(Chosen { name, fallback });
+                }
+                Some(_) => away = true,
+                None => {}
+            }
+            continue;
+        }
+        let passed = is_pq(default) || wanted[..n].iter().any(|w| is_pq(w));
+        if limits.pq == PqMode::Require || (passed && !mirrored && ask.accept_algs.is_empty()) {
+            continue;
+        }
+        if let Some(name) = limits.algs.iter().copied().find(|alg| alg == name) {
+            let fallback = passed && mirrored;
+            return Ok(Chosen { name, fallback });
+        }
+    }
+    if away || (ask.accept_algs.is_empty() && limits.pq != PqMode::Require) {
+        return Err(Problem::unavailable(
+            format!("no {default} signing key is configured and known for this audience"),
+            30,
+        ));
+    }
+    Err(Problem::new(
+        400,
+        "no_acceptable_alg",
+        "No acceptable algorithm",
+        match limits.pq {
+            PqMode::Require => {
+                "every token has an ML-DSA signature here: the policy of this audience must name \
+                                such an algorithm, and the caller accept it"
+                    .to_owned()
+            }
+            _ => format!("tokens for this audience are signed with {default}"),
+        },
+    ))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn policy() -> IssuerPolicy {
-        IssuerPolicy {
-            version: 1,
-            clients: vec![ClientRule {
-                client_id: "operator".to_owned(),
-                tenant: "default".parse().unwrap(),
-                subjects: vec!["user:*".to_owned()],
-                audiences: vec![
-                    AudienceRule {
-                        audience: "svc-wallet".to_owned(),
-                        scopes: vec!["wallet:read".to_owned(), "wallet:transfer".to_owned()],
-                        alg: None,
-                        algs: vec!["ES256".to_owned()],
-                        caveats: vec!["asset=rpl".to_owned()],
-                    },
-                    AudienceRule {
-                        audience: "ron-kms".to_owned(),
-                        scopes: vec!["kms:read".to_owned()],
-                        alg: Some("ES256".to_owned()),
-                        algs: Vec::new(),
-                        caveats: Vec::new(),
-                    },
-                ],
-                max_ttl_s: 600,
-                exchange: false,
-            }],
-        }
-    }
-
-    fn ask() -> Ask<'static> {
-        Ask {
-            client_id: "operator",
-            subject: None,
-            audience: Some("svc-wallet"),
-            scope: None,
-            ttl_s: None,
-            caveats: &[],
-            accept_algs: &[],
-            jkt: None,
-        }
-    }
-
-    fn limits() -> Limits {
-        Limits {
-            ttl_s_default: 900,
-            maxima: CaveatMaxima::default(),
-            algs: vec!["EdDSA", "ES256"],
-        }
-    }
-
-    #[test]
-    fn a_plain_ask_gets_what_the_rule_allows() {
-        let grant = decide(&policy(), &ask(), &limits()).unwrap();
-        assert_eq!(grant.scope, "wallet:read wallet:transfer");
-        assert_eq!(
-            (grant.subject.as_str(), grant.ttl_s, grant.alg),
-            ("operator", 600, "EdDSA")
-        );
-        assert_eq!(grant.caveats, ["asset=rpl".parse().unwrap()]);
-    }
-
-    #[test]
-    fn everything_beyond_the_rule_is_refused() {
-        let check = |ask: Ask<'_>, status: u16, code: &str| {
-            let got = decide(&policy(), &ask, &limits()).unwrap_err();
-            assert_eq!(
-                (got.status, got.code),
-                (status, code),
-                "{ask:?}: {}",
-                got.detail
-            );
-        };
-        check(
-            Ask {
-                client_id: "stranger",
-                ..ask()
-            },
-            403,
-            "forbidden",
-        );
-        check(
-            Ask {
-                audience: Some("svc-other"),
-                ..ask()
-            },
-            403,
-            "forbidden",
-        );
-        check(
-            Ask {
-                audience: None,
-                ..ask()
-            },
-            400,
-            "bad_request",
-        );
-        check(
-            Ask {
-                subject: Some("admin"),
-                ..ask()
-            },
-            403,
-            "forbidden",
-        );
-        check(
-            Ask {
-                subject: Some("with space"),
-                ..ask()
-            },
-            400,
-            "bad_request",
-        );
-        check(
-            Ask {
-                scope: Some("wallet:issue"),
-                ..ask()
-            },
-            403,
-            "forbidden",
-        );
-        check(
-            Ask {
-                scope: Some("no:such"),
-                ..ask()
-            },
-            400,
-            "bad_request",
-        );
-        check(
-            Ask {
-                ttl_s: Some(601),
-                ..ask()
-            },
-            400,
-            "ttl_too_long",
-        );
-        check(
-            Ask {
-                ttl_s: Some(0),
-                ..ask()
-            },
-            400,
-            "bad_request",
-        );
-        check(
-            Ask {
-                caveats: &["colour=red".to_owned()],
-                ..ask()
-            },
-            400,
-            "unknown_caveat",
-        );
-        check(
-            Ask {
-                caveats: &["budget.reqs=101".to_owned()],
-                ..ask()
-            },
-            400,
-            "caveat_over_max",
-        );
-        check(
-            Ask {
-                accept_algs: &["PS256".to_owned(), "none".to_owned()],
-                ..ask()
-            },
-            400,
-            "no_acceptable_alg",
-        );
-        check(
-            Ask {
-                caveats: &["pq.fallback=true".to_owned()],
-                ..ask()
-            },
-            400,
-            "bad_caveat",
-        );
-        check(
-            Ask {
-                caveats: &[format!("proof.bind={}", "A".repeat(43))],
-                jkt: Some("another"),
-                ..ask()
-            },
-            400,
-            "bad_request",
-        );
-    }
-
-    #[test]
-    fn algorithms_are_negotiated_among_what_is_allowed_and_there() {
-        let check = |accept: &[&str], offered: &[&'static str], want: Option<&str>| {
-            let accept: Vec<String> = accept.iter().map(|a| (*a).to_owned()).collect();
-            let asked = Ask {
-                accept_algs: &accept,
-                ..ask()
-            };
-            let limits = Limits {
-                algs: offered.to_vec(),
-                ..limits()
-            };
-            let got = decide(&policy(), &asked, &limits).ok().map(|g| g.alg);
-            assert_eq!(got, want, "{accept:?} of {offered:?}");
-        };
-        let both = ["EdDSA", "ES256"];
-        check(&[], &both, Some("EdDSA"));
-        check(&["ES256", "EdDSA"], &both, Some("ES256"));
-        check(&["RS256", "EdDSA"], &both, Some("EdDSA"));
-        check(&["ES256", "EdDSA"], &["EdDSA"], Some("EdDSA"));
-        check(&["ES256"], &["EdDSA"], None);
-        check(&["none"], &both, None);
-    }
-
-    #[test]
-    fn proof_bind_becomes_the_binding() {
-        let key = "A".repeat(43);
-        let caveats = [format!("proof.bind={key}")];
-        let grant = decide(
-            &policy(),
-            &Ask {
-                caveats: &caveats,
-                ..ask()
-            },
-            &limits(),
-        )
-        .unwrap();
-        assert_eq!(grant.jkt.as_deref(), Some(key.as_str()));
-        assert_eq!(grant.caveats, ["asset=rpl".parse().unwrap()]);
-        let asked = Ask {
-            jkt: Some(&key),
-            ..ask()
-        };
-        assert_eq!(
-            decide(&policy(), &asked, &limits()).unwrap().jkt,
-            Some(key.clone())
-        );
-    }
-
-    #[test]
-    fn a_narrower_ask_is_granted_as_asked() {
-        let caveats = ["asset=rpl".to_owned(), "ceiling.per_op=5".to_owned()];
-        let asked = Ask {
-            subject: Some("user:7"),
-            scope: Some("wallet:read"),
-            ttl_s: Some(60),
-            caveats: &caveats,
-            ..ask()
-        };
-        let grant = decide(&policy(), &asked, &limits()).unwrap();
-        assert_eq!(
-            (grant.subject.as_str(), grant.scope.as_str(), grant.ttl_s),
-            ("user:7", "wallet:read", 60)
-        );
-        assert_eq!(grant.caveats.len(), 2, "the rule's caveat is there once");
-    }
-}
+#[path = "policy_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
-//! Tokens: RFC 9068 claims from a grant, the JWS signing input, the finished compact form.
+//! Tokens: RFC 9068 claims from a grant, the JWS signing inputs (two for a hybrid), the finished form.
 
+use ron_auth::hybrid;
 use ron_proto::kms::Jwk;
 use ron_proto::passport::{Confirmation, StatusRef, TOKEN_BYTES_MAX, TokenClaims, TokenStatus};
 use ron_proto::{Problem, b64, caveat};
@@ -10,8 +11,8 @@ use crate::policy::Grant;
 /// What one snapshot says of the moment in which tokens are signed.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment<'a> {
-    /// The key.
-    pub key: &'a SigningKey,
+    /// The key, or both keys of a hybrid, the classical one first.
+    pub keys: &'a [SigningKey],
     /// `iss`.
     pub issuer: &'a str,
     /// The epoch.
@@ -40,13 +41,23 @@ pub struct SigningKey {
     pub jwk: Jwk,
 }
 
-/// A token that lacks only its signature.
+/// A token that lacks only its signatures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unsigned {
-    /// `header.payload`, what the KMS signs.
-    pub signing_input: String,
+    /// One header for each key, in base64url.
+    protected: Vec<String>,
+    /// The claims, in base64url.
+    payload: String,
     /// When it expires (unix seconds).
     pub exp: u64,
+}
+
+impl Unsigned {
+    /// `header.payload` for each key: what the KMS signs.
+    pub fn signing_inputs(&self) -> impl Iterator<Item = String> {
+        let input = |protected: &String| format!("{protected}.{}", self.payload);
+        self.protected.iter().map(input)
+    }
 }
 
 #[derive(Serialize)]
@@ -58,7 +69,7 @@ struct Header<'a> {
 
 /// Writes the claims. `exp` is exactly `iat + ttl`.
 pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned, Problem> {
-    let (key, iat) = (at.key, at.iat);
+    let iat = at.iat;
     let exp = iat + grant.ttl_s;
     let claims = TokenClaims {
         iss: at.issuer.to_owned(),
@@ -77,38 +88,53 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
         } else {
             vec![caveat::to_detail(&grant.caveats)]
         },
-        cnf: grant.jkt.clone().map(|jkt| Confirmation { jkt }),
+        cnf: Confirmation::of(grant.jkt.clone(), grant.x5t.clone()),
         act: grant.act.clone(),
         status: id.status.map(|status_list| TokenStatus { status_list }),
-    };
-    let header = Header {
-        alg: &key.jwk.alg,
-        kid: &key.jwk.kid,
-        typ: "at+jwt",
     };
     let part = |json: serde_json::Result<Vec<u8>>| {
         json.map(|bytes| b64::url(&bytes))
             .map_err(|_| Problem::internal("the token could not be written"))
     };
-    let signing_input = format!(
-        "{}.{}",
-        part(serde_json::to_vec(&header))?,
-        part(serde_json::to_vec(&claims))?
-    );
-    if signing_input.len() + 1 + SIGNATURE_CHARS > TOKEN_BYTES_MAX {
+    let header = |key: &SigningKey| {
+        part(serde_json::to_vec(&Header {
+            alg: &key.jwk.alg,
+            kid: &key.jwk.kid,
+            typ: "at+jwt",
+        }))
+    };
+    let protected: Vec<String> = at.keys.iter().map(header).collect::<Result<_, _>>()?;
+    let payload = part(serde_json::to_vec(&claims))?;
+    let longest = protected.iter().map(String::len).max().unwrap_or_default();
+    if longest + payload.len() + 2 + SIGNATURE_CHARS > TOKEN_BYTES_MAX {
         return Err(Problem::bad_request(
             "the token would be larger than 4 KiB: ask for fewer caveats or scopes",
         ));
     }
-    Ok(Unsigned { signing_input, exp })
+    Ok(Unsigned {
+        protected,
+        payload,
+        exp,
+    })
 }
 
-/// Both algorithms have 64-byte signatures.
+/// Room for a classical signature of 64 bytes. Claims get the same room under every algorithm: an ML-DSA signature
+/// alone is longer than the whole of a classical token may be.
 const SIGNATURE_CHARS: usize = 86;
 
-/// The compact form.
-pub fn finish(unsigned: &Unsigned, signature: &[u8]) -> String {
-    format!("{}.{}", unsigned.signing_input, b64::url(signature))
+/// The compact form, or that of a hybrid; one signature for each signing input.
+pub fn finish(unsigned: &Unsigned, signatures: &[&[u8]]) -> String {
+    match (unsigned.protected.as_slice(), signatures) {
+        ([protected], [signature]) => {
+            format!("{protected}.{}.{}", unsigned.payload, b64::url(signature))
+        }
+        (all, signatures) => {
+            let pair = |(protected, signature): (&String, &&[u8])| {
+                (protected.clone(), b64::url(signature))
+            };
+            hybrid::join(&unsigned.payload, all.iter().zip(signatures).map(pair))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -159,6 +185,7 @@ mod tests {
             caveats: vec!["asset=rpl".parse().unwrap()],
             alg: "EdDSA",
             jkt: None,
+            x5t: None,
             act: None,
             origin: None,
         }
@@ -166,7 +193,7 @@ mod tests {
 
     fn moment(key: &SigningKey, epoch: u64, iat: u64) -> Moment<'_> {
         Moment {
-            key,
+            keys: std::slice::from_ref(key),
             issuer: "http://issuer",
             epoch,
             iat,
@@ -188,7 +215,8 @@ mod tests {
             prop_assert_eq!(token.exp, iat + ttl);
             let jwks = serde_json::to_vec(&Jwks { keys: vec![key.jwk.clone()] }).unwrap();
             let keys = JwksSnapshot::parse(&jwks).unwrap();
-            let compact = finish(&token, &secret.sign(token.signing_input.as_bytes()));
+            let input = token.signing_inputs().next().unwrap();
+            let compact = finish(&token, &[&secret.sign(input.as_bytes())]);
             let expect = Expect { issuer: "http://issuer", audience: "svc-wallet", now_s: iat };
             let claims = verify_jwt(&compact, &keys, &expect).unwrap();
             prop_assert_eq!((claims.exp - claims.iat, claims.epoch), (ttl, 3));

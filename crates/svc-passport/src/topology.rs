@@ -101,6 +101,13 @@ pub static LISTS: LockSpec = LockSpec {
     guards: "number and next position of the status list that is being filled",
 };
 
+/// Holders of tokens, in amnesia.
+pub static HOLDERS: LockSpec = LockSpec {
+    name: "holders",
+    rank: 17,
+    guards: "whom the tokens of each status list were given to, where nothing is on disk",
+};
+
 /// Signed documents; only the publishing thread takes it.
 pub static PUBLISHED: LockSpec = LockSpec {
     name: "published",
@@ -121,5 +128,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "pass",
     threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
-    locks: [CLIENT_CACHE, ASSERTIONS, PROOFS, LISTS, PUBLISHED, STORE],
+    locks: [CLIENT_CACHE, ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, STORE],
 };

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::pins::Pinned;
 use crate::render::{self, Shape, Telling};
 use crate::upstream::{Committed, SharedUpstream};
-use crate::watch::{in_flight, retry_later};
+use crate::watch::in_flight;
 
 /// Entries of one ledger call made of single operations, at most.
 pub const CALL_ENTRIES: usize = 512;
@@ -139,8 +139,8 @@ impl Committer {
         match self.upstream.commit(slot, &request) {
             Committed::Answered(answer) => self.settle(slot, &jobs, &answer.results),
             Committed::NotDone(why) => {
-                self.failed(&why);
-                self.not_done(&jobs);
+                self.failed(&why.detail);
+                self.not_done(&jobs, &why);
             }
             Committed::Unknown(why) => {
                 self.failed(&why);
@@ -246,15 +246,12 @@ impl Committer {
     }
 
     /// Nothing was sent, or nothing was done.
-    fn not_done(&self, jobs: &[CommitJob]) {
+    fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
         for (job, landed) in self.land(jobs) {
             self.audit
-                .tell((&job.key.0, &job.key.1), job.op, "retry_later", None);
+                .tell((&job.key.0, &job.key.1), job.op, why.code, None);
             for waiter in landed.leader.into_iter().chain(landed.followers) {
-                self.answer(
-                    waiter,
-                    retry_later("the ledger does not take writes now; nothing changed"),
-                );
+                self.answer(waiter, why.clone());
             }
         }
     }

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, LedgerClient};
-use ron_kernel::{Backoff, Breaker, Deadline, SharedClock, Shutdown, ShutdownTrigger};
-use ron_proto::ledger::{CommitAnswer, CommitRequest};
+use ron_kernel::{Backoff, Breaker, Deadline, SharedClock, Shutdown, ShutdownTrigger, Snapshot};
+use ron_proto::Problem;
+use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, LEDGER_CLOSED};
 
 use crate::metrics::Metrics;
+use crate::watch::retry_later;
 
 /// One try, at most.
 const TRY_MAX: Duration = Duration::from_secs(1);
@@ -18,14 +20,16 @@ const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_CAP: Duration = Duration::from_secs(1);
 const JITTER: Duration = Duration::from_millis(20);
+/// While the breaker is open.
+const LEFT_ALONE: &str = "the ledger failed too often; it is left alone for some seconds";
 
 /// What became of a commit.
 #[derive(Debug)]
 pub enum Committed {
     /// The ledger answered every entry.
     Answered(CommitAnswer),
-    /// Nothing was done; the text says why.
-    NotDone(String),
+    /// Nothing was done; what the callers are told.
+    NotDone(Problem),
     /// It may have been done.
     Unknown(String),
 }
@@ -100,6 +104,8 @@ pub struct Upstream {
     stalled: AtomicBool,
     /// The last probe failed.
     away: AtomicBool,
+    /// The ledger says that it writes nothing until somebody has looked after it.
+    closed: Snapshot<Option<Closed>>,
     idle: (ShutdownTrigger, Shutdown),
 }
 
@@ -114,6 +120,7 @@ impl Upstream {
             metrics,
             stalled: AtomicBool::new(false),
             away: AtomicBool::new(true),
+            closed: Snapshot::new(None),
             idle: Shutdown::pair(),
         }
     }
@@ -125,9 +132,14 @@ impl Upstream {
         let mut tries = 0;
         loop {
             if self.breaker.allow(self.clock.now()).is_err() {
-                let why = "the ledger failed too often; it is left alone for some seconds";
                 self.count("commit", "breaker_open");
-                return open.map_or_else(|| Committed::NotDone(why.to_owned()), Committed::Unknown);
+                let not_done = || {
+                    Committed::NotDone(
+                        self.closed_problem()
+                            .unwrap_or_else(|| retry_later(LEFT_ALONE)),
+                    )
+                };
+                return open.map_or_else(not_done, Committed::Unknown);
             }
             tries += 1;
             let done = self.watched(slot, || {
@@ -139,8 +151,14 @@ impl Upstream {
                 }
                 Ok(_) => open = Some("the ledger answered another number of entries".to_owned()),
                 Err(ClientError::Unknown { detail }) => open = Some(detail),
+                // Asking again is of no use before somebody has looked after it.
+                Err(e) if open.is_none() && e.code() == Some(LEDGER_CLOSED) => {
+                    let told = self.closed_problem();
+                    return Committed::NotDone(told.unwrap_or_else(|| closed_of(&e)));
+                }
                 Err(e) if open.is_none() && (tries >= TRIES || !e.retryable()) => {
-                    return Committed::NotDone(e.to_string());
+                    let why = format!("the ledger does not take writes now; nothing changed: {e}");
+                    return Committed::NotDone(retry_later(why));
                 }
                 Err(_) => {}
             }
@@ -192,12 +210,27 @@ impl Upstream {
         let done = self.client.head(Deadline::within(TRY_MAX));
         self.clocks.end(slot, self.clock.now(), answered(&done));
         self.away.store(done.is_err(), Ordering::Release);
+        if let Ok(head) = &done {
+            self.note_closed(head.closed.as_ref());
+        }
         // While writes are held back nothing else would close the breaker again.
         if self.breaker.level() != 0 && self.breaker.allow(self.clock.now()).is_ok() {
             self.breaker.record(self.clock.now(), done.is_ok());
             self.show_breaker();
         }
         done.map(drop)
+    }
+
+    /// What the ledger says about itself: it opens again only by a restart.
+    fn note_closed(&self, now: Option<&Closed>) {
+        if self.closed.with(|known| known.as_ref() != now) {
+            self.closed.store(now.cloned());
+        }
+    }
+
+    fn closed_problem(&self) -> Option<Problem> {
+        self.closed
+            .with(|known| known.as_ref().map(Closed::problem))
     }
 
     /// How long the oldest call has been under way.
@@ -226,12 +259,12 @@ impl Upstream {
         }
     }
 
-    /// Why the ledger takes no writes now, if so: it cannot be reached, or its refusals have opened the breaker. A
-    /// ledger whose disk has failed is of that kind; it goes on answering reads.
-    pub fn trouble(&self) -> Option<&'static str> {
-        let left_alone = "the ledger failed too often; it is left alone for some seconds";
-        let open = || (self.breaker.level() == 2).then_some(left_alone);
-        self.unreachable().or_else(open)
+    /// Why the ledger takes no writes now, if so, as a caller is told: it cannot be reached, it says itself that it
+    /// is closed (its disk is full; it goes on answering reads), or its refusals have opened the breaker.
+    pub fn trouble(&self) -> Option<Problem> {
+        let open = || (self.breaker.level() == 2).then(|| retry_later(LEFT_ALONE));
+        let away = self.unreachable().map(retry_later);
+        away.or_else(|| self.closed_problem()).or_else(open)
     }
 
     fn count(&self, op: &'static str, outcome: &'static str) {
@@ -240,6 +273,20 @@ impl Upstream {
             .with_label_values(&["ron-ledger", op, outcome])
             .inc();
     }
+}
+
+/// A refusal of a closed ledger, passed on in its own words.
+fn closed_of(e: &ClientError) -> Problem {
+    let ClientError::Refused { problem, .. } = e else {
+        return retry_later(e.to_string());
+    };
+    let told = Problem::new(
+        503,
+        LEDGER_CLOSED,
+        "The ledger cannot write",
+        problem.detail.clone(),
+    );
+    told.with_retry_after(10)
 }
 
 /// Did the ledger answer, with whatever?

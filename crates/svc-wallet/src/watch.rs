@@ -3,7 +3,7 @@
 //!
 //! **One rule for both**: the service is ready exactly while it takes new writes. A slow disk alone ends neither,
 //! because the ledger goes on answering the probe; a stopped ledger does within `silent_after`, a hanging call within
-//! `hangs_after`, refusals of the ledger (its disk is full) by the breaker.
+//! `hangs_after`, a ledger that says it is closed (its disk is full) at the next probe, other refusals by the breaker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Watch {
             if trouble.is_some() != off {
                 off = !off;
                 match trouble {
-                    Some(why) => self.ready.missing(NO_WRITES, why),
+                    Some(why) => self.ready.missing(NO_WRITES, why.detail),
                     None => self.ready.present(NO_WRITES),
                 }
             }

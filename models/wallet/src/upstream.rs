@@ -12,7 +12,7 @@ use ron_proto::ledger::{
     AccountDoc, BalanceDoc, CommitAnswer, CommitRequest, Entry, EntryAnswer, EntryKey, Event,
     PrincipalName,
 };
-use ron_proto::{Account, Amount, Timestamp};
+use ron_proto::{Account, Amount, Problem, Timestamp};
 
 pub static LEDGER: LockSpec = LockSpec {
     name: "ledger",
@@ -24,7 +24,7 @@ pub static LEDGER: LockSpec = LockSpec {
 #[derive(Debug)]
 pub enum Committed {
     Answered(CommitAnswer),
-    NotDone(String),
+    NotDone(Problem),
     Unknown(String),
 }
 
@@ -160,7 +160,7 @@ impl Upstream {
             Fate::Well => Committed::Answered(CommitAnswer {
                 results: book.commit(&request.entries),
             }),
-            Fate::NotDone => Committed::NotDone("not now".to_owned()),
+            Fate::NotDone => Committed::NotDone(crate::watch::retry_later("not now")),
             Fate::AnswerLost => {
                 book.commit(&request.entries);
                 lost()
@@ -185,7 +185,7 @@ impl Upstream {
         Duration::ZERO
     }
 
-    pub fn trouble(&self) -> Option<&'static str> {
+    pub fn trouble(&self) -> Option<Problem> {
         None
     }
 

@@ -1,4 +1,4 @@
-//! `ron audit verify | prove | stat | tail`: the KMS's audit log, checked from its directory or over HTTP with nothing but the
+//! `ron audit verify | prove | stat | tail | rotate-key`: the KMS's audit log, checked from its directory or over HTTP with nothing but the
 //! verifier key. Everything is read and proved before anything is said about it.
 
 use std::collections::VecDeque;
@@ -21,6 +21,7 @@ use ron_tlog::rotation::KeyChain;
 use ron_tlog::tile::{TILE_WIDTH, TilePath, split_bundle};
 use ron_tlog::tree::{self, Frontier, Hash, HashReader, complete_root, leaf_hash};
 
+use super::rotate::RotateArgs;
 use super::{bar, show};
 use crate::layout::Layout;
 use crate::verifiers;
@@ -28,10 +29,10 @@ use crate::verifiers;
 /// Longest wait for one answer of a log that is read over HTTP.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Verify the audit log, prove an entry, count, or show its end.
+/// Verify the audit log, prove an entry, count, show its end, or give it a new signing key.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron audit verify\n  ron audit verify --log-dir /backup/audit --vkey ron-kms/...+1234abcd+AQ...\n  ron audit verify --url http://127.0.0.1:7440/audit/v1 --token-file clients/operator.kms.token\n  ron audit prove 17 > leaf-17.tlog-proof\n  ron audit tail -n 3"
+    after_help = "Examples:\n  ron audit verify\n  ron audit verify --log-dir /backup/audit --vkey ron-kms/...+1234abcd+AQ...\n  ron audit verify --url http://127.0.0.1:7440/audit/v1 --token-file clients/operator.kms.token\n  ron audit prove 17 > leaf-17.tlog-proof\n  ron audit tail -n 3\n  ron audit rotate-key --statement rotation.note"
 )]
 pub struct AuditArgs {
     #[command(subcommand)]
@@ -59,6 +60,8 @@ enum AuditCommand {
         #[command(flatten)]
         place: AuditPlace,
     },
+    /// Make a new signing key of the running KMS's log, cross-signed with the present one, and print it.
+    RotateKey(RotateArgs),
 }
 
 #[derive(Args)]
@@ -107,6 +110,7 @@ pub fn run(args: AuditArgs) -> Result<(), String> {
         AuditCommand::Verify(place) => println!("{}", place.read(Keep::default())?.verdict()),
         AuditCommand::Prove { index, place } => print!("{}", place.prove(index)?),
         AuditCommand::Stat(place) => print!("{}", place.read(Keep::default())?.stat()),
+        AuditCommand::RotateKey(args) => super::rotate::run(args)?,
         AuditCommand::Tail { lines, place } => {
             let keep = Keep {
                 last: lines,

@@ -303,7 +303,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
     }
 }
 
-fn client(
+pub fn client(
     data_dir: Option<&Path>,
     url: Option<String>,
     token_file: Option<&Path>,
@@ -321,15 +321,15 @@ fn client(
     Ok(KmsClient::new(&url, credential, http))
 }
 
-fn soon() -> Deadline {
+pub fn soon() -> Deadline {
     Deadline::within(WAIT)
 }
 
-fn told<T>(answer: Result<T, ClientError>) -> Result<T, String> {
+pub fn told<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     answer.map_err(|e| format!("ron-kms: {e}"))
 }
 
-fn op_id(given: Option<OpId>) -> OpId {
+pub fn op_id(given: Option<OpId>) -> OpId {
     given.unwrap_or_else(|| {
         OpId(uuid::Builder::from_random_bytes(ron_crypto::rand::bytes::<16>()).into_uuid())
     })

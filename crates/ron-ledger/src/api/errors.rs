@@ -11,7 +11,8 @@ impl From<SubmitError> for Problem {
             SubmitError::Bad { .. } => Self::bad_request(text),
             SubmitError::Busy { retry_after_s } => Self::busy(retry_after_s),
             SubmitError::Expired | SubmitError::Unknown(_) => Self::deadline_exceeded(text),
-            SubmitError::Closed(_) => Self::unavailable(text, 5),
+            SubmitError::Closed(why) => why.problem(),
+            SubmitError::Unable(_) => Self::unavailable(text, 5),
         }
     }
 }

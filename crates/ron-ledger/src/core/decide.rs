@@ -8,6 +8,7 @@ use ron_proto::{Account, Asset, Timestamp};
 use super::Verdict;
 use super::delta::{Delta, Touched};
 use super::leaf::{self, Link};
+use super::limits::Limits;
 use super::op::Op;
 use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, State};
 
@@ -58,6 +59,7 @@ pub struct Step<'a> {
     group: Option<Delta>,
     leaves: Vec<Vec<u8>>,
     pub(super) ts: Timestamp,
+    pub(super) limits: Limits,
 }
 
 impl<'a> Step<'a> {
@@ -69,7 +71,13 @@ impl<'a> Step<'a> {
             group: None,
             leaves: Vec::new(),
             ts: now.max(state.ts),
+            limits: Limits::default(),
         }
+    }
+
+    /// Decides what comes next under these limits; without, only those of the format hold.
+    pub const fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// Decides one entry. `prior` is the sequence its key already has outside this batch.
@@ -321,10 +329,6 @@ impl Step<'_> {
     pub(super) fn account_count(&self) -> u64 {
         let added: u32 = self.layers().map(|d| d.accounts_added).sum();
         self.state.accounts.len() as u64 + u64::from(added)
-    }
-
-    pub(super) const fn accounts_max(&self) -> u32 {
-        self.state.accounts_max.0
     }
 
     /// The row of an account, made when it is new; callers have asked for room.

@@ -3,7 +3,8 @@
 //! ```text
 //! leaf    := 0x01 | ts varint (unix ms) | link | verdict | request
 //! link    := 0x00 | 0x01 position varint, length varint      (one linked commit)
-//! verdict := 0x00 (0xff from text, asset text, amount)? | code (1..) expected?
+//! verdict := 0x00 (0xff from text, asset text, amount)? | code (1..) expected? | 0xfe (0x01 varint | 0x02 amount)
+//!            0xfe: refused by the operator's limit of accounts (1) or of one account's total (2)
 //!            the effect: of a done capture, release, expire; expected: a varint with nonce_conflict, index_gap
 //! request := 0x00 origin text (genesis) | kind (1..13) fields
 //! ```
@@ -12,6 +13,7 @@ use ron_proto::ledger::{EntryKind, RefusalCode};
 use ron_proto::{Amount, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
+use super::limits::{ACCOUNTS_MAX, Limit};
 use super::op::Op;
 use super::{Effect, Verdict};
 
@@ -82,14 +84,7 @@ impl Leaf {
                 i.fail("a link outside its commit")
             }
         })?;
-        let refusal = match i.byte()? {
-            0 => None,
-            n => match RefusalCode::ALL.get(usize::from(n) - 1) {
-                Some(code) => Some(*code),
-                None => return i.fail(format!("refusal {n} is not known")),
-            },
-        };
-        let verdict = read_verdict(refusal, &mut i)?;
+        let verdict = read_verdict(&mut i)?;
         if i.rest().first() == Some(&0) {
             i.byte()?;
             let origin = i.text()?.to_owned();
@@ -112,17 +107,33 @@ fn small(i: &mut In<'_>) -> Result<u32, DecodeError> {
     u32::try_from(n).or_else(|_| i.fail("the number is too large"))
 }
 
-fn read_verdict(
-    refusal: Option<RefusalCode>,
-    i: &mut In<'_>,
-) -> Result<Option<Verdict>, DecodeError> {
-    let Some(code) = refusal else { return Ok(None) };
+/// A refusal, or `None` for what is done.
+fn read_verdict(i: &mut In<'_>) -> Result<Option<Verdict>, DecodeError> {
+    let code = match i.byte()? {
+        0 => return Ok(None),
+        LIMITED => return read_limit(i).map(|limit| Some(Verdict::Limited(limit))),
+        n => match RefusalCode::ALL.get(usize::from(n) - 1) {
+            Some(code) => *code,
+            None => return i.fail(format!("refusal {n} is not known")),
+        },
+    };
     let expected = if carries_expected(code) {
         Some(i.varint()?)
     } else {
         None
     };
     Ok(Some(Verdict::Refused { code, expected }))
+}
+
+fn read_limit(i: &mut In<'_>) -> Result<Limit, DecodeError> {
+    match i.byte()? {
+        1 => match small(i)? {
+            n if n <= ACCOUNTS_MAX => Ok(Limit::Accounts(n)),
+            _ => i.fail("there can never be so many accounts"),
+        },
+        2 => i.amount().map(Limit::AccountTotal),
+        n => i.fail(format!("limit {n} is not known")),
+    }
 }
 
 fn finish(
@@ -165,6 +176,8 @@ fn finish(
 
 /// Stands before an effect; above every kind number.
 const EFFECT: u8 = 0xff;
+/// A refusal by a limit of the operator's; above every refusal's number.
+const LIMITED: u8 = 0xfe;
 
 const fn carries_expected(code: RefusalCode) -> bool {
     matches!(code, RefusalCode::NonceConflict | RefusalCode::IndexGap)
@@ -201,6 +214,14 @@ pub(super) fn encode(ts: Timestamp, link: Option<Link>, verdict: &Verdict, op: &
             if carries_expected(*code) {
                 o.varint(expected.unwrap_or(0));
             }
+        }
+        Verdict::Limited(Limit::Accounts(most)) => {
+            o.bytes(&[LIMITED, 1]);
+            o.varint(u64::from(*most));
+        }
+        Verdict::Limited(Limit::AccountTotal(most)) => {
+            o.bytes(&[LIMITED, 2]);
+            o.amount(*most);
         }
     }
     o.bytes(op.request());

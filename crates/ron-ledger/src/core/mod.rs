@@ -13,6 +13,7 @@ mod decide;
 mod delta;
 mod image;
 mod leaf;
+mod limits;
 mod op;
 mod op_codec;
 mod rules;
@@ -23,6 +24,7 @@ pub use decide::{Batch, Broken, Outcome, Step};
 pub use delta::Delta;
 pub use image::ImageError;
 pub use leaf::{Body, Leaf, Link};
+pub use limits::{ACCOUNTS_MAX, Limit, Limits};
 pub use op::{BadEntry, KeyHash, Op};
 pub use state::{AccountRow, AssetRow, Balance, EpochKey, EpochRow, Frozen, HoldRow, State};
 
@@ -39,6 +41,8 @@ pub enum Verdict {
         code: RefusalCode,
         expected: Option<u64>,
     },
+    /// Nothing changed, because of a limit that the operator set.
+    Limited(Limit),
 }
 
 impl Verdict {
@@ -46,6 +50,15 @@ impl Verdict {
         Self::Refused {
             code,
             expected: None,
+        }
+    }
+
+    /// The code of a refusal and the expected number that goes with it.
+    pub const fn refusal(&self) -> Option<(RefusalCode, Option<u64>)> {
+        match self {
+            Self::Done(_) => None,
+            Self::Refused { code, expected } => Some((*code, *expected)),
+            Self::Limited(_) => Some((RefusalCode::LimitsExceeded, None)),
         }
     }
 

@@ -1,10 +1,11 @@
 //! What each kind of entry needs and does. Every rule checks first and changes afterwards, so that a refusal
-//! leaves nothing behind. Order of checks: reserved, frozen, nonce, ceiling, funds.
+//! leaves nothing behind. Order of checks: reserved, frozen, nonce, ceiling, funds, the operator's limits.
 
 use ron_proto::ledger::{ESCROW_PREFIX, Entry, RefusalCode, TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, Timestamp};
 
 use super::decide::Step;
+use super::limits::{ACCOUNTS_MAX, Limit};
 use super::op::Op;
 use super::state::{EpochKey, EpochRow, HoldRow};
 use super::{Effect, Verdict};
@@ -79,17 +80,29 @@ fn reserved(account: &Account) -> Rule<()> {
 }
 
 impl Step<'_> {
-    /// Is there room for those of `names` that have no row yet?
-    fn room(&self, names: &[&Account]) -> Rule<()> {
-        let (there, most) = (self.account_count(), u64::from(self.accounts_max()));
-        if there + names.len() as u64 <= most {
-            return Ok(());
-        }
-        let new = names.iter().filter(|n| self.find(n).is_none()).count();
-        if there + new as u64 <= most {
+    /// Is there room for the account, if it has no row yet?
+    fn room(&self, name: &Account) -> Rule<()> {
+        self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
+    }
+
+    fn room_among(&self, name: &Account, most: u32) -> Rule<()> {
+        if self.account_count() < u64::from(most) || self.find(name).is_some() {
             Ok(())
         } else {
-            no(RefusalCode::LimitsExceeded)
+            Err(Verdict::Limited(Limit::Accounts(most)))
+        }
+    }
+
+    /// May the account have `amount` more?
+    fn within_total(&self, name: &Account, asset: Option<u32>, amount: u128) -> Rule<()> {
+        let there = match (self.find(name), asset) {
+            (Some(ix), Some(asset)) => self.row(ix).balance(asset).total,
+            _ => 0,
+        };
+        let most = self.limits.account_total;
+        match there.checked_add(amount) {
+            Some(total) if total <= most => Ok(()),
+            _ => Err(Verdict::Limited(Limit::AccountTotal(most))),
         }
     }
 
@@ -180,7 +193,8 @@ impl Step<'_> {
         if issued > ISSUED_MAX {
             return no(RefusalCode::LimitsExceeded);
         }
-        self.room(&[to])?;
+        self.within_total(to, known, amount)?;
+        self.room(to)?;
         let ix = known.unwrap_or_else(|| self.add_asset(asset));
         let row = self.asset_mut(ix);
         row.issued = issued;
@@ -229,7 +243,8 @@ impl Step<'_> {
     fn transfer(&mut self, d: &Debit<'_>, to: &Account) -> Rule<Verdict> {
         reserved(to)?;
         let (from, asset) = self.check_debit(d)?;
-        self.room(&[to])?;
+        self.within_total(to, Some(asset), d.amount)?;
+        self.room(to)?;
         self.note_debit(d, from, asset);
         self.touch(from).row.balance_mut(asset).total -= d.amount;
         let to = self.intern(to);
@@ -277,7 +292,10 @@ impl Step<'_> {
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(RefusalCode::HoldTooSmall);
         };
-        self.room(&[to])?;
+        if self.find(to) != Some(hold.account) {
+            self.within_total(to, Some(hold.asset), amount)?;
+        }
+        self.room(to)?;
         let effect = self.effect(&hold, amount);
         let from = self.touch(hold.account).row.balance_mut(hold.asset);
         from.total -= amount;
@@ -317,7 +335,7 @@ impl Step<'_> {
 
     fn set_frozen(&mut self, account: &Account, frozen: bool) -> Rule<Verdict> {
         reserved(account)?;
-        self.room(&[account])?;
+        self.room(account)?;
         let ix = self.intern(account);
         self.touch(ix).row.frozen = frozen;
         Ok(DONE)
@@ -357,7 +375,8 @@ impl Step<'_> {
         }
         let escrow = escrow_account(tenant, epoch);
         let checked = self.check_pool(from, asset, amount_minor.0);
-        let (pool, asset) = match checked.and_then(|rows| self.room(&[&escrow]).map(|()| rows)) {
+        let room = || self.room_among(&escrow, ACCOUNTS_MAX);
+        let (pool, asset) = match checked.and_then(|rows| room().map(|()| rows)) {
             Ok(rows) => rows,
             Err(refusal) => return Ok(refusal),
         };
@@ -456,7 +475,9 @@ impl Step<'_> {
         // Every recipient still to come needs at least one unit, and the last one takes exactly what is left.
         let left = e.recipients - index - 1;
         match (e.total - e.paid).checked_sub(amount) {
-            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => self.room(&[to]),
+            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
+                self.room_among(to, ACCOUNTS_MAX)
+            }
             _ => no(RefusalCode::EpochConflict),
         }
     }

@@ -156,17 +156,6 @@ pub struct State {
     pub(super) holds_by_account: BTreeSet<(u32, u64)>,
     pub(super) expiries: BTreeSet<(Timestamp, u64)>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
-    pub(super) accounts_max: AccountsMax,
-}
-
-/// How many accounts there may be: rows have 32-bit numbers. Part of the rules, not of the state; tests set it lower.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AccountsMax(pub(super) u32);
-
-impl Default for AccountsMax {
-    fn default() -> Self {
-        Self(4_000_000_000)
-    }
 }
 
 /// A copy of a state that later entries do not reach; cheap to take.

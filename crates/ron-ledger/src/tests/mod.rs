@@ -1,5 +1,6 @@
 //! Tests of the rooms together: engine on a simulated disk, threads, service over real sockets, offline check.
 
+mod answers;
 mod crash;
 mod engine;
 mod service;

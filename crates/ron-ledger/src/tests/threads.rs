@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
 use ron_proto::Timestamp;
-use ron_proto::ledger::{EntryAnswer, RefusalCode};
+use ron_proto::ledger::{ClosedCause, EntryAnswer, RefusalCode};
 use ron_tlog::append::FaultKind;
 use ron_tlog::{Disk, SimDisk};
 
@@ -243,11 +243,38 @@ fn after_a_failed_flush_replays_are_answered_and_nothing_else() {
         .commit(vec![issue("i", "a", 10)], Bond::Loose, soon())
         .unwrap();
     assert_eq!(again[0].receipt(), first[0].receipt());
-    assert!(matches!(
-        rig.ledger
-            .commit(vec![issue("k", "a", 1)], Bond::Loose, soon()),
-        Err(SubmitError::Closed(_))
-    ));
+    let refused = rig
+        .ledger
+        .commit(vec![issue("k", "a", 1)], Bond::Loose, soon());
+    let Err(SubmitError::Closed(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(why.cause, ClosedCause::DiskFailed);
+    assert!(why.detail.contains("restart the ledger"), "{}", why.detail);
+    assert_eq!(rig.ledger.head().closed, Some(why));
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn a_full_disk_is_told_as_such_whatever_met_it_first() {
+    let rig = rig();
+    assert_eq!(rig.ledger.head().closed, None);
+    rig.disk.fail_after(1, FaultKind::NoSpace);
+    let lost = rig
+        .ledger
+        .commit(vec![issue("j", "a", 1)], Bond::Loose, soon());
+    assert!(matches!(lost, Err(SubmitError::Unknown(_))), "{lost:?}");
+    let refused = rig
+        .ledger
+        .resolve("p".parse().unwrap(), "k".parse().unwrap(), soon());
+    let Err(SubmitError::Closed(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(why.cause, ClosedCause::DiskFull);
+    let problem = why.problem();
+    assert_eq!((problem.status, problem.code), (503, "ledger_closed"));
+    assert!(problem.detail.contains("make room"), "{}", problem.detail);
+    assert_eq!(problem.details.unwrap()["cause"], "disk_full");
     rig.sup.drain(Duration::from_secs(5));
 }
 

@@ -185,6 +185,19 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "Where the issuer's keys are read, as in http://127.0.0.1:7450/.well-known/jwks.json.",
     )
     .reloadable(),
+    Key::text(
+        "auth.pq",
+        "off",
+        "Post-quantum signatures of passports: off, or (one good signature is enough), and (all must be good), \
+         require (all, and one must be ML-DSA unless marked pq.fallback) or pq_only.",
+    )
+    .reloadable(),
+    Key::text(
+        "auth.pq_jwks_url",
+        "",
+        "Where the issuer's ML-DSA keys are read; empty: /.well-known/jwks-pq.json beside auth.jwks_url.",
+    )
+    .reloadable(),
     Key::duration(
         "auth.refresh_interval",
         "60s",

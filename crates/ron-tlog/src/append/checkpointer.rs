@@ -107,7 +107,7 @@ impl Checkpointer {
     fn store(&self, checkpoint: Checkpoint, text: String) -> Result<Arc<str>, CheckpointError> {
         let shared = &self.shared;
         if let Err(e) = write_atomic(&*shared.disk, &shared.dir, CHECKPOINT_NAME, text.as_bytes()) {
-            shared.poison();
+            shared.poison_by("writing the checkpoint", &e);
             return Err(CheckpointError::Io(e));
         }
         let text: Arc<str> = text.into();

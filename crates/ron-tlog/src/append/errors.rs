@@ -72,6 +72,23 @@ impl OpenError {
     }
 }
 
+/// Why a log was closed for writing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteFailure {
+    /// The kind of the disk's error.
+    pub kind: io::ErrorKind,
+    /// What failed and how.
+    pub text: String,
+}
+
+impl WriteFailure {
+    /// True when there was no room on the disk, or no more for this user.
+    pub const fn no_room(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self.kind, StorageFull | QuotaExceeded)
+    }
+}
+
 /// A batch was not appended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

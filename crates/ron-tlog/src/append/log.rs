@@ -141,6 +141,13 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AppendError {
     move |source| AppendError::Io { what, source }
 }
 
+/// The reason is known before anybody sees that the log is closed.
+fn blame(shared: &Shared, e: &AppendError) {
+    if let AppendError::Io { what, source } = e {
+        shared.poison_by(what, source);
+    }
+}
+
 impl Log {
     /// Opens the log in `dir`, or makes a new one where there is none. A torn tail is cut and reported by
     /// [`Log::recovery`]; everything else that is not as it was is refused.
@@ -198,12 +205,12 @@ impl Log {
             let filled =
                 self.frontier.size() - self.shared.meta.first_of(self.filling.active.number);
             if filled == self.shared.meta.segment_entries {
-                self.roll()?;
+                self.roll().inspect_err(|e| blame(&shared, e))?;
                 continue;
             }
             let room = self.shared.meta.segment_entries - filled;
             let (part, later) = rest.split_at(rest.len().min(room as usize));
-            self.write_batch(part)?;
+            self.write_batch(part).inspect_err(|e| blame(&shared, e))?;
             rest = later;
         }
         armed.1 = false;

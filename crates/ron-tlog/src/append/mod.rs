@@ -29,7 +29,9 @@ mod witness_store;
 
 pub use checkpointer::Checkpointer;
 pub use disk::{Disk, DiskFile, DiskLock, OsDisk};
-pub use errors::{AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError};
+pub use errors::{
+    AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
+};
 pub use log::{Log, LogOptions};
 pub use open::Recovery;
 pub use reader::{LogReader, TreeHead};

@@ -23,8 +23,8 @@ use crate::tree::{Frontier, Hash, root_at};
 use ron_crypto::hash::sha256;
 use ron_kernel::Snapshot;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// What opening found and mended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -324,6 +324,7 @@ impl Opening<'_> {
             }),
             published: Snapshot::new(self.published.clone()),
             poisoned: AtomicBool::new(false),
+            failure: OnceLock::new(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reading a log while it grows: entries, tiles, bundles, checkpoint, proofs. Never blocks the writer, takes no lock.
 
-use super::errors::{ProofError, ReadError};
+use super::errors::{ProofError, ReadError, WriteFailure};
 use super::layout::{BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, entry_holds, entry_len};
 use super::state::{Shared, View};
 use super::window::Window;
@@ -51,6 +51,11 @@ impl LogReader {
     /// True once a write has failed: nothing more is appended until the log is opened again.
     pub fn poisoned(&self) -> bool {
         self.0.is_poisoned()
+    }
+
+    /// The disk's failure that closed the log; `None` also when something else closed it.
+    pub fn write_failure(&self) -> Option<&WriteFailure> {
+        self.0.failure.get()
     }
 
     /// Closes the log for writing, as after a failed write: for whoever learns that it is not the log it was.

@@ -5,7 +5,7 @@
 //! are written once; a picture never looks at cells beyond its size.
 
 use super::disk::{Disk, DiskFile};
-use super::errors::ReadError;
+use super::errors::{ReadError, WriteFailure};
 use super::layout::{
     INDEX_HEADER, IndexParts, SEGMENT_HEADER, STRIDE, decode_index_head, hashes_of, index_name,
     segment_name,
@@ -144,9 +144,19 @@ pub(crate) struct Shared {
     pub tree: Snapshot<TreeState>,
     pub published: Snapshot<Option<Published>>,
     pub poisoned: AtomicBool,
+    /// The failure that closed the log, where it was one of the disk's.
+    pub failure: OnceLock<WriteFailure>,
 }
 
 impl Shared {
+    /// Closes the log for writing and remembers why; the first reason stays.
+    pub fn poison_by(&self, what: &'static str, e: &io::Error) {
+        let kind = e.kind();
+        let text = format!("{what} failed: {e}");
+        let _ = self.failure.set(WriteFailure { kind, text });
+        self.poison();
+    }
+
     pub fn poison(&self) {
         self.poisoned.store(true, Ordering::SeqCst);
     }

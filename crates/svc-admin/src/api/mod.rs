@@ -150,10 +150,10 @@ fn node_routes(console: &Arc<Console>) -> [Route; 4] {
                 false,
                 "Labels that must match, as in queue=\"http\",kind=\"x\".",
             )
-            .query_as::<u64>(
+            .query(
                 "window",
                 false,
-                "Seconds back from now; all that is held when absent.",
+                "How far back from now: seconds, or a time as 5m; all that is held when absent.",
             )
             .query(
                 "kind",

@@ -1,6 +1,7 @@
 //! The views: answers put together from what samplers and builder have published. Nothing here asks a node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_http::{Principal, Request, Response};
 use ron_proto::admin::{
@@ -151,9 +152,7 @@ pub fn query(console: &Console, request: &Request) -> Result<Response, Problem> 
         .query_one("name")?
         .ok_or_else(|| Problem::bad_request("the query parameter name is required"))?;
     let wanted = matchers(request.query_one("labels")?.unwrap_or(""))?;
-    let window = request
-        .query_as::<u64>("window")?
-        .unwrap_or(u64::MAX / 1000);
+    let window = window_s(request.query_one("window")?)?;
     let counter = ["_total", "_count", "_sum", "_bucket"]
         .iter()
         .any(|suffix| name.ends_with(suffix));
@@ -277,6 +276,18 @@ pub fn now(console: &Console) -> Timestamp {
     Timestamp(console.fleet.clock.unix_ms())
 }
 
+/// `90`, `90s`, `5m`: how far back, in seconds; everything there is when it is not given.
+fn window_s(text: Option<&str>) -> Result<u64, Problem> {
+    let Some(text) = text else {
+        return Ok(u64::MAX / 1000);
+    };
+    let seconds = text.parse::<u64>().map(Duration::from_secs);
+    let length = seconds.or_else(|_| ron_service::config::parse_duration(text));
+    length.map(|length| length.as_secs()).map_err(|_| {
+        Problem::bad_request("the query parameter window is a time, such as 90 (seconds) or 5m")
+    })
+}
+
 fn from_ms(console: &Console, window_s: u64) -> u64 {
     console
         .fleet
@@ -321,6 +332,17 @@ mod tests {
         check("queue=http", None);
         check("a=\"x\"} 1\nb{", None);
         check("}", None);
+    }
+
+    #[test]
+    fn windows_are_seconds_or_times() {
+        assert_eq!(window_s(None).unwrap(), u64::MAX / 1000);
+        assert_eq!(window_s(Some("90")).unwrap(), 90);
+        assert_eq!(window_s(Some("90s")).unwrap(), 90);
+        assert_eq!(window_s(Some("5m")).unwrap(), 300);
+        for wrong in ["", "-1", "soon", "5 m"] {
+            assert!(window_s(Some(wrong)).unwrap_err().detail.contains("5m"));
+        }
     }
 
     #[test]

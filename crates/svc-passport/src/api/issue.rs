@@ -32,7 +32,11 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
             since: api.clock.now(),
             responder,
         }),
-        Err(problem) => responder.send(problem),
+        // What is decided for the token endpoint too has an OAuth word there; here answers are problems.
+        Err(problem) => responder.send(Problem {
+            oauth: None,
+            ..problem
+        }),
     }
 }
 
@@ -51,5 +55,7 @@ fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
         caveats: &caveats,
         accept_algs: &body.accept_algs,
         jkt: None,
+        x5t: None,
+        pq_ready: api.keys.pq_ready(),
     })
 }

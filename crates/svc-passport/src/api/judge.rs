@@ -2,9 +2,9 @@
 //! revocation. Whether the shower may do something with it is for the endpoint.
 
 use ron_auth::jwt::{Expect, verify_jwt};
-use ron_auth::{AuthReject, Claims, narrow};
-use ron_proto::passport::{NARROWED_BYTES_MAX, TOKEN_BYTES_MAX, TokenClaims};
-use ron_proto::{b64, caveat};
+use ron_auth::{AuthReject, Claims, hybrid, narrow};
+use ron_proto::caveat;
+use ron_proto::passport::{Confirmation, PQ_NARROWED_BYTES_MAX, PQ_TOKEN_BYTES_MAX, TokenClaims};
 
 use super::Api;
 
@@ -29,7 +29,7 @@ pub struct Refused {
 /// Judges a token, with its narrowing statements if it has any.
 pub fn judge(api: &Api, token: &str) -> Result<Good, Refused> {
     let refused = |reject, shown| Refused { reject, shown };
-    if token.len() > NARROWED_BYTES_MAX {
+    if token.len() > PQ_NARROWED_BYTES_MAX {
         return Err(refused(AuthReject::Oversize, None));
     }
     let root = narrow::root(token);
@@ -56,12 +56,10 @@ pub fn judge(api: &Api, token: &str) -> Result<Good, Refused> {
 }
 
 fn shown(root: &str) -> Result<TokenClaims, AuthReject> {
-    if root.len() > TOKEN_BYTES_MAX {
+    if root.len() > PQ_TOKEN_BYTES_MAX {
         return Err(AuthReject::Oversize);
     }
-    let payload = root.split('.').nth(1).ok_or(AuthReject::Malformed)?;
-    let payload = b64::from_url(payload).map_err(|_| AuthReject::Malformed)?;
-    serde_json::from_slice(&payload).map_err(|_| AuthReject::Malformed)
+    serde_json::from_slice(&hybrid::payload(root)?).map_err(|_| AuthReject::Malformed)
 }
 
 fn as_narrowed(shown: TokenClaims, claims: &Claims) -> TokenClaims {
@@ -73,10 +71,7 @@ fn as_narrowed(shown: TokenClaims, claims: &Claims) -> TokenClaims {
         } else {
             vec![caveat::to_detail(&claims.caveats)]
         },
-        cnf: claims
-            .jkt
-            .clone()
-            .map(|jkt| ron_proto::passport::Confirmation { jkt }),
+        cnf: Confirmation::of(claims.jkt.clone(), claims.x5t.clone()),
         ..shown
     }
 }

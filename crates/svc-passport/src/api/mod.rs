@@ -2,7 +2,7 @@
 
 mod feed;
 mod issue;
-mod judge;
+pub mod judge;
 mod oauth;
 mod published;
 mod revoke;

@@ -8,14 +8,13 @@ use ron_proto::{ContentId, Problem, scope};
 
 use super::Api;
 
-const EMPTY_SET: &str = r#"{"keys":[]}"#;
 /// Media type of a JWK set (RFC 7517 section 8.5).
 const JWK_SET: &str = "application/jwk-set+json";
 const MAX_AGE: &str = "public, max-age=60";
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let keys = api.clone();
-    let meta = api.clone();
+    let (pq, meta) = (api.clone(), api.clone());
     [
         Route::get("/.well-known/jwks.json", Need::Public, move |_| {
             let published = keys.keys.published();
@@ -35,24 +34,36 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         .returns_bytes(200, JWK_SET)
         .errors(&[503])
         .while_draining(),
-        Route::get("/.well-known/jwks-pq.json", Need::Public, |_| {
-            // Keys of kty AKP would stand here and only here: several clients refuse a whole set for one such key.
-            let body = Body::from(EMPTY_SET);
+        Route::get("/.well-known/jwks-pq.json", Need::Public, move |_| {
+            // Keys of kty AKP stand here and only here: several clients refuse a whole set for one such key.
+            let published = pq.keys.published();
+            if published.pq_json.is_empty() {
+                return Err(Problem::unavailable(
+                    "the signing keys were not read from the KMS yet",
+                    1,
+                ));
+            }
+            let tag = ContentId::of(&published.pq_json).to_string();
+            let body = Body::from(published.pq_json.clone());
             Ok(Response::bytes(200, JWK_SET, body)
-                .etag(&ContentId::of(EMPTY_SET.as_bytes()).to_string())
+                .etag(&tag)
                 .cache(MAX_AGE))
         })
-        .summary("Post-quantum public keys: none, because the KMS offers no such algorithm.")
+        .summary("The ML-DSA public keys (kty AKP, RFC 9964); empty unless one is configured.")
         .returns_bytes(200, JWK_SET)
+        .errors(&[503])
         .while_draining(),
         Route::get(
             "/.well-known/oauth-authorization-server",
             Need::Public,
             move |_| {
-                Ok(
-                    Response::json(200, &metadata(&meta.issuer_url, &meta.public_url))
-                        .cache(MAX_AGE),
-                )
+                let said = metadata(&meta.issuer_url, &meta.public_url);
+                let tag = serde_json::to_vec(&said).map(|json| ContentId::of(&json).to_string());
+                let answer = Response::json(200, &said).cache(MAX_AGE);
+                Ok(match tag {
+                    Ok(tag) => answer.etag(&tag),
+                    Err(_) => answer,
+                })
             },
         )
         .summary("What this issuer offers.")
@@ -67,12 +78,15 @@ fn metadata(issuer: &str, base: &str) -> ServerMetadata {
         "client_secret_basic",
         "client_secret_post",
         "private_key_jwt",
+        "tls_client_auth",
+        "self_signed_tls_client_auth",
     ]);
     let algs = texts(&["EdDSA", "ES256"]);
     ServerMetadata {
         issuer: issuer.to_owned(),
         token_endpoint: format!("{base}/oauth2/token"),
         jwks_uri: format!("{base}/.well-known/jwks.json"),
+        pq_jwks_uri: format!("{base}/.well-known/jwks-pq.json"),
         introspection_endpoint: format!("{base}/oauth2/introspect"),
         revocation_endpoint: format!("{base}/oauth2/revoke"),
         grant_types_supported: texts(&["client_credentials", TOKEN_EXCHANGE]),
@@ -81,6 +95,7 @@ fn metadata(issuer: &str, base: &str) -> ServerMetadata {
         introspection_endpoint_auth_methods_supported: clients.clone(),
         revocation_endpoint_auth_methods_supported: clients,
         dpop_signing_alg_values_supported: algs,
+        tls_client_certificate_bound_access_tokens: true,
         authorization_details_types_supported: texts(&["ron"]),
         response_types_supported: Vec::new(),
         scopes_supported: texts(scope::ALL),

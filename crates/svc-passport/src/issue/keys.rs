@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_auth::RevocationView;
-use ron_auth::jwks::JwksSnapshot;
+use ron_auth::jwks::{JwksSnapshot, PqRule};
 use ron_client::KmsClient;
 use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Kid;
-use ron_proto::kms::KeyDoc;
+use ron_proto::kms::{Jwk, KeyDoc, KeyState};
 use ron_proto::passport::Jwks;
 
 use crate::metrics::Metrics;
@@ -25,9 +25,16 @@ pub struct IssuerKeys {
     pub jwks: Jwks,
     /// The same as the bytes that are served.
     pub jwks_json: Arc<[u8]>,
+    /// The ML-DSA keys, apart because many clients refuse a whole set for one key of a kind they do not know.
+    pub pq_jwks: Jwks,
+    /// The same as the bytes that are served.
+    pub pq_json: Arc<[u8]>,
     /// The same for this service's own verification.
     pub verify: JwksSnapshot,
 }
+
+/// `kty` of ML-DSA keys.
+const AKP: &str = "AKP";
 
 /// A head version.
 #[derive(Debug, Clone)]
@@ -51,7 +58,16 @@ pub struct Validity {
     pub superseded_s: Option<u64>,
 }
 
-type Report = Box<dyn Fn(Result<Option<&Jwks>, String>) + Send + Sync>;
+/// What one look found out.
+#[derive(Debug)]
+pub struct Looked {
+    /// All published keys of both sets, when they differ from those before.
+    pub changed: Option<Jwks>,
+    /// Why the ML-DSA key, if there is to be one, cannot sign.
+    pub pq: Result<(), String>,
+}
+
+type Report = Box<dyn Fn(Result<Looked, String>) + Send + Sync>;
 
 /// What a keeper works with.
 pub struct KeeperParts {
@@ -59,6 +75,8 @@ pub struct KeeperParts {
     pub kms: Arc<KmsClient>,
     /// Keys to read, EdDSA first.
     pub keys: Vec<Kid>,
+    /// The ML-DSA key. Without it the others go on.
+    pub pq_key: Option<Kid>,
     /// Longest call.
     pub timeout: Duration,
     /// How long a new head waits before it signs.
@@ -77,6 +95,7 @@ pub struct KeeperParts {
 pub struct KeyKeeper {
     kms: Arc<KmsClient>,
     keys: Vec<Kid>,
+    pq_key: Option<Kid>,
     timeout: Duration,
     /// How long a new head waits before it signs.
     hold: Duration,
@@ -102,22 +121,16 @@ impl KeyKeeper {
     pub fn new(
         parts: KeeperParts,
         stored: Jwks,
-        report: impl Fn(Result<Option<&Jwks>, String>) + Send + Sync + 'static,
+        report: impl Fn(Result<Looked, String>) + Send + Sync + 'static,
     ) -> Self {
-        let start = if stored.keys.is_empty() {
-            IssuerKeys::default()
-        } else {
-            let (verify, jwks_json) = compile(&stored).unwrap_or_default();
-            IssuerKeys {
-                jwks: stored,
-                jwks_json,
-                verify,
-                ..IssuerKeys::default()
-            }
-        };
+        let mut start = IssuerKeys::default();
+        if !stored.keys.is_empty() {
+            start.publish(stored.keys).unwrap_or_default();
+        }
         Self {
             kms: parts.kms,
             keys: parts.keys,
+            pq_key: parts.pq_key,
             timeout: parts.timeout,
             hold: parts.hold,
             view: parts.view,
@@ -154,11 +167,11 @@ impl KeyKeeper {
         let looked = self.look();
         timer.observe_duration();
         match looked {
-            Ok(new) => {
-                let changed = self.published.with(|old| old.jwks != new.jwks);
-                let jwks = new.jwks.clone();
+            Ok((new, pq)) => {
+                let same = |old: &IssuerKeys| old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
+                let changed = (!self.published.with(same)).then(|| new.all());
                 self.published.store(new);
-                (self.report)(Ok(changed.then_some(&jwks)));
+                (self.report)(Ok(Looked { changed, pq }));
             }
             Err(why) => {
                 self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
@@ -173,6 +186,12 @@ impl KeyKeeper {
             .with(|k| k.heads.iter().find(|h| h.key.jwk.alg == alg).cloned())
     }
 
+    /// Whether the ML-DSA key can sign.
+    pub fn pq_ready(&self) -> bool {
+        self.published
+            .with(|k| k.heads.iter().any(|h| h.key.jwk.kty == AKP))
+    }
+
     /// The head of the first key: what is not for one audience is signed with it.
     pub fn any_head(&self) -> Option<SigningKey> {
         self.published
@@ -184,30 +203,54 @@ impl KeyKeeper {
         self.published.load()
     }
 
-    fn look(&self) -> Result<IssuerKeys, String> {
+    fn look(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
         let old = self.published.load();
         let mut new = IssuerKeys::default();
+        let mut published = Vec::new();
         for kid in &self.keys {
-            let doc = self
-                .kms
-                .key(kid, Deadline::within(self.timeout))
-                .map_err(|e| format!("the KMS cannot be read: {e}"))?;
-            let key = head(&doc).ok_or("the KMS shows a key without its head version")?;
-            new.heads.push(Head {
-                from: self.from(&old, &key),
-                key,
-            });
-            new.validity.extend(validity(&doc));
-            let verifying = doc
-                .versions
-                .into_iter()
-                .filter(|v| v.version >= doc.min_verify_version);
-            new.jwks.keys.extend(verifying.filter_map(|v| v.jwk));
+            self.look_at(kid, &old, (&mut new, &mut published))?;
+        }
+        let mut pq = Ok(());
+        if let Some(kid) = &self.pq_key {
+            pq = self.look_at(kid, &old, (&mut new, &mut published));
+            if pq.is_err() && published.iter().all(|jwk: &Jwk| jwk.kty != AKP) {
+                // It could not be read; its earlier tokens still verify.
+                published.extend(old.pq_jwks.keys.iter().cloned());
+            }
         }
         let view = self.view.load();
-        new.jwks.keys.retain(|jwk| !view.kid_revoked(&jwk.kid));
-        (new.verify, new.jwks_json) = compile(&new.jwks)?;
-        Ok(new)
+        published.retain(|jwk| !view.kid_revoked(&jwk.kid));
+        new.publish(published)?;
+        Ok((new, pq))
+    }
+
+    /// One key: its head, if it can sign, and what is published of it.
+    fn look_at(
+        &self,
+        kid: &Kid,
+        old: &IssuerKeys,
+        (new, published): (&mut IssuerKeys, &mut Vec<Jwk>),
+    ) -> Result<(), String> {
+        let doc = self
+            .kms
+            .key(kid, Deadline::within(self.timeout))
+            .map_err(|e| format!("the KMS cannot be read: {e}"))?;
+        let key = head(&doc).ok_or("the KMS shows a key without its head version")?;
+        let retired = (doc.state != KeyState::Active && key.jwk.kty == AKP)
+            .then(|| format!("the KMS key {kid} is {}", doc.state.as_str()));
+        if retired.is_none() {
+            new.heads.push(Head {
+                from: self.from(old, &key),
+                key,
+            });
+        }
+        new.validity.extend(validity(&doc));
+        let verifying = doc
+            .versions
+            .into_iter()
+            .filter(|v| v.version >= doc.min_verify_version);
+        published.extend(verifying.filter_map(|v| v.jwk));
+        retired.map_or(Ok(()), Err)
     }
 
     /// A head that takes another's place is published now and signs later, so that verifiers have it by then.
@@ -247,12 +290,30 @@ fn head(doc: &KeyDoc) -> Option<SigningKey> {
     })
 }
 
-fn compile(jwks: &Jwks) -> Result<(JwksSnapshot, Arc<[u8]>), String> {
-    let json = serde_json::to_vec(jwks).map_err(|e| e.to_string())?;
-    let verify = if jwks.keys.is_empty() {
-        JwksSnapshot::default() // every key is revoked: nothing verifies
-    } else {
-        JwksSnapshot::parse(&json).map_err(|e| e.to_string())?
-    };
-    Ok((verify, Arc::from(json)))
+impl IssuerKeys {
+    /// Sorts the keys into the two sets and makes them ready to serve and to verify with.
+    fn publish(&mut self, keys: Vec<Jwk>) -> Result<(), String> {
+        let (pq, classical) = keys.into_iter().partition(|jwk| jwk.kty == AKP);
+        (self.jwks, self.pq_jwks) = (Jwks { keys: classical }, Jwks { keys: pq });
+        let bytes = |jwks: &Jwks| serde_json::to_vec(jwks).map_err(|e| e.to_string());
+        let (json, pq_json) = (bytes(&self.jwks)?, bytes(&self.pq_jwks)?);
+        let classical = if self.jwks.keys.is_empty() {
+            JwksSnapshot::default() // every key is revoked: nothing verifies
+        } else {
+            JwksSnapshot::parse(&json).map_err(|e| e.to_string())?
+        };
+        // The issuer knows all of its keys, so all signatures of a token must be good.
+        let verify = classical.with_pq(&pq_json, PqRule::And);
+        self.verify = verify.map_err(|e| e.to_string())?;
+        (self.jwks_json, self.pq_json) = (Arc::from(json), Arc::from(pq_json));
+        Ok(())
+    }
+
+    /// Both sets in one, for the store.
+    fn all(&self) -> Jwks {
+        let keys = self.jwks.keys.iter().chain(&self.pq_jwks.keys);
+        Jwks {
+            keys: keys.cloned().collect(),
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 pub mod keys;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,14 +15,16 @@ use ron_http::{Responder, Response};
 use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Snapshot, ThreadCtx, reply,
 };
-use ron_proto::Problem;
-use ron_proto::kms::{Bytes, SignAnswer, SignBatch, SignItem, SignResult};
+use ron_proto::kms::{Bytes, SignBatch, SignItem, SignResult};
 use ron_proto::passport::{ACCESS_TOKEN_TYPE, IssueAnswer, StatusRef, TokenAnswer};
+use ron_proto::receipt::LogReceipt;
+use ron_proto::{Caveat, Problem};
 
 use crate::metrics::Metrics;
 use crate::policy::Grant;
+use crate::publish::holders::Holders;
 use crate::publish::list_uri;
-use crate::publish::lists::{Lists, jti};
+use crate::publish::lists::{Lists, Places, jti};
 use crate::revoke::RevokeEvent;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
@@ -63,6 +66,8 @@ pub struct Issuer {
     pub public_url: String,
     /// The status list that is being filled.
     pub lists: Lists,
+    /// Whom the tokens of each list are given to.
+    pub holders: Arc<Holders>,
     /// Opens new ones.
     pub revoke: Sender<RevokeEvent>,
     /// The KMS.
@@ -113,12 +118,11 @@ impl Issuer {
                 Problem::deadline_exceeded("the request waited too long; try again"),
             );
         }
-        let (eddsa, es256): (Vec<_>, Vec<_>) =
-            live.into_iter().partition(|j| j.grant.alg == "EdDSA");
-        for (alg, jobs) in [("EdDSA", eddsa), ("ES256", es256)] {
-            if jobs.is_empty() {
-                continue;
-            }
+        let mut by_alg: BTreeMap<&'static str, Vec<IssueJob>> = BTreeMap::new();
+        for job in live {
+            by_alg.entry(job.grant.alg).or_default().push(job);
+        }
+        for (alg, jobs) in by_alg {
             let rotated = self.sign(ctx, alg, jobs, true);
             if !rotated.is_empty() {
                 self.keys.refresh();
@@ -141,25 +145,30 @@ impl Issuer {
             }
             Vec::new()
         };
-        let key = match self.signing_key(ctx, alg) {
-            Ok(key) => key,
+        // A hybrid's name is those of its algorithms, parted by a plus.
+        let keys = alg.split('+').map(|alg| self.signing_key(ctx, alg));
+        let keys: Vec<SigningKey> = match keys.collect() {
+            Ok(keys) => keys,
             Err(problem) => return refuse_all(jobs, &problem),
         };
         let view = self.view.load();
         let now_s = self.clock.unix_ms() / 1000;
-        let first = match self.places(&key, view.epoch(), jobs.len(), now_s) {
-            Ok(first) => first,
+        let taken = self
+            .places(&keys, view.epoch(), jobs.len(), now_s)
+            .and_then(|places| self.note(places, &jobs, now_s));
+        let places = match taken {
+            Ok(places) => places,
             Err(problem) => return refuse_all(jobs, &problem),
         };
         let moment = Moment {
-            key: &key,
+            keys: &keys,
             issuer: &self.issuer_url,
             epoch: view.epoch(),
             iat: now_s,
         };
         let mut ready: Vec<(IssueJob, Unsigned)> = Vec::with_capacity(jobs.len());
         for (job, place) in jobs.into_iter().zip(0u32..) {
-            match self.unsigned(&job, &moment, &view, (first.0, first.1 + place)) {
+            match self.unsigned(&job, &moment, &view, (places.list, places.first + place)) {
                 Ok(unsigned) => ready.push((job, unsigned)),
                 Err(problem) => self.refuse(job, problem),
             }
@@ -167,8 +176,8 @@ impl Issuer {
         if ready.is_empty() {
             return Vec::new();
         }
-        match self.call(&key, &ready) {
-            Ok(results) => self.answer(&key, view.epoch(), ready, results, may_retry),
+        match self.call(&keys, &ready) {
+            Ok(results) => self.answer(&keys, view.epoch(), ready, results, may_retry),
             Err(problem) => refuse_all(ready.into_iter().map(|(job, _)| job).collect(), &problem),
         }
     }
@@ -199,14 +208,15 @@ impl Issuer {
     /// Places in a status list for a batch; a new list is durable before its first token leaves.
     fn places(
         &self,
-        key: &SigningKey,
+        keys: &[SigningKey],
         epoch: u64,
         count: usize,
         now_s: u64,
-    ) -> Result<(u64, u32), Problem> {
-        let (kid, count) = (&key.jwk.kid, count as u32);
+    ) -> Result<Places, Problem> {
+        let kids: Vec<&str> = keys.iter().map(|key| key.jwk.kid.as_str()).collect();
+        let (kid, count) = (kids.join(" "), count as u32);
         loop {
-            if let Some(places) = self.lists.take(kid, epoch, count, now_s) {
+            if let Some(places) = self.lists.take(&kid, epoch, count, now_s) {
                 return Ok(places);
             }
             let (answer, opened) = reply();
@@ -225,7 +235,18 @@ impl Issuer {
                 return Err(Problem::unavailable("the clock jumped; try again", 1));
             }
             self.lists.fill(row);
+            let _ = self.holders.forget(now_s); // what is left over is tried again with the next list
         }
+    }
+
+    /// Notes who gets the tokens, before any leaves.
+    fn note(&self, places: Places, jobs: &[IssueJob], now_s: u64) -> Result<Places, Problem> {
+        let subjects = jobs.iter().map(|job| job.grant.subject.as_str());
+        self.holders.note(&places, subjects, now_s).map_err(|e| {
+            tracing::error!(service = "svc-passport", event = "holders_not_written", why = %e);
+            Problem::unavailable("the record of token holders cannot be written", 5)
+        })?;
+        Ok(places)
     }
 
     fn unsigned(
@@ -254,17 +275,22 @@ impl Issuer {
 
     fn call(
         &self,
-        key: &SigningKey,
+        keys: &[SigningKey],
         ready: &[(IssueJob, Unsigned)],
     ) -> Result<Vec<SignResult>, Problem> {
-        let item = |u: &Unsigned| SignItem {
-            message: Some(Bytes::from(u.signing_input.as_bytes())),
+        let item = |(key, input): (&SigningKey, String)| SignItem {
+            key: (keys.len() > 1).then(|| key.key.clone()),
+            version: (keys.len() > 1).then_some(key.version),
+            message: Some(Bytes::from(input.as_bytes())),
             ..SignItem::default()
         };
+        let inputs = |(_, u): &(IssueJob, Unsigned)| -> Vec<SignItem> {
+            keys.iter().zip(u.signing_inputs()).map(item).collect()
+        };
         let request = SignBatch {
-            key: Some(key.key.clone()),
-            version: Some(key.version),
-            items: ready.iter().map(|(_, u)| item(u)).collect(),
+            key: (keys.len() == 1).then(|| keys[0].key.clone()),
+            version: (keys.len() == 1).then_some(keys[0].version),
+            items: ready.iter().flat_map(inputs).collect(),
         };
         let latest = ready.iter().map(|(j, _)| j.responder.deadline()).max();
         let deadline = latest
@@ -278,7 +304,7 @@ impl Issuer {
         let answer = self.kms.sign_batch(&request, deadline);
         timer.observe_duration();
         match answer {
-            Ok(a) if a.results.len() == ready.len() => Ok(a.results),
+            Ok(a) if a.results.len() == ready.len() * keys.len() => Ok(a.results),
             Ok(_) => Err(Problem::upstream_error(
                 "the KMS answered for another number of items",
             )),
@@ -286,53 +312,50 @@ impl Issuer {
         }
     }
 
+    /// Answers each job with its results, one for each key; hands back those to be tried again.
     fn answer(
         &self,
-        key: &SigningKey,
+        keys: &[SigningKey],
         epoch: u64,
         ready: Vec<(IssueJob, Unsigned)>,
         results: Vec<SignResult>,
         may_retry: bool,
     ) -> Vec<IssueJob> {
         let mut rotated = Vec::new();
-        for ((job, unsigned), result) in ready.into_iter().zip(results) {
-            match (result.answer, result.error) {
-                (Some(answer), None) => {
-                    let Some(signature) = answer.signatures.first() else {
-                        self.refuse(
-                            job,
-                            Problem::upstream_error("the KMS answered without a signature"),
-                        );
-                        continue;
-                    };
-                    let token = token::finish(&unsigned, signature.signature.as_slice());
-                    self.metrics
-                        .issued
-                        .with_label_values(&[job.grant.alg])
-                        .inc();
+        let mut results = results.into_iter();
+        for (job, unsigned) in ready {
+            let own: Vec<SignResult> = results.by_ref().take(keys.len()).collect();
+            match signatures(own) {
+                Ok((signatures, receipt)) => {
+                    let parts: Vec<&[u8]> = signatures.iter().map(Bytes::as_slice).collect();
+                    let token = token::finish(&unsigned, &parts);
+                    self.issued(&job.grant);
                     self.observe(&job, "ok");
                     let response = match job.form {
                         Form::Passport => {
-                            passport_answer(&job.grant, token, unsigned.exp, (key, epoch), answer)
+                            let signed = (keys, epoch, receipt);
+                            passport_answer(&job.grant, token, unsigned.exp, signed)
                         }
                         Form::Oauth | Form::Exchange => oauth_answer(&job.grant, token, job.form),
                     };
                     job.responder.send(response.cache("no-store"));
                 }
-                (_, Some(error)) if may_retry && error.code == "version_not_head" => {
-                    rotated.push(job);
-                }
-                (_, error) => {
-                    let code = error.map_or_else(|| "no answer".to_owned(), |e| e.code);
+                Err(code) if may_retry && code == "version_not_head" => rotated.push(job),
+                Err(code) => {
                     tracing::warn!(service = "svc-passport", event = "sign_refused", code = %code);
-                    self.refuse(
-                        job,
-                        Problem::upstream_error("the KMS refused to sign this token"),
-                    );
+                    let why = Problem::upstream_error("the KMS refused to sign this token");
+                    self.refuse(job, why);
                 }
             }
         }
         rotated
+    }
+
+    fn issued(&self, grant: &Grant) {
+        self.metrics.issued.with_label_values(&[grant.alg]).inc();
+        if grant.caveats.contains(&Caveat::PqFallback(true)) {
+            self.metrics.pq_fallback.inc();
+        }
     }
 
     fn kms_problem(&self, error: &ClientError) -> Problem {
@@ -352,7 +375,11 @@ impl Issuer {
             Form::Oauth | Form::Exchange if problem.oauth.is_none() => {
                 problem.with_oauth("temporarily_unavailable")
             }
-            _ => problem,
+            Form::Passport => Problem {
+                oauth: None,
+                ..problem
+            },
+            Form::Oauth | Form::Exchange => problem,
         };
         job.responder.send(problem);
     }
@@ -366,21 +393,38 @@ impl Issuer {
     }
 }
 
+/// One signature of each result, and the receipt of the first; or the code of the first that was refused.
+fn signatures(results: Vec<SignResult>) -> Result<(Vec<Bytes>, LogReceipt), String> {
+    let none = || "no answer".to_owned();
+    let (mut signatures, mut receipt) = (Vec::with_capacity(results.len()), None);
+    for result in results {
+        let answer = match (result.answer, result.error) {
+            (Some(answer), None) => answer,
+            (_, error) => return Err(error.map_or_else(none, |e| e.code)),
+        };
+        let first = answer.signatures.into_iter().next().ok_or_else(none)?;
+        signatures.push(first.signature);
+        receipt.get_or_insert(answer.receipt);
+    }
+    Ok((signatures, receipt.ok_or_else(none)?))
+}
+
 fn passport_answer(
     grant: &Grant,
     token: String,
     exp: u64,
-    (key, epoch): (&SigningKey, u64),
-    signed: SignAnswer,
+    (keys, epoch, receipt): (&[SigningKey], u64, LogReceipt),
 ) -> Response {
     let answer = IssueAnswer {
         token,
-        kid: key.jwk.kid.clone(),
-        alg: key.jwk.alg.clone(),
+        kid: keys
+            .first()
+            .map_or_else(String::new, |key| key.jwk.kid.clone()),
+        alg: grant.alg.to_owned(),
         exp,
         caveats: grant.caveats.iter().map(ToString::to_string).collect(),
         epoch,
-        receipt: signed.receipt,
+        receipt,
     };
     Response::json(200, &answer)
 }

@@ -24,12 +24,23 @@ pub const LIST_KEPT_S: u64 = LIST_AGE_S + TTL_S_MAX + 600;
 pub struct ListRow {
     /// Its number; never used again.
     pub id: u64,
-    /// The key that signs the tokens of this list.
+    /// The key that signs the tokens of this list; both keys of hybrids, parted by a space.
     pub kid: String,
     /// Their epoch.
     pub epoch: u64,
     /// When it was opened (unix seconds).
     pub opened_s: u64,
+}
+
+/// Places that were taken for a batch of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// The list's number.
+    pub list: u64,
+    /// When it was opened (unix seconds).
+    pub opened_s: u64,
+    /// The first position; the others follow it.
+    pub first: u32,
 }
 
 /// The list that is being filled.
@@ -44,7 +55,7 @@ impl Default for Lists {
 
 impl Lists {
     /// Places for `count` tokens of this key and epoch: list and first position. `None` asks for a new list.
-    pub fn take(&self, kid: &str, epoch: u64, count: u32, now_s: u64) -> Option<(u64, u32)> {
+    pub fn take(&self, kid: &str, epoch: u64, count: u32, now_s: u64) -> Option<Places> {
         let mut open = self.0.lock();
         let (row, next) = open.as_mut()?;
         let fits = row.kid == kid
@@ -56,7 +67,11 @@ impl Lists {
         }
         let first = *next;
         *next += count;
-        Some((row.id, first))
+        Some(Places {
+            list: row.id,
+            opened_s: row.opened_s,
+            first,
+        })
     }
 
     /// Fills this list from now on.
@@ -70,17 +85,22 @@ pub fn jti(list: u64, idx: u32, random: &[u8; 16]) -> String {
     format!("{list:x}.{idx:x}.{}", b64::url(random))
 }
 
-/// The bits of a list: all set when its key or epoch is void, else those of revoked tokens.
-pub fn bits(row: &ListRow, view: &RevocationView) -> Vec<u8> {
+/// The bits of a list: all set when its key or epoch is void, else those of revoked tokens and of the places whose
+/// subject is revoked.
+pub fn bits(row: &ListRow, view: &RevocationView, of_subjects: &[u32]) -> Vec<u8> {
     let bytes = (LIST_TOKENS / 8) as usize;
-    if row.epoch < view.epoch() || view.kid_revoked(&row.kid) {
+    let key_void = row.kid.split(' ').any(|kid| view.kid_revoked(kid));
+    if row.epoch < view.epoch() || key_void {
         return vec![0xff; bytes];
     }
     let mut bits = vec![0; bytes];
-    for jti in view.jtis_of(&format!("{:x}.", row.id)) {
-        let idx = jti.split('.').nth(1);
-        let idx = idx.and_then(|text| u32::from_str_radix(text, 16).ok());
-        if let Some(idx) = idx.filter(|idx| *idx < LIST_TOKENS) {
+    let prefix = format!("{:x}.", row.id);
+    let of_tokens = view.jtis_of(&prefix).filter_map(|jti| {
+        let idx = jti.split('.').nth(1)?;
+        u32::from_str_radix(idx, 16).ok()
+    });
+    for idx in of_tokens.chain(of_subjects.iter().copied()) {
+        if idx < LIST_TOKENS {
             bits[(idx / 8) as usize] |= 1 << (idx % 8);
         }
     }
@@ -113,6 +133,14 @@ mod tests {
         }
     }
 
+    fn places(first: u32) -> Places {
+        Places {
+            list: 0x1f,
+            opened_s: 1_000,
+            first,
+        }
+    }
+
     fn view(all: &[Revoked]) -> RevocationView {
         let mut view = RevocationView::unchecked();
         let events = all.iter().zip(1..).map(|(revoked, seq)| RevocationEvent {
@@ -134,8 +162,8 @@ mod tests {
         let lists = Lists::default();
         assert_eq!(lists.take("k", 2, 1, 1_000), None);
         lists.fill(row());
-        assert_eq!(lists.take("k", 2, 3, 1_000), Some((0x1f, 0)));
-        assert_eq!(lists.take("k", 2, 1, 1_000), Some((0x1f, 3)));
+        assert_eq!(lists.take("k", 2, 3, 1_000), Some(places(0)));
+        assert_eq!(lists.take("k", 2, 1, 1_000), Some(places(3)));
         assert_eq!(lists.take("other", 2, 1, 1_000), None);
         assert_eq!(lists.take("k", 3, 1, 1_000), None);
         assert_eq!(lists.take("k", 2, 1, 1_000 + LIST_AGE_S), None);
@@ -145,7 +173,7 @@ mod tests {
     #[test]
     fn the_bits_follow_what_is_revoked() {
         let set = |all: &[Revoked]| {
-            let bits = bits(&row(), &view(all));
+            let bits = bits(&row(), &view(all), &[]);
             bits.iter().map(|b| b.count_ones()).sum::<u32>()
         };
         let jti = |idx: u32, list: u64| Revoked::Jti {
@@ -157,7 +185,7 @@ mod tests {
             set(&[jti(0, 0x1f), jti(9, 0x1f), jti(9, 0x1), jti(3, 0x1f0)]),
             2
         );
-        assert_eq!(bits(&row(), &view(&[jti(9, 0x1f)]))[1], 0b10);
+        assert_eq!(bits(&row(), &view(&[jti(9, 0x1f)]), &[8])[1], 0b11);
         assert_eq!(
             set(&[Revoked::Kid {
                 kid: "k".to_owned()

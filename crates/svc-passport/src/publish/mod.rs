@@ -1,6 +1,7 @@
 //! What is published signed: status lists and the policy note. One thread makes and keeps them, on demand: a
 //! document is signed when somebody asks for it and it has changed or grown old.
 
+pub mod holders;
 pub mod lists;
 pub mod note;
 
@@ -22,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::sync::InForce;
 use crate::token::SigningKey;
 use crate::topology::PUBLISHED;
+use holders::Holders;
 use lists::{LIST_KEPT_S, ListRow, bits, packed};
 
 /// How long a signed list is good, in seconds, and after which time it is signed afresh.
@@ -91,6 +93,8 @@ pub struct Publisher {
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Lists there are.
     pub known: Arc<Snapshot<KnownLists>>,
+    /// Whom their tokens were given to.
+    pub holders: Arc<Holders>,
     /// Clock.
     pub clock: SharedClock,
     /// Metrics.
@@ -114,6 +118,8 @@ pub struct PublisherParts {
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Lists there are.
     pub known: Arc<Snapshot<KnownLists>>,
+    /// Whom their tokens were given to.
+    pub holders: Arc<Holders>,
     /// Clock and metrics.
     pub watch: (SharedClock, Metrics),
 }
@@ -131,6 +137,7 @@ impl Publisher {
             view: parts.view,
             policy: parts.policy,
             known: parts.known,
+            holders: parts.holders,
             clock: parts.watch.0,
             metrics: parts.watch.1,
             kept: RankedMutex::new(&PUBLISHED, Kept::default()),
@@ -196,7 +203,11 @@ impl Publisher {
         {
             return Ok(signed.clone());
         }
-        let bits = bits(&row, &view);
+        let of_subjects = self.holders.revoked(id, row.opened_s, &view).map_err(|e| {
+            tracing::error!(service = "svc-passport", event = "holders_unreadable", why = %e);
+            Problem::unavailable("the record of token holders cannot be read", 5)
+        })?;
+        let bits = bits(&row, &view, &of_subjects);
         let content = ContentId::of(&bits);
         let signed = match kept.filter(|signed| fresh(&signed) && signed.content == content) {
             Some(same) => Signed {

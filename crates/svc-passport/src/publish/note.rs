@@ -49,9 +49,13 @@ pub fn text(
             key.kid, key.alg, key.created_s
         );
     }
+    let _ = writeln!(out, "jwks {base}/.well-known/jwks.json");
+    if !keys.pq_jwks.keys.is_empty() {
+        let _ = writeln!(out, "jwks-pq {base}/.well-known/jwks-pq.json");
+    }
     let _ = write!(
         out,
-        "jwks {base}/.well-known/jwks.json\nstatus {base}/v1/passport/status/\nevents {base}/v1/passport/events\n"
+        "status {base}/v1/passport/status/\nevents {base}/v1/passport/events\n"
     );
     out
 }

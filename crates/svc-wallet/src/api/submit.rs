@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ron_client::ClientError;
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{Entry, EntryKey, Event, PrincipalName};
+use ron_proto::ledger::{Entry, EntryKey, Event, LEDGER_CLOSED, PrincipalName};
 use ron_proto::{Account, Problem};
 
 use super::Api;
@@ -13,7 +13,6 @@ use crate::answers::{Replay, replay_of};
 use crate::commit::CommitJob;
 use crate::flights::{Entered, FlightKey, Waiter};
 use crate::render::{self, Shape, Telling};
-use crate::watch::retry_later;
 
 /// A write that body, caveats and policy allow.
 pub struct Accepted {
@@ -107,8 +106,14 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
     if let Some(why) = api.upstream.trouble()
         && !under_way
     {
-        let found = from_copy(api, &entries);
-        return known_or(api, waiter, shape, found, retry_later(why));
+        // A ledger that only cannot write is asked; one that is away is not.
+        let ask = || {
+            let by = Api::read_deadline(req);
+            let readable = why.code == LEDGER_CLOSED;
+            readable.then(|| from_ledger(api, &entries, by).ok()?)?
+        };
+        let found = from_copy(api, &entries).or_else(ask);
+        return known_or(api, waiter, shape, found, why);
     }
     enter(api, key, entries, shape, &account, waiter);
 }

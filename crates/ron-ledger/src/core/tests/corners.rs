@@ -5,7 +5,7 @@ use ron_proto::{Amount, Timestamp};
 
 use super::*;
 
-fn issue(key: &str, to: &str, n: u128) -> Op {
+pub(super) fn issue(key: &str, to: &str, n: u128) -> Op {
     Op::new(Entry::Issue {
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
@@ -91,12 +91,12 @@ fn escrow_is_out_of_reach() {
     assert_eq!(book.state.account_count(), 0);
 }
 
-fn refused(code: RefusalCode, seq: u64) -> Outcome {
+pub(super) fn refused(code: RefusalCode, seq: u64) -> Outcome {
     let verdict = Verdict::refused(code);
     Outcome::Fresh { seq, verdict }
 }
 
-fn done(outcome: &Outcome) -> bool {
+pub(super) fn done(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Fresh { verdict, .. } if verdict.is_done())
 }
 
@@ -117,55 +117,6 @@ fn no_sum_of_accounts_can_pass_128_bits() {
     assert_eq!(said[3], refused(RefusalCode::AmountOverflow, 4));
     book.state.audit().unwrap();
     assert_eq!(book.state.asset(0).unwrap().circulating, most);
-}
-
-#[test]
-fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
-    let mut book = Book::default();
-    book.state.accounts_max = super::super::state::AccountsMax(3);
-    let entry = |json: serde_json::Value| Op::new(serde_json::from_value(json).unwrap()).unwrap();
-    let transfer = |key: &str, to: &str, nonce: u64| {
-        entry(
-            serde_json::json!({"kind": "transfer", "principal": "p", "key": key, "from": "a", "to": to,
-            "asset": "ron", "amount_minor": "1", "nonce": nonce}),
-        )
-    };
-    let freeze = |key: &str, account: &str| {
-        entry(
-            serde_json::json!({"kind": "freeze", "principal": "p", "key": key, "account": account}),
-        )
-    };
-    let loose = |ops: Vec<Op>| [(ops, Bond::Loose)];
-    let said = book.commit(1, &loose(vec![issue("k1", "a", 9), issue("k2", "b", 9)]));
-    assert!(said[0].iter().all(done));
-    // The third is the last, made in the middle of a batch and of a linked commit.
-    let linked = (
-        vec![transfer("l1", "c", 1), transfer("l2", "d", 2)],
-        Bond::Linked,
-    );
-    let said = book.commit(2, &[linked]).remove(0);
-    assert_eq!(said[1], refused(RefusalCode::LimitsExceeded, 4));
-    assert_eq!(book.state.account_count(), 2, "all or nothing");
-    let more = vec![
-        transfer("t1", "c", 1),
-        transfer("t2", "d", 2),
-        transfer("t3", "b", 2),
-        issue("k3", "d", 1),
-        issue("k4", "c", 1),
-        freeze("f1", "d"),
-        freeze("f2", "b"),
-    ];
-    let said = book.commit(3, &loose(more)).remove(0);
-    let good: Vec<bool> = said.iter().map(done).collect();
-    assert_eq!(good, [true, false, true, false, true, false, true]);
-    for at in [1, 3, 5] {
-        assert_eq!(
-            said[at],
-            refused(RefusalCode::LimitsExceeded, 5 + at as u64)
-        );
-    }
-    assert_eq!(book.state.account_count(), 3);
-    book.state.audit().unwrap();
 }
 
 #[test]

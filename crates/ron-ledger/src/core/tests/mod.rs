@@ -8,6 +8,7 @@ use ron_proto::{Amount, ContentId, Timestamp};
 
 mod corners;
 mod exhaustive;
+mod limits;
 mod model;
 
 use model::{Model, Said};
@@ -23,6 +24,7 @@ pub(crate) struct Book {
     pub(crate) state: State,
     pub(crate) keys: BTreeMap<KeyHash, u64>,
     pub(crate) leaves: Vec<Vec<u8>>,
+    pub(crate) limits: Limits,
 }
 
 impl Book {
@@ -32,6 +34,7 @@ impl Book {
 
     fn commit(&mut self, now: u64, groups: &[(Vec<Op>, Bond)]) -> Vec<Vec<Outcome>> {
         let mut step = Step::new(&self.state, Timestamp(now));
+        step.set_limits(self.limits);
         step.expire_due();
         let mut outcomes = Vec::new();
         for (ops, bond) in groups {
@@ -341,10 +344,7 @@ fn said_of(outcome: &Outcome) -> Option<Said> {
             verdict: Verdict::Done(_),
             ..
         } => Some(Ok(())),
-        Outcome::Fresh {
-            verdict: Verdict::Refused { code, .. },
-            ..
-        } => Some(Err(*code)),
+        Outcome::Fresh { verdict, .. } => verdict.refusal().map(|(code, _)| Err(code)),
         Outcome::Known { .. } | Outcome::Mixed => None,
     }
 }

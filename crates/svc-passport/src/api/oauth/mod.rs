@@ -57,8 +57,35 @@ enum Caller {
     Scoped,
 }
 
-/// The client, by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3).
-fn client(api: &Api, req: &Request, form: &Fields) -> Result<String, Problem> {
+/// A client that has proved who it is.
+#[derive(Debug, PartialEq, Eq)]
+struct Proved {
+    /// `client_id`.
+    id: String,
+    /// Hash of the certificate it did it with: what it is given is bound to that (RFC 8705 section 3).
+    x5t: Option<String>,
+}
+
+/// The client, by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3), or where
+/// none of these speaks, the certificate of its connection (RFC 8705 section 2).
+fn client(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Problem> {
+    let id = form.one("client_id")?;
+    let spoken = ["client_secret", "client_assertion", "client_assertion_type"]
+        .iter()
+        .any(|name| form.0.iter().any(|(field, _)| field == name));
+    let silent = !spoken && !req.headers.contains("authorization");
+    if let (true, Some(id), Some(cert)) = (silent, id, &req.client_cert) {
+        api.clients.load().check_cert(id, cert)?;
+        return Ok(Proved {
+            id: id.to_owned(),
+            x5t: ron_auth::x5t_s256(cert),
+        });
+    }
+    let id = by_secret_or_assertion(api, req, form)?;
+    Ok(Proved { id, x5t: None })
+}
+
+fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<String, Problem> {
     let id = form.one("client_id")?;
     let secret = form.one("client_secret")?;
     let assertion = form.one("client_assertion")?;
@@ -102,7 +129,7 @@ fn client(api: &Api, req: &Request, form: &Fields) -> Result<String, Problem> {
         _ => {
             return Err(Problem::unauthorized(
                 "client authentication is missing: use HTTP Basic, client_id and client_secret in the form, \
-                 or a signed client_assertion",
+                 a signed client_assertion, or client_id and a client certificate",
             ));
         }
     };
@@ -128,7 +155,7 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
     let scheme = req.header("authorization").and_then(|h| h.split_once(' '));
     let token = ["bearer", "dpop"];
     if !scheme.is_some_and(|(s, _)| token.contains(&s.to_ascii_lowercase().as_str())) {
-        return client(api, req, form).map(Caller::Client);
+        return client(api, req, form).map(|proved| Caller::Client(proved.id));
     }
     let head = RequestHead {
         method: req.method,

@@ -8,7 +8,7 @@ use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_proto::passport::{ACCESS_TOKEN_TYPE, OauthError, TOKEN_EXCHANGE, TokenAnswer};
 use ron_proto::{Problem, caveat, strict};
 
-use super::{FORM, FORM_BYTES_MAX, Fields, as_oauth, client};
+use super::{FORM, FORM_BYTES_MAX, Fields, Proved, as_oauth, client};
 use crate::api::{Api, judge};
 use crate::exchange::{Held, exchange};
 use crate::issue::{Form, IssueJob};
@@ -77,7 +77,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         }
         None => return Err(Problem::bad_request("grant_type is missing")),
     };
-    let id = client(api, req, &form)?;
+    let Proved { id, x5t } = client(api, req, &form)?;
     let jkt = api.proofs.check(req, api.now_s())?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {
@@ -98,6 +98,8 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         caveats: &caveats,
         accept_algs: &[],
         jkt: jkt.as_deref(),
+        x5t: x5t.as_deref(),
+        pq_ready: api.keys.pq_ready(),
     };
     if exchanging {
         return Ok((exchanged(api, &form, &ask)?, Form::Exchange));

@@ -1,0 +1,165 @@
+"""Measures issuing and verifying over HTTP: svc-passport with the audited KMS, and npm oidc-provider, in turn.
+
+usage: measure.py RON SECONDS ROUNDS PROCESSES OUT     (scripts/bench-passport.sh finds and builds what is needed)
+
+Both get the same client, secret (in the form), scope, lifetime and algorithm; wrk loads them from the same machine. Writes
+medians as Markdown to OUT.
+"""
+
+import json
+import os
+import pathlib
+import platform
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+
+HERE = pathlib.Path(__file__).parent
+FORM = "application/x-www-form-urlencoded"
+CLIENTS = [1, 64, 256]
+OURS, RIVAL = "svc-passport", "oidc-provider"
+
+
+def post(url, body, kind=FORM):
+    request = urllib.request.Request(url, body.encode(), {"Content-Type": kind})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def until_ready(process, log):
+    until = time.monotonic() + 60
+    while "ready" not in log.read_text().split():
+        if process.poll() is not None or time.monotonic() > until:
+            sys.exit("not started:\n" + log.read_text())
+        time.sleep(0.05)
+    return process
+
+
+def start_ours(ron, directory):
+    log = pathlib.Path(directory, "up.log")
+    command = [ron, "up", "--data-dir", f"{directory}/fleet", "--base-port", "0"]
+    process = until_ready(subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT), log)
+    endpoints = json.loads(pathlib.Path(directory, "fleet/run/endpoints.json").read_text())
+    base = next(e["api"] for e in endpoints["services"] if e["service"] == "svc-passport")
+    client = json.loads(pathlib.Path(directory, "fleet/clients/operator.json").read_text())
+    who = f"client_id={client['client_id']}&client_secret={client['client_secret']}"
+    ask = f"grant_type=client_credentials&audience=svc-wallet&scope=wallet:read&ttl_s=900&{who}"
+    token = post(f"{base}/oauth2/token", ask)["access_token"]
+    return process, {
+        "token": (base, "/oauth2/token", FORM, ask),
+        "introspect": (base, "/oauth2/introspect", FORM, f"token={token}&{who}"),
+        "verify": (base, "/v1/passport/verify", "application/json", json.dumps({"token": token})),
+    }
+
+
+def start_rival(directory, processes):
+    log, port, secret = pathlib.Path(directory, "rival.log"), free_port(), secrets.token_hex(24)
+    command = ["node", str(HERE / "server.mjs"), str(port), "operator", secret, processes]
+    env = dict(os.environ, NODE_ENV="production")
+    process = until_ready(subprocess.Popen(command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env=env), log)
+    base, who = f"http://127.0.0.1:{port}", f"client_id=operator&client_secret={secret}"
+    ask = f"grant_type=client_credentials&scope={urllib.parse.quote('wallet:read')}&{who}&resource=urn:wallet:"
+    assert post(f"{base}/token", ask + "jwt")["access_token"].count(".") == 2
+    opaque = post(f"{base}/token", ask + "opaque")["access_token"]
+    time.sleep(0.2)  # the other process hears of it
+    for _ in range(8):
+        assert post(f"{base}/token/introspection", f"token={opaque}&{who}")["active"]
+    return process, {
+        "token": (base, "/token", FORM, ask + "jwt"),
+        "introspect": (base, "/token/introspection", FORM, f"token={opaque}&{who}"),
+    }
+
+
+def one(what, clients, seconds):
+    """Requests per second, p50 and p99 in ms, and errors."""
+    base, path, kind, body = what
+    env = dict(os.environ, LOAD_PATH=path, LOAD_TYPE=kind, LOAD_BODY=body)
+    threads = min(2, clients)
+    command = ["wrk", f"-t{threads}", f"-c{clients}", f"-d{seconds}s", "--timeout", "10s", "-s", str(HERE / "form.lua"), base]
+    out = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    line = next(l for l in out.splitlines() if l.startswith("FIGURES "))
+    requests, duration, p50, p99, errors = map(int, line.split()[1:])
+    return requests * 1e6 / duration, p50 / 1000, p99 / 1000, errors
+
+
+def machine():
+    with open("/proc/cpuinfo") as f:
+        cpu = next(l.split(":", 1)[1].strip() for l in f if l.startswith("model name"))
+    with open("/proc/meminfo") as f:
+        gib = int(f.readline().split()[1]) / (1 << 20)
+    return f"{cpu}, {os.cpu_count()} cores, {gib:.0f} GB, Linux {platform.release().split('-')[0]}"
+
+
+def table(figures, rows):
+    lines = ["| figure | clients | issuer | per second | p50 ms | p99 ms | errors |", "|---|--:|---|--:|--:|--:|--:|"]
+    for name, key, servers in rows:
+        for clients in CLIENTS:
+            for server in servers:
+                runs = figures[(server, key, clients)]
+                rate, p50, p99 = (statistics.median(run[i] for run in runs) for i in range(3))
+                errors = sum(run[3] for run in runs)
+                lines.append(f"| {name} | {clients} | {server} | {rate:,.0f} | {p50:.2f} | {p99:.2f} | {errors} |")
+    return "\n".join(lines)
+
+
+def main():
+    ron, seconds, rounds, processes, out = sys.argv[1:]
+    version = json.loads((HERE / "package.json").read_text())["dependencies"]["oidc-provider"]
+    figures = {}
+    with tempfile.TemporaryDirectory() as directory:
+        started = []
+        try:
+            ours, what_ours = start_ours(ron, directory)
+            started.append(ours)
+            rival, what_rival = start_rival(directory, processes)
+            started.append(rival)
+            servers = [(OURS, what_ours), (RIVAL, what_rival)]
+            for server, what in servers:  # warm: caches, and a compiler that learns while it runs
+                for key in what:
+                    one(what[key], 64, 2)
+            for round_ in range(int(rounds)):
+                for server, what in servers if round_ % 2 == 0 else servers[::-1]:
+                    for key in what:
+                        for clients in CLIENTS:
+                            figures.setdefault((server, key, clients), []).append(one(what[key], clients, seconds))
+        finally:
+            for process in started:
+                process.terminate()
+                process.wait(timeout=60)
+    rows = [("token issued (JWT, EdDSA)", "token", [OURS, RIVAL]), ("token introspected", "introspect", [OURS, RIVAL]),
+            ("token verified, /v1/passport/verify", "verify", [OURS])]
+    text = f"""# Passports beside oidc-provider
+
+`scripts/bench-passport.sh [seconds per figure] [rounds] [processes of the rival]` makes this page. Loaded with wrk from the same
+machine, in turn, the other one idle; each round begins with the other one; medians of {rounds} rounds of {seconds} s.
+
+- **svc-passport**: `ron up` in its release build, default configuration: every token is signed by the KMS over HTTP (those
+  that wait share a call), and is answered after the leaf of its signature is durable in the audit log
+- **oidc-provider {version}**: Node.js {subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()}, a cluster of {processes} processes, keep-alive, keys and records in memory;
+  it signs in process, audits nothing and keeps nothing after a restart
+
+Both: client_credentials with the secret in the form, one scope, 15 minutes, EdDSA. What is introspected is a JWT at
+svc-passport (signature, claims, revocation), and an opaque token at oidc-provider, which introspects no JWTs.
+
+Measured on {time.strftime("%Y-%m-%d")}: {machine()}.
+
+{table(figures, rows)}
+"""
+    pathlib.Path(out).write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

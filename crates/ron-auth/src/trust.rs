@@ -1,0 +1,107 @@
+//! What is followed of an issuer, each thing with the source it was read from: two threads read, a reload may name
+//! another issuer at any moment, and requests judge by it. Pure but for the kernel's snapshot.
+//!
+//! **Invariants:** a reader gets nothing that came from another source than the one it asks for; a read that began
+//! earlier never replaces one that began later, whichever ends first.
+
+use ron_kernel::Snapshot;
+use std::sync::Arc;
+
+/// The latest of one thing, with where it came from.
+#[derive(Debug)]
+pub struct Followed<S, T> {
+    held: Snapshot<Held<S, T>>,
+}
+
+#[derive(Debug)]
+struct Held<S, T> {
+    /// Reads that have begun so far.
+    begun: u64,
+    /// The read whose outcome this is.
+    of_read: u64,
+    what: Option<(Arc<S>, Arc<T>)>,
+}
+
+/// A read that has begun.
+#[derive(Debug)]
+pub struct Reading<S> {
+    number: u64,
+    source: Arc<S>,
+}
+
+impl<S, T> Default for Followed<S, T> {
+    fn default() -> Self {
+        Self {
+            held: Snapshot::new(Held {
+                begun: 0,
+                of_read: 0,
+                what: None,
+            }),
+        }
+    }
+}
+
+impl<S, T> Followed<S, T> {
+    /// Begins a read of `source`.
+    pub fn begin(&self, source: S) -> Reading<S> {
+        let now = self.held.update(|held| Held {
+            begun: held.begun + 1,
+            of_read: held.of_read,
+            what: held.what.clone(),
+        });
+        Reading {
+            number: now.begun,
+            source: Arc::new(source),
+        }
+    }
+
+    /// Puts in place what a read gave, unless a later one was faster. Says whether it did.
+    pub fn finish(&self, reading: &Reading<S>, value: T) -> bool {
+        let value = Arc::new(value);
+        let kept = self.held.try_update(|held| {
+            let late = held.of_read > reading.number;
+            #[cfg(mutant = "older")] // the read that ends last wins, however old it is
+            let late = late && !ron_kernel::mutant("older");
+            if late {
+                return Err(());
+            }
+            Ok(Held {
+                begun: held.begun,
+                of_read: reading.number,
+                what: Some((reading.source.clone(), value.clone())),
+            })
+        });
+        kept.is_ok()
+    }
+
+    /// The latest, if it came from the source that is asked for.
+    pub fn of(&self, is: impl FnOnce(&S) -> bool) -> Option<Arc<T>> {
+        let held = self.held.load();
+        let (from, value) = held.what.as_ref()?;
+        let same = is(from);
+        #[cfg(mutant = "source")] // what the issuer before said still counts
+        let same = same || ron_kernel::mutant("source");
+        same.then(|| value.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_later_read_stays_and_other_sources_are_not_heard() {
+        let keys: Followed<&str, u32> = Followed::default();
+        let of = |source: &str| keys.of(|from| *from == source);
+        let (early, late) = (keys.begin("a"), keys.begin("a"));
+        assert_eq!(of("a"), None);
+        assert!(keys.finish(&late, 2));
+        assert!(!keys.finish(&early, 1), "it began before");
+        assert_eq!(of("a").as_deref(), Some(&2));
+        assert_eq!(of("b"), None);
+        let moved = keys.begin("b");
+        assert_eq!(of("a").as_deref(), Some(&2), "until it is read");
+        assert!(keys.finish(&moved, 3));
+        assert_eq!((of("a"), of("b").as_deref()), (None, Some(&3)));
+    }
+}

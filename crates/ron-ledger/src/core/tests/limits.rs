@@ -1,0 +1,307 @@
+//! The operator's limits: what they refuse, and that a replay gives the same whatever they are by then.
+
+use ron_proto::ledger::RefusalCode;
+
+use super::corners::{done, issue, refused};
+use super::*;
+
+fn entry(json: serde_json::Value) -> Op {
+    Op::new(serde_json::from_value(json).unwrap()).unwrap()
+}
+
+fn transfer(key: &str, to: &str, n: u128, nonce: u64) -> Op {
+    entry(
+        serde_json::json!({"kind": "transfer", "principal": "p", "key": key, "from": "a", "to": to,
+        "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce}),
+    )
+}
+
+fn hold(key: &str, n: u128, nonce: u64) -> Op {
+    entry(
+        serde_json::json!({"kind": "hold", "principal": "p", "key": key, "from": "a", "asset": "ron",
+        "amount_minor": n.to_string(), "nonce": nonce, "expires_at": "2100-01-01T00:00:00.000Z"}),
+    )
+}
+
+fn capture(key: &str, hold: TxId, to: &str, n: u128) -> Op {
+    entry(
+        serde_json::json!({"kind": "capture", "principal": "p", "key": key, "hold": hold.to_string(),
+        "to": to, "amount_minor": n.to_string()}),
+    )
+}
+
+fn freeze(key: &str, account: &str) -> Op {
+    entry(serde_json::json!({"kind": "freeze", "principal": "p", "key": key, "account": account}))
+}
+
+fn settlement(json: serde_json::Value) -> Op {
+    let mut all = serde_json::json!({"principal": "rewarder", "tenant": "t", "epoch": "e"});
+    for (name, value) in json.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    entry(all)
+}
+
+fn loose(ops: Vec<Op>) -> [(Vec<Op>, Bond); 1] {
+    [(ops, Bond::Loose)]
+}
+
+fn limited(limit: Limit, seq: u64) -> Outcome {
+    let verdict = Verdict::Limited(limit);
+    Outcome::Fresh { seq, verdict }
+}
+
+fn book(limits: Limits) -> Book {
+    Book {
+        limits,
+        ..Book::default()
+    }
+}
+
+fn pick(said: &[Outcome]) -> Vec<bool> {
+    said.iter().map(done).collect()
+}
+
+#[test]
+fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
+    let limit = Limit::Accounts(3);
+    let mut book = book(Limits::only(limit));
+    let said = book.commit(1, &loose(vec![issue("k1", "a", 9), issue("k2", "b", 9)]));
+    assert!(said[0].iter().all(done));
+    // The third is the last, made in the middle of a batch and of a linked commit.
+    let linked = (
+        vec![transfer("l1", "c", 1, 1), transfer("l2", "d", 1, 2)],
+        Bond::Linked,
+    );
+    let said = book.commit(2, &[linked]).remove(0);
+    assert_eq!(said[0], refused(RefusalCode::LinkedFailed, 3));
+    assert_eq!(said[1], limited(limit, 4));
+    assert_eq!(book.state.account_count(), 2, "all or nothing");
+    let more = vec![
+        transfer("t1", "c", 1, 1),
+        transfer("t2", "d", 1, 2),
+        transfer("t3", "b", 1, 2),
+        issue("k3", "d", 1),
+        issue("k4", "c", 1),
+        freeze("f1", "d"),
+        freeze("f2", "b"),
+        hold("h1", 2, 3),
+        capture("c1", hold("h1", 2, 3).txid(12), "d", 1),
+        capture("c2", hold("h1", 2, 3).txid(12), "c", 1),
+    ];
+    let said = book.commit(3, &loose(more)).remove(0);
+    assert_eq!(
+        pick(&said),
+        [
+            true, false, true, false, true, false, true, true, false, true
+        ]
+    );
+    for at in [1, 3, 5, 8] {
+        assert_eq!(said[at], limited(limit, 5 + at as u64));
+    }
+    assert_eq!(book.state.account_count(), 3);
+    replays(&book);
+}
+
+#[test]
+fn an_account_takes_what_the_limit_leaves_room_for() {
+    let limit = Limit::AccountTotal(100);
+    let mut book = book(Limits::only(limit));
+    let ops = vec![
+        issue("k1", "a", 101),
+        issue("k2", "a", 100),
+        issue("k3", "a", 1),
+        issue("k4", "b", 99),
+        transfer("t1", "b", 2, 1),
+        transfer("t2", "b", 1, 1),
+        hold("h1", 50, 2),
+    ];
+    let said = book.commit(1, &loose(ops)).remove(0);
+    assert_eq!(pick(&said), [false, true, false, true, false, true, true]);
+    for at in [0, 2, 4] {
+        assert_eq!(said[at], limited(limit, 1 + at as u64));
+    }
+    // What is captured for the account that it was held on moves nothing.
+    let id = hold("h1", 50, 2).txid(7);
+    let ops = vec![
+        capture("c1", id, "b", 1),
+        capture("c2", id, "a", 20),
+        capture("c3", id, "c", 30),
+        issue("k5", "a", 1),
+        issue("k6", "a", 31),
+    ];
+    let said = book.commit(2, &loose(ops)).remove(0);
+    assert_eq!(pick(&said), [false, true, true, true, false]);
+    assert_eq!(said[0], limited(limit, 8));
+    replays(&book);
+}
+
+#[test]
+fn settlement_is_not_bound_by_the_limits() {
+    let mut book = book(Limits {
+        accounts: 1,
+        account_total: 100,
+    });
+    let said = book.commit(1, &loose(vec![issue("k1", "a", 60), issue("k2", "a", 40)]));
+    assert!(said[0].iter().all(done));
+    let content = format!("b3:{}", "07".repeat(32));
+    let ops = vec![
+        settlement(
+            serde_json::json!({"kind": "epoch_open", "from": "a", "asset": "ron",
+            "amount_minor": "100", "commitment": content, "sum_root": content, "recipients": 2}),
+        ),
+        settlement(
+            serde_json::json!({"kind": "payout", "index": 0, "to": "b", "asset": "ron",
+            "amount_minor": "60"}),
+        ),
+        settlement(
+            serde_json::json!({"kind": "payout", "index": 1, "to": "c", "asset": "ron",
+            "amount_minor": "40"}),
+        ),
+        settlement(serde_json::json!({"kind": "epoch_close", "commitment": content})),
+    ];
+    let said = book.commit(2, &loose(ops)).remove(0);
+    assert!(said.iter().all(done), "{said:?}");
+    assert_eq!(book.state.account_count(), 4);
+    replays(&book);
+}
+
+#[test]
+fn a_limit_that_changes_changes_nothing_that_was_decided() {
+    let mut book = book(Limits::only(Limit::AccountTotal(10)));
+    book.commit(1, &loose(vec![issue("k1", "a", 8), issue("k2", "a", 8)]));
+    book.limits = Limits::only(Limit::Accounts(1));
+    let group = (vec![issue("l1", "a", 1), issue("l2", "b", 1)], Bond::Linked);
+    book.commit(1, &[group, (vec![issue("k3", "a", 8)], Bond::Loose)]);
+    book.limits = Limits::default();
+    book.commit(1, &loose(vec![issue("k4", "b", 8)]));
+    let all: Vec<Verdict> = book.leaves.iter().map(|l| verdict(l)).collect();
+    let no = Verdict::refused(RefusalCode::LinkedFailed);
+    let want = [
+        Verdict::Done(None),
+        Verdict::Limited(Limit::AccountTotal(10)),
+        no,
+        Verdict::Limited(Limit::Accounts(1)),
+        Verdict::Done(None),
+        Verdict::Done(None),
+    ];
+    assert_eq!(all, want);
+    replays(&book);
+    // A leaf that names a limit which would not have refused is found out.
+    let mut forged = book.leaves.clone();
+    let at = forged[1].windows(2).position(|w| w == [0xfe, 2]).unwrap();
+    assert_eq!(forged[1][at + 2..at + 4], [1, 10]);
+    forged[1][at + 3] = 16;
+    let mut replay = crate::replay::Replay::new();
+    let taken = forged
+        .iter()
+        .enumerate()
+        .try_for_each(|(i, leaf)| replay.leaf(i as u64 + 1, leaf));
+    let why = taken.and_then(|()| replay.finish().map(drop)).unwrap_err();
+    assert_eq!(why.seq, 2, "{why}");
+}
+
+fn verdict(leaf: &[u8]) -> Verdict {
+    match Leaf::decode(leaf).unwrap().body {
+        Body::Entry { verdict, .. } => verdict,
+        Body::Genesis { .. } => panic!("no entry"),
+    }
+}
+
+#[test]
+fn the_leaf_of_a_limit_has_one_spelling() {
+    for limit in [
+        Limit::Accounts(0),
+        Limit::Accounts(ACCOUNTS_MAX),
+        Limit::AccountTotal(0),
+        Limit::AccountTotal(u128::MAX),
+    ] {
+        let leaf = Leaf {
+            ts: Timestamp(1_700_000_000_123),
+            link: None,
+            body: Body::Entry {
+                op: issue("k", "a", 5),
+                verdict: Verdict::Limited(limit),
+            },
+        };
+        let bytes = leaf.encode();
+        assert_eq!(Leaf::decode(&bytes).unwrap(), leaf);
+    }
+    let with = |verdict: &[u8]| {
+        let mut leaf = vec![1, 5, 0];
+        leaf.extend_from_slice(verdict);
+        leaf.extend_from_slice(issue("k", "a", 5).request());
+        Leaf::decode(&leaf).map(|l| l.body)
+    };
+    assert!(with(&[0xfe, 1, 7]).is_ok());
+    let past = [0xfe, 1, 0x81, 0xd0, 0xac, 0xf3, 0x0e]; // 4,000,000,001
+    assert!(
+        with(&past).unwrap_err().why.contains("so many"),
+        "{:?}",
+        with(&past)
+    );
+    assert!(with(&[0xfe, 3, 7]).unwrap_err().why.contains("limit 3"));
+    assert!(with(&[0xfe, 2, 2, 0, 7]).is_err(), "a leading zero");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases() / 2, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Under limits that change between the batches: those in force are kept to, every refusal names one of them, and
+    /// the leaves alone rebuild the same state.
+    #[test]
+    fn limits_are_kept_and_a_replay_does_not_need_them(
+        plan in plans(),
+        changes in prop::collection::vec((1..5u32, 1..90u128), 1..6),
+    ) {
+        let mut book = Book::default();
+        let mut now = 20_000 * DAY;
+        for (round, (pause, groups)) in plan.into_iter().enumerate() {
+            now += pause * pause / 8;
+            let (accounts, account_total) = changes[round % changes.len()];
+            book.limits = Limits { accounts, account_total };
+            let model = Model::default();
+            let groups: Vec<(Vec<Op>, Bond)> = groups
+                .iter()
+                .map(|(draws, bond)| {
+                    let holds = book.state.accounts().flat_map(|a| book.state.holds_of(&a.name)).map(|h| h.id).collect();
+                    let maker = Maker { model: &model, holds, ts: now };
+                    let made = draws.iter().filter_map(|d| maker.entry(d)).map(|e| with_nonce(&book.state, e));
+                    let ops: Vec<Op> = made.map(|e| Op::new(e).unwrap()).collect();
+                    (if *bond == Bond::Loose { ops } else { drop_duplicate_keys(ops) }, *bond)
+                })
+                .filter(|(ops, _)| !ops.is_empty())
+                .collect();
+            let before = book.state.clone();
+            let said = book.commit(now, &groups);
+            for (op, outcome) in groups.iter().flat_map(|(ops, _)| ops).zip(said.iter().flatten()) {
+                if let Outcome::Fresh { verdict: Verdict::Limited(limit), .. } = outcome {
+                    let own = [Limit::Accounts(accounts), Limit::AccountTotal(account_total)];
+                    prop_assert!(own.contains(limit) && !op.kind().is_settlement(), "{limit:?}");
+                }
+            }
+            let settles = groups.iter().flat_map(|(ops, _)| ops).any(|op| op.kind().is_settlement());
+            if !settles {
+                let most = before.account_count().max(accounts as usize);
+                prop_assert!(book.state.account_count() <= most);
+                for row in book.state.accounts() {
+                    for b in &row.balances {
+                        let had = before.account(&row.name).map_or(0, |r| r.balance(b.asset).total);
+                        prop_assert!(b.total <= had.max(account_total), "{}: {}", row.name, b.total);
+                    }
+                }
+            }
+        }
+        replays(&book);
+    }
+}
+
+/// The nonce that is due, so that not everything is refused before the limits are asked.
+fn with_nonce(state: &State, mut e: Entry) -> Entry {
+    if let Entry::Transfer { from, nonce, .. }
+    | Entry::Burn { from, nonce, .. }
+    | Entry::Hold { from, nonce, .. } = &mut e
+    {
+        *nonce = state.account(from).map_or(0, |r| r.nonce) + 1;
+    }
+    e
+}

@@ -1,0 +1,184 @@
+//! The attack table (RFC 8725 and what else has broken JWT verifiers) at the issuer and at the wallet of a real fleet.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+#[path = "support/issuer.rs"]
+mod issuer;
+
+use issuer::*;
+use ron_crypto::hash::hmac_sha256;
+use ron_crypto::sign::Ed25519Key;
+use ron_proto::b64;
+use ron_tests::json;
+use serde_json::{Value, json};
+
+#[test]
+fn the_attack_table_is_refused_by_issuer_and_wallet() {
+    let rig = Rig::start();
+    let good = rig.fleet.token("svc-wallet", None);
+    let (header, rest) = good.split_once('.').unwrap();
+    let payload = rest.split('.').next().unwrap();
+    let said: Value = serde_json::from_slice(&b64::from_url(header).unwrap()).unwrap();
+    let jwks = json(
+        &rig.fleet.get(&rig.url("/.well-known/jwks.json"), None),
+        200,
+    );
+    let jwk = jwks["keys"][0].clone();
+    let public = b64::from_url(jwk["x"].as_str().unwrap()).unwrap();
+    let mine = Ed25519Key::from_seed(&[66; 32]);
+    let my_jwk = json!({"kty": "OKP", "crv": "Ed25519", "x": b64::url(&mine.public())});
+    let head = |more: &[(&str, Value)]| {
+        let mut header = said.clone();
+        for (name, value) in more {
+            header[*name] = value.clone();
+        }
+        part(&header)
+    };
+    let forged = |header: &str, payload: &str| {
+        let signed = format!("{header}.{payload}");
+        format!("{signed}.{}", b64::url(&mine.sign(signed.as_bytes())))
+    };
+    let hmac = |key: &[u8]| {
+        let signed = format!("{}.{payload}", head(&[("alg", json!("HS256"))]));
+        format!(
+            "{signed}.{}",
+            b64::url(&hmac_sha256(key, signed.as_bytes()))
+        )
+    };
+    let doubled = b64::url(
+        &[
+            &b64::from_url(payload).unwrap()[..b64::from_url(payload).unwrap().len() - 1],
+            br#","aud":"svc-wallet"}"#,
+        ]
+        .concat(),
+    );
+    let table: Vec<(&str, String)> = vec![
+        (
+            "alg none",
+            format!("{}.{payload}.", head(&[("alg", json!("none"))])),
+        ),
+        (
+            "alg none with the old signature",
+            format!("{}.{rest}", head(&[("alg", json!("nOnE"))])),
+        ),
+        ("HS256 with the raw public key", hmac(&public)),
+        (
+            "HS256 with the public key as JWK",
+            hmac(jwk.to_string().as_bytes()),
+        ),
+        (
+            "HS256 with the public key in base64url",
+            hmac(jwk["x"].as_str().unwrap().as_bytes()),
+        ),
+        (
+            "kid that walks the file system",
+            forged(&head(&[("kid", json!("../../../../dev/null"))]), payload),
+        ),
+        (
+            "kid that talks SQL",
+            forged(&head(&[("kid", json!("' UNION SELECT 'x' --"))]), payload),
+        ),
+        ("kid of another key", forged(header, payload)),
+        (
+            "crit",
+            format!(
+                "{}.{rest}",
+                head(&[("crit", json!(["exp"])), ("exp", json!(1))])
+            ),
+        ),
+        (
+            "b64 false",
+            format!(
+                "{}.{rest}",
+                head(&[("b64", json!(false)), ("crit", json!(["b64"]))])
+            ),
+        ),
+        (
+            "JWK in the header",
+            forged(&head(&[("jwk", my_jwk.clone())]), payload),
+        ),
+        (
+            "jku",
+            forged(
+                &head(&[("jku", json!("http://127.0.0.1:1/jwks.json"))]),
+                payload,
+            ),
+        ),
+        (
+            "duplicated claims",
+            format!("{header}.{doubled}.{}", good.rsplit('.').next().unwrap()),
+        ),
+        ("oversized", forged(header, &"A".repeat(9_000))),
+        ("another typ", rig.stolen("statuslist+jwt", |_| {})),
+        (
+            "another audience",
+            rig.stolen("at+jwt", |c| c["aud"] = "ron-kms".into()),
+        ),
+        (
+            "nbf in the future",
+            rig.stolen("at+jwt", |c| c["nbf"] = (now_s() + 600).into()),
+        ),
+        (
+            "an older epoch",
+            rig.stolen("at+jwt", |c| c["ron_epoch"] = 0.into()),
+        ),
+        (
+            "an unknown caveat",
+            rig.stolen("at+jwt", |c| {
+                c["authorization_details"] = json!([{"type": "ron", "colour": "red"}]);
+            }),
+        ),
+        (
+            "a binding of an unknown kind",
+            rig.stolen("at+jwt", |c| c["cnf"] = json!({"kid": "x"})),
+        ),
+        (
+            "no jti",
+            rig.stolen("at+jwt", |c| {
+                c.as_object_mut().unwrap().remove("jti");
+            }),
+        ),
+        (
+            "a stray narrowing statement",
+            format!("{good}~{}", forged(header, payload)),
+        ),
+    ];
+    assert_eq!(rig.balance(&good).status, 200);
+    assert_eq!(
+        rig.balance(&rig.stolen("at+jwt", |_| {})).status,
+        200,
+        "the way of forging works"
+    );
+    for (attack, token) in &table {
+        let verdict = rig.verdict(token);
+        // The issuer judges for the audience that a token names.
+        if *attack != "another audience" {
+            assert_eq!(verdict["ok"], false, "{attack}: {verdict}");
+            let seen = json(
+                &rig.operator("/oauth2/introspect", &[("token", token)]),
+                200,
+            );
+            assert_eq!(seen, json!({"active": false}), "{attack}");
+        }
+        let status = rig.balance(token).status;
+        assert!(
+            [401, 403].contains(&status),
+            "{attack}: {status} at the wallet"
+        );
+    }
+    let batch = json!({"tokens": table.iter().map(|(_, t)| t.clone()).chain([good.clone()]).collect::<Vec<_>>()});
+    let answer = json(
+        &rig.fleet.post(
+            &rig.url("/v1/passport/verify_batch"),
+            None,
+            &batch.to_string(),
+            &[],
+        ),
+        200,
+    );
+    assert_eq!(
+        answer["results"][table.len()]["ok"],
+        true,
+        "each item is judged on its own"
+    );
+}

@@ -1,0 +1,243 @@
+//! Post-quantum passports of a real fleet: negotiated, verified by jwcrypto through discovery, taken by a wallet under
+//! each of its rules, revoked by either key; marked when the ML-DSA key is away, refused where it is required.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ron_http::Reply;
+use ron_tests::{Fleet, json, ok, python, workspace};
+use serde_json::{Value, json};
+
+const HYBRID: &str = "EdDSA+ML-DSA-65";
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A call to the KMS with the operator's own credential.
+fn kms(fleet: &Fleet, path: &str, body: &Value) -> Value {
+    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
+    let url = format!("{}/v1/kms/{path}", fleet.api("ron-kms"));
+    let reply = fleet.post(&url, Some(token.trim()), &body.to_string(), &[]);
+    assert!(
+        reply.is_success(),
+        "{path}: {}",
+        String::from_utf8_lossy(&reply.body)
+    );
+    serde_json::from_slice(&reply.body).unwrap()
+}
+
+/// A fleet whose issuer has an ML-DSA-65 key and offers it for the wallet; gives the key.
+fn with_pq(mode: &str, rule: &str) -> (Fleet, String) {
+    let mut fleet = Fleet::start();
+    let bootstrap = read(&fleet.dir().join("bootstrap.json"));
+    let made = kms(
+        &fleet,
+        "keys",
+        &json!({
+            "tenant": "ron", "purpose": "issuer", "alg": "ml-dsa-65", "op_id": "01890a5d-ac96-774b-bcce-b302099a8099",
+            "payload": {"jwt": {"typ": ["at+jwt"], "iss": bootstrap["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
+        }),
+    );
+    let key = made["key"].as_str().unwrap().to_owned();
+    let path = fleet.dir().join("policy/issuer.json");
+    let mut policy = read(&path);
+    policy["version"] = 2.into();
+    for rule in policy["clients"][0]["audiences"].as_array_mut().unwrap() {
+        if rule["audience"] == "svc-wallet" {
+            rule["algs"] = json!(["ML-DSA-65", HYBRID]);
+        }
+    }
+    std::fs::write(&path, policy.to_string()).unwrap();
+    ok(&fleet.ron(&["policy", "sign", "--kind", "issuer", path.to_str().unwrap()]));
+    assert_eq!(fleet.stop(), Some(0));
+    let change = |service: &str, from: &str, to: &str| {
+        let config = fleet.dir().join(service).join("config.toml");
+        let text = std::fs::read_to_string(&config).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&config, text.replacen(from, to, 1)).unwrap();
+    };
+    change(
+        "svc-passport",
+        "[policy]\n",
+        "[policy]\npoll_interval = \"200ms\"\n",
+    );
+    change(
+        "svc-passport",
+        "[kms]\n",
+        &format!("[pq]\nmode = \"{mode}\"\nkey = \"{key}\"\n\n[kms]\n"),
+    );
+    change(
+        "svc-wallet",
+        "[auth]\n",
+        &format!("[auth]\npq = \"{rule}\"\n"),
+    );
+    (Fleet::start_in(fleet.keep_dir()), key)
+}
+
+fn ask(fleet: &Fleet, credential: &str, algs: &[&str]) -> Reply {
+    let url = format!("{}/v1/passport/issue", fleet.api("svc-passport"));
+    let body = json!({"subject_ref": "operator", "audience": "svc-wallet", "accept_algs": algs});
+    fleet.post(&url, Some(credential), &body.to_string(), &[])
+}
+
+fn issued(fleet: &Fleet, credential: &str, algs: &[&str]) -> Value {
+    json(&ask(fleet, credential, algs), 200)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+/// The wallet's status for a token, once it has read the issuer's keys.
+fn wallet(fleet: &Fleet, token: &str) -> u16 {
+    let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+    fleet.get(&url, Some(token)).status
+}
+
+fn until(what: &str, met: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !met() {
+        assert!(
+            since.elapsed() < Duration::from_secs(20),
+            "not in time: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Verified by jwcrypto, unmodified, with the keys that the metadata name.
+fn jwcrypto(fleet: &Fleet, good: &[&str], bad: &[&str]) {
+    let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
+    let mut child = Command::new(python())
+        .arg(workspace().join("tests/interop/pq.py"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("installed by scripts/setup.sh");
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(asked.to_string().as_bytes()).unwrap();
+    drop(input);
+    let said = ok(&child.wait_with_output().unwrap());
+    assert_eq!(
+        said.trim(),
+        format!("jwcrypto verified {} and refused {}", good.len(), bad.len())
+    );
+}
+
+fn spoilt(token: &str) -> String {
+    let at = token.len() - 40;
+    let other = if token.as_bytes()[at] == b'A' {
+        "B"
+    } else {
+        "A"
+    };
+    format!("{}{other}{}", &token[..at], &token[at + 1..])
+}
+
+#[test]
+fn ml_dsa_and_hybrid_tokens_verify_elsewhere_and_in_the_wallet() {
+    let (fleet, key) = with_pq("mirror", "and");
+    let credential = fleet.token("svc-passport", Some("passport:issue passport:revoke"));
+    until("the ML-DSA key", || {
+        ask(&fleet, &credential, &["ML-DSA-65"]).status == 200
+    });
+    let classical = issued(&fleet, &credential, &[]);
+    let alone = issued(&fleet, &credential, &["ML-DSA-65"]);
+    let hybrid = issued(&fleet, &credential, &[HYBRID, "EdDSA"]);
+    let algs = [&classical, &alone, &hybrid].map(|made| text(&made["alg"]));
+    assert_eq!(algs, ["EdDSA", "ML-DSA-65", HYBRID]);
+    let refused = json(&ask(&fleet, &credential, &["ML-DSA-87"]), 400);
+    assert_eq!(refused["code"], "no_acceptable_alg");
+    let [classical, alone, hybrid] = [classical, alone, hybrid].map(|made| text(&made["token"]));
+    jwcrypto(
+        &fleet,
+        &[&alone, &hybrid],
+        &[&spoilt(&alone), &spoilt(&hybrid), &classical],
+    );
+    // The first key set has no key of a kind that other clients could not read.
+    let get = |path: &str| {
+        json(
+            &fleet.get(&format!("{}{path}", fleet.api("svc-passport")), None),
+            200,
+        )
+    };
+    let kinds = |set: &Value| -> Vec<String> {
+        set["keys"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|jwk| text(&jwk["kty"]))
+            .collect()
+    };
+    assert_eq!(kinds(&get("/.well-known/jwks.json")), ["OKP"]);
+    let pq = get("/.well-known/jwks-pq.json");
+    assert_eq!(kinds(&pq), ["AKP"]);
+    for token in [&classical, &alone, &hybrid] {
+        until("the wallet takes it", || wallet(&fleet, token) == 200);
+        let body = json!({"token": token}).to_string();
+        let url = format!("{}/v1/passport/verify", fleet.api("svc-passport"));
+        assert_eq!(json(&fleet.post(&url, None, &body, &[]), 200)["ok"], true);
+    }
+    assert_eq!(wallet(&fleet, &spoilt(&hybrid)), 401);
+    // The key retires: what it signed still counts, and the next token says that it lacks something.
+    kms(&fleet, &format!("keys/{key}/retire"), &json!({}));
+    until("the fallback", || {
+        let made = ask(&fleet, &credential, &[HYBRID, "EdDSA"]);
+        made.status == 200 && json(&made, 200)["caveats"] == json!(["pq.fallback=true"])
+    });
+    assert_eq!(ask(&fleet, &credential, &[HYBRID]).status, 503);
+    assert_eq!(wallet(&fleet, &hybrid), 200);
+    assert!(fleet.metric("svc-passport", "svc_passport_pq_fallback_total") >= 1.0);
+    // Taken back with its second key: both of its tokens end, the classical one goes on.
+    let revoke = json!({"kid": pq["keys"][0]["kid"], "reason": "test"}).to_string();
+    let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
+    json(&fleet.post(&url, Some(&credential), &revoke, &[]), 200);
+    until("the hybrid ends", || wallet(&fleet, &hybrid) == 401);
+    until("the other ends", || wallet(&fleet, &alone) == 401);
+    assert_eq!(wallet(&fleet, &classical), 200);
+}
+
+#[test]
+fn where_it_is_required_nothing_leaves_or_enters_without() {
+    let (fleet, _) = with_pq("require", "require");
+    let client = read(&fleet.dir().join("clients/operator.json"));
+    let token = |audience: &str| {
+        let form = format!(
+            "grant_type=client_credentials&audience={audience}&client_id=operator&client_secret={}",
+            text(&client["client_secret"])
+        );
+        let kind = [("Content-Type", "application/x-www-form-urlencoded")];
+        let url = format!("{}/oauth2/token", fleet.api("svc-passport"));
+        fleet.post(&url, None, &form, &kind)
+    };
+    // Neither audience's default is one with ML-DSA: required means none, not a weaker one.
+    for audience in ["svc-wallet", "ron-kms"] {
+        let refused = token(audience);
+        assert_eq!(
+            refused.status,
+            400,
+            "{}",
+            String::from_utf8_lossy(&refused.body)
+        );
+    }
+    let path = fleet.dir().join("policy/issuer.json");
+    let mut policy = read(&path);
+    policy["version"] = 3.into();
+    for rule in policy["clients"][0]["audiences"].as_array_mut().unwrap() {
+        if rule["audience"] == "svc-wallet" {
+            rule["alg"] = HYBRID.into();
+        }
+    }
+    std::fs::write(&path, policy.to_string()).unwrap();
+    ok(&fleet.ron(&["policy", "sign", "--kind", "issuer", path.to_str().unwrap()]));
+    until("the new policy", || token("svc-wallet").status == 200);
+    let made = text(&json(&token("svc-wallet"), 200)["access_token"]);
+    assert!(!made.contains('.'), "a hybrid, made to fit a header");
+    until("the wallet takes it", || wallet(&fleet, &made) == 200);
+}

@@ -1,0 +1,368 @@
+//! What an issuer takes back and changes: revocation of all kinds through a kill, rotation, policy versions, and what is
+//! published of it. Against a real fleet.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+#[path = "support/issuer.rs"]
+mod issuer;
+
+use std::time::{Duration, Instant};
+
+use issuer::*;
+use ron_http::Method;
+use ron_proto::b64;
+use ron_tests::{Fleet, json, ok, ron_on};
+use serde_json::{Value, json};
+
+#[test]
+fn every_kind_of_revocation_reaches_wallet_and_kms_and_survives_a_kill() {
+    let mut rig = Rig::start();
+    let kms = |rig: &Rig, token: &str| {
+        rig.fleet.get(
+            &format!("{}/v1/kms/keys", rig.fleet.api("ron-kms")),
+            Some(token),
+        )
+    };
+    let revoke = |rig: &Rig, args: &[&str]| {
+        let mut all = vec!["token", "revoke", "--reason", "test"];
+        all.extend_from_slice(args);
+        rig.fleet.ron(&all)
+    };
+    let wallet_token = rig.fleet.token("svc-wallet", None);
+    let kms_token = rig.fleet.token("ron-kms", None);
+    assert_eq!(
+        (
+            rig.balance(&wallet_token).status,
+            kms(&rig, &kms_token).status
+        ),
+        (200, 200)
+    );
+
+    let jti = |token: &str| claims(token)["jti"].as_str().unwrap().to_owned();
+    ok(&revoke(&rig, &["--jti", &jti(&wallet_token)]));
+    assert_eq!(
+        rig.verdict(&wallet_token)["reason"],
+        "revoked",
+        "at once at the issuer"
+    );
+    Rig::refused_soon(|| rig.balance(&wallet_token), "jti at the wallet");
+    assert_eq!(kms(&rig, &kms_token).status, 200, "another token");
+    ok(&revoke(&rig, &["--jti", &jti(&kms_token)]));
+    Rig::refused_soon(|| kms(&rig, &kms_token), "jti at the kms");
+
+    let (one, two) = (
+        rig.fleet.token("svc-wallet", None),
+        rig.fleet.token("ron-kms", None),
+    );
+    ok(&revoke(&rig, &["--subject", "operator"]));
+    Rig::refused_soon(|| rig.balance(&one), "subject at the wallet");
+    Rig::refused_soon(|| kms(&rig, &two), "subject at the kms");
+    std::thread::sleep(Duration::from_millis(1100)); // tokens of later seconds are good again
+    let after = rig.fleet.token("svc-wallet", None);
+    assert_eq!(rig.balance(&after).status, 200);
+
+    let epoch = claims(&after)["ron_epoch"].as_u64().unwrap() + 4;
+    ok(&revoke(&rig, &["--epoch", &epoch.to_string()]));
+    Rig::refused_soon(|| rig.balance(&after), "epoch at the wallet");
+    let stale = revoke(&rig, &["--epoch", &epoch.to_string()]);
+    assert!(
+        String::from_utf8_lossy(&stale.stderr).contains("stale_epoch"),
+        "epochs only grow"
+    );
+    let of_epoch = rig.fleet.token("svc-wallet", None);
+    assert_eq!(claims(&of_epoch)["ron_epoch"], epoch);
+
+    // Killed, started again: nothing is forgotten.
+    rig.fleet.kill();
+    rig.fleet = Fleet::start_in(rig.fleet.keep_dir());
+    assert_eq!(rig.verdict(&wallet_token)["ok"], false);
+    assert_eq!(rig.verdict(&after)["reason"], "epoch");
+    assert_eq!(rig.balance(&of_epoch).status, 200);
+    assert_eq!(rig.balance(&after).status, 401);
+
+    // A revoked key leaves the key set, its tokens die, issuing stops until the key is rotated.
+    let header = of_epoch.split('.').next().unwrap();
+    let header: Value = serde_json::from_slice(&b64::from_url(header).unwrap()).unwrap();
+    let kid = header["kid"].as_str().unwrap();
+    ok(&revoke(&rig, &["--kid", kid]));
+    assert_eq!(rig.verdict(&of_epoch)["ok"], false);
+    Rig::refused_soon(|| rig.balance(&of_epoch), "kid at the wallet");
+    let ask = [
+        ("grant_type", "client_credentials"),
+        ("audience", "svc-wallet"),
+    ];
+    assert_eq!(rig.operator("/oauth2/token", &ask).status, 503);
+    rotate(&rig.fleet);
+    let since = Instant::now();
+    let fresh = loop {
+        let reply = rig.operator("/oauth2/token", &ask);
+        if reply.status == 200 {
+            break text(&reply, "access_token");
+        }
+        assert!(
+            since.elapsed() < Duration::from_secs(15),
+            "not issuing after a rotation"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(rig.balance(&fresh).status, 200);
+    let jwks = json(
+        &rig.fleet.get(&rig.url("/.well-known/jwks.json"), None),
+        200,
+    );
+    assert!(!jwks.to_string().contains(kid), "{jwks}");
+}
+
+/// Makes a new version of the issuer's key in the KMS.
+fn rotate(fleet: &Fleet) {
+    let bootstrap: Value =
+        serde_json::from_slice(&std::fs::read(fleet.dir().join("bootstrap.json")).unwrap())
+            .unwrap();
+    let key = bootstrap["issuer_key"].as_str().unwrap();
+    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
+    let url = format!("{}/v1/kms/keys/{key}/rotate", fleet.api("ron-kms"));
+    let answer = fleet.post(&url, Some(token.trim()), "{}", &[]);
+    assert_eq!(
+        answer.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&answer.body)
+    );
+}
+
+#[test]
+fn keys_rotate_while_tokens_are_issued_and_used_without_one_failure() {
+    let rig = Rig::start();
+    let basic = rig.basic();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let ask = [
+        ("grant_type", "client_credentials"),
+        ("audience", "svc-wallet"),
+    ];
+    let kids = std::thread::scope(|scope| {
+        let worker = || {
+            let mut kids = std::collections::BTreeSet::new();
+            let mut count = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let reply = rig.form("/oauth2/token", &ask, &[("Authorization", &basic)]);
+                let token = text(&reply, "access_token");
+                let used = rig.balance(&token);
+                assert_eq!(
+                    used.status,
+                    200,
+                    "token {count}: {}",
+                    String::from_utf8_lossy(&used.body)
+                );
+                kids.insert(token.split('.').next().unwrap().to_owned());
+                count += 1;
+            }
+            (count, kids)
+        };
+        let workers = [scope.spawn(worker), scope.spawn(worker)];
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(1500));
+            rotate(&rig.fleet);
+        }
+        std::thread::sleep(Duration::from_millis(2500));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let done: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
+        assert!(done.iter().all(|(count, _)| *count > 10));
+        done.into_iter()
+            .flat_map(|(_, kids)| kids)
+            .collect::<std::collections::BTreeSet<_>>()
+    });
+    assert_eq!(kids.len(), 4, "each version has signed");
+}
+
+#[test]
+fn policies_are_taken_up_newer_and_signed_only() {
+    let mut rig = Rig::start();
+    let in_force = |rig: &Rig| {
+        let note = rig.fleet.get(&rig.url("/v1/passport/policy"), None);
+        let text = String::from_utf8(note.body).unwrap();
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix("policy "))
+            .map(str::to_owned);
+        (line.unwrap(), text)
+    };
+    assert_eq!(in_force(&rig).0, "2");
+    let good = rig.policy();
+    let refused = |rig: &Rig| {
+        let since = Instant::now();
+        loop {
+            let ready = json(
+                &rig.fleet.get(
+                    &format!("{}/readyz", rig.fleet.health("svc-passport")),
+                    None,
+                ),
+                200,
+            );
+            if ready["degraded"].to_string().contains("policy") {
+                break;
+            }
+            assert!(since.elapsed() < SPREAD, "{ready}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(in_force(rig).0, "2");
+        assert_eq!(
+            rig.robot_token().status,
+            200,
+            "the last good one stays in force"
+        );
+    };
+    let mut unsigned = good.clone();
+    unsigned["version"] = 9.into();
+    rig.publish(&unsigned, false);
+    refused(&rig);
+    let mut older = good.clone();
+    older["version"] = 1.into();
+    rig.publish(&older, true);
+    refused(&rig);
+    let mut other = good.clone();
+    other["clients"][0]["max_ttl_s"] = 60.into();
+    rig.publish(&other, true);
+    refused(&rig);
+    // Older ones are refused after a restart as well, clearly.
+    rig.publish(&older, true);
+    assert_eq!(rig.fleet.stop(), Some(0));
+    let out = ron_on(rig.fleet.dir(), &["up", "--base-port", "0"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("older than 2"), "{said}");
+}
+
+#[test]
+fn what_is_published_verifies_and_shows_revocations() {
+    let rig = Rig::start();
+    let token = rig.fleet.token("svc-wallet", None);
+    let place = |token: &str| {
+        let status = claims(token)["status"]["status_list"].clone();
+        let idx = status["idx"].as_u64().unwrap() as usize;
+        (idx, status["uri"].as_str().unwrap().to_owned())
+    };
+    let bit_of = |token: &str| {
+        let (idx, uri) = place(token);
+        let reply = rig.fleet.get(&uri, None);
+        assert_eq!(
+            (reply.status, reply.header("content-type")),
+            (200, Some("application/statuslist+jwt"))
+        );
+        let jwt = String::from_utf8(reply.body).unwrap();
+        let said = claims(&jwt);
+        assert_eq!(
+            (said["sub"].as_str(), said["status_list"]["bits"].as_u64()),
+            (Some(uri.as_str()), Some(1))
+        );
+        let script = "import sys,base64,zlib;l=sys.stdin.read();b=zlib.decompress(base64.urlsafe_b64decode(l+'='*(-len(l)%4)));i=int(sys.argv[1]);print(len(b),b[i//8]>>(i%8)&1)";
+        let out = python(
+            script,
+            &[&idx.to_string()],
+            said["status_list"]["lst"].as_str().unwrap(),
+        );
+        out.trim().to_owned()
+    };
+    let bit = || bit_of(&token);
+    assert_eq!(bit(), "32768 0");
+    ok(&rig
+        .fleet
+        .ron(&["token", "revoke", "--token", &token, "--reason", "test"]));
+    assert_eq!(bit(), "32768 1");
+    // A subject's tokens, and nobody else's.
+    let (ours, theirs) = (
+        rig.fleet.token("svc-wallet", None),
+        text(&rig.robot_token(), "access_token"),
+    );
+    assert_eq!(
+        (bit_of(&ours), bit_of(&theirs)),
+        ("32768 0".into(), "32768 0".into())
+    );
+    ok(&rig.fleet.ron(&[
+        "token",
+        "revoke",
+        "--subject",
+        "operator",
+        "--reason",
+        "test",
+    ]));
+    assert_eq!(
+        (bit_of(&ours), bit_of(&theirs)),
+        ("32768 1".into(), "32768 0".into())
+    );
+    // Tokens of this second are void too: the next command needs one.
+    std::thread::sleep(Duration::from_millis(1_100));
+    let later = rig.fleet.token("svc-wallet", None);
+    assert_eq!(bit_of(&later), "32768 0");
+    assert_eq!(
+        rig.fleet
+            .get(&rig.url("/v1/passport/status/7"), None)
+            .status,
+        404
+    );
+
+    let note =
+        String::from_utf8(rig.fleet.get(&rig.url("/v1/passport/policy"), None).body).unwrap();
+    let vkey = String::from_utf8(
+        rig.fleet
+            .get(&rig.url("/v1/passport/policy/vkey"), None)
+            .body,
+    )
+    .unwrap();
+    let key: ron_tlog::note::VerifierKey = vkey.trim().parse().unwrap();
+    let parsed = ron_tlog::note::Note::parse(&note).unwrap();
+    assert_eq!(parsed.verify(std::slice::from_ref(&key)).unwrap(), [0]);
+    assert!(
+        parsed.text.contains("\nepoch 1\n") && parsed.text.contains(" good\n"),
+        "{note}"
+    );
+    let version = |text: &str| -> u64 {
+        text.lines()
+            .find_map(|l| l.strip_prefix("version "))
+            .unwrap()
+            .parse()
+            .unwrap()
+    };
+    let before = version(&parsed.text);
+    ok(&rig
+        .fleet
+        .ron(&["token", "revoke", "--epoch", "5", "--reason", "test"]));
+    let note =
+        String::from_utf8(rig.fleet.get(&rig.url("/v1/passport/policy"), None).body).unwrap();
+    assert!(
+        version(&note) > before && note.contains("\nepoch 5\n"),
+        "{note}"
+    );
+    assert_eq!(bit(), "32768 1", "every bit of an older epoch is set");
+    for name in ["oauth-authorization-server", "jwks.json", "jwks-pq.json"] {
+        let url = rig.url(&format!("/.well-known/{name}"));
+        let tag = rig.fleet.get(&url, None).header("etag").unwrap().to_owned();
+        let known = [("If-None-Match", tag.as_str())];
+        let again = rig.fleet.send(Method::GET, &url, None, None, &known);
+        assert_eq!(again.status, 304, "{name}");
+    }
+    let pq = json(
+        &rig.fleet.get(&rig.url("/.well-known/jwks-pq.json"), None),
+        200,
+    );
+    assert_eq!(pq, json!({"keys": []}));
+}
+
+fn python(script: &str, args: &[&str], input: &str) -> String {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new("python3")
+        .arg("-c")
+        .arg(script)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    ok(&child.wait_with_output().unwrap())
+}

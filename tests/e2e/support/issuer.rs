@@ -1,0 +1,247 @@
+//! An issuer as its clients meet it: a fleet with a second client that signs assertions, and the ways to ask it.
+
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ron_crypto::sign::Ed25519Key;
+use ron_http::{Method, Reply};
+use ron_proto::b64;
+use ron_tests::{Fleet, json, ok, ron_on};
+use serde_json::{Value, json};
+
+pub const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
+pub const ACCESS: &str = "urn:ietf:params:oauth:token-type:access_token";
+pub const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+/// Revocations reach every service within this time.
+pub const SPREAD: Duration = Duration::from_secs(5);
+
+pub fn now_s() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap().as_secs()
+}
+
+pub fn part(value: &Value) -> String {
+    b64::url(value.to_string().as_bytes())
+}
+
+pub fn claims(token: &str) -> Value {
+    let payload = token.split('.').nth(1).unwrap();
+    serde_json::from_slice(&b64::from_url(payload).unwrap()).unwrap()
+}
+
+pub fn robot() -> Ed25519Key {
+    Ed25519Key::from_seed(&[42; 32])
+}
+
+/// A fleet with a second client that signs assertions, whose policy is looked at five times a second.
+pub struct Rig {
+    pub fleet: Fleet,
+}
+
+impl Rig {
+    pub fn start() -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        ok(&ron_on(dir.path(), &["init"]));
+        let path = dir.path().join("svc-passport/config.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let x = b64::url(&robot().public());
+        let text = text.replace("[policy]\n", "[policy]\npoll_interval = \"200ms\"\n");
+        let client = format!(
+            "\n[[clients]]\nid = \"robot\"\njwks = '{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"{x}\"}}'\n"
+        );
+        std::fs::write(&path, text + &client).unwrap();
+        let rig = Self {
+            fleet: Fleet::start_in(dir),
+        };
+        let mut policy = rig.policy();
+        policy["version"] = 2.into();
+        let mut rule = policy["clients"][0].clone();
+        rule["client_id"] = "robot".into();
+        rule["exchange"] = true.into();
+        rule["audiences"] = json!([{"audience": "svc-wallet", "scopes": ["wallet:read"]}]);
+        policy["clients"].as_array_mut().unwrap().push(rule);
+        rig.publish(&policy, true);
+        let waited = Instant::now();
+        while rig.robot_token().status != 200 {
+            assert!(waited.elapsed() < SPREAD, "the new policy was not taken up");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        rig
+    }
+
+    pub fn policy(&self) -> Value {
+        let text = std::fs::read(self.fleet.dir().join("policy/issuer.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    /// Puts a policy where the issuer looks, signed or with the signature of before.
+    pub fn publish(&self, policy: &Value, signed: bool) {
+        let draft = self.fleet.dir().join("draft.json");
+        std::fs::write(&draft, policy.to_string()).unwrap();
+        if signed {
+            let draft = draft.to_str().unwrap();
+            ok(&self
+                .fleet
+                .ron(&["policy", "sign", "--kind", "issuer", draft]));
+        }
+        let into = self.fleet.dir().join("policy");
+        if signed {
+            let sig = self.fleet.dir().join("draft.json.sig");
+            std::fs::rename(sig, into.join("issuer.json.sig")).unwrap();
+        }
+        std::fs::rename(draft, into.join("issuer.json")).unwrap();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.fleet.api("svc-passport"))
+    }
+
+    pub fn form(&self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Reply {
+        let encode = |text: &str| {
+            let safe = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+            text.bytes()
+                .map(|b| {
+                    if safe(b) {
+                        char::from(b).to_string()
+                    } else {
+                        format!("%{b:02X}")
+                    }
+                })
+                .collect::<String>()
+        };
+        let body: Vec<String> = fields
+            .iter()
+            .map(|(n, v)| format!("{n}={}", encode(v)))
+            .collect();
+        let mut all = vec![("Content-Type", "application/x-www-form-urlencoded")];
+        all.extend_from_slice(headers);
+        self.fleet.send(
+            Method::POST,
+            &self.url(path),
+            None,
+            Some(&body.join("&")),
+            &all,
+        )
+    }
+
+    /// HTTP Basic of the operator.
+    pub fn basic(&self) -> String {
+        let text = std::fs::read(self.fleet.dir().join("clients/operator.json")).unwrap();
+        let file: Value = serde_json::from_slice(&text).unwrap();
+        let pair = format!("operator:{}", file["client_secret"].as_str().unwrap());
+        format!("Basic {}", b64::std(pair.as_bytes()))
+    }
+
+    pub fn operator(&self, path: &str, fields: &[(&str, &str)]) -> Reply {
+        self.form(path, fields, &[("Authorization", &self.basic())])
+    }
+
+    pub fn assertion(&self, change: impl Fn(&mut Value)) -> String {
+        let jti = b64::url(&ron_crypto::rand::bytes::<12>());
+        let mut said = json!({"iss": "robot", "sub": "robot", "aud": self.url("/oauth2/token"), "exp": now_s() + 60, "jti": jti});
+        change(&mut said);
+        let signed = format!("{}.{}", part(&json!({"alg": "EdDSA"})), part(&said));
+        format!("{signed}.{}", b64::url(&robot().sign(signed.as_bytes())))
+    }
+
+    pub fn robot_with(&self, assertion: &str, more: &[(&str, &str)]) -> Reply {
+        let mut fields = vec![
+            ("client_assertion_type", ASSERTION),
+            ("client_assertion", assertion),
+        ];
+        fields.extend_from_slice(more);
+        self.form("/oauth2/token", &fields, &[])
+    }
+
+    pub fn robot_token(&self) -> Reply {
+        let ask = [
+            ("grant_type", "client_credentials"),
+            ("audience", "svc-wallet"),
+        ];
+        self.robot_with(&self.assertion(|_| {}), &ask)
+    }
+
+    /// Signed by the issuer's own key, as somebody could who has stolen the operator's KMS token: the KMS allows
+    /// what is inside its limits.
+    pub fn stolen(&self, typ: &str, change: impl Fn(&mut Value)) -> String {
+        let good = self.fleet.token("svc-wallet", None);
+        let mut said = claims(&good);
+        change(&mut said);
+        let header: Value =
+            serde_json::from_slice(&b64::from_url(good.split('.').next().unwrap()).unwrap())
+                .unwrap();
+        let header = json!({"alg": "EdDSA", "kid": header["kid"], "typ": typ});
+        let signed = format!("{}.{}", part(&header), part(&said));
+        let bootstrap: Value = serde_json::from_slice(
+            &std::fs::read(self.fleet.dir().join("bootstrap.json")).unwrap(),
+        )
+        .unwrap();
+        let token =
+            std::fs::read_to_string(self.fleet.dir().join("clients/operator.kms.token")).unwrap();
+        let body = json!({"key": bootstrap["issuer_key"], "message": b64::url(signed.as_bytes())});
+        let url = format!("{}/v1/kms/sign", self.fleet.api("ron-kms"));
+        let answer = json(
+            &self
+                .fleet
+                .post(&url, Some(token.trim()), &body.to_string(), &[]),
+            200,
+        );
+        format!(
+            "{signed}.{}",
+            answer["signatures"][0]["signature"].as_str().unwrap()
+        )
+    }
+
+    pub fn balance(&self, token: &str) -> Reply {
+        self.fleet.get(&self.balance_url(), Some(token))
+    }
+
+    pub fn balance_url(&self) -> String {
+        format!(
+            "{}/v1/balance?account=a&asset=ron",
+            self.fleet.api("svc-wallet")
+        )
+    }
+
+    pub fn verdict(&self, token: &str) -> Value {
+        let body = json!({"token": token}).to_string();
+        json(
+            &self
+                .fleet
+                .post(&self.url("/v1/passport/verify"), None, &body, &[]),
+            200,
+        )
+    }
+
+    /// Refused by a service within the time that revocations may take.
+    pub fn refused_soon(ask: impl Fn() -> Reply, what: &str) {
+        let since = Instant::now();
+        loop {
+            let reply = ask();
+            if reply.status == 401 {
+                return;
+            }
+            assert_eq!(reply.status, 200, "{what}");
+            assert!(
+                since.elapsed() < SPREAD,
+                "{what}: still accepted after {SPREAD:?}"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// `ron <args>` without a data directory.
+pub fn bare(args: &[&str]) -> String {
+    let out = std::process::Command::new(ron_tests::ron_binary())
+        .args(args)
+        .output()
+        .unwrap();
+    ok(&out)
+}
+
+pub fn text(reply: &Reply, field: &str) -> String {
+    json(reply, 200)[field].as_str().unwrap().to_owned()
+}
