@@ -38,7 +38,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, hvac' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 # A fuzzer of HTTP APIs, apart because it pins many packages of its own.

@@ -40,6 +40,10 @@ step "keys in a PKCS#11 token and in a TPM"
 # The library alone with its features: nothing else is built again for them.
 cargo test --release --locked -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2
 
+step "Parquet and Arrow files"
+# The library alone here too.
+cargo test --release --locked -p svc-rewarder --features parquet --lib -- columns thrift parquet
+
 step "user interface is built from its sources"
 ./scripts/ui.sh check
 

@@ -202,6 +202,34 @@ impl Caller {
         }
     }
 
+    /// Sends a file as the body, once; nothing of it is held in memory. `out` has no body of its
+    /// own.
+    pub fn send_file(
+        &self,
+        out: &Outgoing<'_>,
+        content_type: &str,
+        file: &std::fs::File,
+    ) -> Result<Reply, ClientError> {
+        let url = format!("{}{}", self.base, out.path);
+        let mut headers = out.headers.to_vec();
+        if let Some(value) = self.credential.header() {
+            headers.push(("Authorization", value));
+        }
+        let call = Call {
+            method: out.method,
+            url: &url,
+            headers: &headers,
+            body: None,
+            content_type: Some(content_type),
+            deadline: out.deadline,
+            idempotent: false,
+        };
+        match judge(self.http.send_file(&call, file)) {
+            Verdict::Done(reply) => Ok(reply),
+            Verdict::Settled(error) | Verdict::Nothing(error) | Verdict::Open(error) => Err(error),
+        }
+    }
+
     fn once(&self, url: &str, out: &Outgoing<'_>) -> Result<Reply, CallError> {
         let deadline_ms = out.deadline.remaining().as_millis().max(1).to_string();
         let mut headers = out.headers.to_vec();

@@ -24,7 +24,7 @@ mod passport;
 mod rewarder;
 mod wallet;
 
-pub use call::ClientError;
+pub use call::{Caller, ClientError, Outgoing, encode};
 pub use credential::Credential;
 pub use kms::KmsClient;
 pub use ledger::LedgerClient;

@@ -82,6 +82,23 @@ impl RewarderClient {
         self.put(&path, sealed, "application/octet-stream", deadline)
     }
 
+    /// Stores a sealed snapshot of any size from a file under its content id; storing it again
+    /// changes nothing.
+    pub fn put_sealed_file(
+        &self,
+        cid: &ContentId,
+        sealed: &std::fs::File,
+        deadline: Deadline,
+    ) -> Result<SnapshotInfo, ClientError> {
+        let path = format!("/rewarder/snapshots/{}", encode(&cid.to_string()));
+        let out = Outgoing {
+            method: Method::PUT,
+            ..Outgoing::get(&path, deadline)
+        };
+        let reply = self.0.send_file(&out, "application/octet-stream", sealed)?;
+        read(&reply)
+    }
+
     /// Asks for an epoch to be computed (and, with auto-settle on, settled); waits up to `wait` for
     /// the end. Asking again with the same inputs answers with the same run.
     pub fn compute(

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -276,7 +277,7 @@ impl HttpClient {
         // The try that may have been carried out; a later one that was not sent does not undo it.
         let mut open: Option<CallError> = None;
         loop {
-            let error = match self.guarded(&call, &uri, breaker.as_deref()) {
+            let error = match guarded(breaker.as_deref(), || self.once(&call, &uri)) {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
@@ -297,6 +298,19 @@ impl HttpClient {
         }
     }
 
+    /// Sends a file, from where it stands, as the body of a call, once: the file is not held in
+    /// memory and not sent again. The call's own body must be empty.
+    pub fn send_file(&self, call: &Call<'_>, file: &File) -> Result<Reply, CallError> {
+        assert_no_locks("an HTTP call");
+        let uri = internal_url(call.url)
+            .ok_or_else(|| CallError::new(Failure::NotSent, "the URL is not valid"))?;
+        let breaker = self.breaker(&uri);
+        guarded(breaker.as_deref(), || {
+            let left = self.time_left(call)?;
+            self.run(call, &uri, left, file)
+        })
+    }
+
     /// Ends calls that run and refuses new ones: part of the drain.
     pub fn shutdown(&self) {
         self.stop.fire();
@@ -315,30 +329,15 @@ impl HttpClient {
         Some(breakers.entry(peer.to_owned()).or_default().clone())
     }
 
-    fn guarded(
-        &self,
-        call: &Call<'_>,
-        uri: &Uri,
-        breaker: Option<&Breaker>,
-    ) -> Result<Reply, CallError> {
-        if let Some(breaker) = breaker
-            && let Err(wait) = breaker.allow(SystemClock.now())
-        {
-            let ms = wait.as_millis();
-            let detail = format!("the peer failed too often; next try in {ms} ms");
-            return Err(CallError::new(Failure::BreakerOpen, detail));
+    fn once(&self, call: &Call<'_>, uri: &Uri) -> Result<Reply, CallError> {
+        let left = self.time_left(call)?;
+        match &call.body {
+            Some(body) => self.run(call, uri, left, body.as_slice()),
+            None => self.run(call, uri, left, ()),
         }
-        let outcome = self.once(call, uri);
-        if let Some(breaker) = breaker {
-            let ours = outcome
-                .as_ref()
-                .is_err_and(|e| matches!(e.kind, Failure::TooLarge | Failure::BadAnswer));
-            breaker.record(SystemClock.now(), outcome.is_ok() || ours);
-        }
-        outcome
     }
 
-    fn once(&self, call: &Call<'_>, uri: &Uri) -> Result<Reply, CallError> {
+    fn time_left(&self, call: &Call<'_>) -> Result<Duration, CallError> {
         if self.stopped.is_set() {
             return Err(CallError::new(Failure::NotSent, "the client is shut down"));
         }
@@ -349,10 +348,7 @@ impl HttpClient {
                 "the deadline had passed before the call",
             ));
         }
-        match &call.body {
-            Some(body) => self.run(call, uri, left, body.as_slice()),
-            None => self.run(call, uri, left, ()),
-        }
+        Ok(left)
     }
 
     fn run(
@@ -410,6 +406,28 @@ impl HttpClient {
             body,
         })
     }
+}
+
+/// Asks the breaker before, and tells it after.
+fn guarded(
+    breaker: Option<&Breaker>,
+    act: impl FnOnce() -> Result<Reply, CallError>,
+) -> Result<Reply, CallError> {
+    if let Some(breaker) = breaker
+        && let Err(wait) = breaker.allow(SystemClock.now())
+    {
+        let ms = wait.as_millis();
+        let detail = format!("the peer failed too often; next try in {ms} ms");
+        return Err(CallError::new(Failure::BreakerOpen, detail));
+    }
+    let outcome = act();
+    if let Some(breaker) = breaker {
+        let ours = outcome
+            .as_ref()
+            .is_err_and(|e| matches!(e.kind, Failure::TooLarge | Failure::BadAnswer));
+        breaker.record(SystemClock.now(), outcome.is_ok() || ours);
+    }
+    outcome
 }
 
 /// What an error before the answer's body means. Its words are ours: the library's may hold a URL.

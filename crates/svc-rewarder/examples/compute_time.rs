@@ -1,11 +1,21 @@
-//! How long an epoch takes: makes deterministic usage for N accounts (default 1,000,000) with
-//! three metrics and real skew, then times each stage on T threads (default: all cores).
+//! How long an epoch takes, and how much memory: deterministic usage of N accounts with three
+//! metrics and real skew, from a CSV file to a run directory. Each part is a process of its own, so
+//! that its memory is its own.
 //!
-//! `cargo run --release -p svc-rewarder --example compute_time -- [N] [T]`
+//! ```text
+//! compute_time make N DIR       writes DIR/usage.csv and DIR/policy.json
+//! compute_time import DIR       seals it to DIR/snapshot.bin
+//! compute_time run DIR [T]      reads it, computes, makes the artifacts durable, proves, on T threads
+//! compute_time [N] [T]          all of it in a temporary directory
+//! ```
+//!
+//! Every line of output is a JSON object. Amounts and pool are small enough that other programs can
+//! compute the same shares exactly in 128 bits.
 
 use std::error::Error;
+use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
 
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{Clock, SystemClock};
@@ -13,96 +23,150 @@ use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ImportKind, POLICY_KIND};
 use ron_proto::{b64, jcs};
 use ron_service::pinned::{KeyRing, PinnedKey};
+use serde_json::{Value, json};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify};
 use svc_rewarder::inputs::{import, snapshot::Sealed, source::Target};
 use svc_rewarder::manifest::{self, compute_to, reader::Reader};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
+/// Bytes that rows may take in memory while they are imported.
+const IMPORT_MEMORY: usize = 256 << 20;
+
 fn main() -> Result<(), Failure> {
-    let mut arguments = std::env::args().skip(1);
-    let accounts: u64 = arguments
-        .next()
-        .map_or(Ok(1_000_000), |text| text.parse())?;
-    let threads: usize = arguments.next().map_or(Ok(0), |text| text.parse())?;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["make", accounts, dir] => make(accounts.parse()?, Path::new(dir)),
+        ["import", dir] => seal(Path::new(dir)),
+        ["run", dir] => on(0, || run(Path::new(dir))),
+        ["run", dir, threads] => on(threads.parse()?, || run(Path::new(dir))),
+        [] => all("1000000", "0"),
+        [accounts] => all(accounts, "0"),
+        [accounts, threads] => all(accounts, threads),
+        _ => Err("see the first lines of this example".into()),
+    }
+}
+
+/// Each part in a process of its own.
+fn all(accounts: &str, threads: &str) -> Result<(), Failure> {
+    let dir = std::env::temp_dir().join(format!("compute-time-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let place = dir.display().to_string();
+    let parts: [&[&str]; 3] = [
+        &["make", accounts, &place],
+        &["import", &place],
+        &["run", &place, threads],
+    ];
+    let mut good = true;
+    for part in parts {
+        good = good
+            && Command::new(std::env::current_exe()?)
+                .args(part)
+                .status()?
+                .success();
+    }
+    std::fs::remove_dir_all(&dir)?;
+    if good {
+        Ok(())
+    } else {
+        Err("a part failed".into())
+    }
+}
+
+fn on(threads: usize, act: impl FnOnce() -> Result<(), Failure> + Send) -> Result<(), Failure> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()?;
-    pool.install(|| run(accounts, pool.current_num_threads()))
+    pool.install(act)
 }
 
-fn run(accounts: u64, threads: usize) -> Result<(), Failure> {
-    println!("{accounts} accounts, {threads} threads");
-    let dir = std::env::temp_dir().join(format!("compute-time-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let result = stages(accounts, &dir);
-    std::fs::remove_dir_all(&dir)?;
-    result
+fn make(accounts: u64, dir: &Path) -> Result<(), Failure> {
+    let document = document();
+    std::fs::write(dir.join("policy.json"), jcs::canonicalize(&document))?;
+    csv(accounts, &dir.join("usage.csv"))?;
+    println!("{}", json!({"part": "make", "accounts": accounts}));
+    Ok(())
 }
 
-/// From a CSV file to a run directory, every file as large as it has to be, memory bounded.
-fn stages(accounts: u64, dir: &Path) -> Result<(), Failure> {
-    let text = dir.join("usage.csv");
-    timed("make CSV", || csv(accounts, &text))?;
+fn seal(dir: &Path) -> Result<(), Failure> {
     let options = import::Options {
         kind: ImportKind::Totals,
         target: Target::file(&dir.join("snapshot.bin"))?,
+        cancel: None,
         spill: Some(import::Spill {
-            memory: 256 << 20,
+            memory: IMPORT_MEMORY,
             scratch: dir.to_owned(),
         }),
     };
-    let source = std::fs::File::open(&text)?;
-    let sealed = timed("import and seal", || {
+    let source = std::fs::File::open(dir.join("usage.csv"))?;
+    let text_bytes = source.metadata()?.len();
+    let (sealed, import_us) = timed(|| {
         import::import([(import::Format::Csv, source)], options).map_err(|(_, error)| error)
-    })?;
-    println!("  {} bytes sealed", sealed.source().len());
-    drop(sealed);
+    });
+    let sealed = sealed?;
+    let line = json!({
+        "part": "import", "import_us": import_us, "csv_bytes": text_bytes,
+        "sealed_bytes": sealed.source().len(), "accounts": sealed.info().accounts,
+        "peak_kib": peak_kib(),
+    });
+    println!("{line}");
+    Ok(())
+}
+
+/// From a sealed snapshot to a durable run directory and a proof, memory bounded.
+fn run(dir: &Path) -> Result<(), Failure> {
     let policy = policy()?;
     let (tenant, epoch) = ("default".parse()?, "bench".parse()?);
-    let sealed = timed("read and check sealed", || {
-        Sealed::open(&dir.join("snapshot.bin"))
-    })?;
+    let (sealed, read_us) = timed(|| Sealed::open(&dir.join("snapshot.bin")));
+    let sealed = sealed?;
     let target = Target::file(&dir.join("payouts.bin"))?;
-    let computed = timed("compute (shares, table, tree, manifest)", || {
-        compute_to(target, &tenant, &epoch, &sealed, &policy, &())
-    })?;
-    let run = dir.join("run");
-    timed("make artifacts durable", || {
-        manifest::dir::write(&run, &computed, &sealed, &policy)
-    })?;
-    let reader = timed("open for reading", || Reader::open(&run))?;
+    let (computed, compute_us) =
+        timed(|| compute_to(target, &tenant, &epoch, &sealed, &policy, &()));
+    let computed = computed?;
+    let out = dir.join("run");
+    let _ = std::fs::remove_dir_all(&out); // of an earlier try
+    let (written, artifacts_us) = timed(|| manifest::dir::write(&out, &computed, &sealed, &policy));
+    written?;
+    let (reader, open_us) = timed(|| Reader::open(&out));
+    let reader = reader?;
     let middle = reader.range(reader.len() / 2, reader.len() / 2 + 1)?;
-    timed("one proof", || reader.prove(&middle[0].account))?;
-    println!("  peak memory {} KiB", peak_memory());
+    let account = &middle.first().ok_or("nobody is paid")?.account;
+    let (proof, prove_us) = timed(|| reader.prove(account));
+    proof?;
     let totals = computed.manifest.totals;
-    println!("  recipients {}", totals.recipients);
-    println!("  payout     {}", totals.payout_minor);
-    println!("  residual   {}", totals.residual_minor);
-    println!("  commitment {}", computed.manifest.commitment);
+    let line = json!({
+        "part": "run", "threads": rayon::current_num_threads(),
+        "accounts": sealed.info().accounts, "read_us": read_us, "compute_us": compute_us,
+        "artifacts_us": artifacts_us, "open_us": open_us, "prove_us": prove_us,
+        "total_us": read_us + compute_us + artifacts_us + open_us + prove_us,
+        "peak_kib": peak_kib(), "recipients": totals.recipients,
+        "payout_minor": totals.payout_minor, "residual_minor": totals.residual_minor,
+        "commitment": computed.manifest.commitment,
+    });
+    println!("{line}");
     Ok(())
 }
 
 /// The kernel's high-water mark of resident memory, in KiB.
-fn peak_memory() -> String {
+fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.map_or("?", |line| line.trim().trim_end_matches(" kB"))
-        .to_owned()
+    let digits = line.map(|line| line.trim().trim_end_matches(" kB"));
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {
+/// The result, and the time it took in microseconds.
+fn timed<T>(act: impl FnOnce() -> T) -> (T, u64) {
     let clock = SystemClock;
     let start = clock.now();
     let result = act();
-    let took: Duration = clock.now() - start;
-    println!("{what:<42} {:>9} us", took.as_micros());
-    result
+    let took = (clock.now() - start).as_micros();
+    (result, u64::try_from(took).unwrap_or(u64::MAX))
 }
 
-/// Heavy-tailed amounts above 2^64 from a fixed generator: the same text on every machine.
+/// Heavy-tailed amounts below 2^43 from a fixed generator: the same text on every machine.
 fn csv(accounts: u64, path: &Path) -> std::io::Result<()> {
-    use std::io::Write as _;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = move || {
         state ^= state << 13;
@@ -110,25 +174,25 @@ fn csv(accounts: u64, path: &Path) -> std::io::Result<()> {
         state ^= state << 17;
         state
     };
-    let mut text = std::io::BufWriter::new(std::fs::File::create(path)?);
+    let mut text = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     writeln!(text, "account,metric,amount")?;
     for row in 0..accounts {
         let account = format!("eth:0x{:016x}{:016x}{row:08x}", next(), next());
-        let skew = 1 + u128::from(next() % 1_000) * u128::from(next() % 1_000);
-        let collateral = skew * (1 << 60) + u128::from(next());
+        let skew = 1 + next() % 1_000 * (next() % 1_000);
+        let collateral = (skew << 22) + next() % (1 << 22);
         writeln!(text, "{account},collateral,{collateral}")?;
         if row % 3 != 0 {
-            writeln!(text, "{account},smoothing_pool,{}", next())?;
+            writeln!(text, "{account},smoothing_pool,{}", next() >> 28)?;
         }
         if row % 100 == 0 {
-            writeln!(text, "{account},oracle,{}", u128::from(next()) * 97)?;
+            writeln!(text, "{account},oracle,{}", next() >> 22)?;
         }
     }
     text.flush()
 }
 
-fn policy() -> Result<VerifiedPolicy, Failure> {
-    let document = serde_json::json!({
+fn document() -> Value {
+    json!({
         "format": 1, "id": "bench", "version": 1, "rule_set": "hamilton/1", "asset": "rpl",
         "pool": {"account": "pool:bench", "amount_minor": "50000000000000000000000"},
         "metrics": {
@@ -137,10 +201,12 @@ fn policy() -> Result<VerifiedPolicy, Failure> {
             "smoothing_pool": {"weight": "40", "class": "metering"}
         },
         "classes_allowed": ["metering"],
-        "min_payout_minor": "100000000000",
-        "caps": {"account_minor": "500000000000000000"},
         "residual": {"owner": "pool:bench"}
-    });
+    })
+}
+
+fn policy() -> Result<VerifiedPolicy, Failure> {
+    let document = document();
     let key = Ed25519Key::from_seed(&[7; 32]);
     let message = policy_message(POLICY_KIND, &jcs::canonicalize(&document));
     let signature = PolicySig {

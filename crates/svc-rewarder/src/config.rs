@@ -11,7 +11,7 @@ use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7480", "127.0.0.1:7485");
 
-static KEYS: [Key; 22] = [
+static KEYS: [Key; 28] = [
     Key::path(
         "policy.dir",
         "",
@@ -83,12 +83,34 @@ static KEYS: [Key; 22] = [
         "",
         "Directory of sealed snapshots named <hex>.bin after their content id, beside the uploaded ones.",
     ),
+    Key::text(
+        "snapshot.url",
+        "",
+        "URL of snapshots that are not here, with {hex} or {cid} for the content id; must answer ranges.",
+    ),
+    Key::path(
+        "snapshot.token_file",
+        "",
+        "Bearer token for snapshot.url, mode 0600.",
+    ),
+    Key::size(
+        "snapshot.min_rate",
+        "64KiB",
+        "Slowest source of snapshots, in bytes per second.",
+    )
+    .range("1KiB", "1GiB"),
     Key::size(
         "limits.max_snapshot_bytes",
-        "1MiB",
-        "Largest body of a snapshot upload (413).",
+        "4GiB",
+        "Largest snapshot: body of an upload (413), or fetched from snapshot.url.",
     )
-    .range("1KiB", "64MiB"),
+    .range("1KiB", "1TiB"),
+    Key::size(
+        "limits.import_memory",
+        "256MiB",
+        "About how much memory the rows of one upload take; what is beyond is sorted on disk.",
+    )
+    .range("1MiB", "64GiB"),
     Key::count("concurrency.jobs", "2", "Epochs computed at the same time.").range("1", "64"),
     Key::count(
         "concurrency.compute_workers",
@@ -96,6 +118,18 @@ static KEYS: [Key; 22] = [
         "Threads that share the rows of an epoch; 0 means one per core.",
     )
     .range("0", "256"),
+    Key::count(
+        "concurrency.imports",
+        "2",
+        "Uploads sealed at the same time.",
+    )
+    .range("1", "16"),
+    Key::count(
+        "queues.imports",
+        "16",
+        "Complete uploads waiting to be sealed; full means 429.",
+    )
+    .range("1", "1024"),
     Key::count(
         "queues.work_req",
         "512",
@@ -168,8 +202,18 @@ pub struct Settings {
     pub retention: Duration,
     /// Sealed snapshots beside the uploaded ones.
     pub snapshot_dir: Option<PathBuf>,
-    /// Largest upload.
-    pub snapshot_bytes_max: usize,
+    /// Where snapshots are fetched from that are not here.
+    pub snapshot_url: Option<String>,
+    /// Bearer token for it.
+    pub snapshot_token_file: Option<PathBuf>,
+    /// Slowest source, in bytes per second.
+    pub snapshot_min_rate: u64,
+    /// Largest upload or fetched snapshot, in bytes.
+    pub snapshot_bytes_max: u64,
+    /// About how much memory the rows of one upload take, in bytes.
+    pub import_memory: usize,
+    /// Threads that seal uploads.
+    pub imports: usize,
     /// Threads that take epochs.
     pub jobs: usize,
     /// Threads of the rayon pool.
@@ -189,7 +233,6 @@ impl Settings {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let bytes = |key: &str| usize::try_from(config.size(key)).unwrap_or(usize::MAX);
         Ok(Self {
             policy_dir: config.path_opt("policy.dir").map(PathBuf::from),
             policy_keys,
@@ -200,7 +243,13 @@ impl Settings {
             compute_budget: config.duration("epoch_duration") / 2,
             retention: config.duration("retention"),
             snapshot_dir: config.path_opt("snapshot.dir").map(PathBuf::from),
-            snapshot_bytes_max: bytes("limits.max_snapshot_bytes"),
+            snapshot_url: config.str_opt("snapshot.url").map(str::to_owned),
+            snapshot_token_file: config.path_opt("snapshot.token_file").map(PathBuf::from),
+            snapshot_min_rate: config.size("snapshot.min_rate"),
+            snapshot_bytes_max: config.size("limits.max_snapshot_bytes"),
+            import_memory: usize::try_from(config.size("limits.import_memory"))
+                .unwrap_or(usize::MAX),
+            imports: config.usize("concurrency.imports"),
             jobs: config.usize("concurrency.jobs"),
             compute_workers: match config.usize("concurrency.compute_workers") {
                 0 => ron_kernel::cores(),

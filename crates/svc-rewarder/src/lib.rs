@@ -1,7 +1,8 @@
 //! svc-rewarder: deterministic payouts per epoch.
 //!
 //! ```text
-//!  CSV, NDJSON ──> sealed snapshot ─┐                        (inputs/)
+//!  CSV, NDJSON, Parquet, Arrow
+//!    ──(intake/)──> sealed snapshot ─┐                      (inputs/)
 //!  signed policy ───────────────────┼─> calculus ──> payout table ──> Merkle-sum root ──> manifest
 //!                                   │   (calculus/)                  (manifest/)            │
 //!  POST compute ──> rew-sched ──> rew-work ──> rew-artifact ──> rew-emit ──> KMS, ledger <──┘
@@ -25,6 +26,7 @@ pub mod api;
 pub mod calculus;
 pub mod config;
 pub mod inputs;
+pub mod intake;
 pub mod manifest;
 pub mod metrics;
 pub mod runs;

@@ -14,6 +14,8 @@ use ron_service::{
 
 use crate::api::Api;
 use crate::config::{Settings, Settlement};
+use crate::intake::fetch::Origin;
+use crate::intake::{self, Intake, Task};
 use crate::metrics::Metrics;
 use crate::runs::artifact::ArtifactWriter;
 use crate::runs::emitter::Emitter;
@@ -24,8 +26,8 @@ use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Asked, Intent, Job, Run, Update, db};
 use crate::topology::{
-    ARTIFACT, CALC, EMIT, L_CALC, L_STORE, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ,
-    SCHED, TOPOLOGY, WORK,
+    ARTIFACT, CALC, EMIT, IMPORT, L_CALC, L_STORE, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES,
+    Q_WORK, Q_WORK_REQ, SCHED, TOPOLOGY, WORK,
 };
 
 /// The store's schema, step by step.
@@ -135,6 +137,7 @@ impl Drop for Home {
 
 /// Both ends of every queue.
 struct Queues {
+    imports: (Sender<Task>, Receiver<Task>),
     work_req: (Sender<Asked>, Receiver<Asked>),
     work: (Sender<Job>, Receiver<Job>),
     results: (Sender<ResultItem>, Receiver<ResultItem>),
@@ -146,6 +149,7 @@ impl Queues {
     fn new(chassis: &Chassis, config: &Config) -> Self {
         let size = |name: &str| config.usize(&format!("queues.{name}"));
         Self {
+            imports: queue(&Q_IMPORTS, size("imports"), &chassis.km),
             work_req: queue(&Q_WORK_REQ, size("work_req"), &chassis.km),
             work: queue(&Q_WORK, size("work"), &chassis.km),
             results: queue(&Q_RESULTS, size("results"), &chassis.km),
@@ -167,17 +171,7 @@ fn assemble(
     let metrics = Metrics::new(&chassis.registry);
     let queues = Queues::new(chassis, config);
     let registry = Registry::new(runs);
-    let library = Library::new(
-        root.to_owned(),
-        settings.policy_dir.clone(),
-        settings.policy_keys.clone(),
-    )
-    .with_snapshots(settings.snapshot_dir.clone());
-    let faults = library.policy_dir_faults();
-    if !faults.is_empty() {
-        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
-        chassis.ready.degrade("policy", faults.join("; "));
-    }
+    let library = library(chassis, settings, root);
     let emitter = match &settings.settlement {
         Some(to) => Some(emitter(chassis, settings, to, root, &queues, &metrics)?),
         None => None,
@@ -189,21 +183,17 @@ fn assemble(
         )),
     };
     sweep_spool(root).map_err(StartError::failed)?;
-    spawn_workers(&stages, settings, &library, root, &queues, &metrics)?;
-    let writer = ArtifactWriter {
-        root: root.join("runs"),
-        results: queues.results.1.clone(),
-        intents: queues.intents.0.clone(),
-        emits: emitter.is_some(),
-        updates: queues.updates.0.clone(),
-        metrics: metrics.clone(),
-        registry: registry.clone(),
-        retention: settings.retention,
-        clock: chassis.clock.clone(),
-        disk: Box::new(chassis.ready.hook("artifacts")),
-    };
-    stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
-    let can_settle = emitter.is_some();
+    let uploads = root.join("intake");
+    intake::clear(&uploads).map_err(StartError::failed)?;
+    spawn_intake(chassis, settings, &library, &uploads, &queues);
+    let origin = origin(chassis, settings)?;
+    let fetches = origin.is_some();
+    spawn_workers(&stages, settings, &library, root, origin, &queues, &metrics)?;
+    let emits = emitter.is_some();
+    spawn_writer(
+        chassis, &stages, settings, root, emits, &registry, &queues, &metrics,
+    );
+    let can_settle = emits;
     if let Some(emitter) = emitter {
         stages.spawn(&EMIT, move |ctx| emitter.run(ctx));
     }
@@ -233,9 +223,28 @@ fn assemble(
         library,
         artifacts: root.join("runs"),
         work_req: queues.work_req.0,
+        imports: queues.imports.0,
+        uploads,
+        fetches,
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.snapshot_bytes_max,
     })
+}
+
+/// Snapshots and policies; operators' policies that cannot be run are told about.
+fn library(chassis: &Chassis, settings: &Settings, root: &std::path::Path) -> Library {
+    let library = Library::new(
+        root.to_owned(),
+        settings.policy_dir.clone(),
+        settings.policy_keys.clone(),
+    )
+    .with_snapshots(settings.snapshot_dir.clone());
+    let faults = library.policy_dir_faults();
+    if !faults.is_empty() {
+        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
+        chassis.ready.degrade("policy", faults.join("; "));
+    }
+    library
 }
 
 /// What a crash left half-written is computed again, so it may go.
@@ -323,11 +332,14 @@ fn spawn_workers(
     settings: &Settings,
     library: &Library,
     root: &std::path::Path,
+    origin: Option<Origin>,
     queues: &Queues,
     metrics: &Metrics,
 ) -> Result<(), StartError> {
     let worker = Worker {
         library: library.clone(),
+        origin,
+        scratch: root.join("intake"),
         spool: root.join("spool"),
         pool: calc_pool(stages.sup, settings.compute_workers)?,
         work: queues.work.1.clone(),
@@ -344,6 +356,64 @@ fn spawn_workers(
     );
     stages.sup.spawn_pool(&WORK, settings.jobs, body);
     Ok(())
+}
+
+#[allow(clippy::too_many_arguments)] // what the start has made by then
+fn spawn_writer(
+    chassis: &Chassis,
+    stages: &Stages<'_>,
+    settings: &Settings,
+    root: &std::path::Path,
+    emits: bool,
+    registry: &Registry,
+    queues: &Queues,
+    metrics: &Metrics,
+) {
+    let writer = ArtifactWriter {
+        root: root.join("runs"),
+        results: queues.results.1.clone(),
+        intents: queues.intents.0.clone(),
+        emits,
+        updates: queues.updates.0.clone(),
+        metrics: metrics.clone(),
+        registry: registry.clone(),
+        retention: settings.retention,
+        clock: chassis.clock.clone(),
+        disk: Box::new(chassis.ready.hook("artifacts")),
+    };
+    stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
+}
+
+fn spawn_intake(
+    chassis: &Chassis,
+    settings: &Settings,
+    library: &Library,
+    uploads: &std::path::Path,
+    queues: &Queues,
+) {
+    let intake = Intake {
+        tasks: queues.imports.1.clone(),
+        library: library.clone(),
+        scratch: uploads.to_owned(),
+        memory: settings.import_memory,
+    };
+    let body = move |ctx: &ThreadCtx| intake.run(ctx);
+    chassis.sup.spawn_pool(&IMPORT, settings.imports, body);
+}
+
+/// Where snapshots are fetched from, if anywhere.
+fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, StartError> {
+    let Some(url) = &settings.snapshot_url else {
+        return Ok(None);
+    };
+    let credential = match &settings.snapshot_token_file {
+        Some(path) => Credential::from_file(path).map_err(StartError::config_text)?,
+        None => Credential::none(),
+    };
+    let (cap, rate) = (settings.snapshot_bytes_max, settings.snapshot_min_rate);
+    Origin::new(url, credential, chassis.client.clone(), cap, rate)
+        .map(Some)
+        .map_err(StartError::config_text)
 }
 
 /// A rayon pool whose threads are the supervisor's. They end when the last worker lets go of the

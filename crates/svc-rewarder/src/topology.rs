@@ -1,6 +1,7 @@
 //! Threads, queues and locks of the rewarder: what runs is built from this table.
 //!
 //! ```text
+//! http -> imports -> rew-import (snapshots)
 //! http -> work_req -> rew-sched -> work -> rew-work -> results -> rew-artifact -> intents -> rew-emit
 //!                        ^  |                |                        |                         |
 //!                        |  +-> intents      +------- updates --------+-------------------------+
@@ -34,6 +35,13 @@ const fn pool(
     }
 }
 
+/// Seals uploads.
+pub static IMPORT: ThreadSpec = pool(
+    "rew-import-",
+    "concurrency.imports",
+    Stage::Work,
+    "seals uploaded usage and stores it",
+);
 /// Owns the runs: admits, persists, wakes waiters, retries.
 pub static SCHED: ThreadSpec = one(
     "rew-sched",
@@ -87,6 +95,15 @@ const fn row(
     }
 }
 
+/// Complete uploads.
+pub static Q_IMPORTS: QueueSpec = QueueSpec {
+    name: "imports",
+    capacity: 16,
+    overflow: Overflow::RejectNew,
+    from: "rew-http-",
+    to: "rew-import-",
+    when_full: "429 busy",
+};
 /// Compute and settle requests.
 pub static Q_WORK_REQ: QueueSpec = row(
     "work_req",
@@ -152,8 +169,8 @@ pub static L_STORE: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-rewarder",
     prefix: "rew",
-    threads: [SCHED, WORK, CALC, ARTIFACT, EMIT],
-    queues: [Q_WORK_REQ, Q_WORK, Q_RESULTS, Q_INTENTS, Q_UPDATES],
+    threads: [IMPORT, SCHED, WORK, CALC, ARTIFACT, EMIT],
+    queues: [Q_IMPORTS, Q_WORK_REQ, Q_WORK, Q_RESULTS, Q_INTENTS, Q_UPDATES],
     locks: [L_RUNS, L_CALC, L_STORE],
 };
 

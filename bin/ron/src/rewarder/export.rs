@@ -1,4 +1,5 @@
-//! `ron rewarder export`: a run's payouts as CSV or NDJSON, each checked against the manifest.
+//! `ron rewarder export`: a run's payouts as CSV, NDJSON or Parquet, each checked against the
+//! manifest.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,7 +14,7 @@ use super::{ROWS, bar};
 /// Payouts read at a time.
 const STEP: u64 = 8_192;
 
-/// Write the payouts of a run as CSV or NDJSON.
+/// Write the payouts of a run as CSV, NDJSON or (built with --features parquet) Parquet.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron rewarder export run > payouts.csv\n  \
                   ron rewarder export run --format ndjson --out payouts.ndjson")]
@@ -21,7 +22,7 @@ pub struct ExportArgs {
     /// The run's directory.
     dir: PathBuf,
     /// What to write.
-    #[arg(long, default_value = "csv", value_parser = ["csv", "ndjson"])]
+    #[arg(long, default_value = "csv", value_parser = ["csv", "ndjson", "parquet"])]
     format: String,
     /// The file; standard output when absent.
     #[arg(long)]
@@ -30,9 +31,14 @@ pub struct ExportArgs {
 
 /// Runs `ron rewarder export`.
 pub fn run(args: &ExportArgs) -> Result<(), String> {
+    if args.format == "parquet" && !cfg!(feature = "parquet") {
+        return Err(
+            "this program was built without Parquet; build it with --features parquet".into(),
+        );
+    }
     let reader = Reader::open(&args.dir).map_err(|e| format!("{}: {e}", args.dir.display()))?;
     match &args.out {
-        None => write(&reader, &args.format, io::stdout().lock()),
+        None => write(&reader, &args.format, io::stdout()),
         Some(path) => {
             let cannot = |e: io::Error| format!("cannot write {}: {e}", path.display());
             let file = File::create(path).map_err(cannot)?;
@@ -41,7 +47,10 @@ pub fn run(args: &ExportArgs) -> Result<(), String> {
     }
 }
 
-fn write(reader: &Reader, format: &str, out: impl Write) -> Result<(), String> {
+fn write(reader: &Reader, format: &str, out: impl Write + Send) -> Result<(), String> {
+    if format == "parquet" {
+        return parquet(reader, out);
+    }
     let mut out = BufWriter::new(out);
     let bar = bar("export", reader.len(), ROWS);
     let cannot = |e: io::Error| format!("cannot write: {e}");
@@ -59,6 +68,19 @@ fn write(reader: &Reader, format: &str, out: impl Write) -> Result<(), String> {
     }
     bar.finish_and_clear();
     out.flush().map_err(cannot)
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(reader: &Reader, out: impl Write + Send) -> Result<(), String> {
+    let bar = bar("export", reader.len(), ROWS);
+    let written = svc_rewarder::manifest::export::parquet(reader, out, |rows| bar.inc(rows));
+    bar.finish_and_clear();
+    written
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_: &Reader, _: impl Write + Send) -> Result<(), String> {
+    Err("this program was built without Parquet; build it with --features parquet".into())
 }
 
 fn line(out: &mut impl Write, format: &str, payout: &Payout) -> io::Result<()> {

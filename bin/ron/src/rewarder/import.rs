@@ -1,12 +1,14 @@
-//! `ron rewarder import`: CSV and NDJSON files become one sealed snapshot.
+//! `ron rewarder import`: files of usage become one sealed snapshot.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
+use indicatif::ProgressBar;
 use ron_proto::rewarder::{ImportKind, SnapshotInfo};
-use svc_rewarder::inputs::import::{Format, Options, Spill, import};
-use svc_rewarder::inputs::source::Target;
+use svc_rewarder::inputs::import::{Format, Input, Options, Spill, import_inputs};
+use svc_rewarder::inputs::source::{Positioned, Target};
 
 use super::{BYTES, bar, remote, size};
 
@@ -18,7 +20,8 @@ use super::{BYTES, bar, remote, size};
                   ron rewarder import usage.ndjson --out usage.sealed --upload"
 )]
 pub struct ImportArgs {
-    /// Files (.csv, .ndjson, .jsonl), or directories of them, read in order of their names.
+    /// Files (.csv, .ndjson, .jsonl; built with --features parquet also .parquet, .arrow, .arrows,
+    /// .ipc, .feather), or directories of them, read in order of their names.
     #[arg(required = true)]
     sources: Vec<PathBuf>,
     /// totals: one row per account and metric. events: rows are added up.
@@ -56,9 +59,10 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
         opened.push((format_of(path)?, file));
     }
     let bar = bar("import", total, BYTES);
-    let sources = opened
-        .into_iter()
-        .map(|(format, file)| (format, bar.wrap_read(file)));
+    let inputs = opened.into_iter().map(|(format, file)| match format {
+        Format::Parquet => Input::Parquet(Arc::new(Watched(file, bar.clone()))),
+        format => Input::Stream(format, bar.wrap_read(file)),
+    });
     // Written under another name first: a refused import leaves nothing behind.
     let temp = beside(&args.out, ".new");
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", args.out.display());
@@ -74,8 +78,9 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
             memory: args.memory,
             scratch,
         }),
+        cancel: None,
     };
-    let sealed = import(sources, options);
+    let sealed = import_inputs(inputs, options);
     bar.finish_and_clear();
     let sealed = sealed.map_err(|(number, error)| {
         let _ = std::fs::remove_file(&temp); // only ours
@@ -117,11 +122,11 @@ fn files(sources: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
         let mut found: Vec<PathBuf> = entries
             .flatten()
             .map(|entry| entry.path())
-            .filter(|path| path.is_file() && format_of(path).is_ok())
+            .filter(|path| path.is_file() && known(path).is_some())
             .collect();
         if found.is_empty() {
             let dir = source.display();
-            return Err(format!("there is no .csv, .ndjson or .jsonl file in {dir}"));
+            return Err(format!("there is no file of usage in {dir}: {ENDINGS}"));
         }
         found.sort();
         files.append(&mut found);
@@ -129,14 +134,36 @@ fn files(sources: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
+const ENDINGS: &str =
+    "names end in .csv, .ndjson, .jsonl, .parquet, .arrow, .arrows, .ipc or .feather";
+
+fn known(path: &Path) -> Option<Format> {
+    Format::of_extension(path.extension()?.to_str()?)
+}
+
 fn format_of(path: &Path) -> Result<Format, String> {
-    match path.extension().and_then(|ending| ending.to_str()) {
-        Some("csv") => Ok(Format::Csv),
-        Some("ndjson" | "jsonl") => Ok(Format::Ndjson),
-        _ => Err(format!(
-            "{}: the name must end in .csv, .ndjson or .jsonl",
+    let format = known(path).ok_or_else(|| format!("{}: {ENDINGS}", path.display()))?;
+    if !format.is_built_in() {
+        return Err(format!(
+            "{}: this program was built without Parquet and Arrow; build it with --features parquet",
             path.display()
-        )),
+        ));
+    }
+    Ok(format)
+}
+
+/// A file read by position, with a bar.
+struct Watched(File, ProgressBar);
+
+impl Positioned for Watched {
+    fn size(&self) -> std::io::Result<u64> {
+        self.0.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = Positioned::read_at(&self.0, offset, into)?;
+        self.1.inc(count as u64);
+        Ok(count)
     }
 }
 

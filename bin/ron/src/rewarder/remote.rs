@@ -18,6 +18,9 @@ use crate::{fleet, token};
 /// Longest wait for one call.
 const CALL: Duration = Duration::from_secs(60);
 
+/// Slowest upload the service accepts, in bytes per second.
+const SLOWEST: u64 = 64 << 10;
+
 /// A client with a fresh token.
 pub struct Remote {
     /// The client.
@@ -54,9 +57,13 @@ impl Remote {
     /// Sends a sealed snapshot; sending it again changes nothing.
     pub fn upload(&self, path: &Path) -> Result<ContentId, String> {
         let sealed = Sealed::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let bytes = sealed.bytes().map_err(|e| e.to_string())?.into_owned();
         let cid = sealed.cid();
-        let sent = self.client.put_sealed(&cid, bytes, within());
+        let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        // Time by size: the service gives up on what is slower, and seals within minutes.
+        let time = CALL * 15 + Duration::from_secs(sealed.source().len() / SLOWEST);
+        let sent = self
+            .client
+            .put_sealed_file(&cid, &file, Deadline::within(time));
         sent.map(|_| cid).map_err(failed)
     }
 

@@ -17,6 +17,7 @@ use crate::calculus::Rules;
 use crate::manifest::reader::Reader;
 use crate::manifest::verify::{self, ProveError, VerifyError};
 use crate::manifest::{dir, run_key};
+use crate::runs::library::LibraryError;
 use crate::runs::registry::Entry;
 use crate::runs::{Ask, Asked, RunId};
 
@@ -141,12 +142,15 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
             .policy(&id.0, &policy_id, &policy_hash)
             .map_err(|error| errors::library(&error, true))?;
         // Only the header is read here; whoever computes reads and checks every byte.
-        let usage = api
-            .library
-            .snapshot_head(&id.0, &snapshot)
-            .map_err(|error| errors::library(&error, false))?;
-        Rules::new(&policy.policy, &usage.metric_names())
-            .map_err(|error| errors::policy_mismatch(error.to_string()))?;
+        match api.library.snapshot_head(&id.0, &snapshot) {
+            Ok(usage) => {
+                Rules::new(&policy.policy, &usage.metric_names())
+                    .map_err(|error| errors::policy_mismatch(error.to_string()))?;
+            }
+            // Fetched, and compared with the policy, by whoever computes.
+            Err(LibraryError::Missing(_)) if api.fetches => {}
+            Err(error) => return Err(errors::library(&error, false)),
+        }
         run_key(
             &id.0,
             &id.1,

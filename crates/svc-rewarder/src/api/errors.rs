@@ -7,7 +7,6 @@ use serde_json::json;
 
 use crate::inputs::import::ImportError;
 use crate::inputs::policy::PolicyRefused;
-use crate::inputs::snapshot::SealError;
 use crate::runs::Run;
 use crate::runs::library::LibraryError;
 
@@ -113,7 +112,10 @@ pub fn failed(reason: Option<&RunReason>) -> Problem {
     match reason.map(|reason| reason.code.as_str()) {
         Some("epoch_conflict") => Problem::of(&EPOCH_CONFLICT, detail(reason)),
         code => {
-            let again = matches!(code, Some("busy" | "deadline_exceeded" | "io"));
+            let again = matches!(
+                code,
+                Some("busy" | "deadline_exceeded" | "io" | "source_unavailable")
+            );
             let problem = Problem::of(&RUN_FAILED, detail(reason)).retryable(again);
             problem.with_details(json!({ "reason": code }))
         }
@@ -132,13 +134,9 @@ pub fn bad_snapshot(error: &ImportError) -> Problem {
     let problem = Problem::of(&BAD_SNAPSHOT, error.to_string());
     match error {
         ImportError::Line { line, .. } => problem.with_details(json!({ "line": line })),
+        ImportError::Row { row, .. } => problem.with_details(json!({ "row": row })),
         _ => problem,
     }
-}
-
-/// A canonical file was refused.
-pub fn bad_seal(error: SealError) -> Problem {
-    bad_snapshot(&ImportError::Seal(error))
 }
 
 /// The path names another content.

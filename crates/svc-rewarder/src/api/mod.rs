@@ -13,6 +13,7 @@ use ron_kernel::{Sender, SharedClock};
 use ron_proto::problem::Problem;
 use ron_proto::values::ValueError;
 
+use crate::intake::Task;
 use crate::runs::Asked;
 use crate::runs::library::Library;
 use crate::runs::registry::Registry;
@@ -29,10 +30,16 @@ pub struct Api {
     pub artifacts: PathBuf,
     /// To the scheduler.
     pub work_req: Sender<Asked>,
+    /// To the intake.
+    pub imports: Sender<Task>,
+    /// Where uploads wait; on the file system of the library.
+    pub uploads: PathBuf,
+    /// Whether snapshots that are not here can be fetched.
+    pub fetches: bool,
     /// Time.
     pub clock: SharedClock,
     /// Largest body of a snapshot upload, in bytes.
-    pub snapshot_bytes_max: usize,
+    pub snapshot_bytes_max: u64,
 }
 
 impl Api {

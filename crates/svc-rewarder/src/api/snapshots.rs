@@ -1,37 +1,54 @@
-//! `/rewarder/snapshots`: sealed usage, uploaded as CSV, NDJSON or in its canonical form.
+//! `/rewarder/snapshots`: sealed usage, uploaded as rows or in its canonical form.
+//!
+//! Bodies go to disk as they arrive and are sealed by the intake threads; answers are read from
+//! disk while they are sent, whole or in part.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use ron_http::{Method, Need, Request, Response, Route, sync};
+use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_kernel::SendError;
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{ImportKind, SnapshotInfo};
 use ron_proto::scope;
 use ron_proto::values::ContentId;
 
 use super::{Api, errors, param};
-use crate::inputs::import;
-use crate::inputs::snapshot::Sealed;
-use crate::runs::library::LibraryError;
+use crate::inputs::import::Format;
+use crate::inputs::source::Source;
+use crate::intake::{Holds, SEAL_BUDGET, Task};
 
-const CSV: &str = "text/csv";
-const NDJSON: &str = "application/x-ndjson";
 const CANONICAL: &str = "application/octet-stream";
-/// Largest sealed file that is sent as one answer, in bytes.
-const ANSWER_MAX: usize = 64 << 20;
+/// What this program reads.
+const UPLOADS: &[&str] = if cfg!(feature = "parquet") {
+    &[
+        "text/csv",
+        "application/x-ndjson",
+        CANONICAL,
+        "application/vnd.apache.parquet",
+        "application/vnd.apache.arrow.stream",
+        "application/vnd.apache.arrow.file",
+    ]
+} else {
+    &["text/csv", "application/x-ndjson", CANONICAL]
+};
 
 /// The routes of this resource.
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
-    let upload = |method, path, put: fn(&Api, &Request) -> Result<Response, Problem>| {
-        let cap = api.snapshot_bytes_max;
+    let upload = |method, path, wanted: fn(&Request) -> Result<Option<ContentId>, Problem>| {
+        let (cap, dir) = (api.snapshot_bytes_max, api.uploads.clone());
         let api = Arc::clone(api);
         Route::new(
             method,
             path,
             Need::Scope(scope::REWARDER_RUN),
-            sync(move |request| put(&api, request)),
+            move |request, responder| send(&api, &request, responder, wanted),
         )
-        .body_bytes(&[CSV, NDJSON, CANONICAL])
-        .body_cap(cap)
+        .body_bytes(UPLOADS)
+        .streaming(dir, cap)
+        .deadline(SEAL_BUDGET)
         .query_as::<ImportKind>(
             "kind",
             false,
@@ -39,42 +56,66 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         )
         .returns::<SnapshotInfo>(200)
         .returns::<SnapshotInfo>(201)
-        .errors(&[400, 422, 503])
+        .errors(&[400, 413, 415, 422, 429, 503, 507])
     };
     let get_api = Arc::clone(api);
     vec![
-        upload(Method::PUT, "/rewarder/snapshots/{cid}", put)
-            .summary("Seals usage that must have this content id, and stores it."),
-        upload(Method::POST, "/rewarder/snapshots", post)
+        upload(Method::PUT, "/rewarder/snapshots/{cid}", |request| {
+            param(request, "cid").map(Some)
+        })
+        .summary("Seals usage that must have this content id, and stores it."),
+        upload(Method::POST, "/rewarder/snapshots", |_| Ok(None))
             .summary("Seals usage, stores it and answers its content id."),
         Route::get(
             "/rewarder/snapshots/{cid}",
             Need::Scope(scope::REWARDER_READ),
             move |request| get(&get_api, request),
         )
-        .summary("The sealed file, or what it holds for Accept: application/json.")
+        .summary(
+            "The sealed file, whole or one range of it, or what it holds for Accept: \
+             application/json. Check it against its content id.",
+        )
         .returns_bytes(200, CANONICAL)
+        .returns_bytes(206, CANONICAL)
         .returns::<SnapshotInfo>(200)
-        .errors(&[400, 404, 409, 413, 503])
+        .errors(&[400, 404, 409, 416, 503])
         .while_draining(),
     ]
 }
 
-fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
-    let wanted: ContentId = param(request, "cid")?;
-    let sealed = seal(request)?;
-    if sealed.cid() != wanted {
-        return Err(errors::cid_mismatch(&sealed.cid()));
+/// Hands an upload to the intake, which answers it.
+fn send(
+    api: &Api,
+    request: &Request,
+    responder: Responder,
+    wanted: fn(&Request) -> Result<Option<ContentId>, Problem>,
+) {
+    let checked = wanted(request).and_then(|wanted| Ok((wanted, holds(request)?)));
+    let (wanted, holds) = match checked {
+        Ok(checked) => checked,
+        Err(problem) => return responder.send(problem),
+    };
+    let Some(upload) = request.upload.clone() else {
+        return responder.send(Problem::internal("the body was not kept"));
+    };
+    let task = Task {
+        upload,
+        holds,
+        wanted,
+        tenant: request.principal.tenant.clone(),
+        responder,
+    };
+    match api.imports.try_send(task) {
+        Ok(()) => {}
+        Err(SendError::Full(task)) => {
+            task.responder
+                .send(Problem::busy(api.imports.retry_after_s()));
+        }
+        Err(SendError::Closed(task)) => task.responder.send(Problem::draining(1)),
     }
-    store(api, request, &sealed)
 }
 
-fn post(api: &Api, request: &Request) -> Result<Response, Problem> {
-    let sealed = seal(request)?;
-    store(api, request, &sealed)
-}
-
-fn seal(request: &Request) -> Result<Sealed, Problem> {
+fn holds(request: &Request) -> Result<Holds, Problem> {
     request.query_only(&["kind"])?;
     let kind = match request.query_one("kind")? {
         None | Some("totals") => ImportKind::Totals,
@@ -82,50 +123,129 @@ fn seal(request: &Request) -> Result<Sealed, Problem> {
         Some(_) => return Err(Problem::bad_request("kind must be totals or events")),
     };
     let media = request.header("content-type").unwrap_or("");
-    let media = media
-        .split(';')
-        .next()
-        .unwrap_or("")
-        .trim()
-        .to_ascii_lowercase();
-    let body = request.body.as_slice();
-    match media.as_str() {
-        CSV => import::csv(body, kind).map_err(|error| errors::bad_snapshot(&error)),
-        NDJSON => import::ndjson(body, kind).map_err(|error| errors::bad_snapshot(&error)),
-        _ => Sealed::parse(body.to_vec()).map_err(errors::bad_seal),
-    }
-}
-
-fn store(api: &Api, request: &Request, sealed: &Sealed) -> Result<Response, Problem> {
-    let new = api
-        .library
-        .put_snapshot(&request.principal.tenant, sealed)
-        .map_err(|error| errors::library(&error, false))?;
-    let status = if new { 201 } else { 200 };
-    let location = format!("/rewarder/snapshots/{}", sealed.cid());
-    Ok(Response::json(status, &sealed.info()).header("Location", location))
+    let media = media.split(';').next().unwrap_or("").trim();
+    let format = Format::of_media(&media.to_ascii_lowercase());
+    Ok(format.map_or(Holds::Sealed, |format| Holds::Rows(format, kind)))
 }
 
 fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let cid: ContentId = param(request, "cid")?;
-    let sealed = api
-        .library
-        .snapshot(&request.principal.tenant, &cid)
-        .map_err(|error| errors::library(&error, false))?;
+    let tenant = &request.principal.tenant;
+    let damaged = |error| errors::library(&error, false);
+    let (head, source) = api.library.snapshot_file(tenant, &cid).map_err(damaged)?;
     if request
         .header("accept")
         .is_some_and(|accept| accept.contains("application/json"))
     {
-        return Ok(Response::json(200, &sealed.info()));
+        return Ok(Response::json(200, &head.info(cid, source.len())));
     }
-    if sealed.source().len() > api.snapshot_bytes_max.max(ANSWER_MAX) as u64 {
-        let detail = "the snapshot is larger than one answer may be; ask for application/json, \
-                      or take the file from the data directory";
-        return Err(Problem::too_large(detail));
+    let Source::File { file, len, .. } = source else {
+        return Err(Problem::internal("a stored snapshot is a file"));
+    };
+    let tag = cid.to_string();
+    let asked = request.header("range");
+    let (status, from, to) = match asked.map(|range| span(range, len)) {
+        None | Some(Span::Ignored) => (200, 0, len),
+        Some(Span::Part(from, to)) => (206, from, to),
+        Some(Span::Beyond) => {
+            let problem = Problem::new(
+                416,
+                "range_not_satisfiable",
+                "No such range",
+                format!("the snapshot has {len} bytes"),
+            );
+            return Ok(Response::from(problem).header("content-range", format!("bytes */{len}")));
+        }
+    };
+    let part = Part {
+        file,
+        from,
+        len: to - from,
+    };
+    let answer = Response::stream(status, CANONICAL, part)
+        .header("accept-ranges", "bytes")
+        .etag(&tag);
+    Ok(match status {
+        206 => answer.header("content-range", format!("bytes {from}-{}/{len}", to - 1)),
+        _ => answer,
+    })
+}
+
+/// What a `Range` header means for `len` bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum Span {
+    /// Not one range of bytes: the whole is sent, as HTTP lets us.
+    Ignored,
+    /// From here to before there.
+    Part(u64, u64),
+    /// Nothing of it is there.
+    Beyond,
+}
+
+fn span(range: &str, len: u64) -> Span {
+    let Some((from, to)) = range
+        .strip_prefix("bytes=")
+        .and_then(|one| one.split_once('-'))
+    else {
+        return Span::Ignored;
+    };
+    let number = |text: &str| text.parse::<u64>().ok().filter(|_| !text.starts_with('+'));
+    let (from, end) = match (number(from), number(to)) {
+        (Some(from), Some(to)) if from <= to => (from, to.saturating_add(1).min(len)),
+        (Some(from), None) if to.is_empty() => (from, len),
+        (None, Some(last)) if from.is_empty() => (len.saturating_sub(last), len),
+        _ => return Span::Ignored,
+    };
+    if from < end {
+        Span::Part(from, end)
+    } else {
+        Span::Beyond
     }
-    let bytes = sealed
-        .bytes()
-        .map_err(|error| errors::library(&LibraryError::Io(error), false))?;
-    Ok(Response::bytes(200, CANONICAL, bytes.into_owned()).etag(&cid.to_string()))
+}
+
+/// A part of a file, read while it is sent.
+struct Part {
+    file: File,
+    from: u64,
+    len: u64,
+}
+
+impl ron_http::Source for Part {
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let room = into.len().min(left);
+        FileExt::read_at(&self.file, &mut into[..room], self.from + offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_is_understood_and_everything_else_ignored() {
+        for (range, means) in [
+            ("bytes=0-0", Span::Part(0, 1)),
+            ("bytes=2-99", Span::Part(2, 10)),
+            ("bytes=3-", Span::Part(3, 10)),
+            ("bytes=-4", Span::Part(6, 10)),
+            ("bytes=-40", Span::Part(0, 10)),
+            ("bytes=10-", Span::Beyond),
+            ("bytes=10-12", Span::Beyond),
+            ("bytes=-0", Span::Beyond),
+            ("bytes=5-4", Span::Ignored),
+            ("bytes=0-1,3-4", Span::Ignored),
+            ("bytes=+1-2", Span::Ignored),
+            ("bytes=-", Span::Ignored),
+            ("rows=0-1", Span::Ignored),
+        ] {
+            assert_eq!(span(range, 10), means, "{range}");
+        }
+        assert_eq!(span("bytes=0-", 0), Span::Beyond);
+    }
 }

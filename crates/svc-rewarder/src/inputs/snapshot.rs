@@ -146,6 +146,16 @@ impl Head {
         names.collect()
     }
 
+    /// What the API says about a snapshot with this header.
+    pub fn info(&self, cid: ContentId, bytes: u64) -> SnapshotInfo {
+        SnapshotInfo {
+            cid,
+            accounts: self.records as u64,
+            bytes,
+            metrics: self.metrics.clone(),
+        }
+    }
+
     /// Number of accounts.
     pub const fn accounts(&self) -> usize {
         self.records
@@ -220,12 +230,7 @@ impl Sealed {
 
     /// What the API says about it.
     pub fn info(&self) -> SnapshotInfo {
-        SnapshotInfo {
-            cid: self.cid,
-            accounts: self.head.records as u64,
-            bytes: self.source.len(),
-            metrics: self.head.metrics.clone(),
-        }
+        self.head.info(self.cid, self.source.len())
     }
 
     fn read(&self, first: usize, rows: usize) -> std::io::Result<Block<'_>> {

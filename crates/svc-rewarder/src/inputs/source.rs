@@ -98,6 +98,40 @@ impl Source {
     }
 }
 
+/// Bytes that are read by position, by any number of readers.
+pub trait Positioned: Send + Sync {
+    /// How many there are.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads bytes from `offset` on into the front of `into` and says how many; 0 only at the end.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Positioned for File {
+    fn size(&self) -> io::Result<u64> {
+        self.metadata().map(|meta| meta.len())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, into, offset)
+    }
+}
+
+impl Positioned for Vec<u8> {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let from = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(self.len());
+        let count = into.len().min(self.len() - from);
+        into[..count].copy_from_slice(&self[from..from + count]);
+        Ok(count)
+    }
+}
+
 /// Where bytes are written: a head that is known last, then the rest in order.
 #[derive(Debug)]
 pub enum Target {

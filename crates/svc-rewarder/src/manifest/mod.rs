@@ -4,6 +4,8 @@
 //! time, on the ledger or on the state of the run.
 
 pub mod dir;
+#[cfg(feature = "parquet")]
+pub mod export;
 pub mod reader;
 pub mod table;
 pub mod tree;

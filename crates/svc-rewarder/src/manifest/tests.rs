@@ -525,3 +525,50 @@ fn small_golden_epochs_come_out_byte_for_byte() {
         );
     }
 }
+
+/// What stands in a Parquet export: index, account, amount.
+#[cfg(feature = "parquet")]
+fn exported(dir: &Path) -> Vec<(u64, String, String)> {
+    use arrow_array::cast::AsArray as _;
+    use arrow_array::types::{Decimal128Type, UInt64Type};
+    let reader = super::reader::Reader::open(dir).expect("a run");
+    let mut bytes = Vec::new();
+    super::export::parquet(&reader, &mut bytes, |_| {}).expect("written");
+    let file = bytes::Bytes::from(bytes);
+    let batches = parquet::arrow::arrow_reader::ParquetRecordBatchReader::try_new(file, 700);
+    let mut rows = Vec::new();
+    for batch in batches.expect("a Parquet file") {
+        let batch = batch.expect("whole");
+        for row in 0..batch.num_rows() {
+            let amount = match batch.column(2).as_primitive_opt::<Decimal128Type>() {
+                Some(amounts) => amounts.value(row).to_string(),
+                None => batch.column(2).as_string::<i32>().value(row).to_owned(),
+            };
+            rows.push((
+                batch.column(0).as_primitive::<UInt64Type>().value(row),
+                batch.column(1).as_string::<i32>().value(row).to_owned(),
+                amount,
+            ));
+        }
+    }
+    rows
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn a_parquet_export_holds_every_payout() {
+    let temp = tempfile::tempdir().expect("a directory");
+    for (name, pool) in [("small", "1000000"), ("large", &u128::MAX.to_string())] {
+        let dir = temp.path().join(name);
+        let edit = json!({"pool": {"account": "pool:test", "amount_minor": pool}});
+        write_run(&dir, 900, &edit);
+        let reader = super::reader::Reader::open(&dir).expect("a run");
+        let payouts = reader.range(0, reader.len()).expect("readable");
+        let want: Vec<_> = payouts
+            .iter()
+            .map(|p| (p.index, p.account.to_string(), p.amount_minor.to_string()))
+            .collect();
+        assert!(want.len() > 800, "{name}");
+        assert_eq!(exported(&dir), want, "{name}");
+    }
+}

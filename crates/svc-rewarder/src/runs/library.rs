@@ -102,8 +102,20 @@ impl Library {
 
     /// Reads a snapshot's header only.
     pub fn snapshot_head(&self, tenant: &Tenant, cid: &ContentId) -> Result<Head, LibraryError> {
-        Head::read(&self.snapshot_source(tenant, cid)?)
-            .map_err(|error| LibraryError::Refused(format!("snapshot {cid} is damaged: {error}")))
+        self.snapshot_file(tenant, cid).map(|(head, _)| head)
+    }
+
+    /// A snapshot's header, and the file; only the header has been checked.
+    pub fn snapshot_file(
+        &self,
+        tenant: &Tenant,
+        cid: &ContentId,
+    ) -> Result<(Head, Source), LibraryError> {
+        let source = self.snapshot_source(tenant, cid)?;
+        let head = Head::read(&source).map_err(|error| {
+            LibraryError::Refused(format!("snapshot {cid} is damaged: {error}"))
+        })?;
+        Ok((head, source))
     }
 
     fn snapshot_source(&self, tenant: &Tenant, cid: &ContentId) -> Result<Source, LibraryError> {

@@ -13,9 +13,11 @@ use super::library::{Library, LibraryError};
 use super::progress::Counting;
 use super::{Job, News, Run, Update, reason};
 use crate::calculus::Usage;
+use crate::inputs::import::Cancel;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
+use crate::intake::fetch::{FetchError, Origin};
 use crate::manifest::{self, Computed, RunError, dir};
 use crate::metrics::Metrics;
 
@@ -47,6 +49,10 @@ pub struct Product {
 pub struct Worker {
     /// Snapshots and policies.
     pub library: Library,
+    /// Where snapshots are fetched from that are not here.
+    pub origin: Option<Origin>,
+    /// Where they are put until they are complete.
+    pub scratch: PathBuf,
     /// Where payout tables wait that are too large for memory. Emptied at start.
     pub spool: PathBuf,
     /// The rayon pool.
@@ -100,10 +106,7 @@ impl Worker {
             return Err(late());
         }
         let run = &*job.run;
-        let snapshot = self
-            .pool
-            .install(|| self.library.snapshot(&run.tenant, &run.snapshot))
-            .map_err(|e| refused(&e))?;
+        let snapshot = self.snapshot(job, shutdown)?;
         let policy = self
             .library
             .policy(&run.tenant, &run.policy_id, &run.policy_hash)
@@ -138,6 +141,26 @@ impl Worker {
         }
     }
 
+    /// The usage: from the library, or fetched into it first.
+    fn snapshot(&self, job: &Job, shutdown: &Shutdown) -> Result<Sealed, RunReason> {
+        let run = &*job.run;
+        let stored = || self.library.snapshot(&run.tenant, &run.snapshot);
+        let found = self.pool.install(stored);
+        let (Err(LibraryError::Missing(_)), Some(origin)) = (&found, &self.origin) else {
+            return found.map_err(|error| refused(&error));
+        };
+        let (by, stop) = (job.deadline, shutdown.clone());
+        let cancel = Cancel(Arc::new(move || by.expired() || stop.is_set()));
+        // Kept until the library has its own link.
+        let (_temporary, sealed) = origin
+            .fetch(&run.snapshot, &self.scratch, &cancel)
+            .map_err(|error| not_fetched(&error))?;
+        self.library
+            .put_snapshot(&run.tenant, &sealed)
+            .map_err(|error| refused(&error))?;
+        self.pool.install(stored).map_err(|error| refused(&error))
+    }
+
     /// Small payout tables stay in memory until they are written with the other artifacts; large
     /// ones go to the spool.
     fn target(&self, run: &Run, accounts: usize) -> std::io::Result<Target> {
@@ -155,6 +178,18 @@ fn refused(error: &LibraryError) -> RunReason {
         LibraryError::Missing(_) => "input_missing",
         LibraryError::Refused(_) | LibraryError::Conflict(_) => "input_refused",
         LibraryError::Io(_) => "io",
+    };
+    reason(code, error.to_string())
+}
+
+/// The reason a fetch that failed gives a run.
+fn not_fetched(error: &FetchError) -> RunReason {
+    let code = match error {
+        FetchError::Missing(_) => "input_missing",
+        FetchError::Wrong(_) => "input_refused",
+        FetchError::Away(_) => "source_unavailable",
+        FetchError::Disk(_) => "io",
+        FetchError::Stopped => "deadline_exceeded",
     };
     reason(code, error.to_string())
 }

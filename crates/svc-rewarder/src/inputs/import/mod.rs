@@ -2,24 +2,35 @@
 //!
 //! Every format is read row by row. Rows are added up in memory, one number per account and
 //! metric; past the memory they may use they are sorted, spilled to a scratch directory and merged
-//! at the end, so a snapshot may be larger than memory. A bad row is named by its line; its
-//! content is not repeated. The same rows give the same snapshot, or the same error, whatever the
+//! at the end, so a snapshot may be larger than memory. A bad row is named by its line (in Parquet
+//! and Arrow files by its number); its content is not repeated. The same rows give the same snapshot, or the same error, whatever the
 //! memory, the format and the order in which the formats' readers deliver them.
 
+#[cfg(feature = "parquet")]
+mod arrow_file;
+#[cfg(feature = "parquet")]
+mod columns;
+#[cfg(all(test, feature = "parquet"))]
+mod columns_tests;
+#[cfg(feature = "parquet")]
+mod parquet_file;
 mod rows;
 mod spill;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "parquet")]
+mod thrift;
 
 use std::io::{BufRead, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ron_proto::rewarder::ImportKind;
 use ron_proto::strict;
 use serde::Deserialize;
 
 use super::snapshot::{SealError, Sealed};
-use super::source::Target;
+use super::source::{Positioned, Target};
 use rows::Rows;
 
 /// Longest accepted NDJSON line, in bytes.
@@ -38,6 +49,20 @@ pub enum ImportError {
         /// The rule, without input.
         why: String,
     },
+    /// A row of a Parquet or Arrow file (counted from 1) breaks a rule.
+    #[error("row {row}: {why}")]
+    Row {
+        /// From 1, over the whole file.
+        row: u64,
+        /// The rule, without input.
+        why: String,
+    },
+    /// The file is damaged, or not of a form that is read; says where.
+    #[error("{0}")]
+    File(String),
+    /// Whoever asked wants it no longer.
+    #[error("the import was stopped before its end")]
+    Stopped,
     /// The source could not be read to its end.
     #[error("the input could not be read: {0}")]
     Read(#[from] std::io::Error),
@@ -66,6 +91,18 @@ pub struct Options {
     /// Bytes that rows may take in memory, about, and the directory for what is beyond. Without
     /// it everything is kept in memory.
     pub spill: Option<Spill>,
+    /// Asked now and then; the import ends when it says so.
+    pub cancel: Option<Cancel>,
+}
+
+/// Says whether an import is to be given up.
+#[derive(Clone)]
+pub struct Cancel(pub Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Cancel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Cancel")
+    }
 }
 
 /// What to do with rows that memory has no room for.
@@ -84,17 +121,70 @@ impl Options {
             kind,
             target: Target::Memory(Vec::new()),
             spill: None,
+            cancel: None,
         }
     }
 }
 
-/// A format in which rows come one a line.
+/// How rows are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `account,metric,amount`.
+    /// `account,metric,amount`, one row a line.
     Csv,
     /// One JSON object a line.
     Ndjson,
+    /// Arrow's stream or file format (feature `parquet`).
+    Arrow,
+    /// Parquet (feature `parquet`); read by position.
+    Parquet,
+}
+
+impl Format {
+    /// The format of files whose names end so.
+    pub fn of_extension(ending: &str) -> Option<Self> {
+        Some(match ending {
+            "csv" => Self::Csv,
+            "ndjson" | "jsonl" => Self::Ndjson,
+            "arrow" | "arrows" | "ipc" | "feather" => Self::Arrow,
+            "parquet" => Self::Parquet,
+            _ => return None,
+        })
+    }
+
+    /// The format of a media type, given in lower case and without parameters.
+    pub fn of_media(media: &str) -> Option<Self> {
+        Some(match media {
+            "text/csv" => Self::Csv,
+            "application/x-ndjson" => Self::Ndjson,
+            "application/vnd.apache.arrow.stream" | "application/vnd.apache.arrow.file" => {
+                Self::Arrow
+            }
+            "application/vnd.apache.parquet" => Self::Parquet,
+            _ => return None,
+        })
+    }
+
+    /// True if this program was built with what reads it.
+    pub const fn is_built_in(self) -> bool {
+        matches!(self, Self::Csv | Self::Ndjson) || cfg!(feature = "parquet")
+    }
+}
+
+/// One source of rows.
+pub enum Input<R> {
+    /// Read from its start to its end; not for Parquet.
+    Stream(Format, R),
+    /// A Parquet file, whose index is at its end.
+    Parquet(Arc<dyn Positioned>),
+}
+
+impl<R> Input<R> {
+    const fn format(&self) -> Format {
+        match self {
+            Self::Stream(format, _) => *format,
+            Self::Parquet(_) => Format::Parquet,
+        }
+    }
 }
 
 /// Imports one or more sources, one after the other, as if they were one. An error names the line
@@ -103,21 +193,75 @@ pub fn import<R: Read>(
     sources: impl IntoIterator<Item = (Format, R)>,
     options: Options,
 ) -> Result<Sealed, (usize, ImportError)> {
-    let mut rows = Rows::new(options.kind, options.spill);
-    let mut last = 0;
-    for (number, (format, source)) in sources.into_iter().enumerate() {
-        last = number;
+    let inputs = sources.into_iter();
+    import_inputs(inputs.map(|(format, r)| Input::Stream(format, r)), options)
+}
+
+/// The same for sources of every kind.
+pub fn import_inputs<R: Read>(
+    inputs: impl IntoIterator<Item = Input<R>>,
+    options: Options,
+) -> Result<Sealed, (usize, ImportError)> {
+    let mut rows = Rows::new(options.kind, options.spill, options.cancel);
+    let mut formats = Vec::new();
+    for (number, input) in inputs.into_iter().enumerate() {
+        formats.push(input.format());
         rows.next_source(number);
-        let read = match format {
-            Format::Csv => read_csv(source, &mut rows),
-            Format::Ndjson => read_ndjson(source, &mut rows),
+        let read = match input {
+            Input::Stream(Format::Csv, source) => read_csv(source, &mut rows),
+            Input::Stream(Format::Ndjson, source) => read_ndjson(source, &mut rows),
+            Input::Stream(Format::Arrow, source) => read_arrow(source, &mut rows),
+            Input::Stream(Format::Parquet, _) => Err(ImportError::File(
+                "a Parquet file is read by position, not as a stream".into(),
+            )),
+            Input::Parquet(source) => read_parquet(source, &mut rows),
         };
         if let Err(error) = read {
-            return Err(rows.first_fault(number, error));
+            return Err(numbered(&formats, rows.first_fault(number, error)));
         }
     }
+    let last = formats.len().saturating_sub(1);
     rows.seal(options.target)
-        .map_err(|(number, error)| (number.unwrap_or(last), error))
+        .map_err(|(number, error)| numbered(&formats, (number.unwrap_or(last), error)))
+}
+
+/// Files of columns have no lines; what was counted there are rows.
+fn numbered(formats: &[Format], fault: (usize, ImportError)) -> (usize, ImportError) {
+    match (fault, formats) {
+        ((number, ImportError::Line { line, why }), formats)
+            if matches!(formats.get(number), Some(Format::Arrow | Format::Parquet)) =>
+        {
+            (number, ImportError::Row { row: line, why })
+        }
+        (fault, _) => fault,
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn read_arrow(source: impl Read, rows: &mut Rows) -> Result<(), ImportError> {
+    arrow_file::read(source, rows)
+}
+
+#[cfg(feature = "parquet")]
+fn read_parquet(source: Arc<dyn Positioned>, rows: &mut Rows) -> Result<(), ImportError> {
+    parquet_file::read(source, rows)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn read_arrow(_: impl Read, _: &mut Rows) -> Result<(), ImportError> {
+    Err(not_built_in())
+}
+
+#[cfg(not(feature = "parquet"))]
+fn read_parquet(_: Arc<dyn Positioned>, _: &mut Rows) -> Result<(), ImportError> {
+    Err(not_built_in())
+}
+
+#[cfg(not(feature = "parquet"))]
+fn not_built_in() -> ImportError {
+    let why = "this program was built without Parquet and Arrow; build it with --features parquet, \
+               or give CSV or NDJSON";
+    ImportError::File(why.into())
 }
 
 /// Reads CSV with the header `account,metric,amount`, in memory.

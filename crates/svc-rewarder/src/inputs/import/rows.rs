@@ -9,12 +9,15 @@ use ron_proto::rewarder::{ImportKind, METRICS_MAX, Metric};
 use ron_proto::values::{Account, Amount};
 
 use super::spill::{Cell, Merged, Runs};
-use super::{ImportError, Spill, at};
+use super::{Cancel, ImportError, Spill, at};
 use crate::inputs::snapshot::{SealWriter, Sealed};
 use crate::inputs::source::Target;
 
 const TWICE: &str =
     "this account already has a total for this metric; import events with kind=events";
+
+/// Rows between two looks at whether the import is still wanted.
+const LOOK_EVERY: u64 = 1 << 14;
 
 /// Bytes an account takes beside its name: two shared pointers, their counts, a slot in the map.
 const ACCOUNT_COST: usize = 112;
@@ -47,12 +50,17 @@ pub(super) struct Rows {
     metrics: BTreeMap<Metric, usize>,
     columns: Vec<Column>,
     spill: Option<(Spill, Runs)>,
+    cancel: Option<Cancel>,
+    /// Rows so far.
+    added: u64,
 }
 
 impl Rows {
-    pub(super) fn new(kind: ImportKind, spill: Option<Spill>) -> Self {
+    pub(super) fn new(kind: ImportKind, spill: Option<Spill>, cancel: Option<Cancel>) -> Self {
         Self {
             kind,
+            cancel,
+            added: 0,
             source: 0,
             index: HashMap::new(),
             accounts: Vec::new(),
@@ -93,6 +101,10 @@ impl Rows {
         metric: &str,
         amount: u128,
     ) -> Result<(), ImportError> {
+        self.added += 1;
+        if self.added.is_multiple_of(LOOK_EVERY) && self.cancel.as_ref().is_some_and(|c| c.0()) {
+            return Err(ImportError::Stopped);
+        }
         let row = self.row(line, account)?;
         let number = self.metric(line, metric)?;
         let column = &mut self.columns[number];

@@ -292,6 +292,7 @@ fn spilled(
     let options = Options {
         kind,
         target: Target::file(&target).expect("writable"),
+        cancel: None,
         spill: Some(Spill {
             memory,
             scratch: dir.path().to_owned(),
@@ -326,7 +327,7 @@ fn text(rows: &[(u8, u8, u128, bool)], format: Format) -> String {
         let account = if *bad { "not an account" } else { &account };
         text += &match format {
             Format::Csv => format!("{account},m{metric},{amount}\n"),
-            Format::Ndjson => format!(
+            _ => format!(
                 "{{\"account\":\"{account}\",\"metric\":\"m{metric}\",\"amount\":\"{amount}\"}}\n"
             ),
         };

@@ -59,6 +59,9 @@ pub(super) struct SqlStore(pub(super) rusqlite::Connection);
 impl SqlStore {
     pub(super) fn open(root: &Path) -> Self {
         let db = rusqlite::Connection::open(root.join("runs.db")).expect("a database");
+        // A crash here loses memory, not power: the database need not wait for a disk.
+        db.execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;")
+            .expect("pragmas");
         let schema = db::SCHEMA_1.replace("CREATE TABLE run", "CREATE TABLE IF NOT EXISTS run");
         db.execute_batch(&schema).expect("the schema");
         Self(db)
@@ -87,6 +90,20 @@ pub(super) struct Life {
     pub(super) _trigger: ShutdownTrigger,
 }
 
+/// The test's own thread as a pool, made once: lives are many and short.
+fn pool() -> Arc<rayon::ThreadPool> {
+    thread_local! {
+        static POOL: Arc<rayon::ThreadPool> = Arc::new(
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(1)
+                .use_current_thread()
+                .build()
+                .expect("a pool of this thread"),
+        );
+    }
+    POOL.with(Arc::clone)
+}
+
 impl Life {
     pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
         let metrics = Metrics::new(&ron_kernel::Registry::new("test"));
@@ -112,18 +129,16 @@ impl Life {
             store_fault: Box::new(|why| panic!("{why}")),
         };
         let memory = scheduler.resume(Box::new(store));
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(1)
-            .build()
-            .expect("a thread");
         let (trigger, shutdown) = Shutdown::pair();
         Self {
             scheduler,
             memory,
             worker: Worker {
                 library: library(root),
+                origin: None,
+                scratch: root.join("intake"),
                 spool: root.join("spool"),
-                pool: Arc::new(pool),
+                pool: pool(),
                 work: work.clone(),
                 results: results_tx,
                 updates: updates_tx.clone(),

@@ -1,0 +1,210 @@
+//! Snapshots from a configured URL, by content id.
+//!
+//! The file is asked for in pieces of 2 MiB (`Range`), each with a deadline that follows from the
+//! minimum rate, so a slow source is given up early, a broken connection costs one piece, and
+//! memory stays small whatever the snapshot's size. What has arrived is believed only because its
+//! content id is the one that was asked for.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_client::{Caller, ClientError, Credential, Outgoing, encode};
+use ron_http::{HttpClient, Reply};
+use ron_kernel::Deadline;
+use ron_proto::values::ContentId;
+
+use super::Temporary;
+use crate::inputs::import::Cancel;
+use crate::inputs::snapshot::Sealed;
+
+/// Bytes asked for at a time; must stay below what a client takes as one answer.
+const PIECE: u64 = 2 << 20;
+
+/// Why a snapshot was not fetched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    /// The source says it has none.
+    #[error("the source has no snapshot {0}")]
+    Missing(ContentId),
+    /// Not reached, refused or too slow; asking again later can help.
+    #[error("the source of snapshots: {0}")]
+    Away(String),
+    /// What it sent is not what was asked for.
+    #[error("the source of snapshots sent something else: {0}")]
+    Wrong(String),
+    /// Our own disk.
+    #[error("the fetched snapshot cannot be kept: {0}")]
+    Disk(String),
+    /// Whoever asked wants it no longer.
+    #[error("fetching the snapshot was stopped before its end")]
+    Stopped,
+}
+
+/// Where snapshots are fetched from.
+#[derive(Clone)]
+pub struct Origin {
+    caller: Caller,
+    /// Path and query, with `{hex}` or `{cid}`.
+    path: Arc<str>,
+    /// Largest snapshot, in bytes.
+    cap: u64,
+    /// Slowest acceptable source, in bytes per second.
+    min_rate: u64,
+    /// Time for a piece beside that of its bytes.
+    patience: Duration,
+}
+
+impl Origin {
+    /// An origin at `template`, an absolute URL in which `{hex}` stands for the 64 hexadecimal
+    /// digits of the content id, or `{cid}` for the whole id, percent-encoded.
+    pub fn new(
+        template: &str,
+        credential: Credential,
+        http: Arc<HttpClient>,
+        cap: u64,
+        min_rate: u64,
+    ) -> Result<Self, String> {
+        if template.contains("{hex}") == template.contains("{cid}") {
+            return Err("snapshot.url must hold {hex} or {cid} for the content id".into());
+        }
+        let start = template.find("://").map(|at| at + 3);
+        let slash = start.and_then(|at| Some(at + template[at..].find('/')?));
+        let Some(slash) = slash else {
+            return Err("snapshot.url must be an absolute URL with a path".into());
+        };
+        let (base, path) = template.split_at(slash);
+        Ok(Self {
+            caller: Caller::new(base, credential, http),
+            path: path.into(),
+            cap,
+            min_rate: min_rate.max(1),
+            patience: Duration::from_secs(5),
+        })
+    }
+
+    /// Fetches a snapshot into a new file in `dir`, and checks it whole.
+    pub fn fetch(
+        &self,
+        cid: &ContentId,
+        dir: &Path,
+        cancel: &Cancel,
+    ) -> Result<(Temporary, Sealed), FetchError> {
+        let disk = |error: std::io::Error| FetchError::Disk(error.to_string());
+        let temporary = Temporary::new(dir);
+        let mut file = File::create(temporary.path()).map_err(disk)?;
+        let hex = hex::encode(cid.0);
+        let path = self.path.replace("{hex}", &hex);
+        let path = path.replace("{cid}", &encode(&cid.to_string()));
+        let (mut at, mut total) = (0, None);
+        while total.is_none_or(|total| at < total) {
+            if cancel.0() {
+                return Err(FetchError::Stopped);
+            }
+            let piece = self.piece(cid, &path, at, total)?;
+            file.write_all(&piece.bytes).map_err(disk)?;
+            at += piece.bytes.len() as u64;
+            total = Some(piece.total);
+        }
+        drop(file);
+        let sealed = Sealed::open(temporary.path());
+        let sealed = sealed.map_err(|error| FetchError::Wrong(error.to_string()))?;
+        if sealed.cid() != *cid {
+            let why = format!("its content id is {}", sealed.cid());
+            return Err(FetchError::Wrong(why));
+        }
+        Ok((temporary, sealed))
+    }
+
+    fn piece(
+        &self,
+        cid: &ContentId,
+        path: &str,
+        at: u64,
+        total: Option<u64>,
+    ) -> Result<Piece, FetchError> {
+        let last = total.unwrap_or(self.cap).min(at + PIECE) - 1;
+        let range = format!("bytes={at}-{last}");
+        let time = self.patience + Duration::from_secs((last - at) / self.min_rate);
+        let reply = self.caller.send(&Outgoing {
+            headers: &[("Range", &range), ("Accept", "application/octet-stream")],
+            ..Outgoing::get(path, Deadline::within(time))
+        });
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(error) if error.status() == Some(404) => return Err(FetchError::Missing(*cid)),
+            Err(error) => return Err(away(&error)),
+        };
+        let piece = if reply.status == 206 {
+            part(reply, at)?
+        } else if at == 0 {
+            // A source without ranges; the client's bound on one answer holds.
+            Piece {
+                total: reply.body.len() as u64,
+                bytes: reply.body,
+            }
+        } else {
+            let why = format!("status {} for a range", reply.status);
+            return Err(FetchError::Wrong(why));
+        };
+        if total.is_some_and(|total| total != piece.total) {
+            return Err(FetchError::Wrong("its length changed on the way".into()));
+        }
+        if piece.total > self.cap {
+            let why = format!(
+                "{} bytes; limits.max_snapshot_bytes is {}",
+                piece.total, self.cap
+            );
+            return Err(FetchError::Wrong(why));
+        }
+        Ok(piece)
+    }
+}
+
+impl std::fmt::Debug for Origin {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Origin")
+    }
+}
+
+struct Piece {
+    bytes: Vec<u8>,
+    /// Bytes of the whole snapshot.
+    total: u64,
+}
+
+/// A 206 must hold what was asked for: bytes from `at` on, and the length of all.
+fn part(reply: Reply, at: u64) -> Result<Piece, FetchError> {
+    let wrong = || FetchError::Wrong("a range without a proper Content-Range".into());
+    let range = reply.header("content-range").ok_or_else(wrong)?;
+    let (span, total) = range
+        .strip_prefix("bytes ")
+        .and_then(|rest| rest.split_once('/'))
+        .ok_or_else(wrong)?;
+    let (from, to) = span.split_once('-').ok_or_else(wrong)?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+    let (from, to, total) = (number(from)?, number(to)?, number(total)?);
+    let length = reply.body.len() as u64;
+    let fits = from == at && length > 0 && to.checked_sub(from) == Some(length - 1) && to < total;
+    if !fits {
+        return Err(wrong());
+    }
+    Ok(Piece {
+        bytes: reply.body,
+        total,
+    })
+}
+
+fn away(error: &ClientError) -> FetchError {
+    let mut why = error.to_string();
+    if why.contains("above the client's bound") {
+        why.push_str("; large snapshots need a source that answers ranges (206)");
+    }
+    FetchError::Away(why)
+}
+
+#[cfg(test)]
+#[path = "fetch_tests.rs"]
+mod tests;

@@ -1,0 +1,445 @@
+//! `kill -9` in every stage of the rewarder: the real program is ended before the n-th operation of
+//! a chosen stage, over the real ledger and KMS. Finishing later pays every payee once; the loss of
+//! all of the rewarder's own state pays nothing more; and another manifest for a closed epoch is
+//! refused by the ledger.
+//!
+//! A library that stands before the C library's calls counts the operations (`stage_kill.c`), so
+//! the points are known and not hit by luck. `RON_STAGE_KILLS` is the number of kills (20).
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+#[path = "../e2e/support/processes.rs"]
+mod processes;
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use processes::{Rig, code, patiently};
+use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_proto::ContentId;
+use ron_tests::{json, ok, ron_binary, ron_on, workspace};
+use serde_json::{Value, json as json_of};
+
+/// Threads by the beginnings of their names, in the order in which a run meets them.
+const STAGES: [&str; 6] = [
+    "rew-import",
+    "rew-sched",
+    "rew-work",
+    "rew-calc",
+    "rew-artifact",
+    "rew-emit",
+];
+/// More operations than any stage makes.
+const MANY: i64 = 1 << 40;
+const SLOT: usize = 24;
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn kills() -> usize {
+    let set = std::env::var("RON_STAGE_KILLS").ok();
+    set.and_then(|v| v.parse().ok()).unwrap_or(20)
+}
+
+/// The mapped file in which points are set.
+struct Points(std::fs::File);
+
+impl Points {
+    fn make(path: &Path) -> Self {
+        std::fs::write(path, [0; SLOT * 8]).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(path);
+        Self(file.unwrap())
+    }
+
+    /// Lets each of these stages do so many operations, less one.
+    fn set(&self, stages: &[(&str, i64)]) {
+        let mut bytes = [0; SLOT * 8];
+        for ((stage, left), slot) in stages.iter().zip(bytes.chunks_mut(SLOT)) {
+            slot[..stage.len()].copy_from_slice(stage.as_bytes());
+            slot[16..].copy_from_slice(&left.to_ne_bytes());
+        }
+        self.0.write_all_at(&bytes, 0).unwrap();
+    }
+
+    fn left(&self, slot: usize) -> i64 {
+        let mut left = [0; 8];
+        self.0
+            .read_exact_at(&mut left, (slot * SLOT + 16) as u64)
+            .unwrap();
+        i64::from_ne_bytes(left)
+    }
+}
+
+/// The rewarder's process and how to talk to it.
+struct Rewarder {
+    child: Child,
+    http: HttpClient,
+}
+
+impl Drop for Rewarder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Lane {
+    rig: Rig,
+    points: Points,
+    env: Vec<(&'static str, PathBuf)>,
+    api: String,
+    tokens: BTreeMap<&'static str, String>,
+    policy: Value,
+    policy_hash: ContentId,
+    usage: String,
+    other: String,
+    /// Kept as long as it is used.
+    _tools: tempfile::TempDir,
+}
+
+fn library(to: &Path) -> PathBuf {
+    let out = to.join("stage_kill.so");
+    let made = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+        .arg(&out)
+        .arg(workspace().join("tests/crash/stage_kill.c"))
+        .arg("-ldl")
+        .output();
+    ok(&made.unwrap());
+    out
+}
+
+impl Lane {
+    fn start() -> Self {
+        let rig = Rig::start();
+        let tools = tempfile::tempdir().unwrap();
+        let file = tools.path().join("points");
+        let dir = rig.dir.path();
+        let token = |audience: &str| {
+            let args = ["token", "--audience", audience, "--ttl", "1h"];
+            ok(&ron_on(dir, &args)).trim().to_owned()
+        };
+        let config = std::fs::read_to_string(dir.join("svc-rewarder/config.toml")).unwrap();
+        let address = config
+            .lines()
+            .find_map(|line| line.strip_prefix("bind_addr = \""))
+            .unwrap();
+        let policy = std::fs::read(dir.join("policy/reward.json")).unwrap();
+        let example = |name: &str| {
+            let path = workspace().join("examples/rocketpool").join(name);
+            std::fs::read_to_string(path).unwrap()
+        };
+        Self {
+            points: Points::make(&file),
+            env: vec![
+                ("LD_PRELOAD", library(tools.path())),
+                ("STAGE_KILL_FILE", file),
+            ],
+            api: format!("http://{}", address.trim_end_matches('"')),
+            tokens: ["svc-rewarder", "ron-ledger"].map(|a| (a, token(a))).into(),
+            policy_hash: ContentId::of(&policy),
+            policy: serde_json::from_slice(&policy).unwrap(),
+            usage: example("interval-45.csv"),
+            other: example("interval-03.csv"),
+            _tools: tools,
+            rig,
+        }
+    }
+
+    fn rewarder(&self) -> Rewarder {
+        let child = Command::new(ron_binary().with_file_name("svc-rewarder"))
+            .arg("--config")
+            .arg(self.rig.dir.path().join("svc-rewarder/config.toml"))
+            .args(["--set", "log.level=error"])
+            .envs(self.env.clone())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Rewarder {
+            child,
+            // A new one: what it remembers of a dead peer would only make it wait.
+            http: HttpClient::new(ClientConfig::default()),
+        }
+    }
+
+    fn call(
+        &self,
+        to: &Rewarder,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &str)>,
+    ) -> Result<Reply, CallError> {
+        let bearer = format!("Bearer {}", self.tokens["svc-rewarder"]);
+        to.http.call(Call {
+            method,
+            url: &format!("{}{path}", self.api),
+            headers: &[("Authorization", &bearer)],
+            body: body.map(|(_, text)| text.as_bytes().to_vec()),
+            content_type: body.map(|(kind, _)| kind),
+            deadline: Deadline::within(Duration::from_secs(10)),
+            idempotent: false,
+        })
+    }
+
+    fn upload(&self, to: &Rewarder, usage: &str) -> Option<String> {
+        let reply = self.call(
+            to,
+            Method::POST,
+            "/rewarder/snapshots",
+            Some(("text/csv", usage)),
+        );
+        let reply = reply.ok().filter(Reply::is_success)?;
+        let info: Value = serde_json::from_slice(&reply.body).ok()?;
+        Some(info["cid"].as_str()?.to_owned())
+    }
+
+    fn compute(&self, to: &Rewarder, epoch: &str, cid: &str) -> Option<Reply> {
+        let body = json_of!({
+            "snapshot": cid, "policy_id": self.policy["id"], "policy_hash": self.policy_hash
+        });
+        let path = format!("/rewarder/epochs/{epoch}/compute");
+        let body = body.to_string();
+        self.call(to, Method::POST, &path, Some(("application/json", &body)))
+            .ok()
+    }
+
+    /// Asks for the epoch until it is settled (true) or the process has ended (false).
+    fn drive(&self, to: &mut Rewarder, epoch: &str) -> bool {
+        let began = Instant::now();
+        let mut asked = false;
+        loop {
+            if let Some(status) = to.child.try_wait().unwrap() {
+                assert_eq!(status.signal(), Some(9), "{epoch}: it ended by itself");
+                return false;
+            }
+            if !asked {
+                let cid = self.upload(to, &self.usage);
+                let reply = cid.and_then(|cid| self.compute(to, epoch, &cid));
+                asked = reply.is_some_and(|reply| reply.is_success());
+            }
+            let path = format!("/rewarder/epochs/{epoch}");
+            let run = self.call(to, Method::GET, &path, None).ok();
+            let run: Value = run
+                .and_then(|reply| serde_json::from_slice(&reply.body).ok())
+                .unwrap_or_default();
+            if run["state"] == "settled" {
+                return true;
+            }
+            assert!(
+                run["state"] != "failed" && run["state"] != "quarantined",
+                "{run}"
+            );
+            assert!(began.elapsed() < PATIENCE, "{epoch} is not settled: {run}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ledger(&self, path: &str) -> Reply {
+        let url = format!("http://127.0.0.1:{}{path}", self.rig.port("ron-ledger"));
+        let bearer = format!("Bearer {}", self.tokens["ron-ledger"]);
+        let headers = [("Authorization", bearer.as_str())];
+        patiently(|| {
+            let call = Call::get(&url, Deadline::within(Duration::from_secs(10)));
+            self.rig.http.call(call.headers(&headers)).unwrap()
+        })
+    }
+
+    fn closed(&self, epoch: &str) {
+        let doc = json(
+            &self.ledger(&format!("/v1/ledger/epochs/default/{epoch}")),
+            200,
+        );
+        assert_eq!(doc["state"], "closed", "{epoch}: {doc}");
+        assert_eq!(doc["paid_minor"], doc["amount_minor"], "{epoch}: {doc}");
+        assert_eq!(doc["next_index"], doc["recipients"], "{epoch}: {doc}");
+    }
+
+    /// An account's balance in the policy's asset.
+    fn balance(&self, account: &str) -> u128 {
+        let doc = json(&self.ledger(&format!("/v1/ledger/accounts/{account}")), 200);
+        let balances = doc["balances"].as_array().unwrap();
+        let of = balances.iter().find(|b| b["asset"] == self.policy["asset"]);
+        of.map_or(0, |b| b["amount_minor"].as_str().unwrap().parse().unwrap())
+    }
+
+    fn fund(&self, epochs: u128) -> u128 {
+        let pool: u128 = self.policy["pool"]["amount_minor"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let body = json_of!({
+            "to": self.policy["pool"]["account"], "asset": self.policy["asset"],
+            "amount_minor": pool.to_string()
+        });
+        for epoch in 0..epochs {
+            let key = format!("fund-{epoch}");
+            let issue = || {
+                self.rig
+                    .call(Method::POST, "/v1/issue", Some(&key), Some(&body))
+            };
+            json(&patiently(|| issue().unwrap()), 200);
+        }
+        pool * epochs
+    }
+
+    /// Everything the rewarder has is deleted: other inputs are refused by the ledger, and the
+    /// right ones are found settled.
+    fn forget(&self, running: Rewarder, epoch: &str) -> Rewarder {
+        drop(running);
+        std::fs::remove_dir_all(self.rig.dir.path().join("svc-rewarder/data")).unwrap();
+        let mut private = std::fs::DirBuilder::new();
+        private
+            .mode(0o700)
+            .create(self.rig.dir.path().join("svc-rewarder/data"))
+            .unwrap();
+        let mut fresh = self.rewarder();
+        let began = Instant::now();
+        let other = loop {
+            if let Some(cid) = self.upload(&fresh, &self.other) {
+                break cid;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "no upload after the loss of all state"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let refused = loop {
+            let reply = self.compute(&fresh, epoch, &other).unwrap();
+            if reply.status != 202 {
+                break reply;
+            }
+            assert!(began.elapsed() < PATIENCE, "other inputs are not refused");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(
+            (refused.status, code(&refused).as_str()),
+            (409, "epoch_conflict")
+        );
+        assert!(self.drive(&mut fresh, epoch));
+        fresh
+    }
+
+    /// Every payee of these epochs has exactly that many payouts.
+    fn paid_once(&self, to: &Rewarder, epoch: &str, epochs: u128, funded: u128) {
+        let (mut from, mut total, mut payees) = (0, 0, 0);
+        loop {
+            let path = format!("/rewarder/epochs/{epoch}/payouts?from={from}&limit=1000");
+            let page = json(&self.call(to, Method::GET, &path, None).unwrap(), 200);
+            for payout in page["payouts"].as_array().unwrap() {
+                let account = payout["account"].as_str().unwrap();
+                let amount: u128 = payout["amount_minor"].as_str().unwrap().parse().unwrap();
+                let path = account.replace(':', "%3A").replace('/', "%2F");
+                assert_eq!(self.balance(&path), amount * epochs, "{account}");
+                (total, payees) = (total + amount, payees + 1);
+            }
+            match page["next"].as_u64() {
+                Some(next) => from = next,
+                None => break,
+            }
+        }
+        assert!(payees > 1_000, "more than one batch: {payees}");
+        let pool = self.policy["pool"]["account"].as_str().unwrap();
+        let left = self.balance(&pool.replace(':', "%3A"));
+        assert_eq!(left, funded - total * epochs, "nothing is made or lost");
+        println!("{payees} payees, each paid once in each of {epochs} epochs");
+    }
+}
+
+/// `count` points over all stages in turn, evenly spaced within each.
+fn spread(counts: &[i64], count: usize) -> Vec<(usize, i64)> {
+    let stages: Vec<usize> = (0..counts.len()).filter(|s| counts[*s] > 0).collect();
+    let rounds = count.div_ceil(stages.len()) as i64;
+    let point = |at: usize| {
+        let (stage, round) = (stages[at % stages.len()], (at / stages.len()) as i64);
+        (
+            stage,
+            1 + (round * counts[stage] / rounds).min(counts[stage] - 1),
+        )
+    };
+    (0..count).map(point).collect()
+}
+
+#[test]
+fn points_are_spread_over_every_stage() {
+    let points = spread(&[10, 0, 3], 8);
+    assert_eq!(
+        points,
+        [
+            (0, 1),
+            (2, 1),
+            (0, 3),
+            (2, 1),
+            (0, 6),
+            (2, 2),
+            (0, 8),
+            (2, 3)
+        ]
+    );
+}
+
+#[test]
+fn a_kill_in_any_stage_pays_every_payee_once() {
+    let mut lane = Lane::start();
+    let count = kills();
+    let funded = lane.fund(count as u128 + 2);
+    let mut rewarder = lane.rewarder();
+    // Once to have the snapshot there, once to count what each stage does.
+    assert!(lane.drive(&mut rewarder, "stages:first"));
+    let all: Vec<(&str, i64)> = STAGES.iter().map(|stage| (*stage, MANY)).collect();
+    lane.points.set(&all);
+    assert!(lane.drive(&mut rewarder, "stages:second"));
+    let counts: Vec<i64> = (0..STAGES.len())
+        .map(|s| MANY - lane.points.left(s))
+        .collect();
+    println!(
+        "operations by stage: {:?}",
+        STAGES.iter().zip(&counts).collect::<Vec<_>>()
+    );
+    assert!(
+        counts.iter().all(|count| *count > 0),
+        "every stage does something: {counts:?}"
+    );
+
+    let mut hit = BTreeMap::new();
+    for (round, (stage, at)) in spread(&counts, count).into_iter().enumerate() {
+        let (epoch, name) = (format!("stages:{round}"), STAGES[stage]);
+        lane.points.set(&[(name, at)]);
+        if !lane.drive(&mut rewarder, &epoch) {
+            *hit.entry(name).or_insert(0) += 1;
+        }
+        // Every third time it dies once more on its way back.
+        if round % 3 == 2 {
+            lane.points.set(&[(name, 1 + round as i64 % 7)]);
+            rewarder = lane.rewarder();
+            lane.drive(&mut rewarder, &epoch);
+        }
+        lane.points.set(&[]);
+        if rewarder.child.try_wait().unwrap().is_some() {
+            rewarder = lane.rewarder();
+        }
+        assert!(lane.drive(&mut rewarder, &epoch), "{name} {at}");
+        lane.closed(&epoch);
+        if round % 10 == 9 || round + 1 == count {
+            rewarder = lane.forget(rewarder, &epoch);
+            lane.closed(&epoch);
+        }
+    }
+    println!("killed by stage: {hit:?} of {count}");
+    let missed = count - hit.values().sum::<usize>();
+    assert!(missed <= count / 5, "{missed} points were never reached");
+    assert_eq!(
+        hit.len(),
+        STAGES.len(),
+        "every stage was killed in: {hit:?}"
+    );
+    let last = format!("stages:{}", count - 1);
+    lane.paid_once(&rewarder, &last, count as u128 + 2, funded);
+    drop(rewarder);
+    lane.rig.kill("ron-ledger");
+    ok(&ron_on(lane.rig.dir.path(), &["ledger", "verify"]));
+}
