@@ -22,6 +22,7 @@ cargo build --release --locked --workspace --bins --examples
 step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 cargo clippy --release --locked -p ron-kms --features pkcs11,tpm --all-targets -- -D warnings
+cargo clippy --release --locked -p ron-benches --features pkcs11 -- -D warnings
 
 step "unit tests"
 cargo test --release --locked --workspace --exclude ron-tests --lib --bins --tests
@@ -37,7 +38,7 @@ EXAMPLES=8 SEED=1 ./scripts/api-fuzz.sh
 
 step "keys in a PKCS#11 token and in a TPM"
 # The library alone with its features: nothing else is built again for them.
-cargo test --release --locked -p ron-kms --features pkcs11,tpm --lib -- tests::devices --test-threads 2
+cargo test --release --locked -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2
 
 step "Parquet and Arrow files"
 # The library alone here too.

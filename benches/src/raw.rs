@@ -170,9 +170,10 @@ mod token {
             )) => {}
             Err(error) => return Err(said(error)),
         }
-        let (mechanism, params) = match ed25519 {
-            true => (Mechanism::EccEdwardsKeyPairGen, ED25519),
-            false => (Mechanism::EccKeyPairGen, P256),
+        let (mechanism, params) = if ed25519 {
+            (Mechanism::EccEdwardsKeyPairGen, ED25519)
+        } else {
+            (Mechanism::EccKeyPairGen, P256)
         };
         let public = [
             Attribute::Token(false),

@@ -163,10 +163,12 @@ fn the_same_rows_have_one_content_id_in_every_format() {
     let text = as_csv(&rows);
     let sealed = csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
     let want = sealed.cid().to_string();
-    let lines: String = rows
-        .iter()
-        .map(|(a, m, n)| format!("{{\"account\":\"{a}\",\"metric\":\"{m}\",\"amount\":\"{n}\"}}\n"))
-        .collect();
+    let mut lines = String::new();
+    for (a, m, n) in &rows {
+        lines.push_str(&format!(
+            "{{\"account\":\"{a}\",\"metric\":\"{m}\",\"amount\":\"{n}\"}}\n"
+        ));
+    }
     let other = ndjson(lines.as_bytes(), ImportKind::Totals).expect("good rows");
     assert_eq!(other.cid().to_string(), want);
     for (number, form) in forms(&rows).iter().enumerate() {
