@@ -58,13 +58,7 @@ fn main() -> ExitCode {
         shell::end_at_a_closed_pipe();
     }
     let result = match command {
-        Command::Up(args) => match up::run(&args) {
-            Ok(code) => return ExitCode::from(code),
-            Err(failed) => {
-                eprintln!("error: {}", failed.why);
-                return ExitCode::from(failed.code);
-            }
-        },
+        Command::Up(args) => return up::run(&args),
         Command::Init(args) => init::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),

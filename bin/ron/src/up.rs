@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -37,8 +38,16 @@ pub struct UpArgs {
     log_format: String,
 }
 
-/// Runs `ron up`; returns the exit code.
-pub fn run(args: &UpArgs) -> Result<u8, Failed> {
+/// Runs `ron up`, which has exit codes of its own.
+pub fn run(args: &UpArgs) -> ExitCode {
+    let code = until_stopped(args).unwrap_or_else(|failed| {
+        eprintln!("error: {}", failed.why);
+        failed.code
+    });
+    ExitCode::from(code)
+}
+
+fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
     let format = Format::parse(&args.log_format);
     let _level = logging::init("ron", format, &args.log_level);
     if let Err(e) = ron_crypto::process_hardening() {
