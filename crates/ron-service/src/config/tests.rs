@@ -151,7 +151,7 @@ fn every_problem_is_reported_with_its_line_and_what_to_do() {
                 level = \"loud\"\n\
                 [lgo]\n\
                 level = \"info\"\n\
-                [empty]\n\
+                [node]\n\
                 [[nodes]]\n\
                 id = \"a\"\n\
                 evry = \"5s\"\n\
@@ -161,13 +161,13 @@ fn every_problem_is_reported_with_its_line_and_what_to_do() {
         load(text).unwrap_err(),
         "ron.toml:5: amnesia must be true or false, not string\n\
          ron.toml:1: bind_adr is not a known key; did you mean bind_addr?\n\
-         ron.toml:16: empty is not a known key; did you mean nodes?\n\
          ron.toml:6: http.workers must be a whole number, zero or more\n\
          ron.toml:15: lgo.level is not a known key; did you mean log.level?\n\
          ron.toml:10: limits.max_body_bytes must be between 1KiB and 64MiB\n\
          ron.toml:11: limits.max_bodybytes is not a known key; did you mean limits.max_body_bytes?\n\
          ron.toml:13: log.level must be one of error, warn, info, debug, trace\n\
          ron.toml:4: max_conns must be between 1 and 100000\n\
+         ron.toml:16: node is not a known key; did you mean nodes?\n\
          ron.toml:19: nodes.evry is not a known key; did you mean every?\n\
          ron.toml:21: nodes.every must be between 1s and 1m\n\
          ron.toml:20: nodes.id is required\n\
@@ -259,7 +259,7 @@ fn blocks_are_read_and_a_section_becomes_plain_data() {
     );
     assert_eq!(
         config.section("auth"),
-        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "",
+        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "", "pq": "off", "pq_jwks_url": "",
             "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "certs": [], "uids": [], "key_prefixes": []}]})
     );
 }
