@@ -48,32 +48,35 @@ enum Comment {
 }
 
 fn comment(text: &[u8]) -> Comment {
-    // Whether a broken line counts is all that the text after the word decides, so bad UTF-8 may be replaced: the
-    // replacement is no name character, and in the kind it is looked for.
-    let text = String::from_utf8_lossy(text).into_owned();
-    let text = text.trim_start_matches([' ', '\t']);
-    if text == "EOF" {
+    let text = unspaced(text);
+    if text == b"EOF" {
         return Comment::End;
     }
     let Some(rest) = text
-        .strip_prefix("TYPE")
-        .filter(|r| r.starts_with([' ', '\t']))
+        .strip_prefix(b"TYPE")
+        .filter(|rest| matches!(rest.first(), Some(b' ' | b'\t')))
     else {
         return Comment::Fine;
     };
-    let rest = rest.trim_start_matches([' ', '\t']);
-    let (name, kind) = rest.split_once([' ', '\t']).unwrap_or((rest, ""));
-    let kind = kind.trim_start_matches([' ', '\t']);
+    let rest = unspaced(rest);
+    let end = rest.iter().position(|b| matches!(b, b' ' | b'\t'));
+    let (name, kind) = rest.split_at(end.unwrap_or(rest.len()));
+    let kind = unspaced(kind);
     let named = name
-        .bytes()
+        .iter()
         .enumerate()
-        .all(|(at, b)| name_byte(b, at, true))
+        .all(|(at, b)| name_byte(*b, at, true))
         && !name.is_empty();
-    if named && !kind.is_empty() && !kind.contains('\u{fffd}') {
+    if named && !kind.is_empty() && std::str::from_utf8(kind).is_ok() {
         Comment::Fine
     } else {
         Comment::Odd
     }
+}
+
+fn unspaced(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|b| !matches!(b, b' ' | b'\t'));
+    &text[start.unwrap_or(text.len())..]
 }
 
 fn name_byte(byte: u8, at: usize, colon: bool) -> bool {
