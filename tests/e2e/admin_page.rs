@@ -237,7 +237,9 @@ fn ask(fleet: &Separate, prometheus: u16, query: &str) -> Option<f64> {
         })
         .collect();
     let url = format!("http://127.0.0.1:{prometheus}/api/v1/query?query={text}");
-    let answer = json(&fleet.get(&url)?, 200);
+    // 503 while it starts.
+    let reply = fleet.get(&url).filter(|reply| reply.status != 503)?;
+    let answer = json(&reply, 200);
     let value = answer["data"]["result"][0]["value"][1].as_str()?.to_owned();
     value.parse().ok().filter(|v: &f64| v.is_finite())
 }
