@@ -6,7 +6,7 @@
 # clients' own journal of receipts is checked. RON_SEED repeats a run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export RON_CRASH_IMAGES="${1:-10000}" RON_KMS_KILLS="${2:-100}"
+export RON_CRASH_IMAGES="${1:-10000}" RON_AUDIT_KILLS="${2:-100}"
 profile=("${RON_CRASH_PROFILE:---release}")
 [ "${profile[0]}" = --dev ] && profile=()
 cargo build --quiet --locked "${profile[@]}" --workspace --bins

@@ -102,7 +102,7 @@ fn every_acknowledged_leaf_outlives_a_kill() {
         .duration_since(UNIX_EPOCH)
         .expect("after 1970");
     let seed = number("RON_SEED").unwrap_or(now.as_nanos() as u64);
-    let kills = number("RON_KMS_KILLS").unwrap_or(10);
+    let kills = number("RON_AUDIT_KILLS").unwrap_or(10);
     println!("seed {seed}, {kills} kills (RON_SEED={seed} repeats the moments)");
     let mut state = seed | 1;
     let mut below = |n: u64| {
