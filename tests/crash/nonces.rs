@@ -30,8 +30,7 @@ fn no_nonce_comes_twice_across_kills() {
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n[nonces]\nblock = {BLOCK}\n")).unwrap();
     let mut fleet = Fleet::start_in(fleet.keep_dir());
-    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
-    let token = token.trim().to_owned();
+    let token = fleet.operator_token();
     let key = create(&fleet, &token);
     let mut nonces = BTreeSet::new();
     let mut highest = None;

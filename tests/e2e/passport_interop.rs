@@ -14,53 +14,17 @@ use std::time::{Duration, Instant};
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::b64;
-use ron_tests::{CALL, Fleet, json, ok, python, ron_binary, workspace};
+use ron_tests::{CALL, Fleet, json, ok, python, read_json, ron_binary, workspace};
 use serde_json::{Value, json};
-
-fn read(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
-/// A call to the KMS with the operator's own credential.
-fn kms(fleet: &Fleet, path: &str, body: &Value) -> Value {
-    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
-    let url = format!("{}/v1/kms/{path}", fleet.api("ron-kms"));
-    let reply = fleet.post(&url, Some(token.trim()), &body.to_string(), &[]);
-    assert!(
-        reply.is_success(),
-        "{path}: {}",
-        String::from_utf8_lossy(&reply.body)
-    );
-    serde_json::from_slice(&reply.body).unwrap()
-}
 
 /// A fleet whose issuer has an ES256 key too, and offers it for the wallet.
 fn with_es256() -> Fleet {
     let mut fleet = Fleet::start();
-    let bootstrap = read(&fleet.dir().join("bootstrap.json"));
-    let made = kms(
-        &fleet,
-        "keys",
-        &json!({
-            "tenant": "ron", "purpose": "issuer", "alg": "ecdsa-p256", "op_id": "01890a5d-ac96-774b-bcce-b302099a8057",
-            "payload": {"jwt": {"typ": ["at+jwt"], "iss": bootstrap["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
-        }),
-    );
-    let path = fleet.dir().join("policy/issuer.json");
-    let mut policy = read(&path);
-    policy["version"] = 2.into();
-    for rule in policy["clients"][0]["audiences"].as_array_mut().unwrap() {
-        if rule["audience"] == "svc-wallet" {
-            rule["algs"] = json!(["ES256"]);
-        }
-    }
-    std::fs::write(&path, policy.to_string()).unwrap();
-    ok(&fleet.ron(&["policy", "sign", "--kind", "issuer", path.to_str().unwrap()]));
-    assert_eq!(fleet.stop(), Some(0));
+    let key = fleet.offer_issuer_key("ecdsa-p256", &["ES256"]);
     let config = fleet.dir().join("svc-passport/config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let key = format!("[kms]\nkey_es256 = \"{}\"\n", made["key"].as_str().unwrap());
-    std::fs::write(&config, text.replace("[kms]\n", &key)).unwrap();
+    let keys = format!("[kms]\nkey_es256 = \"{key}\"\n");
+    std::fs::write(&config, text.replace("[kms]\n", &keys)).unwrap();
     Fleet::start_in(fleet.keep_dir())
 }
 
@@ -103,9 +67,9 @@ fn ordinary_clients_verify_both_algorithms_across_a_rotation() {
         issue(&fleet, &["EdDSA"]),
         issue(&fleet, &["ES256", "EdDSA"]),
     ];
-    let bootstrap = read(&fleet.dir().join("bootstrap.json"));
+    let bootstrap = fleet.bootstrap();
     let key = bootstrap["issuer_key"].as_str().unwrap();
-    kms(&fleet, &format!("keys/{key}/rotate"), &json!({}));
+    fleet.kms(&format!("keys/{key}/rotate"), &json!({}), 200);
     let after = issue(&fleet, &["EdDSA"]);
     let head = |token: &str| token.split('.').next().unwrap().to_owned();
     assert_ne!(head(&before[0]), head(&after), "another key has signed");
@@ -195,7 +159,7 @@ fn nginx_protects_a_page_with_our_introspection() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("www")).unwrap();
     std::fs::write(dir.path().join("www/page.txt"), "the page").unwrap();
-    let client = read(&fleet.dir().join("clients/operator.json"));
+    let client = read_json(&fleet.dir().join("clients/operator.json"));
     let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
     let basic = format!("Basic {}", b64::std(pair.as_bytes()));
     let port = TcpListener::bind("127.0.0.1:0")
@@ -312,7 +276,7 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
         200,
     );
     assert_eq!(verdict["ok"], true, "{verdict}");
-    let client = read(&fleet.dir().join("clients/operator.json"));
+    let client = read_json(&fleet.dir().join("clients/operator.json"));
     let form = format!(
         "grant_type=client_credentials&audience=svc-wallet&client_id=operator&client_secret={}",
         client["client_secret"].as_str().unwrap()

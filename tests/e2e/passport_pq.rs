@@ -4,57 +4,19 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::Reply;
-use ron_tests::{Fleet, json, ok, python, workspace};
+use ron_tests::{Fleet, json, ok, python, read_json, workspace};
 use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
 
-fn read(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
-/// A call to the KMS with the operator's own credential.
-fn kms(fleet: &Fleet, path: &str, body: &Value) -> Value {
-    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
-    let url = format!("{}/v1/kms/{path}", fleet.api("ron-kms"));
-    let reply = fleet.post(&url, Some(token.trim()), &body.to_string(), &[]);
-    assert!(
-        reply.is_success(),
-        "{path}: {}",
-        String::from_utf8_lossy(&reply.body)
-    );
-    serde_json::from_slice(&reply.body).unwrap()
-}
-
 /// A fleet whose issuer has an ML-DSA-65 key and offers it for the wallet; gives the key.
 fn with_pq(mode: &str, rule: &str) -> (Fleet, String) {
     let mut fleet = Fleet::start();
-    let bootstrap = read(&fleet.dir().join("bootstrap.json"));
-    let made = kms(
-        &fleet,
-        "keys",
-        &json!({
-            "tenant": "ron", "purpose": "issuer", "alg": "ml-dsa-65", "op_id": "01890a5d-ac96-774b-bcce-b302099a8099",
-            "payload": {"jwt": {"typ": ["at+jwt"], "iss": bootstrap["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
-        }),
-    );
-    let key = made["key"].as_str().unwrap().to_owned();
-    let path = fleet.dir().join("policy/issuer.json");
-    let mut policy = read(&path);
-    policy["version"] = 2.into();
-    for rule in policy["clients"][0]["audiences"].as_array_mut().unwrap() {
-        if rule["audience"] == "svc-wallet" {
-            rule["algs"] = json!(["ML-DSA-65", HYBRID]);
-        }
-    }
-    std::fs::write(&path, policy.to_string()).unwrap();
-    ok(&fleet.ron(&["policy", "sign", "--kind", "issuer", path.to_str().unwrap()]));
-    assert_eq!(fleet.stop(), Some(0));
+    let key = fleet.offer_issuer_key("ml-dsa-65", &["ML-DSA-65", HYBRID]);
     let change = |service: &str, from: &str, to: &str| {
         let config = fleet.dir().join(service).join("config.toml");
         let text = std::fs::read_to_string(&config).unwrap();
@@ -186,7 +148,7 @@ fn ml_dsa_and_hybrid_tokens_verify_elsewhere_and_in_the_wallet() {
     }
     assert_eq!(wallet(&fleet, &spoilt(&hybrid)), 401);
     // The key retires: what it signed still counts, and the next token says that it lacks something.
-    kms(&fleet, &format!("keys/{key}/retire"), &json!({}));
+    fleet.kms(&format!("keys/{key}/retire"), &json!({}), 200);
     until("the fallback", || {
         let made = ask(&fleet, &credential, &[HYBRID, "EdDSA"]);
         made.status == 200 && json(&made, 200)["caveats"] == json!(["pq.fallback=true"])
@@ -206,7 +168,7 @@ fn ml_dsa_and_hybrid_tokens_verify_elsewhere_and_in_the_wallet() {
 #[test]
 fn where_it_is_required_nothing_leaves_or_enters_without() {
     let (fleet, _) = with_pq("require", "require");
-    let client = read(&fleet.dir().join("clients/operator.json"));
+    let client = read_json(&fleet.dir().join("clients/operator.json"));
     let token = |audience: &str| {
         let form = format!(
             "grant_type=client_credentials&audience={audience}&client_id=operator&client_secret={}",
@@ -227,7 +189,7 @@ fn where_it_is_required_nothing_leaves_or_enters_without() {
         );
     }
     let path = fleet.dir().join("policy/issuer.json");
-    let mut policy = read(&path);
+    let mut policy = read_json(&path);
     policy["version"] = 3.into();
     for rule in policy["clients"][0]["audiences"].as_array_mut().unwrap() {
         if rule["audience"] == "svc-wallet" {

@@ -115,19 +115,9 @@ fn every_kind_of_revocation_reaches_wallet_and_kms_and_survives_a_kill() {
 
 /// Makes a new version of the issuer's key in the KMS.
 fn rotate(fleet: &Fleet) {
-    let bootstrap: Value =
-        serde_json::from_slice(&std::fs::read(fleet.dir().join("bootstrap.json")).unwrap())
-            .unwrap();
+    let bootstrap = fleet.bootstrap();
     let key = bootstrap["issuer_key"].as_str().unwrap();
-    let token = std::fs::read_to_string(fleet.dir().join("clients/operator.kms.token")).unwrap();
-    let url = format!("{}/v1/kms/keys/{key}/rotate", fleet.api("ron-kms"));
-    let answer = fleet.post(&url, Some(token.trim()), "{}", &[]);
-    assert_eq!(
-        answer.status,
-        200,
-        "{}",
-        String::from_utf8_lossy(&answer.body)
-    );
+    fleet.kms(&format!("keys/{key}/rotate"), &json!({}), 200);
 }
 
 #[test]

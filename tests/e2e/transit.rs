@@ -10,15 +10,10 @@ use ron_kms::audit::leaf::{Leaf, OK};
 use ron_tests::{Fleet, json, ok, python, workspace};
 use serde_json::json;
 
-fn operator(fleet: &Fleet) -> String {
-    let path = fleet.dir().join("clients/operator.kms.token");
-    std::fs::read_to_string(path).unwrap().trim().to_owned()
-}
-
 #[test]
 fn hvac_works_without_change() {
     let fleet = Fleet::start();
-    let token = operator(&fleet);
+    let token = fleet.operator_token();
     let mut child = Command::new(python())
         .arg(workspace().join("tests/interop/hvac_check.py"))
         .arg(fleet.api("ron-kms"))
@@ -96,7 +91,7 @@ fn leaves(fleet: &Fleet, token: &str) -> Vec<Leaf> {
 #[test]
 fn errors_have_vaults_form_and_rights_hold() {
     let fleet = Fleet::start();
-    let token = operator(&fleet);
+    let token = fleet.operator_token();
     let base = format!("{}/v1/transit", fleet.api("ron-kms"));
     let post = |path: &str, body: &str, headers: &[(&str, &str)]| {
         fleet.post(&format!("{base}/{path}"), None, body, headers)

@@ -22,8 +22,7 @@ struct Api {
 impl Api {
     fn start() -> Self {
         let fleet = Fleet::start();
-        let path = fleet.dir().join("clients/operator.kms.token");
-        let token = std::fs::read_to_string(path).unwrap().trim().to_owned();
+        let token = fleet.operator_token();
         Self { fleet, token }
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ron_client::{Credential, WalletClient};
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Longest wait for one call.
@@ -227,6 +227,52 @@ impl Fleet {
             .unwrap_or_else(|e| panic!("{method} {url}: {e}"))
     }
 
+    /// The operator's own credential at the KMS.
+    pub fn operator_token(&self) -> String {
+        let path = self.dir().join("clients/operator.kms.token");
+        let text = std::fs::read_to_string(path).expect("the operator's token");
+        text.trim().to_owned()
+    }
+
+    /// A POST to the KMS by the operator; its answer, which must have the expected status.
+    pub fn kms(&self, path: &str, body: &Value, status: u16) -> Value {
+        let url = format!("{}/v1/kms/{path}", self.api("ron-kms"));
+        let reply = self.post(&url, Some(&self.operator_token()), &body.to_string(), &[]);
+        json(&reply, status)
+    }
+
+    /// What `ron init` made: names and public keys.
+    pub fn bootstrap(&self) -> Value {
+        read_json(&self.dir().join("bootstrap.json"))
+    }
+
+    /// Makes one more key of the issuer, has its signed policy offer `offered` for the wallet, and
+    /// ends the fleet; the key's name, for the issuer's configuration.
+    pub fn offer_issuer_key(&mut self, alg: &str, offered: &[&str]) -> String {
+        let made = self.kms(
+            "keys",
+            &json!({
+                "tenant": "ron", "purpose": "issuer", "alg": alg, "op_id": "01890a5d-ac96-774b-bcce-b302099a8099",
+                "payload": {"jwt": {"typ": ["at+jwt"], "iss": self.bootstrap()["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
+            }),
+            201,
+        );
+        let path = self.dir().join("policy/issuer.json");
+        let mut policy = read_json(&path);
+        policy["version"] = 2.into();
+        let rules = policy["clients"][0]["audiences"].as_array_mut();
+        for rule in rules.expect("rules of a client") {
+            if rule["audience"] == "svc-wallet" {
+                rule["algs"] = json!(offered);
+            }
+        }
+        std::fs::write(&path, policy.to_string()).expect("the policy is written");
+        let file = path.to_str().expect("UTF-8");
+        ok(&self.ron(&["policy", "sign", "--kind", "issuer", file]));
+        assert_eq!(self.stop(), Some(0));
+        made["key"].as_str().expect("a name").to_owned()
+    }
+
     /// A typed client of the wallet.
     pub fn wallet(&self) -> WalletClient {
         let token = self.token("svc-wallet", None);
@@ -303,6 +349,12 @@ pub fn json(reply: &Reply, status: u16) -> Value {
     let text = String::from_utf8_lossy(&reply.body);
     assert_eq!(reply.status, status, "{text}");
     serde_json::from_slice(&reply.body).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// The JSON in a file.
+pub fn read_json(path: &Path) -> Value {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// Copies a directory tree.

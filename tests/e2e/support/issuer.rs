@@ -174,20 +174,9 @@ impl Rig {
                 .unwrap();
         let header = json!({"alg": "EdDSA", "kid": header["kid"], "typ": typ});
         let signed = format!("{}.{}", part(&header), part(&said));
-        let bootstrap: Value = serde_json::from_slice(
-            &std::fs::read(self.fleet.dir().join("bootstrap.json")).unwrap(),
-        )
-        .unwrap();
-        let token =
-            std::fs::read_to_string(self.fleet.dir().join("clients/operator.kms.token")).unwrap();
-        let body = json!({"key": bootstrap["issuer_key"], "message": b64::url(signed.as_bytes())});
-        let url = format!("{}/v1/kms/sign", self.fleet.api("ron-kms"));
-        let answer = json(
-            &self
-                .fleet
-                .post(&url, Some(token.trim()), &body.to_string(), &[]),
-            200,
-        );
+        let key = &self.fleet.bootstrap()["issuer_key"];
+        let body = json!({"key": key, "message": b64::url(signed.as_bytes())});
+        let answer = self.fleet.kms("sign", &body, 200);
         format!(
             "{signed}.{}",
             answer["signatures"][0]["signature"].as_str().unwrap()
