@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod doctor;
+mod examples;
 mod fleet;
 mod init;
 mod kms;
@@ -19,7 +20,7 @@ mod witness;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
 #[derive(Parser)]
@@ -43,17 +44,18 @@ enum Command {
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
     Rewarder(rewarder::RewarderArgs),
-    /// Print a completion script for a shell.
-    Completions {
-        /// bash, zsh, fish, elvish or powershell.
-        shell: clap_complete::Shell,
-    },
-    /// Print the manual page.
-    Man,
+    Completions(shell::CompletionArgs),
+    Man(shell::ManArgs),
+}
+
+/// The command line as it is parsed and described: with the examples of every command.
+fn command() -> clap::Command {
+    examples::add(Cli::command())
 }
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let parsed = Cli::from_arg_matches(&command().get_matches());
+    let command = parsed.unwrap_or_else(|error| error.exit()).command;
     if !matches!(command, Command::Up(_)) {
         shell::end_at_a_closed_pipe();
     }
@@ -70,8 +72,8 @@ fn main() -> ExitCode {
         Command::Wallet(args) => wallet::run(args),
         Command::Witness(args) => witness::run(&args),
         Command::Rewarder(args) => rewarder::run(args),
-        Command::Completions { shell } => shell::completions(shell, Cli::command()),
-        Command::Man => shell::man(Cli::command()),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
     };
     result.map_or_else(shell::failed, |()| ExitCode::SUCCESS)
 }

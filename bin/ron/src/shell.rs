@@ -1,13 +1,89 @@
-//! What shells and terminals ask of a command line: completions, a manual page, a quiet end at a closed pipe.
+//! What shells and terminals ask of a command line: completions, manual pages, a quiet end at a closed pipe.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Command;
+use clap::{Args, Command};
+use clap_mangen::Man;
+
+use crate::fleet;
+use crate::layout::SERVICES;
+
+/// The program itself and the services, whose command lines this one knows too.
+const PROGRAMS: [&str; 7] = [
+    "ron",
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// Print a completion script for a shell.
+#[derive(Args)]
+pub struct CompletionArgs {
+    /// bash, zsh, fish, elvish or powershell.
+    shell: clap_complete::Shell,
+    /// The program whose words are completed.
+    #[arg(long, default_value = "ron", value_parser = PROGRAMS)]
+    of: String,
+}
+
+/// Print the manual page of `ron`, or write all of them.
+#[derive(Args)]
+pub struct ManArgs {
+    /// Write the pages of `ron` and of the services below this directory, into man1 and man8.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+fn command_of(program: &str) -> Command {
+    if SERVICES.contains(&program) {
+        return ron_service::command(fleet::table(program));
+    }
+    crate::command()
+}
 
 /// Prints a completion script.
 #[allow(clippy::unnecessary_wraps)] // the shape of a subcommand
-pub fn completions(shell: clap_complete::Shell, mut command: Command) -> Result<(), String> {
-    clap_complete::generate(shell, &mut command, "ron", &mut std::io::stdout());
+pub fn completions(args: &CompletionArgs) -> Result<(), String> {
+    let mut command = command_of(&args.of);
+    clap_complete::generate(args.shell, &mut command, &args.of, &mut std::io::stdout());
+    Ok(())
+}
+
+/// Prints the manual page, or writes all of them.
+pub fn man(args: &ManArgs) -> Result<(), String> {
+    let Some(dir) = &args.dir else {
+        let page = Man::new(crate::command());
+        return page
+            .render(&mut std::io::stdout())
+            .map_err(|e| e.to_string());
+    };
+    for program in PROGRAMS {
+        let section = if program == "ron" { "1" } else { "8" };
+        let place = dir.join(format!("man{section}"));
+        let cannot = |e: std::io::Error| format!("cannot write into {}: {e}", place.display());
+        std::fs::create_dir_all(&place).map_err(cannot)?;
+        let mut command = command_of(program).disable_help_subcommand(true);
+        command.build();
+        pages(&command, section, &place).map_err(cannot)?;
+    }
+    Ok(())
+}
+
+/// The page of a command, and those of the commands below it.
+fn pages(command: &Command, section: &str, dir: &Path) -> std::io::Result<()> {
+    for sub in command.get_subcommands() {
+        pages(sub, section, dir)?;
+    }
+    // `ron kms` and the service `ron-kms` have pages of the same name; their sections keep them apart.
+    Man::new(command.clone())
+        .section(section)
+        .source(format!("ron {}", env!("CARGO_PKG_VERSION")))
+        .manual("ron")
+        .generate_to(dir)?;
     Ok(())
 }
 
@@ -16,13 +92,6 @@ pub fn completions(shell: clap_complete::Shell, mut command: Command) -> Result<
 pub fn failed(why: String) -> ExitCode {
     eprintln!("error: {why}");
     ExitCode::from(1)
-}
-
-/// Prints the manual page.
-pub fn man(command: Command) -> Result<(), String> {
-    clap_mangen::Man::new(command)
-        .render(&mut std::io::stdout())
-        .map_err(|e| e.to_string())
 }
 
 /// `ron ... | head` is no failure: who prints to a closed pipe ends, as other programs do.

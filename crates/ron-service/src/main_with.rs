@@ -116,25 +116,40 @@ pub fn command(table: &'static Table) -> Command {
         .action(ArgAction::Append)
         .global(true)
         .help("Sets one key; wins over environment and file; may be repeated");
-    Command::new(table.service)
+    let name = table.service;
+    let sub = |word: &'static str, about: &'static str, example: &str| {
+        let example = format!("Examples:\n  {name} {word}{example}");
+        Command::new(word).about(about).after_help(example)
+    };
+    Command::new(name)
         .version(env!("CARGO_PKG_VERSION"))
-        .about(format!(
-            "{}: runs the service in the foreground",
-            table.service
+        .about(format!("{name}: runs the service in the foreground"))
+        .after_help(format!(
+            "Examples:\n  {name} --config /etc/ron/{name}/config.toml\n  {name} check-config --config config.toml --set log.level=debug\n\n{}",
+            config::render_help(table)
         ))
-        .after_help(config::render_help(table))
         .arg(config)
         .arg(set)
-        .subcommand(Command::new("run").about("Runs the service (the default)"))
-        .subcommand(
-            Command::new("check-config")
-                .about("Validates the configuration and prints it, secrets redacted"),
-        )
-        .subcommand(
-            Command::new("print-example")
-                .about("Prints a configuration file with every key and its default"),
-        )
-        .subcommand(Command::new("print-docs").about("Prints the table of keys as Markdown"))
+        .subcommand(sub(
+            "run",
+            "Runs the service (the default)",
+            " --config config.toml",
+        ))
+        .subcommand(sub(
+            "check-config",
+            "Validates the configuration and prints it, secrets redacted",
+            " --config config.toml",
+        ))
+        .subcommand(sub(
+            "print-example",
+            "Prints a configuration file with every key and its default",
+            " > config.toml",
+        ))
+        .subcommand(sub(
+            "print-docs",
+            "Prints the table of keys as Markdown",
+            " > keys.md",
+        ))
 }
 
 fn load(table: &'static Table, matches: &ArgMatches) -> Result<Config, Vec<ConfigProblem>> {

@@ -88,7 +88,7 @@ fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -
             report.fail(
                 &about,
                 why,
-                format!("`{name} --help` lists every key, `{name} --print-example` is a file to start from"),
+                format!("`{name} --help` lists every key, `{name} print-example` is a file to start from"),
             );
             None
         }
