@@ -31,14 +31,10 @@ impl Credential {
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let meta = std::fs::metadata(path).map_err(|e| format!("token file {name}: {e}"))?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt as _;
-            if meta.permissions().mode() & 0o077 != 0 {
-                return Err(format!(
-                    "token file {name} can be read by others; run: chmod 600 {name}"
-                ));
-            }
+        if !ron_crypto::secret::is_private(path, &meta) {
+            return Err(format!(
+                "token file {name} can be read by others; run: chmod 600 {name}"
+            ));
         }
         if meta.len() > TOKEN_FILE_BYTES_MAX {
             return Err(format!("token file {name} is larger than a token can be"));

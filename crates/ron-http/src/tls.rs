@@ -184,14 +184,12 @@ type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn read_identity(identity: &TlsIdentity) -> Result<Identity, TlsError> {
     let name = identity.key.display();
-    let mode = std::fs::metadata(&identity.key)
-        .map_err(|error| TlsError(format!("{name}: {error}")))?
-        .permissions()
-        .mode();
-    if mode & 0o077 != 0 {
+    let meta =
+        std::fs::metadata(&identity.key).map_err(|error| TlsError(format!("{name}: {error}")))?;
+    if !ron_crypto::secret::is_private(&identity.key, &meta) {
         return Err(TlsError(format!(
             "the private key {name} can be read by others (mode {:04o}); run: chmod 600 {name}",
-            mode & 0o7777
+            meta.permissions().mode() & 0o7777
         )));
     }
     let chain = certificates(&identity.cert)?;

@@ -1,7 +1,8 @@
 //! Unix sockets: where a server's lives, who may connect, and how a client finds it.
 //!
 //! ```text
-//!  configured path ──short enough──> socket, mode 0600, in a directory of mode 0700
+//!  configured path ──short enough──> socket, mode 0600, in a directory of mode 0700; where other users are
+//!        │                           allowed: mode 0660, in one that its group may enter (0750)
 //!        └──────────above 107 bytes─> symlink ──> <runtime directory>/ron-<hash>.sock
 //! ```
 
@@ -38,8 +39,10 @@ pub struct UnixEndpoint {
 
 impl UnixEndpoint {
     /// Binds the path. Its directory is made with mode 0700 where it is missing, and must not be
-    /// open to others where it is not. A socket file that nobody listens on is replaced. Users in
-    /// `uids` may connect; an empty list means the user of this process only.
+    /// open to others where it is not; its group may look in, but not write. A socket file that
+    /// nobody listens on is replaced. Users in `uids` may connect; an empty list means the user of
+    /// this process only. Other users than that reach the socket through the group of its
+    /// directory, which then also owns the socket.
     ///
     /// A path above 107 bytes becomes a symbolic link to a short one in the runtime directory;
     /// [`UnixEndpoint::path`] tells which.
@@ -52,10 +55,12 @@ impl UnixEndpoint {
             private_dir(link)?;
             relink(link, &short)?;
         }
-        let (socket, identity) = listen(&short)
+        let own = rustix::process::geteuid().as_raw();
+        let others = uids.iter().any(|uid| *uid != own);
+        let (socket, identity) = listen(&short, others)
             .map_err(|error| UnixError(format!("cannot listen on {}: {error}", short.display())))?;
         let uids = if uids.is_empty() {
-            vec![rustix::process::geteuid().as_raw()]
+            vec![own]
         } else {
             uids.to_vec()
         };
@@ -152,10 +157,11 @@ fn private_dir(socket: &Path) -> Result<(), UnixError> {
         )));
     }
     let mode = meta.permissions().mode() & 0o7777;
-    if mode & 0o077 != 0 {
+    // Who can write here can put a socket of their own in our place; who can look in cannot.
+    if mode & 0o027 != 0 {
         return Err(UnixError(format!(
-            "the directory {name} is open to others (mode {mode:04o}); run: chmod 700 {name}, or \
-             give the socket a directory of its own"
+            "the directory {name} is open to others (mode {mode:04o}); run: chmod 700 {name} (or \
+             750, for callers in its group), or give the socket a directory of its own"
         )));
     }
     Ok(())
@@ -218,12 +224,26 @@ fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
         .map_err(|error| UnixError(format!("cannot link {name}: {error}")))
 }
 
-fn listen(path: &Path) -> io::Result<(OwnedFd, (u64, u64))> {
+/// Where `others` may come, and the group may enter the directory, the socket is the group's too;
+/// which of its users may connect is decided for every connection.
+fn listen(path: &Path, others: bool) -> io::Result<(OwnedFd, (u64, u64))> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     // Before it listens, so that nobody gets in earlier.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    let dir = path.parent().filter(|_| others);
+    let dir = dir.map(std::fs::metadata).transpose()?;
+    let mode = match dir.filter(|dir| dir.mode() & 0o010 != 0) {
+        Some(dir) => {
+            // Most often it is already; a service under a system call filter may not even ask.
+            if std::fs::symlink_metadata(path)?.gid() != dir.gid() {
+                std::os::unix::fs::lchown(path, None, Some(dir.gid()))?;
+            }
+            0o660
+        }
+        None => 0o600,
+    };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     let meta = std::fs::symlink_metadata(path)?;
     rustix::net::listen(&socket, crate::listener::BACKLOG)?;
     Ok((socket, (meta.dev(), meta.ino())))
@@ -307,6 +327,33 @@ mod tests {
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).expect("mode");
         assert!(fault(&open.join("s.sock")).contains("chmod 700"));
         assert!(fault(Path::new("s.sock")).contains("absolute"));
+    }
+
+    #[test]
+    fn a_group_may_look_in_and_reaches_the_socket_where_others_are_allowed() {
+        let dir = dir();
+        let set = |path: &Path, mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, mode).expect("mode");
+        };
+        set(dir.path(), 0o750);
+        let path = dir.path().join("s.sock");
+        let meta = |path: &Path| std::fs::metadata(path).expect("there");
+        let own = rustix::process::geteuid().as_raw();
+        drop(UnixEndpoint::bind(&path, &[own]).expect("bound"));
+        let alone = UnixEndpoint::bind(&path, &[]).expect("bound");
+        assert_eq!(meta(&path).mode() & 0o7777, 0o600);
+        drop(alone);
+        let shared = UnixEndpoint::bind(&path, &[own, own + 1]).expect("bound");
+        assert_eq!(meta(&path).mode() & 0o7777, 0o660);
+        assert_eq!(meta(&path).gid(), meta(dir.path()).gid());
+        drop(shared);
+        set(dir.path(), 0o700);
+        let closed = UnixEndpoint::bind(&path, &[own + 1]).expect("bound");
+        assert_eq!(meta(&path).mode() & 0o7777, 0o600, "for root alone");
+        drop(closed);
+        set(dir.path(), 0o770);
+        assert!(fault(&path).contains("or 750"), "a group that writes");
     }
 
     #[test]

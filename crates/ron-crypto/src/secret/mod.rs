@@ -3,6 +3,9 @@
 
 mod pages;
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::{fmt, io};
 
 use zeroize::Zeroize;
@@ -19,6 +22,21 @@ pub fn process_hardening() -> io::Result<()> {
     };
     rustix::process::setrlimit(rustix::process::Resource::Core, none)?;
     Ok(())
+}
+
+/// True when nobody but its owner can read or write the file of a secret: mode 0600 or less.
+///
+/// A credential that a service manager put into `$CREDENTIALS_DIRECTORY` may show one bit more: there the group bits
+/// of a file of root stand for the access list that lets exactly this service read it.
+pub fn is_private(path: &Path, meta: &Metadata) -> bool {
+    let given = std::env::var_os("CREDENTIALS_DIRECTORY")
+        .is_some_and(|dir| !dir.is_empty() && path.starts_with(&dir));
+    private_mode(meta.mode(), given && meta.uid() == 0)
+}
+
+const fn private_mode(mode: u32, by_the_manager: bool) -> bool {
+    let open = if by_the_manager { 0o037 } else { 0o077 };
+    mode & open == 0
 }
 
 /// Secret bytes of any length. Moving the value does not move the bytes.
@@ -177,6 +195,19 @@ mod tests {
             "[secret]"
         );
         assert_eq!(format!("{:?}", Secret32::new([7; 32])), "[secret]");
+    }
+
+    #[test]
+    fn only_a_managers_credential_may_show_a_group_that_reads() {
+        let check = |mode, by_the_manager, private| {
+            assert_eq!(private_mode(mode, by_the_manager), private, "{mode:o}");
+        };
+        check(0o100_600, false, true);
+        check(0o100_400, true, true);
+        check(0o100_440, true, true);
+        check(0o100_440, false, false);
+        check(0o100_460, true, false);
+        check(0o100_444, true, false);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::path(
         "uds_path",
         "",
-        "Unix socket for the API beside bind_addr, absolute; its directory must have mode 0700.",
+        "Unix socket for the API beside bind_addr, absolute; its directory must have mode 0700, or 0750 for callers in its group.",
     ),
     Key::bool(
         "uds_only",
@@ -61,7 +61,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::list(
         "uds_allow_uids",
         "",
-        "User ids that may connect to the Unix socket; empty means only the service's own.",
+        "User ids that may connect to the Unix socket; empty means only the service's own. Others must be in the group of its directory.",
     ),
     Key::count(
         "max_conns",

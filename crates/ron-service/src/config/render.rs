@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 fn default_toml(key: &Key) -> String {
     match default_of(key) {
         Ok(value) => value.to_toml(),
+        Err(_) if matches!(key.kind, Kind::List) => "[\"...\"]".into(),
         Err(_) => "\"...\"".into(),
     }
 }

@@ -21,7 +21,7 @@ pub fn read_secret_file(path: &Path) -> Result<SecretBytes, String> {
     if !meta.is_file() {
         return Err(format!("secret file {name} is not a regular file"));
     }
-    if meta.mode() & 0o077 != 0 {
+    if !ron_crypto::secret::is_private(path, &meta) {
         return Err(format!(
             "secret file {name} can be read by others (mode {:04o}); run: chmod 600 {name}",
             meta.mode() & 0o7777
