@@ -27,6 +27,10 @@ need tpm2_checkquote tpm2-tools
 need pkg-config pkg-config
 [ -e /usr/include/tss2/tss2_esys.h ] || packages+=(libtss2-dev)
 need openssl openssl
+# Packages, their users and units.
+need dpkg-shlibdeps dpkg-dev
+need systemd-analyze systemd
+need git git
 if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)
@@ -41,6 +45,9 @@ fi
 "$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
+"$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
+  "$venv/bin/pip" install -q --disable-pip-version-check -r tests/supply/requirements.txt
+
 # A fuzzer of HTTP APIs, apart because it pins many packages of its own.
 if [ ! -x target/fuzz-venv/bin/schemathesis ]; then
   python3 -m venv target/fuzz-venv
@@ -49,6 +56,9 @@ fi
 
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
+fi
+if [ ! -x target/tools/bin/cargo-deb ] && ! command -v cargo-deb >/dev/null 2>&1; then
+  cargo install --quiet --locked --root target/tools --version 3.8.0 cargo-deb
 fi
 
 if [ ! -d tests/browser/node_modules/playwright-core ] || [ ! -d tests/browser/node_modules/axe-core ]; then

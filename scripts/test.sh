@@ -14,6 +14,7 @@ cargo fmt --all -- --check
 
 step "scripts"
 shellcheck --severity warning scripts/*.sh .ci/run
+shellcheck --severity warning packaging/ron-spread packaging/debian/*
 
 step "build"
 # Examples too: a test starts one, and `--tests` below does not build them.
@@ -52,5 +53,7 @@ step "loom models"
 
 step "licences, bans, sources"
 PATH="$PWD/target/tools/bin:$PATH" cargo deny --offline check bans licenses sources
+# Needs a database, which is not part of the tree: ADVISORY_DB=PATH.
+./scripts/advisories.sh
 
 step "done"

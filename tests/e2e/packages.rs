@@ -1,0 +1,447 @@
+//! The Debian packages: built, installed into a tree of their own, configured as the manual says, and started. No
+//! service manager runs where tests run, so what it would do is done here from the unit's own lines: its user, its
+//! directories, its credentials, its command. The tree is a chroot, so the paths are those of a real host.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ron_tests::{base_port, ok, ron_binary, workspace};
+
+const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// A command that must succeed; its output.
+fn run(command: &mut Command) -> String {
+    ok(&command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}")))
+}
+
+/// A root directory with a package database of its own.
+struct Tree {
+    dir: tempfile::TempDir,
+}
+
+/// One user of the tree.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Self { dir };
+        // Services that are not root walk through it.
+        fs::set_permissions(tree.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for place in [
+            "etc",
+            "var/lib/dpkg/updates",
+            "var/lib/dpkg/info",
+            "root",
+            "run",
+            "srv",
+            "tmp",
+        ] {
+            fs::create_dir_all(tree.at(place)).unwrap();
+        }
+        fs::set_permissions(tree.at("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+        fs::write(tree.at("var/lib/dpkg/status"), "").unwrap();
+        fs::write(tree.at("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+        fs::write(tree.at("etc/group"), "root:x:0:\n").unwrap();
+        tree
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.dir.path().join(path.trim_start_matches('/'))
+    }
+
+    fn dpkg(&self) -> Command {
+        let mut dpkg = Command::new("dpkg");
+        // The libraries that the packages depend on are the host's; scripts run outside, as for an image.
+        dpkg.arg(format!("--root={}", self.dir.path().display()))
+            .args([
+                "--force-depends",
+                "--force-script-chrootless",
+                "--log=/dev/null",
+            ])
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        dpkg
+    }
+
+    fn user(&self, name: &str) -> User {
+        let text = fs::read_to_string(self.at("etc/passwd")).unwrap();
+        let line = text.lines().find(|l| l.split(':').next() == Some(name));
+        let fields: Vec<&str> = line
+            .unwrap_or_else(|| panic!("no user {name}"))
+            .split(':')
+            .collect();
+        User {
+            uid: fields[2].parse().unwrap(),
+            gid: fields[3].parse().unwrap(),
+        }
+    }
+
+    /// Groups that list this user.
+    fn groups(&self, name: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.at("etc/group")).unwrap();
+        let fields = text.lines().map(|l| l.split(':').collect::<Vec<_>>());
+        fields
+            .filter(|f| f[3].split(',').any(|member| member == name))
+            .map(|f| f[2].to_owned())
+            .collect()
+    }
+
+    /// The shared libraries that a program of the tree asks for, from the host.
+    fn bring_libraries(&self, program: &str) {
+        let said = run(Command::new("ldd").arg(self.at(program)));
+        for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
+            let to = self.at(library);
+            if to.exists() {
+                continue; // another service runs on it
+            }
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(library, to).unwrap();
+        }
+    }
+}
+
+/// Builds the packages from the binaries beside this test.
+fn build() -> Vec<PathBuf> {
+    let bin = ron_binary();
+    let profile = bin.parent().unwrap();
+    let name = profile.file_name().unwrap().to_str().unwrap();
+    run(Command::new(workspace().join("scripts/package.sh"))
+        .env("CARGO_TARGET_DIR", profile.parent().unwrap())
+        .env("FAST", "1")
+        .env("PROFILE", if name == "debug" { "dev" } else { name }));
+    let made = fs::read_dir(workspace().join("target/package")).unwrap();
+    let mut debs: Vec<PathBuf> = made
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "deb"))
+        .collect();
+    debs.sort();
+    assert_eq!(debs.len(), 7, "{debs:?}");
+    debs
+}
+
+/// The lines of a unit's `[Service]` section.
+struct Unit {
+    name: &'static str,
+    lines: Vec<(String, String)>,
+}
+
+impl Unit {
+    fn read(tree: &Tree, name: &'static str) -> Self {
+        let path = tree.at(&format!("usr/lib/systemd/system/{name}.service"));
+        let text = fs::read_to_string(path).unwrap();
+        let section = text.split("[Service]\n").nth(1).unwrap();
+        let section = section.split("\n[").next().unwrap();
+        let pairs = section.lines().filter(|line| !line.starts_with('#'));
+        let lines = pairs
+            .filter_map(|line| line.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        Self { name, lines }
+    }
+
+    fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        let found = self.lines.iter().filter(move |(k, _)| k == key);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    fn one(&self, key: &str) -> &str {
+        let found = self.lines.iter().find(|(k, _)| k == key);
+        found
+            .map(|(_, value)| value.as_str())
+            .unwrap_or_else(|| panic!("{}.service has no {key}=", self.name))
+    }
+
+    /// Does what the service manager does before it starts the command.
+    fn prepare(&self, tree: &Tree) {
+        let user = tree.user(self.one("User"));
+        let own = |path: &Path, mode: u32| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            chown(path, Some(user.uid), Some(user.gid)).unwrap();
+        };
+        for (key, base) in [("StateDirectory", "var/lib"), ("RuntimeDirectory", "run")] {
+            let path = tree.at(&format!("{base}/{}", self.one(key)));
+            fs::create_dir_all(&path).unwrap();
+            let mode = u32::from_str_radix(self.one(&format!("{key}Mode")), 8).unwrap();
+            own(&path, mode);
+        }
+        let given = tree.at(&format!("run/credentials/{}.service", self.name));
+        fs::create_dir_all(&given).unwrap();
+        for credential in self.all("LoadCredential") {
+            let (id, source) = credential.split_once(':').unwrap();
+            fs::copy(tree.at(source), given.join(id)).unwrap();
+            own(&given.join(id), 0o400);
+        }
+        own(&given, 0o500);
+    }
+
+    /// Starts the unit's command as the unit's user, inside the tree.
+    fn start(&self, tree: &Tree) -> Child {
+        let name = self.one("User");
+        let user = tree.user(name);
+        assert_ne!(user.uid, 0, "{name}");
+        // A container may not raise its limit; secrets are then locked as far as it goes.
+        let memlock = self.one("LimitMEMLOCK").strip_suffix('M').unwrap();
+        let memlock_kib = memlock.parse::<u64>().unwrap() << 10;
+        let begin = format!(
+            "umask {}; command ulimit -l {memlock_kib} 2>/dev/null; exec setpriv --no-new-privs chroot --userspec={}:{} --groups={} {} {}",
+            self.one("UMask"),
+            user.uid,
+            user.gid,
+            tree.groups(name)
+                .into_iter()
+                .chain([user.gid.to_string()])
+                .collect::<Vec<_>>()
+                .join(","),
+            tree.dir.path().display(),
+            self.one("ExecStart"),
+        );
+        Command::new("sh")
+            .args(["-c", &begin])
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(
+                "CREDENTIALS_DIRECTORY",
+                format!("/run/credentials/{}.service", self.name),
+            )
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(tree.at(&format!("root/{}.log", self.name))).unwrap())
+            .spawn()
+            .unwrap()
+    }
+}
+
+/// Ended by their process ids, whatever happens.
+struct Running(Vec<(&'static str, Child)>);
+
+impl Running {
+    fn stop(mut self, tree: &Tree) {
+        for (name, child) in &mut self.0 {
+            let _ = Command::new("kill")
+                .args(["-TERM", &child.id().to_string()])
+                .status();
+            let code = child.wait().unwrap().code();
+            let log = fs::read_to_string(tree.at(&format!("root/{name}.log"))).unwrap();
+            assert_eq!(code, Some(0), "{name}: {log}");
+        }
+        self.0.clear();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until a service says that it is ready.
+fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
+    let started = Instant::now();
+    let log = || fs::read_to_string(tree.at(&format!("root/{name}.log"))).unwrap();
+    loop {
+        let answer = Command::new("curl")
+            .args(["-sf", "-m", "5", &format!("http://127.0.0.1:{port}/readyz")])
+            .output()
+            .unwrap();
+        if answer.status.success() {
+            return;
+        }
+        if let Some(status) = child.try_wait().unwrap() {
+            panic!("{name} ended with {status}: {}", log());
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{name} is not ready: {}",
+            log()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What of the tree belongs to a service's user, outside the places that its unit gives it.
+fn strays(tree: &Tree, unit: &Unit) -> Vec<PathBuf> {
+    let user = tree.user(unit.one("User"));
+    let allowed = [
+        tree.at(&format!("var/lib/{}", unit.one("StateDirectory"))),
+        tree.at(&format!("run/{}", unit.one("RuntimeDirectory"))),
+        tree.at(&format!("run/credentials/{}.service", unit.name)),
+    ];
+    let mut left = vec![tree.dir.path().to_owned()];
+    let mut found = Vec::new();
+    while let Some(path) = left.pop() {
+        if allowed.contains(&path) {
+            continue;
+        }
+        let meta = fs::symlink_metadata(&path).unwrap();
+        if meta.uid() == user.uid {
+            found.push(path.clone());
+        }
+        if meta.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+        }
+    }
+    found
+}
+
+/// What every package must hold.
+fn contents(tree: &Tree) {
+    let there = |path: &str| assert!(tree.at(path).exists(), "/{path} is not in the packages");
+    for name in SERVICES {
+        there(&format!("usr/bin/{name}"));
+        there(&format!("usr/share/man/man8/{name}.8.gz"));
+        there(&format!("usr/share/doc/{name}/examples/config.toml"));
+        there(&format!("usr/share/doc/{name}/copyright"));
+        let completion = tree.at(&format!("usr/share/bash-completion/completions/{name}"));
+        run(Command::new("bash").arg("-n").arg(completion));
+        run(Command::new("systemd-analyze")
+            .args(["security", "--offline=yes", "--threshold=15", "--no-pager"])
+            .arg(tree.at(&format!("usr/lib/systemd/system/{name}.service"))));
+    }
+    there("usr/sbin/ron-spread");
+    there("usr/share/man/man1/ron.1.gz");
+    there("usr/share/man/man1/ron-kms-create.1.gz");
+    there("usr/share/zsh/vendor-completions/_ron");
+    there("usr/share/doc/ron/docs/packaging.md");
+}
+
+/// No unit has a line that the service manager does not know.
+fn verified(tree: &Tree) {
+    let scratch = tempfile::tempdir().unwrap();
+    for name in SERVICES {
+        let path = tree.at(&format!("usr/lib/systemd/system/{name}.service"));
+        let unit = fs::read_to_string(path).unwrap();
+        // The program must be where the line says; here that is inside the tree.
+        let root = tree.dir.path().display();
+        let unit = unit.replace("ExecStart=/", &format!("ExecStart={root}/"));
+        let copy = scratch.path().join(format!("{name}.service"));
+        fs::write(&copy, unit).unwrap();
+        let out = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "--recursive-errors=no"])
+            .arg(&copy)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains(name)).collect();
+        assert!(ours.is_empty(), "{ours:?}");
+    }
+}
+
+/// The passport service reaches the key service through its Unix socket, which is for that one user.
+fn over_the_socket(tree: &Tree) {
+    let kms = tree.at("etc/ron/ron-kms/config.toml");
+    let text = fs::read_to_string(&kms).unwrap();
+    let caller = tree.user("svc-passport").uid;
+    fs::write(
+        &kms,
+        format!("uds_path = \"/run/ron-kms/api.sock\"\nuds_allow_uids = [\"{caller}\"]\n{text}"),
+    )
+    .unwrap();
+    let passport = tree.at("etc/ron/svc-passport/config.toml");
+    let text = fs::read_to_string(&passport).unwrap();
+    let (before, after) = text.split_once("[kms]\nurl = \"").unwrap();
+    let rest = after.split_once('"').unwrap().1;
+    fs::write(
+        &passport,
+        format!("{before}[kms]\nurl = \"unix:/run/ron-kms/api.sock\"{rest}"),
+    )
+    .unwrap();
+}
+
+#[test]
+fn packages_install_and_their_services_run_as_their_users() {
+    if !run(Command::new("id").arg("-u")).starts_with("0\n") {
+        println!("not run: installing packages into a tree and changing users needs root");
+        return;
+    }
+    let debs = build();
+    let tree = Tree::new();
+    run(tree.dpkg().arg("-i").args(&debs));
+    contents(&tree);
+    verified(&tree);
+    // As docs/packaging.md says: init, then spread.
+    let base = base_port();
+    let made = tree.at("srv/ron");
+    let ron = tree.at("usr/bin/ron");
+    run(Command::new(&ron)
+        .args(["init", "--base-port", &base.to_string(), "--data-dir"])
+        .arg(&made));
+    let spread = |dir: &Path| {
+        let mut command = Command::new(tree.at("usr/sbin/ron-spread"));
+        command.arg("--root").arg(tree.dir.path()).arg(dir);
+        command
+    };
+    run(&mut spread(&made));
+    let again = spread(&made).output().unwrap();
+    let why = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(
+        !again.status.success() && why.contains("is there already"),
+        "{why}"
+    );
+    over_the_socket(&tree);
+    let units: Vec<Unit> = SERVICES
+        .iter()
+        .map(|name| Unit::read(&tree, name))
+        .collect();
+    let mut running = Running(Vec::new());
+    for unit in &units {
+        tree.bring_libraries(&format!("usr/bin/{}", unit.name));
+        unit.prepare(&tree);
+        running.0.push((unit.name, unit.start(&tree)));
+    }
+    for ((name, child), port) in running.0.iter_mut().zip((base + 5..).step_by(10)) {
+        ready(&tree, name, port, child);
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let uid = tree.user(name).uid;
+        assert!(
+            status.contains(&format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}")),
+            "{name}: {status}"
+        );
+        assert!(
+            status.contains("CapEff:\t0000000000000000"),
+            "{name}: {status}"
+        );
+    }
+    let socket = fs::metadata(tree.at("run/ron-kms/api.sock")).unwrap();
+    assert_eq!(socket.mode() & 0o7777, 0o660);
+    assert_eq!(socket.gid(), tree.user("ron-kms").gid);
+    // The whole loop, over the installed services.
+    let demo = run(Command::new(&ron)
+        .args(["demo", "--json", "--data-dir"])
+        .arg(&made));
+    assert_eq!(demo.lines().count(), 5, "{demo}");
+    running.stop(&tree);
+    for unit in &units {
+        let found = strays(&tree, unit);
+        assert!(found.is_empty(), "{} wrote {found:?}", unit.name);
+    }
+    // Gone are the programs; what they kept is not a package's to delete.
+    run(tree.dpkg().args(["--purge", "ron"]).args(SERVICES));
+    assert!(!tree.at("usr/bin/ron-kms").exists());
+    for kept in [
+        "etc/ron/ron-kms/seal.key",
+        "var/lib/ron-kms",
+        "var/lib/ron-ledger",
+    ] {
+        assert!(tree.at(kept).exists(), "{kept}");
+    }
+}

