@@ -6,6 +6,7 @@
 mod api;
 mod commands;
 mod concurrency;
+mod keys;
 mod links;
 mod regions;
 mod running;
