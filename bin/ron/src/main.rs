@@ -3,6 +3,8 @@
 mod check;
 mod demo;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod examples;
 mod fleet;
 mod init;
@@ -48,14 +50,14 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// The command line as it is parsed and described: with the examples of every command.
+/// The command line with the examples of every command.
 fn command() -> clap::Command {
     examples::add(Cli::command())
 }
 
 fn main() -> ExitCode {
-    let parsed = Cli::from_arg_matches(&command().get_matches());
-    let command = parsed.unwrap_or_else(|error| error.exit()).command;
+    let Cli { command } =
+        Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|e| e.exit());
     if !matches!(command, Command::Up(_)) {
         shell::end_at_a_closed_pipe();
     }
