@@ -157,7 +157,7 @@ fn fault(words: &[String], whole: bool) -> Option<String> {
     let table = TABLES.iter().find(|table| table.service == name);
     let command = match table {
         Some(table) => ron_service::command(table),
-        None if name == "ron" => crate::command(),
+        None if name == "ron" => crate::examples::command(),
         None => return None,
     };
     let words = words
@@ -285,7 +285,7 @@ fn examples(command: &Command, wrong: &mut Vec<String>) -> usize {
 #[test]
 fn every_example_of_help_is_taken() {
     let mut wrong = Vec::new();
-    let seen = examples(&crate::command(), &mut wrong);
+    let seen = examples(&crate::examples::command(), &mut wrong);
     assert!(seen > 5, "only {seen} examples were seen");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

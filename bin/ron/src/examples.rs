@@ -1,7 +1,9 @@
 //! Examples for the commands that have none of their own: what `--help` and the manual pages show at their end.
 //! One table, so that a missing line is seen.
 
-use clap::Command;
+use clap::{Command, CommandFactory as _};
+
+use crate::Cli;
 
 /// Words of a command below `ron`, and its examples, one a line.
 const EXAMPLES: &[(&str, &str)] = &[
@@ -172,9 +174,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("rewarder prove", "ron rewarder prove run acct:alice"),
 ];
 
-/// The same command line with the examples at the end of each help.
-pub fn add(command: Command) -> Command {
-    EXAMPLES.iter().fold(command, |all, (words, examples)| {
+/// The whole command line, as it is parsed and described: with the examples at the end of each help.
+pub fn command() -> Command {
+    let all = Cli::command();
+    EXAMPLES.iter().fold(all, |all, (words, examples)| {
         let path: Vec<&str> = words.split(' ').collect();
         below(all, &path, examples)
     })
@@ -208,7 +211,7 @@ mod tests {
     /// That each example is a command which the program takes is the other half (`documented.rs`).
     #[test]
     fn the_help_of_every_command_has_an_example() {
-        let own = crate::command();
+        let own = command();
         let services =
             crate::layout::SERVICES.map(|name| ron_service::command(crate::fleet::table(name)));
         let mut found = Vec::new();

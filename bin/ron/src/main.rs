@@ -22,7 +22,7 @@ mod witness;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
 #[derive(Parser)]
@@ -50,14 +50,9 @@ enum Command {
     Man(shell::ManArgs),
 }
 
-/// The command line with the examples of every command.
-fn command() -> clap::Command {
-    examples::add(Cli::command())
-}
-
 fn main() -> ExitCode {
-    let Cli { command } =
-        Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|e| e.exit());
+    let parsed = Cli::from_arg_matches(&examples::command().get_matches());
+    let command = parsed.unwrap_or_else(|error| error.exit()).command;
     if !matches!(command, Command::Up(_)) {
         shell::end_at_a_closed_pipe();
     }

@@ -42,7 +42,7 @@ fn command_of(program: &str) -> Command {
     if SERVICES.contains(&program) {
         return ron_service::command(fleet::table(program));
     }
-    crate::command()
+    crate::examples::command()
 }
 
 /// Prints a completion script.
@@ -56,7 +56,7 @@ pub fn completions(args: &CompletionArgs) -> Result<(), String> {
 /// Prints the manual page, or writes all of them.
 pub fn man(args: &ManArgs) -> Result<(), String> {
     let Some(dir) = &args.dir else {
-        let page = Man::new(crate::command());
+        let page = Man::new(crate::examples::command());
         return page
             .render(&mut std::io::stdout())
             .map_err(|e| e.to_string());
