@@ -164,9 +164,10 @@ impl Unit {
 
     fn one(&self, key: &str) -> &str {
         let found = self.lines.iter().find(|(k, _)| k == key);
-        found
-            .map(|(_, value)| value.as_str())
-            .unwrap_or_else(|| panic!("{}.service has no {key}=", self.name))
+        let Some((_, value)) = found else {
+            panic!("{}.service has no {key}=", self.name)
+        };
+        value
     }
 
     /// Does what the service manager does before it starts the command.
