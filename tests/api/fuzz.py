@@ -95,11 +95,16 @@ class Caller:
         if service == "svc-wallet" and method == "POST":
             headers["Idempotency-Key"] = f"fuzz-{uuid.uuid4()}"
         request = urllib.request.Request(self.endpoints[service] + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return json.loads(answer.read()), answer.headers
-        except urllib.error.HTTPError as error:
-            sys.exit(f"{method} {path} of {service}: {error.code} {error.read().decode()}")
+        until = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read()), answer.headers
+            except urllib.error.HTTPError as error:
+                # On a machine with too much to do; the same again is safe.
+                if error.code not in (429, 503, 504) or time.monotonic() > until:
+                    sys.exit(f"{method} {path} of {service}: {error.code} {error.read().decode()}")
+            time.sleep(0.5)
 
     def post(self, service, path, body):
         return self.call(service, "POST", path, body)[0]

@@ -68,13 +68,12 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
         }
     }
     for status in statuses(route) {
-        match responses.get_mut(&status.to_string()) {
+        if let Some(own) = responses.get_mut(&status.to_string()) {
             // An error in a form of the route's own; the front says it as a problem document.
-            Some(own) => own["content"]["application/problem+json"] = json!({ "schema": problem }),
-            None => {
-                let shared = format!("#/components/responses/E{status}");
-                responses.insert(status.to_string(), json!({ "$ref": shared }));
-            }
+            own["content"]["application/problem+json"] = json!({ "schema": problem });
+        } else {
+            let shared = format!("#/components/responses/E{status}");
+            responses.insert(status.to_string(), json!({ "$ref": shared }));
         }
     }
     let mut operation = json!({
