@@ -37,7 +37,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
 
 /// Documents the errors of these endpoints: the words of RFC 6749, under the statuses that go with them.
 fn says_oauth_errors(route: Route) -> Route {
-    let statuses = [400, 401, 415, 429, 502, 503];
+    let statuses = [400, 401, 429, 502, 503];
     statuses.into_iter().fold(route, |route, status| {
         route.returns::<OauthError>(status).errors(&[status])
     })
