@@ -334,7 +334,7 @@ pub struct ProblemBody {
     /// The HTTP status, again.
     #[serde(default)]
     pub status: u16,
-    /// What happened this time. Refusals of OAuth endpoints call it otherwise.
+    /// What happened this time; in OAuth's form under its name there.
     #[serde(default, alias = "error_description")]
     pub detail: String,
     /// The stable code.
