@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::config::{CHASSIS_KEYS, Key, Table};
-use ron_http::{ApiInfo, Call, ClientConfig, PrincipalKind, Reply, Response, Route};
+use ron_http::{ApiInfo, Call, ClientConfig, Method, PrincipalKind, Reply, Response, Route};
 use ron_kernel::{Count, Deadline, Stage, ThreadSpec, exit};
 use ron_proto::scope;
 use ron_proto::status::{Health, Readiness, ServiceStatus, TopologyDoc};
@@ -85,7 +85,11 @@ fn start(
     let hello = Route::get("/hello", Need::Scope(scope::KMS_READ), |_| {
         Ok(Response::text(200, "hello"))
     });
-    chassis.serve(Router::new(info).add(hello))
+    let need = Need::Scope(scope::KMS_READ);
+    let write = Route::new(Method::POST, "/write", need, |_, responder| {
+        responder.send(Response::text(200, "written"));
+    });
+    chassis.serve(Router::new(info).add(hello).add(write))
 }
 
 fn config(pairs: &[(&str, &str)]) -> Config {
@@ -474,6 +478,30 @@ fn each_caller_has_a_rate_of_its_own_once_it_is_known() {
         assert_eq!(ask("kms:sign#b").0, 403, "who is not let in has no rate");
     }
     assert_eq!(ask("kms:read#b").0, 200);
+}
+
+#[test]
+fn writing_at_full_rate_leaves_room_for_reading() {
+    let running = started(&[
+        ("limits.rate_per_second", "1"),
+        ("limits.burst", "10"),
+        ("limits.read_share_percent", "40"),
+    ]);
+    let client = client();
+    let ask = |method, path: &str| {
+        let url = format!("{}{path}", running.api_url());
+        let headers = [("authorization", "Bearer kms:read")];
+        let call = Call {
+            method,
+            ..Call::get(&url, Deadline::within(Duration::from_secs(5)))
+        };
+        client.call(call.headers(&headers)).unwrap().status
+    };
+    let write = || ask(Method::POST, "/write");
+    let written = (0..10).filter(|_| write() == 200).count();
+    assert!((6..10).contains(&written), "{written} of 10 writes");
+    assert_eq!([(); 4].map(|()| ask(Method::GET, "/hello")), [200; 4]);
+    assert_eq!(write(), 429, "what reads have used is missing");
 }
 
 /// A self-signed certificate for localhost and its key, PEM files in a directory.
