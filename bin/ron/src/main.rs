@@ -3,6 +3,8 @@
 mod check;
 mod demo;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod fleet;
 mod init;
 mod kms;

@@ -30,6 +30,7 @@ struct Inner {
     prefix: &'static str,
     prometheus: prometheus::Registry,
     made: Mutex<BTreeMap<String, Box<dyn Any + Send>>>,
+    families: Mutex<BTreeMap<String, Family>>,
     built: Mutex<Built>,
 }
 
@@ -52,6 +53,19 @@ impl Built {
             self.tables[0].service
         );
     }
+}
+
+/// What a metric is, apart from its values: for the generated documentation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Name with the service's prefix.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// Names of its labels.
+    pub labels: Vec<String>,
+    /// Its help text.
+    pub help: String,
 }
 
 /// A queue that was built.
@@ -81,6 +95,7 @@ impl Registry {
             prefix,
             prometheus,
             made: Mutex::new(BTreeMap::new()),
+            families: Mutex::new(BTreeMap::new()),
             built: Mutex::new(Built::default()),
         }))
     }
@@ -149,6 +164,11 @@ impl Registry {
             .push((values.collect(), Box::new(value)));
     }
 
+    /// All families made so far, by name; also those that have no value yet and are not rendered.
+    pub fn families(&self) -> Vec<Family> {
+        self.0.families.lock().values().cloned().collect()
+    }
+
     /// All metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut out = String::new();
@@ -173,9 +193,28 @@ impl Registry {
             .prometheus
             .register(Box::new(metric.clone()))
             .expect("a name is registered once");
+        if let Some(family) = family(self.0.prefix, &metric) {
+            self.0.families.lock().insert(name.to_owned(), family);
+        }
         made.insert(name.to_owned(), Box::new(metric.clone()));
         metric
     }
+}
+
+fn family(prefix: &str, metric: &impl Collector) -> Option<Family> {
+    let kind = match metric.collect().first()?.get_field_type() {
+        proto::MetricType::COUNTER => "counter",
+        proto::MetricType::HISTOGRAM => "histogram",
+        _ => "gauge",
+    };
+    let descs = metric.desc();
+    let desc = descs.first()?;
+    Some(Family {
+        name: format!("{prefix}_{}", desc.fq_name),
+        kind,
+        labels: desc.variable_labels.clone(),
+        help: desc.help.clone(),
+    })
 }
 
 type AskedRow = (Vec<(String, String)>, Box<dyn Fn() -> i64 + Send + Sync>);
@@ -397,5 +436,24 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} missing in\n{text}");
         }
+    }
+    #[test]
+    fn families_are_told_before_they_have_a_value() {
+        let r = Registry::new("svc_x");
+        r.histogram_vec("b_seconds", "B.", &["op", "how"], LATENCY_BUCKETS);
+        r.gauge_fn("depth", "D.", &[("queue", "q")], || 7);
+        r.counter("a_total", "A.").inc();
+        assert!(!r.render().contains("b_seconds"));
+        let told: Vec<_> = r.families();
+        let told: Vec<_> = told
+            .iter()
+            .map(|f| (f.name.as_str(), f.kind, f.labels.join(",")))
+            .collect();
+        let wanted = [
+            ("svc_x_a_total", "counter", String::new()),
+            ("svc_x_b_seconds", "histogram", "op,how".to_owned()),
+            ("svc_x_depth", "gauge", "queue".to_owned()),
+        ];
+        assert_eq!(told, wanted);
     }
 }

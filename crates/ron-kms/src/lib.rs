@@ -15,7 +15,7 @@
 //! the store, one writes the log. When the log cannot be trusted or written, nothing is signed or
 //! changed, and verification still works.
 //!
-//! The engine works without HTTP ([`engine::Engine`]); [`start`] puts it on the chassis.
+//! The engine works without HTTP ([`embedded::Custody`]); [`start`] puts it on the chassis.
 
 #![cfg_attr(test, allow(clippy::items_after_statements, clippy::needless_collect))]
 
@@ -24,6 +24,7 @@ pub mod attest;
 pub mod audit;
 pub mod backend;
 pub mod config;
+pub mod embedded;
 pub mod engine;
 pub mod error;
 pub mod keys;

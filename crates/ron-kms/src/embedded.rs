@@ -1,0 +1,243 @@
+//! The key service inside a program of your own: no socket, no HTTP, the same store, threads and audit log.
+//!
+//! A [`Custody`] is one caller of one tenant. Its calls wait for their answers, at most until their deadline, and are
+//! refused with the same problems as over HTTP; a signature is handed out after its leaf is durable. `examples/embed`
+//! has a whole program.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_crypto::rand::OsRandom;
+use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
+use ron_kernel::{
+    Deadline, KernelMetrics, Registry, ReplyWaiter, Supervisor, SystemClock, WaitError,
+};
+use ron_proto::kms::{CreateKey, KeyDoc, SignAnswer, SignRequest, VerifyAnswer, VerifyRequest};
+use ron_proto::problem::Problem;
+use ron_proto::status::Readiness;
+use ron_proto::values::Tenant;
+use ron_service::{Config, DataDir, ReadyBoard, StartError};
+use serde::de::DeserializeOwned;
+
+use crate::config::Settings;
+use crate::engine::{Engine, EngineParts};
+use crate::topology::TOPOLOGY;
+use crate::work::task::SignTask;
+use crate::work::{Asked, SignJob, SignWhat, StoreJob};
+
+/// Name of the caller in audit leaves.
+const CALLER: &str = "embedded";
+/// How long threads may take to end when a [`Custody`] is dropped instead of closed.
+const DROPPED: Duration = Duration::from_secs(3);
+
+/// A running key store with its audit log. Dropping it stops its threads; [`Custody::close`] says how that went.
+pub struct Custody {
+    engine: Engine,
+    sup: Supervisor,
+    ready: ReadyBoard,
+    registry: Registry,
+    caller: Principal,
+    /// Locked until the threads have ended.
+    _dir: Option<DataDir>,
+}
+
+impl std::fmt::Debug for Custody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Custody")
+            .field("tenant", &self.caller.tenant)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Custody {
+    /// Opens the store and log that `config` names (a configuration of [`crate::config::TABLE`]) and starts their
+    /// threads, acting for `tenant`. Keys about sockets, identities and limits of HTTP have no effect.
+    ///
+    /// # Errors
+    /// The configuration is not acceptable, the data directory is in use or cannot be written, or the store does
+    /// not open. A damaged audit log is no error: signing is refused, verification works, and
+    /// [`Custody::readiness`] says why.
+    pub fn open(config: &Config, tenant: Tenant) -> Result<Self, StartError> {
+        let settings = Settings::from_config(config).map_err(StartError::Config)?;
+        let dir = DataDir::open(config)?;
+        let clock = SystemClock::shared();
+        let registry = Registry::new("ron_kms");
+        let km = KernelMetrics::new(&registry);
+        let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
+        let ready = ReadyBoard::new(&registry);
+        let parts = EngineParts {
+            sup: sup.clone(),
+            registry: registry.clone(),
+            km,
+            clock,
+            random: Arc::new(OsRandom),
+            ready: ready.clone(),
+            disk: None,
+            http: Arc::new(HttpClient::new(ClientConfig::default())),
+        };
+        let engine = Engine::start(settings, parts).map_err(|why| {
+            sup.drain(DROPPED);
+            StartError::failed(why)
+        })?;
+        Ok(Self {
+            engine,
+            sup,
+            ready,
+            registry,
+            caller: caller(tenant),
+            _dir: dir,
+        })
+    }
+
+    /// Makes a key, or finds the one that the same `op_id` and body made before.
+    pub fn create_key(&self, request: CreateKey, deadline: Deadline) -> Result<KeyDoc, Problem> {
+        let (asked, answer) = self.asked(deadline);
+        self.engine
+            .kms
+            .submit_store(StoreJob::Create(asked, Box::new(request)));
+        wait(answer, deadline)
+    }
+
+    /// Signs. The answer's leaf is durable. After `deadline_exceeded` the outcome is unknown: sent again with the
+    /// same `op_id`, the request tells it.
+    pub fn sign(&self, request: SignRequest, deadline: Deadline) -> Result<SignAnswer, Problem> {
+        let (asked, answer) = self.asked(deadline);
+        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { asked, what });
+        wait(answer, deadline)
+    }
+
+    /// Checks signatures, on the caller's thread. One that does not hold is an answer, not an error.
+    pub fn verify(&self, request: VerifyRequest) -> Result<VerifyAnswer, Problem> {
+        let checked = self.engine.kms.verify(&self.caller, request);
+        checked.map_err(Problem::from)
+    }
+
+    /// What the store says of a key now.
+    pub fn key(&self, key: &ron_proto::values::Kid) -> Result<KeyDoc, Problem> {
+        let kms = &self.engine.kms;
+        let index = kms.index.load();
+        let found = index.find(&self.caller, key).map_err(Problem::from)?;
+        Ok(found.to_doc(&kms.origin))
+    }
+
+    /// The verifier key line of the audit log: what an auditor pins.
+    pub fn audit_vkey(&self) -> String {
+        self.engine.keys.vkey()
+    }
+
+    /// What is missing or degraded, as on `/readyz`.
+    pub fn readiness(&self) -> Readiness {
+        ron_service::ready::readiness(&self.ready, &self.sup)
+    }
+
+    /// All metrics, in the Prometheus text format.
+    pub fn metrics(&self) -> String {
+        self.registry.render()
+    }
+
+    /// Finishes what is queued, writes a last checkpoint and ends the threads. Names of threads that had not ended
+    /// after `within`; none when all is well.
+    pub fn close(self, within: Duration) -> Vec<String> {
+        let report = self.sup.drain(within);
+        report.stragglers.iter().map(ToString::to_string).collect()
+    }
+
+    fn asked(&self, deadline: Deadline) -> (Asked, ReplyWaiter<Response>) {
+        let (responder, answer) = Responder::detached(deadline);
+        let asked = Asked {
+            caller: self.caller.clone(),
+            responder,
+            deadline,
+            since: self.engine.kms.clock.now(),
+            proof_until: None,
+        };
+        (asked, answer)
+    }
+}
+
+impl Drop for Custody {
+    fn drop(&mut self) {
+        self.sup.drain(DROPPED); // a second time does nothing
+    }
+}
+
+fn caller(tenant: Tenant) -> Principal {
+    Principal {
+        name: CALLER.into(),
+        tenant,
+        scopes: Arc::from([]),
+        caveats: Arc::from([]),
+        kind: PrincipalKind::Service,
+        key_prefixes: None,
+        jti: None,
+    }
+}
+
+fn wait<T: DeserializeOwned>(
+    answer: ReplyWaiter<Response>,
+    deadline: Deadline,
+) -> Result<T, Problem> {
+    let response = answer.wait(deadline).map_err(|why| match why {
+        WaitError::Timeout => Problem::deadline_exceeded(
+            "no answer by the deadline; the outcome is unknown: send it again with the same op_id",
+        ),
+        WaitError::Dropped => Problem::internal("the request was given up without an answer"),
+    })?;
+    match response.body {
+        Body::Problem(problem) => Err(*problem),
+        body => serde_json::from_slice(body.as_bytes())
+            .map_err(|_| Problem::internal("the answer is not of its documented type")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TABLE;
+    use ron_proto::values::Alg;
+
+    fn soon() -> Deadline {
+        Deadline::within(Duration::from_secs(20))
+    }
+
+    fn wanted(tenant: &str) -> CreateKey {
+        crate::tests::create_request("shop", Alg::Ed25519, ron_proto::kms::PayloadPolicy::Any, 7)
+            .for_tenant(tenant)
+    }
+
+    trait ForTenant {
+        fn for_tenant(self, tenant: &str) -> Self;
+    }
+    impl ForTenant for CreateKey {
+        fn for_tenant(mut self, tenant: &str) -> Self {
+            self.tenant = tenant.parse().expect("a tenant");
+            self
+        }
+    }
+
+    #[test]
+    fn the_same_directory_gives_the_same_key_and_one_at_a_time_may_use_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kms").display().to_string();
+        let flags = [("data_dir".to_owned(), path)];
+        let config = Config::load(&TABLE, None, &|_| None, &flags).expect("valid");
+        let tenant: Tenant = "shop".parse().expect("a tenant");
+        let custody = Custody::open(&config, tenant.clone()).expect("opens");
+        let key = custody
+            .create_key(wanted("shop"), soon())
+            .expect("a key")
+            .key;
+        let signed = custody.sign(SignRequest::message(key.clone(), *b"hello"), soon());
+        assert_eq!(signed.expect("signed").version, 1);
+        let other = custody.create_key(wanted("elsewhere"), soon());
+        assert_eq!(other.expect_err("another tenant's").status, 403);
+        assert!(Custody::open(&config, tenant.clone()).is_err(), "in use");
+        assert_eq!(custody.close(Duration::from_secs(10)), Vec::<String>::new());
+        let again = Custody::open(&config, tenant).expect("free again");
+        assert_eq!(again.key(&key).expect("still there").key, key);
+        let same = again.create_key(wanted("shop"), soon()).expect("the same");
+        assert_eq!(same.key, key);
+        assert!(again.metrics().contains("ron_kms_"));
+    }
+}

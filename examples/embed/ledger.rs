@@ -1,0 +1,133 @@
+//! A ledger without a service: money is issued and moved, a replay and an overdraft are told apart, and the whole
+//! log is verified from its directory.
+//!
+//! `embed-ledger DIR` makes a ledger in DIR, which must be new.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_crypto::rand::OsRandom;
+use ron_crypto::sign::Ed25519Key;
+use ron_kernel::{Clock, SystemClock};
+use ron_ledger::core::Op;
+use ron_ledger::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use ron_ledger::verify::verify_dir;
+use ron_proto::ledger::Entry;
+use ron_proto::{Amount, Timestamp};
+use ron_tlog::{Ed25519NoteSigner, OsDisk};
+
+type Failure = Box<dyn Error>;
+
+// part: main
+fn main() -> Result<(), Failure> {
+    let dir = std::env::args_os()
+        .nth(1)
+        .ok_or("usage: embed-ledger DIR")?;
+    let dir = Path::new(&dir);
+    // A program that lives longer keeps this seed, and its verifier key where its auditors are.
+    let signer = Ed25519NoteSigner::new("shop.example/ledger", Ed25519Key::generate(&OsRandom))?;
+    let mut options = EngineOptions::new("shop.example/ledger");
+    options.verifier = Some(signer.verifier().clone());
+    let now = Timestamp(SystemClock.unix_ms());
+    let mut engine = Engine::open(Arc::new(OsDisk), dir, options, now)?;
+
+    tell(
+        "issue",
+        &commit(&mut engine, issue("order-1", "acct:alice", 1_000)?)?,
+    );
+    tell(
+        "transfer",
+        &commit(&mut engine, transfer("order-2", 250, 1)?)?,
+    );
+    tell(
+        "the same again",
+        &commit(&mut engine, transfer("order-2", 250, 1)?)?,
+    );
+    tell(
+        "too much",
+        &commit(&mut engine, transfer("order-3", 800, 2)?)?,
+    );
+
+    // Readers see what is durable, and no more than that.
+    let bob = engine.shared().state(|state| {
+        let asset = state.asset_ix(&"ron".parse().ok()?)?;
+        let row = state.account(&"acct:bob".parse().ok()?)?;
+        Some(row.balance(asset).total)
+    });
+    println!("acct:bob has {}", bob.ok_or("bob has no account")?);
+
+    let mut checkpointer = engine.take_checkpointer().ok_or("taken already")?;
+    checkpointer.publish(&[&signer])?;
+    drop((checkpointer, engine));
+    verify(dir, &signer)
+}
+// end
+
+// part: commit
+fn issue(key: &str, to: &str, minor: u128) -> Result<Op, Failure> {
+    Ok(Op::new(Entry::Issue {
+        principal: "shop".parse()?,
+        key: key.parse()?,
+        to: to.parse()?,
+        asset: "ron".parse()?,
+        amount_minor: Amount(minor),
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    })?)
+}
+
+fn transfer(key: &str, minor: u128, nonce: u64) -> Result<Op, Failure> {
+    Ok(Op::new(Entry::Transfer {
+        principal: "shop".parse()?,
+        key: key.parse()?,
+        from: "acct:alice".parse()?,
+        to: "acct:bob".parse()?,
+        asset: "ron".parse()?,
+        amount_minor: Amount(minor),
+        nonce,
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    })?)
+}
+
+/// Decides one entry. When this returns, its leaf is on the disk.
+fn commit(engine: &mut Engine, op: Op) -> Result<Decision, Failure> {
+    let now = Timestamp(SystemClock.unix_ms());
+    let request = Request {
+        ops: vec![op],
+        bond: Bond::Loose,
+    };
+    let decided = engine.commit(now, &[request])?;
+    let first = decided.into_iter().flatten().next();
+    Ok(first.ok_or("one entry has one decision")?)
+}
+
+fn tell(what: &str, decision: &Decision) {
+    match decision {
+        Decision::Fresh { seq, verdict, .. } => match verdict.refusal() {
+            None => println!("{what}: done, entry {seq}"),
+            Some((code, _)) => println!("{what}: refused, {}, entry {seq}", code.as_str()),
+        },
+        Decision::Known { seq } => println!("{what}: known, entry {seq} answered it"),
+        Decision::Mixed => println!("{what}: some of its keys are used"),
+    }
+}
+// end
+
+// part: verify
+fn verify(dir: &Path, signer: &Ed25519NoteSigner) -> Result<(), Failure> {
+    // Every leaf is proved against the signed checkpoint and decided again from the first.
+    let report = verify_dir(dir, signer.verifier(), &mut |_, _| {})?;
+    for asset in &report.assets {
+        println!(
+            "{}: issued {}, burned {}, in accounts {}",
+            asset.asset, asset.issued, asset.burned, asset.circulating
+        );
+    }
+    println!("{} entries verified", report.entries);
+    Ok(())
+}
+// end

@@ -1,0 +1,93 @@
+//! `docs/TESTING.md` knows every script, every test target, every model, every fuzz target.
+
+use std::fs;
+
+use ron_tests::workspace;
+
+/// Names of the files in a directory, without their ending.
+fn stems(dir: &str, ending: &str) -> Vec<String> {
+    let entries = fs::read_dir(workspace().join(dir)).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let stems = names.filter_map(|name| name.strip_suffix(ending).map(str::to_owned));
+    let mut stems: Vec<String> = stems.collect();
+    stems.sort();
+    assert!(!stems.is_empty(), "{dir}");
+    stems
+}
+
+#[test]
+fn the_page_about_tests_names_every_lane() {
+    let page = fs::read_to_string(workspace().join("docs/TESTING.md")).unwrap();
+    let manifest = fs::read_to_string(workspace().join("tests/Cargo.toml")).unwrap();
+    let tests = manifest.split("[[test]]\nname = \"").skip(1);
+    let tests = tests.map(|rest| format!("`{}`", rest.split('"').next().unwrap()));
+    let scripts = stems("scripts", ".sh").into_iter();
+    let scripts = scripts.map(|name| format!("scripts/{name}.sh"));
+    let fuzz = stems("fuzz/fuzz_targets", ".rs").into_iter();
+    let fuzz = fuzz.map(|name| format!("`{name}`"));
+    let models = fs::read_dir(workspace().join("models")).unwrap();
+    let models = models.map(|entry| entry.unwrap().path());
+    let models = models
+        .filter(|path| path.join("tests").is_dir())
+        .map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            format!("models/{name}")
+        });
+    let all = tests.chain(scripts).chain(fuzz).chain(models);
+    let lost: Vec<_> = all.filter(|name| !page.contains(name)).collect();
+    assert!(lost.is_empty(), "docs/TESTING.md does not name {lost:?}");
+}
+
+#[test]
+fn the_page_about_tests_names_every_step_of_the_test_command() {
+    let page = fs::read_to_string(workspace().join("docs/TESTING.md")).unwrap();
+    let script = fs::read_to_string(workspace().join("scripts/test.sh")).unwrap();
+    let steps = script
+        .lines()
+        .filter_map(|line| line.strip_prefix("step \""));
+    let steps = steps.map(|rest| rest.trim_end_matches('"'));
+    let lost: Vec<_> = steps
+        .filter(|step| *step != "done" && !page.contains(&format!("| {step} |")))
+        .collect();
+    assert!(lost.is_empty(), "docs/TESTING.md has no row for {lost:?}");
+}
+
+/// Tests and models that the concurrency pages and the threat model name as evidence are there.
+#[test]
+fn evidence_that_pages_name_exists() {
+    let root = workspace();
+    let mut pages = vec![root.join("docs/SECURITY.md")];
+    let folder = fs::read_dir(root.join("docs/concurrency")).unwrap();
+    pages.extend(folder.map(|entry| entry.unwrap().path()));
+    let mut lost = Vec::new();
+    let mut seen = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).unwrap();
+        for word in text.split('`').skip(1).step_by(2) {
+            let file = word.split("::").next().unwrap();
+            let is_path = [
+                "tests/", "crates/", "models/", "bin/", "scripts/", "fuzz/", "docs/",
+            ]
+            .iter()
+            .any(|start| file.starts_with(start));
+            if !is_path || file.contains(['*', '<', ' ']) {
+                continue;
+            }
+            seen += 1;
+            let path = root.join(file);
+            let test = word.split("::").nth(1);
+            let there = match test {
+                None => path.exists(),
+                Some(test) => {
+                    let text = fs::read_to_string(&path).unwrap_or_default();
+                    text.contains(&format!("fn {test}"))
+                }
+            };
+            if !there {
+                lost.push(format!("{}: {word}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 60, "only {seen} files are named");
+    assert!(lost.is_empty(), "{}", lost.join("\n"));
+}

@@ -1,0 +1,251 @@
+//! Runs the blocks that pages mark with `<!-- run -->`, as they stand, page by page. (`tests/docs/commands.rs` checks
+//! that a page with the mark is here.)
+//!
+//! Only places are changed: ports, `/srv/ron`, `/etc/ron` and `/tmp` become free ports and temporary directories, and
+//! `cargo` and `apt-get` do nothing, because what they would build or install is there.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ron_tests::{Fleet, base_port, ok, python, ron_binary, workspace};
+use tempfile::TempDir;
+
+const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// The blocks of a page that carry the mark, in order, with their language.
+fn marked(page: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(workspace().join(page)).unwrap();
+    let parts = text.split("<!-- run -->\n").skip(1);
+    let block = |part: &str| {
+        let (tag, rest) = part.trim_start().strip_prefix("```")?.split_once('\n')?;
+        Some((tag.to_owned(), rest.split("\n```").next()?.to_owned()))
+    };
+    let blocks: Vec<_> = parts.map(|part| block(part).expect("a block")).collect();
+    assert!(!blocks.is_empty(), "{page} has nothing to run");
+    blocks
+}
+
+/// Where a page's blocks run: a home with nothing in it but what the page makes.
+struct Room {
+    home: TempDir,
+    /// Of the six services, as the page's usual ports.
+    base: u16,
+}
+
+impl Room {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        for dir in ["etc/ron", "srv", "bin", "tmp", "state"] {
+            fs::create_dir_all(home.path().join(dir)).unwrap();
+        }
+        let room = Self {
+            home,
+            base: base_port(),
+        };
+        let bin = ron_binary();
+        for name in SERVICES {
+            symlink(bin.with_file_name(name), room.path("bin").join(name)).unwrap();
+        }
+        let real = bin.display();
+        // `init` is told the free ports where the page leaves them out.
+        let ron = format!(
+            "#!/bin/sh\nif [ \"$1\" = init ]; then exec {real} \"$@\" --base-port {}; fi\nexec {real} \"$@\"\n",
+            room.base
+        );
+        room.tool("ron", &ron);
+        for name in ["cargo", "apt-get", "pip"] {
+            room.tool(name, "#!/bin/sh\nexit 0\n");
+        }
+        room
+    }
+
+    fn tool(&self, name: &str, script: &str) {
+        let path = self.path("bin").join(name);
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn path(&self, inside: &str) -> PathBuf {
+        self.home.path().join(inside)
+    }
+
+    /// The text with its places changed.
+    fn placed(&self, text: &str) -> String {
+        let home = self.home.path().display();
+        ported(text, self.base)
+            .replace("/tmp/", &format!("{home}/tmp/"))
+            .replace("/srv/ron", &format!("{home}/srv/ron"))
+            .replace("/etc/ron", &format!("{home}/etc/ron"))
+            .replace("$PWD/target/release", &format!("{home}/bin"))
+            .replace("./target/release", &format!("{home}/bin"))
+    }
+
+    /// Runs shell in `cwd`; what it printed.
+    fn shell(&self, cwd: &Path, script: &str) -> String {
+        let path = std::env::var("PATH").unwrap();
+        let python = python();
+        let venv = python.parent().unwrap().display();
+        let out = Command::new("bash")
+            .args(["-c", &format!("set -euo pipefail\nset -m\n{script}")])
+            .current_dir(cwd)
+            .env(
+                "PATH",
+                format!("{}:{venv}:{path}", self.path("bin").display()),
+            )
+            .env("XDG_STATE_HOME", self.path("state"))
+            .output()
+            .unwrap();
+        ok(&out)
+    }
+}
+
+/// The text with the usual ports, 7440 to 7495, moved to `base`.
+fn ported(text: &str, base: u16) -> String {
+    let digit = |c: char| c.is_ascii_digit();
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(digit) {
+        let end = rest[at..]
+            .find(|c| !digit(c))
+            .map_or(rest.len(), |n| at + n);
+        out.push_str(&rest[..at]);
+        match rest[at..end].parse::<u16>() {
+            Ok(port @ 7440..=7495) => out.push_str(&(base + port - 7440).to_string()),
+            _ => out.push_str(&rest[at..end]),
+        }
+        rest = &rest[end..];
+    }
+    out + rest
+}
+
+#[test]
+fn ports_are_moved_once() {
+    assert_eq!(
+        ported("a:7440 7445, 74400 x7495", 17_400),
+        "a:17400 17405, 74400 x17455"
+    );
+}
+
+/// Runs all marked blocks of shell of a page as one script in the workspace.
+fn run_page(room: &Room, page: &str) -> String {
+    let scripts = marked(page).into_iter().map(|(tag, text)| {
+        assert_eq!(tag, "sh", "{page}");
+        room.placed(&text)
+    });
+    let script = scripts.collect::<Vec<_>>().join("\n");
+    room.shell(&workspace(), &script)
+}
+
+#[test]
+fn separate_processes_run_the_loop_and_end() {
+    let room = Room::new();
+    // `jobs -p` after the last command: all six were told to stop, and are waited for.
+    let blocks = marked("docs/separate-processes.md");
+    let script = format!(
+        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{}\nfor job in $(jobs -p); do wait $job; done\necho ended\n",
+        room.placed(&blocks[0].1)
+    );
+    let said = room.shell(&workspace(), &script);
+    assert!(said.contains("eyJ"), "a token: {said}");
+    assert!(
+        said.trim_end().ends_with("ended"),
+        "each exits with 0: {said}"
+    );
+}
+
+#[test]
+fn a_witness_starts_as_the_page_says() {
+    let room = Room::new();
+    let said = run_page(&room, "docs/witness.md");
+    assert!(said.contains("witness"), "{said}");
+}
+
+#[test]
+fn a_token_is_made_as_the_page_says() {
+    let room = Room::new();
+    let tokens = room.path("tokens");
+    fs::create_dir(&tokens).unwrap();
+    let conf = room.path("softhsm2.conf");
+    fs::write(
+        &conf,
+        format!("directories.tokendir = {}\n", tokens.display()),
+    )
+    .unwrap();
+    let text = &marked("docs/backends.md")[0].1;
+    let script = format!(
+        "export SOFTHSM2_CONF={}\n{}\nsofthsm2-util --show-slots",
+        conf.display(),
+        room.placed(text)
+    );
+    let said = room.shell(&workspace(), &script);
+    let label = |line: &str| line.trim().starts_with("Label:") && line.trim().ends_with(" ron");
+    assert!(said.lines().any(label), "{said}");
+    let pin = fs::metadata(room.path("etc/ron/hsm.pin")).unwrap();
+    assert_eq!(pin.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn vault_clients_work_as_the_page_says() {
+    let room = Room::new();
+    let fleet = Fleet::start();
+    let blocks = marked("docs/vault-transit.md");
+    assert_eq!(blocks[0].0, "python");
+    let usual = "http://127.0.0.1:7440";
+    assert!(blocks[0].1.contains(usual), "{}", blocks[0].1);
+    let script = room.path("tmp/page.py");
+    fs::write(&script, blocks[0].1.replace(usual, &fleet.api("ron-kms"))).unwrap();
+    let token = format!("{}\n", fleet.operator_token());
+    fs::write(room.path("tmp/operator.kms.token"), token).unwrap();
+    let run = format!("{} {}", python().display(), script.display());
+    room.shell(&room.path("tmp"), &run);
+    let listed = fleet.get(
+        &format!("{}/v1/transit/keys?list=true", fleet.api("ron-kms")),
+        Some(&fleet.operator_token()),
+    );
+    assert!(String::from_utf8_lossy(&listed.body).contains("mail"));
+}
+
+#[test]
+fn an_epoch_is_recomputed_as_the_page_says() {
+    let said = run_page(&Room::new(), "examples/rocketpool/README.md");
+    assert!(
+        said.contains("commitment") || said.contains("b3:"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_files_for_prometheus_are_checked_as_the_page_says() {
+    let said = run_page(&Room::new(), "docs/ops/README.md");
+    assert!(said.contains("SUCCESS"), "{said}");
+}
+
+#[test]
+fn embedded_programs_run_as_the_page_says() {
+    let room = Room::new();
+    for name in ["embed-custody", "embed-ledger", "embed-rewards"] {
+        let program = ron_binary().with_file_name(name);
+        assert!(program.exists(), "{name}: cargo build --workspace --bins");
+        symlink(program, room.path("bin").join(name)).unwrap();
+    }
+    // Cargo runs what it has built.
+    room.tool(
+        "cargo",
+        "#!/bin/sh\nwhile [ \"$1\" != --bin ]; do shift; done\nname=$2\nshift 3\nexec \"$name\" \"$@\"\n",
+    );
+    let said = run_page(&room, "docs/embedding.md");
+    for words in ["2 signatures", "3 entries verified", "a forged proof fails"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
