@@ -144,15 +144,20 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
         assert_eq!(reloads(service, "unchanged"), 1.0, "{service}");
     }
     let console = fleet.api("svc-admin");
+    // What the console shows follows with its next look.
+    let stranger = format!("{console}/api/nodes/stranger/status");
+    while fleet.get(&stranger, None).status != 200 {
+        assert!(std::time::Instant::now() < patience, "it is watched");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let stranger = json(&fleet.get(&stranger, None), 200);
+    assert_eq!(stranger["healthUrl"], "http://127.0.0.1:9");
     for service in SERVICES {
         let url = format!("{console}/api/nodes/{service}/status");
         let node = json(&fleet.get(&url, None), 200);
         assert_eq!(node["healthUrl"], fleet.health(service), "{service}");
         assert_eq!(node["apiUrl"], fleet.api(service), "{service}");
     }
-    let stranger = format!("{console}/api/nodes/stranger/status");
-    let stranger = json(&fleet.get(&stranger, None), 200);
-    assert_eq!(stranger["healthUrl"], "http://127.0.0.1:9");
 }
 
 #[test]

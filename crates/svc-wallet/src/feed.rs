@@ -90,15 +90,18 @@ impl Feed {
         }
         let head = self.ledger.head(Deadline::within(CALL))?;
         if let Some(copy) = copy {
-            copy.of_ledger(&head.origin, head.seq)?;
-            if self.went_another_way(copy)? {
+            let mut another = copy.of_ledger(&head.origin, head.seq)?;
+            if !another && self.went_another_way(copy)? {
+                copy.start_over(&head.origin, head.seq)?;
+                another = true;
+            }
+            if another {
                 self.metrics.feed_gaps.inc();
                 tracing::warn!(
-                    event = "feed_restarted",
-                    reason = "the ledger was put back and has gone on"
+                    event = "answers_rebuilt",
+                    reason = "of another ledger, or it was put back"
                 );
                 self.balances.clear();
-                copy.start_over(&head.origin, head.seq)?;
             }
         }
         // Balances read before this moment may have changed unseen.

@@ -342,5 +342,8 @@ impl Shared {
 }
 
 #[cfg(test)]
+#[path = "rates_tests.rs"]
+mod rates_tests;
+#[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -135,15 +135,15 @@ impl Answers {
         Ok(())
     }
 
-    /// Says whose feed follows, and where that ledger stands: a copy of another one is dropped.
-    pub fn of_ledger(&mut self, origin: &str, head: u64) -> Result<(), AnswersError> {
+    /// Says whose feed follows, and where that ledger stands: a copy of another one, or of one that
+    /// went back, is dropped. True when that was so.
+    pub fn of_ledger(&mut self, origin: &str, head: u64) -> Result<bool, AnswersError> {
         if self.origin.as_deref() == Some(origin) && self.view.applied <= head {
-            return Ok(());
+            return Ok(false);
         }
-        if self.origin.is_some() {
-            tracing::warn!(event = "answers_rebuilt", reason = "of another ledger");
-        }
-        self.start_over(origin, head)
+        let dropped = self.origin.is_some();
+        self.start_over(origin, head)?;
+        Ok(dropped)
     }
 
     /// Whether the ledger has this entry where the copy has it. One that was put back to an earlier
