@@ -12,6 +12,7 @@
 mod processes;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -114,7 +115,17 @@ fn library(to: &Path) -> PathBuf {
 
 impl Lane {
     fn start() -> Self {
-        let rig = Rig::start();
+        let mut rig = Rig::start();
+        // Five hundred pools a day are more than an account may be given by default.
+        rig.kill("svc-wallet");
+        let wallet = rig.dir.path().join("svc-wallet/config.toml");
+        let mut config = std::fs::OpenOptions::new()
+            .append(true)
+            .open(wallet)
+            .unwrap();
+        writeln!(config, "[limits]\ndaily_minor = \"{}\"", u128::MAX / 4).unwrap();
+        rig.run("svc-wallet");
+        rig.wait_ready("svc-wallet");
         let tools = tempfile::tempdir().unwrap();
         let file = tools.path().join("points");
         let dir = rig.dir.path();

@@ -292,3 +292,59 @@ fn shutdown(topology: &Topology) -> String {
     picture.push_str("  Note over S: hooks (last checkpoint, lock of the data directory), exit 0, or 3 with stragglers\n```\n");
     format!("{table}\n{picture}")
 }
+
+/// The tables of errors are written by hand: what they name must be there.
+#[test]
+fn codes_and_metrics_of_the_error_tables_exist() {
+    let sources = sources(&ron_tests::workspace().join("crates"));
+    let mut lost = Vec::new();
+    let mut seen = 0;
+    for service in described() {
+        let name = format!("docs/concurrency/{}.md", service.service);
+        let page = std::fs::read_to_string(ron_tests::workspace().join(&name)).unwrap();
+        let (_, rest) = page.split_once("## Errors of overload and time").unwrap();
+        let table = rest.split("\n## ").next().unwrap();
+        let metrics: Vec<String> = bare(service).into_iter().map(|f| f.name).collect();
+        for row in table.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            let spans = |cell: &str| -> Vec<String> {
+                cell.split('`')
+                    .skip(1)
+                    .step_by(2)
+                    .map(str::to_owned)
+                    .collect()
+            };
+            for code in spans(cells[0]) {
+                seen += 1;
+                if !sources.contains(&format!("\"{code}\"")) {
+                    lost.push(format!("{name}: code {code}"));
+                }
+            }
+            for metric in spans(cells.last().unwrap()) {
+                let bare = metric.split('{').next().unwrap().to_owned();
+                let told = bare.contains('_') && !bare.starts_with('/');
+                if told && !metrics.contains(&bare) {
+                    lost.push(format!("{name}: metric {metric}"));
+                }
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} codes");
+    assert!(lost.is_empty(), "{}", lost.join("\n"));
+}
+
+/// All Rust text under a directory.
+fn sources(dir: &std::path::Path) -> String {
+    let mut all = String::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "node_modules") {
+                all.push_str(&sources(&path));
+            }
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            all.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+    all
+}

@@ -25,8 +25,13 @@ const SERVICES: [&str; 6] = [
 
 /// The blocks of a page that carry the mark, in order, with their language.
 fn marked(page: &str) -> Vec<(String, String)> {
+    below(page, "<!-- run -->")
+}
+
+/// The blocks of a page that stand below a mark.
+fn below(page: &str, mark: &str) -> Vec<(String, String)> {
     let text = fs::read_to_string(workspace().join(page)).unwrap();
-    let parts = text.split("<!-- run -->\n").skip(1);
+    let parts = text.split(mark).skip(1);
     let block = |part: &str| {
         let (tag, rest) = part.trim_start().strip_prefix("```")?.split_once('\n')?;
         Some((tag.to_owned(), rest.split("\n```").next()?.to_owned()))
@@ -231,21 +236,42 @@ fn the_files_for_prometheus_are_checked_as_the_page_says() {
     assert!(said.contains("SUCCESS"), "{said}");
 }
 
-#[test]
-fn embedded_programs_run_as_the_page_says() {
+/// Cargo runs what it has built.
+const CARGO_RUN: &str = "#!/bin/sh\nwhile [ \"$1\" != --bin ]; do shift; done\nname=$2\nshift 3\nexec \"$name\" \"$@\"\n";
+
+/// A room in which `cargo run --bin NAME` finds the programs of `examples/embed`.
+fn embedding_room() -> Room {
     let room = Room::new();
-    for name in ["embed-custody", "embed-ledger", "embed-rewards"] {
-        let program = ron_binary().with_file_name(name);
+    for part in ["custody", "ledger", "passport", "rewards"] {
+        let name = format!("embed-{part}");
+        let program = ron_binary().with_file_name(&name);
         assert!(program.exists(), "{name}: cargo build --workspace --bins");
         symlink(program, room.path("bin").join(name)).unwrap();
     }
-    // Cargo runs what it has built.
-    room.tool(
-        "cargo",
-        "#!/bin/sh\nwhile [ \"$1\" != --bin ]; do shift; done\nname=$2\nshift 3\nexec \"$name\" \"$@\"\n",
-    );
-    let said = run_page(&room, "docs/embedding.md");
+    room.tool("cargo", CARGO_RUN);
+    room
+}
+
+#[test]
+fn embedded_programs_run_as_the_page_says() {
+    let said = run_page(&embedding_room(), "docs/embedding.md");
     for words in ["2 signatures", "3 entries verified", "a forged proof fails"] {
         assert!(said.contains(words), "{words}: {said}");
     }
+}
+
+#[test]
+fn a_passport_is_judged_as_the_page_says() {
+    let (room, fleet) = (embedding_room(), Fleet::start());
+    symlink(fleet.dir(), room.path("state/ron")).unwrap();
+    let blocks = below("docs/embedding.md", "<!-- run by: documented -->");
+    // The issuer's name stays the usual one, whatever its port is.
+    let text = blocks[0]
+        .1
+        .replace("/tmp/", &format!("{}/", room.path("tmp").display()));
+    let keys = "http://127.0.0.1:7450/.well-known";
+    assert!(text.contains(keys), "{text}");
+    let text = text.replace(keys, &format!("{}/.well-known", fleet.api("svc-passport")));
+    let said = room.shell(&workspace(), &text);
+    assert!(said.contains("let in: "), "{said}");
 }

@@ -183,59 +183,134 @@ pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Pl
 /// Blocks computed side by side before their shares are told in order.
 const WINDOW: usize = 32;
 
+/// A block of the usage with its shares, zeros and what is below the minimum left out.
+#[derive(Debug)]
+pub struct Told<'a> {
+    block: Block<'a>,
+    shares: Vec<Raw>,
+}
+
+impl Told<'_> {
+    /// Number of shares.
+    pub const fn len(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// True without any share.
+    pub const fn is_empty(&self) -> bool {
+        self.shares.is_empty()
+    }
+
+    /// The shares with their accounts, in row order.
+    pub fn shares(&self) -> impl Iterator<Item = (Share, &[u8])> {
+        self.shares.iter().map(|raw| {
+            let at = raw.at as usize;
+            // The number of accounts was checked to fit 32 bits.
+            let row = (self.block.first() + at) as u32;
+            let amount = raw.amount;
+            (Share { row, amount }, self.block.account(at))
+        })
+    }
+}
+
+/// What has been told so far.
+struct Books<'a> {
+    rules: &'a Rules,
+    least: u128,
+    ties: u64,
+    payout: u128,
+    recipients: u64,
+}
+
+impl Books<'_> {
+    /// Settles ties and drops what is below the minimum, block by block in order.
+    fn settle(&mut self, shares: &mut Vec<Raw>) -> Result<(), Stop> {
+        let (least, cap, ties) = (self.least, self.rules.cap, &mut self.ties);
+        let (mut sum, mut above_cap) = (Some(self.payout), false);
+        shares.retain_mut(|raw| {
+            if raw.tie && *ties > 0 {
+                *ties -= 1;
+                raw.amount += 1;
+            }
+            let kept = raw.amount >= least;
+            if kept {
+                above_cap |= cap.is_some_and(|cap| raw.amount > cap);
+                sum = sum.and_then(|sum| sum.checked_add(raw.amount));
+            }
+            kept
+        });
+        if above_cap {
+            return Err(Stop::Broken("a share is above the account cap"));
+        }
+        self.payout = sum.ok_or(Stop::Broken("the shares pass 2^128"))?;
+        self.recipients += shares.len() as u64;
+        Ok(())
+    }
+
+    fn close(self) -> Result<Sums, Stop> {
+        if self.ties > 0 {
+            return Err(Stop::Broken("units were left over after all ties"));
+        }
+        let residual = self.rules.pool.checked_sub(self.payout);
+        Ok(Sums {
+            pool: self.rules.pool,
+            payout: self.payout,
+            residual: residual.ok_or(Stop::Broken("the shares add up to more than the pool"))?,
+            recipients: self.recipients,
+        })
+    }
+}
+
 impl Plan {
-    /// Tells every share above zero to `tell`, in row order, with its account. Drops what is below
-    /// the minimum and closes the books.
+    /// Tells every share above zero to `tell`, in row order, some blocks at a time. Drops what is
+    /// below the minimum and closes the books. While some are told, the next are computed.
     pub fn tell<U: Usage>(
         &self,
         usage: &U,
         watch: &impl Watch,
-        mut tell: impl FnMut(Share, &[u8]) -> Result<(), Stop>,
+        mut tell: impl FnMut(&[Told<'_>]) -> Result<(), Stop> + Send,
     ) -> Result<Sums, Stop> {
-        let least = self.rules.min_payout.max(1);
-        let mut ties = self.split.ties();
-        let (mut payout, mut recipients) = (0_u128, 0_u64);
+        let mut books = Books {
+            rules: &self.rules,
+            least: self.rules.min_payout.max(1),
+            ties: self.split.ties(),
+            payout: 0,
+            recipients: 0,
+        };
         let chunks = usage::chunks(usage);
+        let mut ready: Vec<Told<'_>> = Vec::new();
         for from in (0..chunks).step_by(WINDOW) {
-            let window = (from..chunks.min(from + WINDOW)).into_par_iter().map(|at| {
-                if watch.cancelled() {
-                    return Err(Stop::Cancelled);
-                }
-                let block = usage::chunk(usage, at)?;
-                let shares = self.split.shares(&block)?;
-                watch.shared(block.rows() as u64);
-                Ok((block, shares))
-            });
-            for (block, shares) in window.collect::<Result<Vec<_>, Stop>>()? {
-                for raw in shares {
-                    let amount = raw.amount + u128::from(raw.tie && ties > 0);
-                    ties -= u64::from(raw.tie && ties > 0);
-                    if amount < least {
-                        continue;
-                    }
-                    if self.rules.cap.is_some_and(|cap| amount > cap) {
-                        return Err(Stop::Broken("a share is above the account cap"));
-                    }
-                    let sum = payout.checked_add(amount);
-                    payout = sum.ok_or(Stop::Broken("the shares pass 2^128"))?;
-                    recipients += 1;
-                    let at = raw.at as usize;
-                    // The number of accounts was checked to fit 32 bits.
-                    let row = (block.first() + at) as u32;
-                    tell(Share { row, amount }, block.account(at))?;
-                }
+            let window = from..chunks.min(from + WINDOW);
+            let (told, next) = rayon::join(
+                || tell(&ready),
+                || self.window(usage, watch, window.clone()),
+            );
+            told?;
+            ready = next?;
+            for block in &mut ready {
+                books.settle(&mut block.shares)?;
             }
         }
-        if ties > 0 {
-            return Err(Stop::Broken("units were left over after all ties"));
-        }
-        let residual = self.rules.pool.checked_sub(payout);
-        Ok(Sums {
-            pool: self.rules.pool,
-            payout,
-            residual: residual.ok_or(Stop::Broken("the shares add up to more than the pool"))?,
-            recipients,
-        })
+        tell(&ready)?;
+        books.close()
+    }
+
+    fn window<'a, U: Usage>(
+        &self,
+        usage: &'a U,
+        watch: &impl Watch,
+        chunks: std::ops::Range<usize>,
+    ) -> Result<Vec<Told<'a>>, Stop> {
+        let one = |at| {
+            if watch.cancelled() {
+                return Err(Stop::Cancelled);
+            }
+            let block = usage::chunk(usage, at)?;
+            let shares = self.split.shares(&block)?;
+            watch.shared(block.rows() as u64);
+            Ok(Told { block, shares })
+        };
+        chunks.into_par_iter().map(one).collect()
     }
 }
 

@@ -49,9 +49,11 @@ struct Outcome {
 
 fn compute(usage: &Plain, rules: &Rules, watch: &impl Watch) -> Result<Outcome, Stop> {
     let mut shares = Vec::new();
-    let sums = plan(usage, rules, watch)?.tell(usage, watch, |share, account| {
-        assert_eq!(account, usage.0[share.row as usize].0.as_bytes());
-        shares.push(share);
+    let sums = plan(usage, rules, watch)?.tell(usage, watch, |blocks| {
+        for (share, account) in blocks.iter().flat_map(Told::shares) {
+            assert_eq!(account, usage.0[share.row as usize].0.as_bytes());
+            shares.push(share);
+        }
         Ok(())
     })?;
     Ok(Outcome { shares, sums })

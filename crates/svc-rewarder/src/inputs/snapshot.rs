@@ -456,11 +456,11 @@ fn parse_metrics(table: &[u8]) -> Result<Vec<MetricTotal>, SealError> {
 /// could never be paid.
 pub(crate) fn account_field(padded: &[u8]) -> bool {
     let account = trim(padded);
-    !account.is_empty()
-        && !account.starts_with(ESCROW_PREFIX.as_bytes())
-        && account
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'/' | b'_' | b'-'))
+    // Without a way out at the first bad byte the compiler looks at many bytes at once.
+    let good = account.iter().fold(true, |good, byte| {
+        good & (byte.is_ascii_alphanumeric() | matches!(byte, b':' | b'/' | b'_' | b'-'))
+    });
+    good && !account.is_empty() && !account.starts_with(ESCROW_PREFIX.as_bytes())
 }
 
 fn be32(bytes: &[u8]) -> u32 {

@@ -24,7 +24,7 @@ use ron_proto::rewarder::{Payout, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
 use super::tree::{self, Grower, Overflow, Tree};
-use crate::calculus::{Plan, Stop, Sums, Usage, Watch, trim};
+use crate::calculus::{Plan, Stop, Sums, Told, Usage, Watch, trim};
 use crate::inputs::snapshot::{account_field, be64, be128};
 use crate::inputs::source::{Source, Target};
 
@@ -91,7 +91,7 @@ pub struct Built {
     pub sums: Sums,
 }
 
-/// Records hashed and written at a time.
+/// Records checked at a time.
 const BATCH: usize = tree::GROUP * 16;
 
 impl Table {
@@ -109,9 +109,7 @@ impl Table {
         let mut width = usage.width();
         loop {
             let mut writer = Writer::new(&mut target, width)?;
-            let sums = plan.tell(usage, watch, |share, account| {
-                writer.push(account, share.amount)
-            })?;
+            let sums = plan.tell(usage, watch, |blocks| writer.write(blocks))?;
             let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
             let owner = policy.residual.owner.as_str().as_bytes();
             let longest = writer.longest.max(if apart { owner.len() } else { 0 });
@@ -120,7 +118,7 @@ impl Table {
                 continue;
             }
             if apart {
-                writer.push(owner, sums.residual)?;
+                writer.push(owner, sums.residual);
             }
             let (head, tree) = writer.finish(apart)?;
             let source = target.finish(&head).map_err(unwritable)?;
@@ -366,30 +364,56 @@ impl<'a> Writer<'a> {
         })
     }
 
-    fn push(&mut self, account: &[u8], amount: u128) -> Result<(), Stop> {
-        self.longest = self.longest.max(account.len());
+    /// The records of some blocks, in order. Each thread fills the slots of a block.
+    fn write(&mut self, blocks: &[Told<'_>]) -> Result<(), Stop> {
+        let (width, size) = (self.width, self.width + AMOUNT);
+        let records: usize = blocks.iter().map(Told::len).sum();
+        let held = self.buffer.len();
+        self.buffer.resize(held + records * size, 0);
+        let mut free = &mut self.buffer[held..];
+        let mut slots = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let (mine, rest) = free.split_at_mut(block.len() * size);
+            slots.push((block, mine));
+            free = rest;
+        }
+        let longest = slots.into_par_iter().map(|(block, slots)| {
+            let mut longest = 0;
+            for ((share, account), slot) in block.shares().zip(slots.chunks_exact_mut(size)) {
+                longest = longest.max(account.len());
+                slot[..account.len()].copy_from_slice(account);
+                slot[width..].copy_from_slice(&share.amount.to_be_bytes());
+            }
+            longest
+        });
+        self.longest = self.longest.max(longest.max().unwrap_or(0));
+        self.records += records as u64;
+        let groups = self.buffer.len() / (tree::GROUP * size);
+        self.flush(groups * tree::GROUP * size)
+    }
+
+    /// One record more, after all others.
+    fn push(&mut self, account: &[u8], amount: u128) {
         let end = self.buffer.len() + self.width;
         self.buffer.extend_from_slice(account);
         self.buffer.resize(end, 0);
         self.buffer.extend_from_slice(&amount.to_be_bytes());
         self.records += 1;
-        if self.buffer.len() == BATCH * (self.width + AMOUNT) {
-            self.flush()?;
-        }
-        Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), Stop> {
-        self.body.update_rayon(&self.buffer);
-        let grown = self.grower.add(&self.buffer, self.width + AMOUNT);
+    /// Hashes and writes the first `bytes` of the buffer.
+    fn flush(&mut self, bytes: usize) -> Result<(), Stop> {
+        let (out, size) = (&self.buffer[..bytes], self.width + AMOUNT);
+        self.body.update_rayon(out);
+        let grown = self.grower.add(out, size);
         grown.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
-        self.target.append(&self.buffer).map_err(unwritable)?;
-        self.buffer.clear();
+        self.target.append(out).map_err(unwritable)?;
+        self.buffer.drain(..bytes);
         Ok(())
     }
 
     fn finish(mut self, residual_row: bool) -> Result<([u8; HEAD], Tree), Stop> {
-        self.flush()?;
+        self.flush(self.buffer.len())?;
         let tree = self.grower.finish();
         let root = tree.root();
         let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;

