@@ -91,3 +91,27 @@ fn evidence_that_pages_name_exists() {
     assert!(seen > 60, "only {seen} files are named");
     assert!(lost.is_empty(), "{}", lost.join("\n"));
 }
+
+/// What the README says of speed is what the page of measurements says.
+#[test]
+fn figures_of_the_readme_were_measured() {
+    let root = workspace();
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
+    let (readme, bench) = (read("README.md"), read("docs/bench/README.md"));
+    let (_, section) = readme.split_once("## Figures\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let words = section.split(|c: char| c.is_whitespace() || c == ':' || c == ';');
+    let figures = words.map(|word| word.trim_matches([',', '.', '(', ')']));
+    let figures: Vec<_> = figures
+        .filter(|word| word.len() > 1 && word.bytes().all(|b| b.is_ascii_digit() || b == b','))
+        .collect();
+    assert!(figures.len() > 3, "{figures:?}");
+    let lost: Vec<_> = figures
+        .iter()
+        .filter(|figure| !bench.contains(**figure))
+        .collect();
+    assert!(
+        lost.is_empty(),
+        "README.md says {lost:?}, docs/bench/README.md does not"
+    );
+}

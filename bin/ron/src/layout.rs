@@ -190,9 +190,11 @@ pub fn make_dir(path: &Path) -> Result<(), String> {
 /// the directory.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     let fail = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
-    let dir = path
-        .parent()
-        .ok_or_else(|| format!("{} has no directory", path.display()))?;
+    let dir = match path.parent() {
+        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
+        Some(dir) => dir,
+        None => return Err(format!("{} has no directory", path.display())),
+    };
     let temp = path.with_extension("tmp");
     let _ = fs::remove_file(&temp);
     let mut file = fs::OpenOptions::new()

@@ -15,7 +15,29 @@ pub fn completions(shell: clap_complete::Shell, mut command: Command) -> Result<
 #[allow(clippy::needless_pass_by_value)] // the shape of an error's handler
 pub fn failed(why: String) -> ExitCode {
     eprintln!("error: {why}");
+    if let Some(hint) = hint(&why) {
+        eprintln!("hint: {hint}");
+    }
     ExitCode::from(1)
+}
+
+/// What to do about what many commands meet: nobody there to answer, or no data directory.
+fn hint(why: &str) -> Option<&'static str> {
+    let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
+    if has(&["not reached", "refused the connection"]) {
+        return Some(
+            "is the service running? `ron up` starts all of them; with a --data-dir, name the same one here",
+        );
+    }
+    let made = [
+        "bootstrap.json",
+        "verifiers.json",
+        "clients/operator",
+        "config.toml",
+    ];
+    (has(&["No such file"]) && has(&made) && !has(&["ron init"])).then_some(
+        "`ron init` and `ron up` make a data directory; --data-dir names one that is there",
+    )
 }
 
 /// Prints the manual page.

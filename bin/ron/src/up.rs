@@ -13,7 +13,7 @@ use ron_service::logging::{self, Format};
 
 use crate::fleet::{Failed, Fleet};
 use crate::init;
-use crate::layout::{BASE_PORT, Layout, SERVICES, write_json};
+use crate::layout::{BASE_PORT, Layout, SERVICES, make_dir, write_json};
 use crate::verifiers;
 
 /// Run all six services in one process.
@@ -67,6 +67,7 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
             code: exit::FATAL,
         });
     }
+    make_dir(&layout.root.join("run"))?; // no backup has it
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
     announce(&layout, &fleet, made);
     let fatal = serve(&fleet, &signals);

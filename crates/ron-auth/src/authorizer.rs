@@ -392,7 +392,15 @@ impl Authorizer for RonAuthorizer {
         self.decide(head, need).map_err(|reject| {
             self.failures.with_label_values(&[reject.reason()]).inc();
             tracing::debug!(event = "auth_refused", reason = reject.reason(), request_id = %head.request_id);
-            reject.problem()
+            match (reject, need) {
+                // What is public in the OpenAPI document: which scope to ask for.
+                (AuthReject::Scope, Need::Scope(scope)) => {
+                    let mut problem = reject.problem();
+                    problem.detail = format!("the caller lacks the scope {scope}; get a token with it");
+                    problem
+                }
+                _ => reject.problem(),
+            }
         })
     }
 }

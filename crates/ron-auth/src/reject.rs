@@ -5,7 +5,9 @@ use ron_proto::Problem;
 /// One cause of refusal. `Display` is the sentence sent to the caller; it names a rule, never any input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum AuthReject {
-    #[error("send a passport or a service token in one Authorization: Bearer header")]
+    #[error(
+        "send a passport (`ron token --audience SERVICE` prints one) or a service token in one Authorization: Bearer header"
+    )]
     Missing,
     #[error("the Authorization header must be given once, as Bearer and one token")]
     Scheme,
@@ -23,7 +25,7 @@ pub enum AuthReject {
     Typ,
     #[error("the token's header carries a member that is not allowed; only alg, kid and typ are")]
     HeaderMember,
-    #[error("the token's key is not one of the issuer's")]
+    #[error("the token's key is not one of the issuer's (any more); get a new token")]
     UnknownKid,
     #[error("the token's signature does not verify")]
     Signature,
@@ -31,15 +33,15 @@ pub enum AuthReject {
     Claims,
     #[error("the token was issued by someone else")]
     Issuer,
-    #[error("the token is for another service")]
+    #[error("the token is for another service; get one whose audience is this service")]
     Audience,
-    #[error("the token has expired")]
+    #[error("the token has expired; get a new one")]
     Expired,
     #[error("the token is not valid yet")]
     NotYet,
     #[error("the token's epoch has been closed")]
     Epoch,
-    #[error("the token has been revoked")]
+    #[error("the token has been revoked; get a new one, if its holder may still have one")]
     Revoked,
     #[error(
         "the token is bound: send it as Authorization: DPoP with a DPoP proof of its key, or over TLS with its client certificate"
@@ -53,7 +55,9 @@ pub enum AuthReject {
         "the token's narrowing statements are not signed by its holders, or do not only narrow"
     )]
     Narrowing,
-    #[error("the service token is not known here")]
+    #[error(
+        "the service token is not known here; its SHA-256 must stand in auth.principals of this service"
+    )]
     ServiceToken,
     #[error("service tokens are accepted on loopback only")]
     NotLoopback,

@@ -113,10 +113,16 @@ impl Engine {
             witnesses: witnesses.as_mut(),
             ring: &ring,
         };
+        // Before the log, which gets a leaf when it is opened: what a newer program wrote is left as it is.
+        let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let opened = counted.and_then(|()| start::open(with, &mut store));
+        if let Err(distrust) = &opened
+            && distrust.fault == Fault::Newer
+        {
+            return Err(StoreError::Newer(distrust.why.clone()));
+        }
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
         let shared = (log, ring, replay);
         let (kms, queues) = assemble(settings, &parts, metrics, &store, shared)?;
         let EngineParts { sup, km, ready, .. } = parts;

@@ -334,8 +334,8 @@ pub struct ProblemBody {
     /// The HTTP status, again.
     #[serde(default)]
     pub status: u16,
-    /// What happened this time.
-    #[serde(default)]
+    /// What happened this time; in OAuth's form under its name there.
+    #[serde(default, alias = "error_description")]
     pub detail: String,
     /// The stable code.
     #[serde(default)]

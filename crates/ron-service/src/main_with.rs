@@ -183,15 +183,15 @@ fn load_checked(
         })
         .map(|name| {
             let typed = name[table.env_prefix.len()..].to_ascii_lowercase();
-            let near = rows
-                .iter()
-                .map(|row| row.name)
-                .min_by_key(|row| crate::config::distance(&row.replace('.', "_"), &typed));
-            let near = near.map_or_else(String::new, |row| table.env_name(row));
+            let near = rows.iter().filter_map(|row| {
+                let edits = config::close(&row.name.replace('.', "_"), &typed)?;
+                Some((edits, row.name))
+            });
+            let near = near.min().map(|(_, name)| table.env_name(name));
             ConfigProblem {
                 origin: Origin::Env(name),
                 key: String::new(),
-                why: format!("is not a known key; did you mean {near}?"),
+                why: config::unknown_key(near.as_deref()),
             }
         })
         .collect();

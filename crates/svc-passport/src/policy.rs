@@ -185,7 +185,11 @@ fn matches(pattern: &str, text: &str) -> bool {
 fn audience<'a>(rule: &'a ClientRule, ask: &Ask<'_>) -> Result<&'a AudienceRule, Problem> {
     match (ask.audience, rule.audiences.as_slice()) {
         (Some(name), all) => all.iter().find(|a| a.audience == name).ok_or_else(|| {
-            Problem::forbidden("the issuer policy does not allow this audience for this client")
+            let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
+            Problem::forbidden(format!(
+                "the issuer policy does not allow this audience for this client, but: {}",
+                allowed.join(", ")
+            ))
         }),
         (None, [only]) => Ok(only),
         (None, _) => Err(Problem::bad_request(
@@ -198,8 +202,11 @@ fn scopes(rule: &AudienceRule, ask: &Ask<'_>) -> Result<String, Problem> {
     let Some(text) = ask.scope else {
         return Ok(rule.scopes.join(" "));
     };
-    let asked = scope::parse_list(text)
-        .map_err(|e| Problem::bad_request(format!("scope: {e}")).with_oauth("invalid_scope"))?;
+    let asked = scope::parse_list(text).map_err(|e| {
+        let known =
+            "scopes_supported of /.well-known/oauth-authorization-server names those there are";
+        Problem::bad_request(format!("scope: {e}; {known}")).with_oauth("invalid_scope")
+    })?;
     if let Some(extra) = asked.iter().find(|s| !rule.scopes.iter().any(|r| r == *s)) {
         return Err(Problem::forbidden(format!(
             "the issuer policy does not allow {extra} for this audience"

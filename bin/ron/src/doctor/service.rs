@@ -65,11 +65,23 @@ pub fn look_at_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         let Some(config) = configured(report, name, fleet::load(layout, name, None, &[])) else {
             continue;
         };
-        if running.is_none() {
-            ports(report, name, &config);
+        match holder(layout, name) {
+            Some(pid) if running.is_none() => {
+                report.ok("running", format!("{name} runs here as process {pid}"));
+            }
+            None if running.is_none() => ports(report, name, &config),
+            _ => {}
         }
         devices(report, name, &config);
     }
+}
+
+/// The process of a service that works in this data directory: its id stands in the lock, and may be old.
+fn holder(layout: &Layout, name: &str) -> Option<u32> {
+    let pid = std::fs::read_to_string(layout.data(name).join("LOCK")).ok()?;
+    let pid = pid.trim().parse().ok()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    String::from_utf8_lossy(&line).contains(name).then_some(pid)
 }
 
 fn lines(problems: Vec<ron_service::ConfigProblem>) -> String {
@@ -88,7 +100,7 @@ fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -
             report.fail(
                 &about,
                 why,
-                format!("`{name} --help` lists every key, `{name} --print-example` is a file to start from"),
+                format!("`{name} --help` lists every key, `{name} print-example` is a file to start from"),
             );
             None
         }

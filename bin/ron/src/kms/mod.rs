@@ -106,7 +106,7 @@ struct CreateArgs {
     /// Rotate it this often, such as 30d.
     #[arg(long)]
     rotate_every: Option<RotateEvery>,
-    /// Where it is kept: file, memory, pkcs11 or tpm; the store's own when absent.
+    /// Where it is kept: file, memory, pkcs11, tpm or remote; the store's own when absent.
     #[arg(long, value_parser = backend)]
     backend: Option<KeyBackend>,
     /// The same id and request again makes no second key. A random one when absent.
@@ -238,7 +238,7 @@ fn payload(text: &str) -> Result<PayloadPolicy, String> {
 
 fn backend(text: &str) -> Result<KeyBackend, String> {
     serde_json::from_value(serde_json::Value::String(text.to_owned()))
-        .map_err(|_| "not file, memory, pkcs11 or tpm".to_owned())
+        .map_err(|_| "not file, memory, pkcs11, tpm or remote".to_owned())
 }
 
 /// Runs `ron kms`.

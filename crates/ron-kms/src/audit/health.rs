@@ -21,6 +21,8 @@ pub enum Fault {
     Failure,
     /// The log is not what was written.
     Tampering,
+    /// The log is of a newer program: nothing is started on it.
+    Newer,
 }
 
 impl AuditHealth {

@@ -171,6 +171,7 @@ fn distrust(error: &OpenError) -> Distrust {
         OpenError::Damaged { .. } | OpenError::Checkpoint(_) | OpenError::Origin { .. } => {
             Fault::Tampering
         }
+        OpenError::NewerFormat { .. } => Fault::Newer,
         _ => Fault::Failure,
     };
     Distrust {

@@ -201,6 +201,9 @@ pub struct KeyIndex {
     pub store_version: u64,
 }
 
+const NO_SUCH_KEY: &str =
+    "there is no such key; GET /v1/kms/keys (`ron kms list`) names those there are";
+
 impl KeyIndex {
     /// The key, if the caller may use it: right tenant, right prefix, exists. In this order, so
     /// that nobody learns which keys others have.
@@ -208,7 +211,7 @@ impl KeyIndex {
         may_use(caller, kid)?;
         self.keys
             .get(kid)
-            .ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))
+            .ok_or_else(|| Refusal::new(Why::NotFound, NO_SUCH_KEY))
     }
 
     /// A copy with `key` put in and the store at `store_version`.

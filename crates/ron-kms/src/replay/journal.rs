@@ -43,9 +43,16 @@ pub enum JournalError {
     Io(#[from] io::Error),
     /// It is of a newer program.
     #[error(
-        "replay journal {0} is of a newer format; start the newer program, or remove the file: the operation ids in it are forgotten then"
+        "the journal of answers replay/{name} is of format {found}, this program knows up to {known}; use a newer program, or remove the file: the operation ids in it are forgotten then"
     )]
-    Newer(String),
+    Newer {
+        /// The file.
+        name: String,
+        /// Its format.
+        found: u8,
+        /// The newest format that is known.
+        known: u8,
+    },
 }
 
 /// Where an answer is.
@@ -162,7 +169,11 @@ impl Journal {
         }
         raw.truncate(at);
         if raw.len() > MAGIC.len() && raw[..7] == MAGIC[..7] && raw[7] > MAGIC[7] {
-            return Err(JournalError::Newer(name.to_owned()));
+            return Err(JournalError::Newer {
+                name: name.to_owned(),
+                found: raw[7],
+                known: MAGIC[7],
+            });
         }
         let mut segment = Segment {
             number,

@@ -133,6 +133,9 @@ pub enum StoreError {
     /// The witness policy does not fit this log.
     #[error("witness.policy_file: {0}")]
     Witness(String),
+    /// The audit log is of a newer program.
+    #[error("{0}")]
+    Newer(String),
     /// The journal of answers cannot be opened.
     #[error(transparent)]
     Replay(#[from] crate::replay::JournalError),

@@ -53,20 +53,28 @@ impl RecordName {
 
 /// Why a record does not open. Names the key, never its content.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "sealed key {name} is refused: {why}. Restore the store from a backup made with this seal key"
-)]
+#[error("sealed key {name} is refused: {why}")]
 pub struct SealError {
     /// `key#vN`.
     pub name: String,
-    /// What is wrong with it.
-    pub why: &'static str,
+    /// What is wrong with it, and what to do.
+    pub why: String,
 }
 
 fn refuse(name: &RecordName, why: &'static str) -> SealError {
     SealError {
         name: format!("{}#v{}", name.key, name.version),
-        why,
+        why: format!("{why}. Restore the store from a backup made with this seal key"),
+    }
+}
+
+/// Changed bytes may say so too; nothing of such a record is used either way.
+fn newer(name: &RecordName, found: u8) -> SealError {
+    SealError {
+        name: format!("{}#v{}", name.key, name.version),
+        why: format!(
+            "its record in keys.db is of format {found}, this program knows up to {FORMAT}; use a newer program, or restore the store from a backup"
+        ),
     }
 }
 
@@ -186,6 +194,9 @@ impl Sealer {
         let public = record
             .get(at..end)
             .ok_or_else(|| refuse(name, "the record is cut short"))?;
+        if record.starts_with(MAGIC) && record[MAGIC.len()] > FORMAT {
+            return Err(newer(name, record[MAGIC.len()]));
+        }
         if record[..end] != self.header(name, public)[..] {
             return Err(refuse(
                 name,

@@ -186,26 +186,44 @@ impl Table {
 
     /// The known name closest to `typed`: by edit distance, where the last part alone also counts
     /// (`max_body_bytes` means `limits.max_body_bytes`).
-    pub fn nearest(&self, typed: &str) -> &'static str {
+    pub fn nearest(&self, typed: &str) -> Option<&'static str> {
         nearest(&self.rows(), typed)
     }
 }
 
-pub(super) fn nearest(rows: &[&'static Key], typed: &str) -> &'static str {
+/// The key that was meant, when one is close to what was typed: wrong in at most every third letter.
+pub(super) fn nearest(rows: &[&'static Key], typed: &str) -> Option<&'static str> {
     let typed = typed.to_ascii_lowercase().replace('-', "_");
+    let typed_last = typed.rsplit('.').next().unwrap_or(&typed);
     let score = |name: &str| {
-        let full = distance(name, &typed);
         let last = name.rsplit('.').next().unwrap_or(name);
-        full.min(distance(last, typed.rsplit('.').next().unwrap_or(&typed)).saturating_add(1))
+        let full = close(name, &typed);
+        // The right word in the wrong place is a little further away.
+        let word = close(last, typed_last).map(|edits| edits.saturating_add(1));
+        full.into_iter().chain(word).min()
     };
-    rows.iter()
-        .map(|row| (score(row.name), row.name))
-        .min()
-        .map_or("", |(_, name)| name)
+    let scored = rows
+        .iter()
+        .filter_map(|row| Some((score(row.name)?, row.name)));
+    scored.min().map(|(_, name)| name)
+}
+
+/// How many edits apart, when that is few for words of this length.
+pub(crate) fn close(name: &str, typed: &str) -> Option<usize> {
+    let edits = distance(name, typed);
+    (edits <= name.len().min(typed.len()) / 3).then_some(edits)
+}
+
+/// What to say of a key that is none.
+pub(crate) fn unknown_key(near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("is not a known key; did you mean {near}?"),
+        None => "is not a known key; print-example lists them all".to_owned(),
+    }
 }
 
 /// Edit distance with adjacent swaps counted as one.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
+fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
@@ -245,7 +263,8 @@ mod tests {
             keys: &[&ROWS],
         };
         let table = &TABLE;
-        let check = |typed: &str, meant: &str| assert_eq!(table.nearest(typed), meant, "{typed}");
+        let check =
+            |typed: &str, meant: &str| assert_eq!(table.nearest(typed), Some(meant), "{typed}");
         check("bind_adr", "bind_addr");
         check("bindaddr", "bind_addr");
         check("bind-addr", "bind_addr");
@@ -254,6 +273,9 @@ mod tests {
         check("auth.jwk_url", "auth.jwks_url");
         check("log.lvl", "log.level");
         check("loglevel", "log.level");
+        for far in ["colour", "x", "the_answer", "auth.password", ""] {
+            assert_eq!(table.nearest(far), None, "{far}: nothing was meant");
+        }
     }
 
     #[test]

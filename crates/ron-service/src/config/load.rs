@@ -1,7 +1,7 @@
 //! Loads a [`Config`]: parses the TOML with positions, applies environment and flags, and reports every problem at
 //! once, each with its file and line.
 
-use super::key::{Key, Kind, Table, nearest};
+use super::key::{Key, Kind, Table, nearest, unknown_key};
 use super::values::{self, SubTable, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -313,11 +313,7 @@ impl Loader {
                 }
                 _ => {
                     let near = nearest(&self.rows, &full);
-                    self.problem(
-                        origin,
-                        &full,
-                        format!("is not a known key; did you mean {near}?"),
-                    );
+                    self.problem(origin, &full, unknown_key(near));
                 }
             }
         }
@@ -400,7 +396,7 @@ impl Loader {
                 Some(key) => self.set(key, Origin::Flag, values::from_text(key, text)),
                 None => {
                     let near = nearest(&self.rows, name);
-                    self.problem(Origin::Flag, name, format!("is not a known key; did you mean {near}?"));
+                    self.problem(Origin::Flag, name, unknown_key(near));
                 }
             }
         }

@@ -12,8 +12,8 @@ mod values;
 
 pub use chassis_keys::{CHASSIS_KEYS, PRINCIPAL_KEYS, listen_keys};
 pub use diff::{Change, Diff};
-pub(crate) use key::distance;
 pub use key::{Key, Kind, Table};
+pub(crate) use key::{close, unknown_key};
 pub(crate) use load::read_file;
 pub use load::{Config, ConfigProblem, Origin};
 pub use render::{render_example, render_help, render_markdown};

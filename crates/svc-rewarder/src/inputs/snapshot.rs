@@ -40,8 +40,8 @@ pub enum SealError {
     #[error("not a sealed snapshot: {0}")]
     Header(&'static str),
     /// A newer format than this build reads.
-    #[error("sealed snapshot of a newer format; update this program")]
-    Newer,
+    #[error("a sealed snapshot of format {0}, this program knows up to 1; use a newer program")]
+    Newer(char),
     /// Bytes after the last record, or missing before it.
     #[error("the header promises {expected} bytes, the file has {found}")]
     Length {
@@ -106,7 +106,7 @@ impl Head {
         if &fixed[..8] != MAGIC {
             let newer = fixed.starts_with(b"RONUSG") && fixed[7] == b'\n';
             return Err(if newer {
-                SealError::Newer
+                SealError::Newer(char::from(fixed[6]))
             } else {
                 SealError::Header("wrong first bytes")
             });

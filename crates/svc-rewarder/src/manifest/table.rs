@@ -40,6 +40,9 @@ pub enum TableError {
     /// Wrong first bytes, widths or length.
     #[error("not a payout table: {0}")]
     Header(&'static str),
+    /// A newer format than this build reads.
+    #[error("a payout table of format {0}, this program knows up to 1; use a newer program")]
+    Newer(char),
     /// A record (counted from 0, as in the ledger) breaks a rule.
     #[error("payout {index}: {why}")]
     Record {
@@ -165,7 +168,12 @@ impl Table {
         }
         let head = source.at(0, HEAD)?;
         if &head[..8] != MAGIC {
-            return Err(TableError::Header("wrong first bytes"));
+            let newer = head.starts_with(b"RONPAY") && head[7] == b'\n';
+            return Err(if newer {
+                TableError::Newer(char::from(head[6]))
+            } else {
+                TableError::Header("wrong first bytes")
+            });
         }
         let width = be32(&head[8..]) as usize;
         let flags = be32(&head[12..]);

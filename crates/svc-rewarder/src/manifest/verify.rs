@@ -9,7 +9,9 @@ use std::io;
 use std::path::Path;
 
 use ron_proto::policy::digest_message;
-use ron_proto::rewarder::{LedgerEvidence, ManifestSig, PayoutProof, RunManifest};
+use ron_proto::rewarder::{
+    LedgerEvidence, MANIFEST_VERSION, ManifestSig, PayoutProof, RunManifest,
+};
 use ron_proto::strict;
 use ron_proto::values::Account;
 use serde::de::DeserializeOwned;
@@ -158,6 +160,7 @@ fn check_tree(dir: &Path, tree: Option<&Tree>) -> Result<(), VerifyError> {
 /// Reads `run.json` and checks what it says about itself.
 pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
     let bytes = must_read(dir, dir::RUN)?;
+    not_newer(&bytes)?;
     let manifest: RunManifest = parse(dir::RUN, &bytes)?;
     if dir::to_json(&manifest).map_err(|error| wrong(dir::RUN, &error))? != bytes {
         return Err(wrong(dir::RUN, &"its bytes are not canonical JSON"));
@@ -169,6 +172,21 @@ pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
         ));
     }
     Ok(manifest)
+}
+
+/// A manifest of a later version may hold anything, so its version is looked at before all else.
+fn not_newer(manifest: &[u8]) -> Result<(), VerifyError> {
+    let peeked = serde_json::from_slice::<serde_json::Value>(manifest);
+    let version = peeked.ok().and_then(|m| m.get("version")?.as_u64());
+    match version {
+        Some(found) if found > u64::from(MANIFEST_VERSION) => {
+            let why = format!(
+                "it is of format {found}, this program knows up to {MANIFEST_VERSION}; use a newer program"
+            );
+            Err(wrong(dir::RUN, &why))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_signature(

@@ -231,7 +231,10 @@ fn sealed_files_are_refused_when_anything_is_off() {
     assert!(matches!(Sealed::parse(long), Err(SealError::Length { .. })));
     let mut newer = good;
     newer[6] = b'2';
-    assert_eq!(Sealed::parse(newer).expect_err("newer"), SealError::Newer);
+    assert_eq!(
+        Sealed::parse(newer).expect_err("newer"),
+        SealError::Newer('2')
+    );
 }
 
 /// Re-hashes the records, so that the rule itself is what refuses.

@@ -1,0 +1,385 @@
+//! What a newer program wrote is refused by name and number, and left as it is; what only follows from something else is made
+//! again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use ron_tests::{Fleet, copy_tree, json, ok, ron_binary, ron_on, workspace};
+use tempfile::TempDir;
+
+use super::{fixtures, unpack};
+
+const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// The newest fixture, as this program leaves it.
+fn current() -> TempDir {
+    let (data, answers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    unpack(fixtures().last().unwrap(), data.path(), answers.path());
+    let mut fleet = Fleet::start_in(Arc::new(data));
+    let id = |n: u8| format!("0190f0a0-0000-7000-8000-0000000009{n:02}");
+    let made = serde_json::json!({
+        "tenant": "ron", "purpose": "now", "alg": "ed25519", "payload": "any", "op_id": id(1)
+    });
+    let key = fleet.kms("keys", &made, 201)["key"].clone();
+    // An operation of today: older ones are forgotten at the start.
+    let sign = serde_json::json!({"key": key, "message": "eA", "op_id": id(2)});
+    fleet.kms("sign", &sign, 200);
+    assert_eq!(fleet.stop(), Some(0));
+    let kept = fleet.keep_dir();
+    drop(fleet);
+    Arc::into_inner(kept).unwrap()
+}
+
+/// Starts one service on a data directory, wherever that lies now.
+fn start(dir: &Path, name: &str) -> Output {
+    let at = |path: &str| dir.join(path).display().to_string();
+    let mut set = vec![
+        "bind_addr=127.0.0.1:0".to_owned(),
+        "health_addr=127.0.0.1:0".to_owned(),
+        format!("data_dir={}", at(&format!("{name}/data"))),
+    ];
+    if matches!(name, "svc-passport" | "svc-rewarder") {
+        set.push(format!(
+            "kms.token_file={}",
+            at(&format!("{name}/ron-kms.token"))
+        ));
+    }
+    if matches!(name, "svc-wallet" | "svc-rewarder") {
+        set.push(format!(
+            "ledger.token_file={}",
+            at(&format!("{name}/ron-ledger.token"))
+        ));
+    }
+    if matches!(name, "svc-passport" | "svc-wallet" | "svc-rewarder") {
+        set.push(format!("policy.dir={}", at("policy")));
+    }
+    let mut command = Command::new("timeout");
+    command.args(["-k", "1", "20"]);
+    command.arg(ron_binary().with_file_name(name));
+    command.args(["--config", &at(&format!("{name}/config.toml"))]);
+    for pair in set {
+        command.args(["--set", &pair]);
+    }
+    command.output().unwrap()
+}
+
+/// Every file but the lock, which says who tried last.
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.file_name().is_some_and(|name| name != "LOCK") {
+            found.insert(path.clone(), fs::read(&path).unwrap());
+        }
+    }
+    found
+}
+
+/// Changes a database with Python, which has SQLite with it.
+fn sqlite(file: &Path, statement: &str) {
+    let program = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute(sys.argv[2]); db.commit(); db.close()";
+    let args = ["-c", program, file.to_str().unwrap(), statement];
+    ok(&Command::new("python3").args(args).output().unwrap());
+}
+
+/// Puts bytes into a file.
+fn patch(file: &Path, at: usize, bytes: &[u8]) {
+    let mut all = fs::read(file).unwrap();
+    all[at..at + bytes.len()].copy_from_slice(bytes);
+    fs::write(file, all).unwrap();
+}
+
+fn replace(file: &Path, old: &str, new: &str) {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.contains(old), "{}: {text}", file.display());
+    fs::write(file, text.replace(old, new)).unwrap();
+}
+
+/// The one file of a directory.
+fn only(dir: &Path) -> PathBuf {
+    let mut entries: Vec<PathBuf> = fs::read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    entries.sort();
+    entries.pop().unwrap()
+}
+
+/// A segment's header says its format under a checksum, which is made right again.
+fn newer_segment(log: &Path) {
+    let meta = fs::read_to_string(log.join("log.meta")).unwrap();
+    let salt = meta.lines().find_map(|l| l.strip_prefix("salt ")).unwrap();
+    let salt = hex::decode(salt).unwrap();
+    let file = log.join("00000000.seg");
+    patch(&file, 8, &99_u32.to_le_bytes());
+    let header = fs::read(&file).unwrap()[..124].to_vec();
+    let sum = crc32(&[&salt[..], &header].concat());
+    patch(&file, 124, &sum.to_le_bytes());
+}
+
+/// CRC-32 (IEEE), bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+        }
+    }
+    !crc
+}
+
+type Raise = fn(&Path);
+
+/// Service, file below the data directory, what a newer program would have done to it, and what is said: the file, both
+/// versions, what to do.
+const REFUSED: [(&str, &str, Raise, [&str; 4]); 12] = [
+    (
+        "ron-kms",
+        "ron-kms/data/keys.db",
+        |f| sqlite(f, "PRAGMA user_version = 99"),
+        ["keys.db", "99", "up to 4", "newer program"],
+    ),
+    (
+        "ron-kms",
+        "ron-kms/data/keys.db",
+        |f| {
+            sqlite(
+                f,
+                "UPDATE versions SET sealed = CAST(x'524b4d5363' || substr(sealed, 6) AS BLOB)",
+            );
+        },
+        ["keys.db", "format 99", "up to 1", "newer program"],
+    ),
+    (
+        "ron-kms",
+        "ron-kms/data/audit/log.meta",
+        |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
+        ["log.meta", "99", "up to 1", "newer program"],
+    ),
+    (
+        "ron-kms",
+        "ron-kms/data/audit",
+        newer_segment,
+        ["00000000.seg", "99", "up to 1", "newer program"],
+    ),
+    (
+        "ron-kms",
+        "ron-kms/data/replay",
+        |d| patch(&only(d), 7, &[99]),
+        ["replay/", "99", "up to 1", "newer program"],
+    ),
+    (
+        "svc-passport",
+        "svc-passport/data/passport.db",
+        |f| sqlite(f, "PRAGMA user_version = 99"),
+        ["passport.db", "99", "up to 2", "newer program"],
+    ),
+    (
+        "ron-ledger",
+        "ron-ledger/data/log/log.meta",
+        |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
+        ["log.meta", "99", "up to 1", "newer program"],
+    ),
+    (
+        "ron-ledger",
+        "ron-ledger/data/log",
+        newer_segment,
+        ["00000000.seg", "99", "up to 1", "newer program"],
+    ),
+    (
+        "svc-wallet",
+        "svc-wallet/data/pins.sqlite",
+        |f| sqlite(f, "PRAGMA user_version = 99"),
+        ["pins.sqlite", "99", "up to 1", "newer program"],
+    ),
+    (
+        "svc-rewarder",
+        "svc-rewarder/data/rewarder.db",
+        |f| sqlite(f, "PRAGMA user_version = 99"),
+        ["rewarder.db", "99", "up to 1", "newer program"],
+    ),
+    (
+        "svc-admin",
+        "svc-admin/data/admin.db",
+        |f| sqlite(f, "PRAGMA user_version = 99"),
+        ["admin.db", "99", "up to 1", "newer program"],
+    ),
+    (
+        "ron",
+        "bootstrap.json",
+        |f| replace(f, "\"format\": 1", "\"format\": 99"),
+        ["bootstrap.json", "99", "1", "newer program"],
+    ),
+];
+
+#[test]
+fn what_a_newer_program_wrote_is_refused_and_left_alone() {
+    let good = current();
+    for (service, file, raise, words) in REFUSED {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("copy");
+        copy_tree(good.path(), &dir);
+        raise(&dir.join(file));
+        let before = files(&dir);
+        let out = match service {
+            "ron" => ron_on(&dir, &["up", "--base-port", "0"]),
+            name => start(&dir, name),
+        };
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            !matches!(out.status.code(), None | Some(0 | 124 | 137)),
+            "{service} runs on a newer {file}: {said}"
+        );
+        // What it says at last, for people; not a line of the log.
+        let last: Vec<&str> = said.lines().filter(|l| !l.starts_with('{')).collect();
+        let last = last.join("\n");
+        for word in words {
+            assert!(
+                last.contains(word),
+                "{service}, {file}: no `{word}` in: {said}"
+            );
+        }
+        let after = files(&dir);
+        assert_eq!(
+            before.keys().collect::<Vec<_>>(),
+            after.keys().collect::<Vec<_>>(),
+            "{service}, {file}: other files"
+        );
+        for (path, bytes) in &before {
+            assert!(
+                after[path] == *bytes,
+                "{service} changed {}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn runs_of_a_newer_rewarder_are_not_judged() {
+    let good = current();
+    let run = "svc-rewarder/data/runs/tenant-default/epoch-fixture:1";
+    let cases: [(&str, Raise); 3] = [
+        ("run.json", |f| {
+            replace(f, "\"version\":1}", "\"version\":99}");
+        }),
+        ("snapshot.bin", |f| patch(f, 6, b"9")),
+        ("payouts.bin", |f| patch(f, 6, b"9")),
+    ];
+    for (name, raise) in cases {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("copy");
+        copy_tree(good.path(), &dir);
+        raise(&dir.join(run).join(name));
+        let out = ron_on(&dir, &["rewarder", "verify"]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{name}: {said}");
+        assert!(said.contains(name), "{name}: {said}");
+        for word in ["9", "newer program"] {
+            assert!(said.contains(word), "{name}: no `{word}` in {said}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_from_something_else_is_made_again() {
+    let dir = current();
+    sqlite(
+        &dir.path().join("ron-ledger/data/projection.sqlite"),
+        "PRAGMA user_version = 99",
+    );
+    replace(
+        &dir.path().join("svc-wallet/data/answers/about"),
+        "answers 1 of",
+        "answers 99 of",
+    );
+    let mut fleet = Fleet::start_in(Arc::new(dir));
+    let token = fleet.token("svc-wallet", None);
+    let url = format!(
+        "{}/v1/account/acct:bob/history?after=0&limit=10",
+        fleet.api("svc-wallet")
+    );
+    let mut seen = 0;
+    for _ in 0..300 {
+        let page = fleet.get(&url, Some(&token));
+        seen = match page.status {
+            200 => json(&page, 200)["entries"].as_array().unwrap().len(),
+            _ => 0,
+        };
+        if seen == 2 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(seen, 2, "a transfer and a burn");
+    assert_eq!(fleet.stop(), Some(0));
+    let about = fs::read_to_string(fleet.dir().join("svc-wallet/data/answers/about")).unwrap();
+    assert!(about.starts_with("answers 1 of "), "{about}");
+}
+
+/// The rows of the table of durable files: pattern and marker.
+fn table() -> Vec<(String, String)> {
+    let text = fs::read_to_string(workspace().join("docs/formats/versions.md")).unwrap();
+    let rows = text.lines().filter(|l| l.starts_with("| `"));
+    let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    cells
+        .map(|c| (c[1].trim_matches('`').to_owned(), c[2].to_owned()))
+        .collect()
+}
+
+/// Whether a path is of a pattern, in which `*` stands for anything but a slash.
+fn is_of(pattern: &str, path: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == path,
+        Some((head, rest)) => path.strip_prefix(head).is_some_and(|left| {
+            let most = left.find('/').unwrap_or(left.len());
+            (0..=most).any(|n| left.is_char_boundary(n) && is_of(rest, &left[n..]))
+        }),
+    }
+}
+
+#[test]
+fn every_file_of_a_data_directory_says_its_version_or_need_not() {
+    let dir = current();
+    let rows = table();
+    let mut used = vec![false; rows.len()];
+    for path in files(dir.path()).keys() {
+        let path = path.strip_prefix(dir.path()).unwrap().display().to_string();
+        let row = rows.iter().position(|(pattern, _)| is_of(pattern, &path));
+        let row = row.unwrap_or_else(|| panic!("{path} is not in docs/formats/versions.md"));
+        used[row] = true;
+    }
+    let must = [
+        "keys.db",
+        "log.meta",
+        "passport.db",
+        "pins.sqlite",
+        "rewarder.db",
+        "admin.db",
+        "bootstrap.json",
+    ];
+    for ((pattern, marker), used) in rows.iter().zip(used) {
+        assert!(!marker.is_empty(), "{pattern}");
+        let needed = must.iter().any(|m| pattern.ends_with(m));
+        assert!(used || !needed, "no data directory has {pattern}");
+    }
+    for name in SERVICES {
+        assert!(
+            rows.iter()
+                .any(|(pattern, _)| pattern.starts_with(&format!("{name}/")))
+        );
+    }
+}
