@@ -120,6 +120,47 @@ fn a_second_fleet_on_the_same_directory_is_refused_clearly() {
 }
 
 #[test]
+fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
+    let fleet = Fleet::start();
+    let path = fleet.dir().join("svc-admin/config.toml");
+    let mut text = std::fs::read_to_string(&path).unwrap();
+    text.push_str("\n[[nodes]]\nid = \"stranger\"\nhealth_url = \"http://127.0.0.1:9\"\n");
+    std::fs::write(&path, text).unwrap();
+    let pid = fleet.pid().to_string();
+    let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+    assert!(sent.success());
+    let reloads = |service: &str, result: &str| {
+        let prefix = service.replace('-', "_");
+        let line = format!("{prefix}_config_reloads_total{{result=\"{result}\"}}");
+        fleet.metric(service, &line)
+    };
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while reloads("svc-admin", "ok") < 1.0 {
+        assert!(std::time::Instant::now() < patience, "it reloads");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    // Only the console's file was changed, and the addresses of this run count as before.
+    for service in &SERVICES[..5] {
+        assert_eq!(reloads(service, "unchanged"), 1.0, "{service}");
+    }
+    let console = fleet.api("svc-admin");
+    // What the console shows follows with its next look.
+    let stranger = format!("{console}/api/nodes/stranger/status");
+    while fleet.get(&stranger, None).status != 200 {
+        assert!(std::time::Instant::now() < patience, "it is watched");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let stranger = json(&fleet.get(&stranger, None), 200);
+    assert_eq!(stranger["healthUrl"], "http://127.0.0.1:9");
+    for service in SERVICES {
+        let url = format!("{console}/api/nodes/{service}/status");
+        let node = json(&fleet.get(&url, None), 200);
+        assert_eq!(node["healthUrl"], fleet.health(service), "{service}");
+        assert_eq!(node["apiUrl"], fleet.api(service), "{service}");
+    }
+}
+
+#[test]
 fn one_changed_byte_in_a_policy_is_refused_by_name() {
     let mut fleet = Fleet::start();
     assert_eq!(fleet.stop(), Some(0));

@@ -420,3 +420,50 @@ fn a_replay_is_the_same_to_the_byte_across_a_restart() {
     }
     assert_eq!(w.balance("a").0, "6");
 }
+
+#[test]
+fn a_days_total_outlives_restarts_kills_and_the_loss_of_what_is_derived() {
+    let mut w = Wallet::start();
+    let began = utc_day();
+    let most = "100000000000000000000";
+    let issue = |n: usize| {
+        let one = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": most});
+        json!({ "items": vec![one; n] })
+    };
+    let results = json(&w.post("d1", "batch", &issue(99)), 200)["results"].clone();
+    assert_eq!(results[98]["outcome"], "done");
+    // Of the most of a day, 100 times that of one operation, one part is left.
+    for (round, end) in ["stop", "kill", "forget"].into_iter().enumerate() {
+        let dir = w.fleet.keep_dir();
+        if end == "kill" {
+            w.fleet.kill();
+        } else {
+            assert_eq!(w.fleet.stop(), Some(0));
+        }
+        if end == "forget" {
+            let derived = dir.path().join("ron-ledger/data/derived");
+            std::fs::remove_dir_all(derived).unwrap();
+        }
+        w = Wallet::of(Fleet::start_in(dir));
+        let body = json!({"items": [
+            {"op": "issue", "to": "rich", "asset": "big", "amount_minor": most},
+            {"op": "issue", "to": "rich", "asset": "big", "amount_minor": "1"},
+            {"op": "issue", "to": "other", "asset": "big", "amount_minor": "1"}
+        ]});
+        let told = json(&w.post(&format!("d2-{round}"), "batch", &body), 200)["results"].clone();
+        if utc_day() != began {
+            println!("a new day began meanwhile; nothing is shown");
+            return;
+        }
+        let first = if round == 0 { "done" } else { "refused" };
+        assert_eq!(told[0]["outcome"], first, "{end}: {told}");
+        assert_eq!(told[1]["code"], "limits_exceeded", "{end}: {told}");
+        assert_eq!(told[2]["outcome"], "done", "{end}: the day is per account");
+    }
+}
+
+/// The present UTC day.
+fn utc_day() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap().as_secs() / 86_400
+}

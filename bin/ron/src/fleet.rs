@@ -294,22 +294,29 @@ pub fn load(
     flags: &[(String, String)],
 ) -> Result<Config, String> {
     let path = layout.config(name);
-    let mut text = std::fs::read_to_string(&path).map_err(|e| {
+    let text = std::fs::read_to_string(&path).map_err(|e| {
         format!(
             "cannot read {}: {e}; make the data directory with `ron init` or `ron up`",
             path.display()
         )
     })?;
-    if let Some(endpoints) = endpoints
-        && name == "svc-admin"
-    {
-        text = real_nodes(&text, endpoints, layout);
-    }
+    let real = endpoints.filter(|_| name == "svc-admin").map(|endpoints| {
+        let (endpoints, layout) = (endpoints.clone(), layout.clone());
+        move |text: &str| real_nodes(text, &endpoints, &layout)
+    });
+    let text = match &real {
+        Some(real) => real(&text),
+        None => text,
+    };
     let env = |key: &str| std::env::var(key).ok();
     let file = Some((path.as_path(), text.as_str()));
-    Config::load(service(name).table, file, &env, flags).map_err(|problems| {
+    let config = Config::load(service(name).table, file, &env, flags).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         lines.join("\n")
+    })?;
+    Ok(match real {
+        Some(real) => config.rewritten_by(real),
+        None => config,
     })
 }
 

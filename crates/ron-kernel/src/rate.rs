@@ -96,6 +96,13 @@ impl TokenBuckets {
 
     /// Takes one token at `now`; `Err` says after how long the next one is there.
     pub fn take(&self, name: &str, now: Instant) -> Result<(), Duration> {
+        self.take_above(name, now, 0)
+    }
+
+    /// The same for one who leaves `floor` tokens to others of the same name: to calls that matter
+    /// more, and take from what is left. A floor of the whole bucket or more leaves one token to take.
+    pub fn take_above(&self, name: &str, now: Instant, floor: u32) -> Result<(), Duration> {
+        let least = (f64::from(floor) + 1.0).min(self.burst);
         let mut buckets = self.buckets.lock();
         if !buckets.contains_key(name) {
             if buckets.len() >= self.capacity {
@@ -114,12 +121,12 @@ impl TokenBuckets {
         let idle = now.saturating_duration_since(bucket.seen).as_secs_f64();
         bucket.tokens = (bucket.tokens + idle * self.per_second).min(self.burst);
         bucket.seen = now;
-        if bucket.tokens >= 1.0 {
+        if bucket.tokens >= least {
             bucket.tokens -= 1.0;
             Ok(())
         } else {
             Err(Duration::from_secs_f64(
-                (1.0 - bucket.tokens) / self.per_second,
+                (least - bucket.tokens) / self.per_second,
             ))
         }
     }
@@ -128,6 +135,28 @@ impl TokenBuckets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_floor_is_left_to_those_who_matter_more() {
+        let buckets = TokenBuckets::new(10, 5, 1);
+        let t0 = Instant::now();
+        for _ in 0..3 {
+            assert!(buckets.take_above("a", t0, 2).is_ok());
+        }
+        let wait = buckets.take_above("a", t0, 2).unwrap_err();
+        assert!(wait > Duration::from_millis(50) && wait <= Duration::from_millis(100));
+        assert!(buckets.take("a", t0).is_ok());
+        assert!(buckets.take("a", t0).is_ok());
+        assert!(buckets.take("a", t0).is_err(), "that was all");
+        let refilled = t0 + Duration::from_millis(201);
+        assert!(buckets.take_above("a", refilled, 2).is_err(), "still low");
+        assert!(buckets.take("a", refilled).is_ok());
+        let full = t0 + Duration::from_secs(2);
+        assert!(
+            buckets.take_above("a", full, 9).is_ok(),
+            "a floor above the bucket does not shut it for ever"
+        );
+    }
 
     #[test]
     fn a_bucket_refills_and_is_bounded() {

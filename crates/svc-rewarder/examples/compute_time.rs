@@ -93,6 +93,7 @@ fn seal(dir: &Path) -> Result<(), Failure> {
     let options = import::Options {
         kind: ImportKind::Totals,
         target: Target::file(&dir.join("snapshot.bin"))?,
+        rows_max: u64::MAX,
         cancel: None,
         spill: Some(import::Spill {
             memory: IMPORT_MEMORY,

@@ -11,7 +11,7 @@ use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7480", "127.0.0.1:7485");
 
-static KEYS: [Key; 28] = [
+static KEYS: [Key; 30] = [
     Key::path(
         "policy.dir",
         "",
@@ -78,6 +78,12 @@ static KEYS: [Key; 28] = [
         "How long the artifacts of settled epochs and of dry runs are kept; 0s keeps them for ever.",
     )
     .range("0s", "87600h"),
+    Key::duration(
+        "snapshot.retention",
+        "0s",
+        "How long an uploaded or fetched snapshot is kept after it was last wanted; 0s keeps it for ever.",
+    )
+    .range("0s", "87600h"),
     Key::path(
         "snapshot.dir",
         "",
@@ -105,6 +111,12 @@ static KEYS: [Key; 28] = [
         "Largest snapshot: body of an upload (413), or fetched from snapshot.url.",
     )
     .range("1KiB", "1TiB"),
+    Key::count(
+        "limits.max_rows",
+        "1000000000",
+        "Most rows of one upload, or accounts of one snapshot; more is 413. Packed formats can hold many in few bytes.",
+    )
+    .range("1", "1000000000000"),
     Key::size(
         "limits.import_memory",
         "256MiB",
@@ -200,6 +212,8 @@ pub struct Settings {
     pub compute_budget: Duration,
     /// How long artifacts are kept; zero for ever.
     pub retention: Duration,
+    /// How long a snapshot is kept after it was last wanted; zero for ever.
+    pub snapshot_retention: Duration,
     /// Sealed snapshots beside the uploaded ones.
     pub snapshot_dir: Option<PathBuf>,
     /// Where snapshots are fetched from that are not here.
@@ -210,6 +224,8 @@ pub struct Settings {
     pub snapshot_min_rate: u64,
     /// Largest upload or fetched snapshot, in bytes.
     pub snapshot_bytes_max: u64,
+    /// Most rows of one upload, and accounts of one snapshot.
+    pub rows_max: u64,
     /// About how much memory the rows of one upload take, in bytes.
     pub import_memory: usize,
     /// Threads that seal uploads.
@@ -242,11 +258,13 @@ impl Settings {
             auto_settle: config.bool("auto_settle"),
             compute_budget: config.duration("epoch_duration") / 2,
             retention: config.duration("retention"),
+            snapshot_retention: config.duration("snapshot.retention"),
             snapshot_dir: config.path_opt("snapshot.dir").map(PathBuf::from),
             snapshot_url: config.str_opt("snapshot.url").map(str::to_owned),
             snapshot_token_file: config.path_opt("snapshot.token_file").map(PathBuf::from),
             snapshot_min_rate: config.size("snapshot.min_rate"),
             snapshot_bytes_max: config.size("limits.max_snapshot_bytes"),
+            rows_max: config.usize("limits.max_rows") as u64,
             import_memory: usize::try_from(config.size("limits.import_memory"))
                 .unwrap_or(usize::MAX),
             imports: config.usize("concurrency.imports"),

@@ -25,6 +25,7 @@
 pub mod api;
 pub mod calculus;
 pub mod config;
+mod home;
 pub mod inputs;
 pub mod intake;
 pub mod manifest;

@@ -26,6 +26,8 @@ pub struct Metrics {
     pub emit_seconds: Histogram,
     /// Broken invariants.
     pub invariant_failures: CounterVec,
+    /// What was removed past its retention.
+    pub swept: CounterVec,
     /// Runs by state.
     pub by_state: GaugeVec,
 }
@@ -75,6 +77,11 @@ impl Metrics {
             invariant_failures: registry.counter_vec(
                 "invariant_failures_total",
                 "Broken invariants by kind; each quarantines a run.",
+                &["kind"],
+            ),
+            swept: registry.counter_vec(
+                "swept_total",
+                "Artifacts and snapshots removed past their retention.",
                 &["kind"],
             ),
             by_state: registry.gauge_vec("runs", "Runs by state.", &["state"]),

@@ -1,6 +1,6 @@
 //! Puts the service together: directories, store, queues, threads, routes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,12 +8,11 @@ use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
-use ron_service::{
-    Chassis, Config, DataDir, Migration, Parts, Running, StartError, Store, StoreError,
-};
+use ron_service::{Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError};
 
 use crate::api::Api;
 use crate::config::{Settings, Settlement};
+use crate::home::Home;
 use crate::intake::fetch::Origin;
 use crate::intake::{self, Intake, Task};
 use crate::metrics::Metrics;
@@ -22,6 +21,7 @@ use crate::runs::emitter::Emitter;
 use crate::runs::library::Library;
 use crate::runs::ports::KmsSigner;
 use crate::runs::registry::Registry;
+use crate::runs::retention::Retention;
 use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Asked, Intent, Job, Run, Update, db};
@@ -50,7 +50,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings = Settings::from_config(&config)
         .map_err(|problems| StartError::config_text(problems.join("\n")))?;
     let home = Home::open(&config, &parts)?;
-    let store = home.store()?;
+    let store = home.store(MIGRATIONS)?;
     let runs = store
         .read(|db| Ok::<_, StoreError>(db::load(db)?))
         .map_err(StartError::failed)?;
@@ -77,62 +77,9 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     };
     chassis.capabilities(&["compute", "prove", settle]);
 
-    let api = assemble(&chassis, &config, &settings, &home.root, store, runs)?;
+    let api = assemble(&chassis, &config, &settings, home.root(), store, runs)?;
     chassis.on_drained(move || drop(home));
     chassis.serve(api.router())
-}
-
-/// Where the service keeps things: its locked data directory, or a private one in memory.
-struct Home {
-    root: PathBuf,
-    _lock: Option<DataDir>,
-    volatile: bool,
-}
-
-impl Home {
-    fn open(config: &Config, parts: &Parts) -> Result<Self, StartError> {
-        if let Some(dir) = DataDir::open(config)? {
-            return Ok(Self {
-                root: dir.path().to_owned(),
-                _lock: Some(dir),
-                volatile: false,
-            });
-        }
-        // Amnesia: runs in an SQLite memory database, artifacts in a directory of a RAM disk.
-        let mut tag = [0; 8];
-        parts.random.fill(&mut tag);
-        let root = PathBuf::from(format!("/dev/shm/svc-rewarder-{}", hex::encode(tag)));
-        let made = std::fs::create_dir(&root);
-        made.map_err(|error| {
-            StartError::io(
-                format!("amnesia needs a directory in /dev/shm: {error}"),
-                "mount a tmpfs there, or set data_dir instead",
-            )
-        })?;
-        Ok(Self {
-            root,
-            _lock: None,
-            volatile: true,
-        })
-    }
-
-    fn store(&self) -> Result<Store, StartError> {
-        let store = if self.volatile {
-            Store::memory(MIGRATIONS)
-        } else {
-            Store::open(&self.root.join("rewarder.db"), MIGRATIONS)
-        };
-        store.map_err(StartError::failed)
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        if self.volatile {
-            // What is left in memory goes with the next boot; there is nobody to tell.
-            let _ = std::fs::remove_dir_all(&self.root);
-        }
-    }
 }
 
 /// Both ends of every queue.
@@ -164,7 +111,7 @@ fn assemble(
     chassis: &Chassis,
     config: &Config,
     settings: &Settings,
-    root: &std::path::Path,
+    root: &Path,
     store: Store,
     runs: Vec<Run>,
 ) -> Result<Api, StartError> {
@@ -191,7 +138,7 @@ fn assemble(
     spawn_workers(&stages, settings, &library, root, origin, &queues, &metrics)?;
     let emits = emitter.is_some();
     spawn_writer(
-        chassis, &stages, settings, root, emits, &registry, &queues, &metrics,
+        chassis, &stages, settings, &library, root, emits, &registry, &queues, &metrics,
     );
     let can_settle = emits;
     if let Some(emitter) = emitter {
@@ -232,7 +179,7 @@ fn assemble(
 }
 
 /// Snapshots and policies; operators' policies that cannot be run are told about.
-fn library(chassis: &Chassis, settings: &Settings, root: &std::path::Path) -> Library {
+fn library(chassis: &Chassis, settings: &Settings, root: &Path) -> Library {
     let library = Library::new(
         root.to_owned(),
         settings.policy_dir.clone(),
@@ -248,7 +195,7 @@ fn library(chassis: &Chassis, settings: &Settings, root: &std::path::Path) -> Li
 }
 
 /// What a crash left half-written is computed again, so it may go.
-fn sweep_spool(root: &std::path::Path) -> std::io::Result<()> {
+fn sweep_spool(root: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(root.join("spool")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -259,7 +206,7 @@ fn emitter(
     chassis: &Chassis,
     settings: &Settings,
     to: &Settlement,
-    root: &std::path::Path,
+    root: &Path,
     queues: &Queues,
     metrics: &Metrics,
 ) -> Result<Emitter, StartError> {
@@ -331,7 +278,7 @@ fn spawn_workers(
     stages: &Stages<'_>,
     settings: &Settings,
     library: &Library,
-    root: &std::path::Path,
+    root: &Path,
     origin: Option<Origin>,
     queues: &Queues,
     metrics: &Metrics,
@@ -363,7 +310,8 @@ fn spawn_writer(
     chassis: &Chassis,
     stages: &Stages<'_>,
     settings: &Settings,
-    root: &std::path::Path,
+    library: &Library,
+    root: &Path,
     emits: bool,
     registry: &Registry,
     queues: &Queues,
@@ -376,9 +324,15 @@ fn spawn_writer(
         emits,
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
-        registry: registry.clone(),
-        retention: settings.retention,
-        clock: chassis.clock.clone(),
+        retention: Retention {
+            root: root.join("runs"),
+            library: library.clone(),
+            registry: registry.clone(),
+            artifacts: settings.retention,
+            snapshots: settings.snapshot_retention,
+            clock: chassis.clock.clone(),
+            swept: metrics.swept.clone(),
+        },
         disk: Box::new(chassis.ready.hook("artifacts")),
     };
     stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
@@ -388,7 +342,7 @@ fn spawn_intake(
     chassis: &Chassis,
     settings: &Settings,
     library: &Library,
-    uploads: &std::path::Path,
+    uploads: &Path,
     queues: &Queues,
 ) {
     let intake = Intake {
@@ -396,6 +350,8 @@ fn spawn_intake(
         library: library.clone(),
         scratch: uploads.to_owned(),
         memory: settings.import_memory,
+        rows_max: settings.rows_max,
+        clock: chassis.clock.clone(),
     };
     let body = move |ctx: &ThreadCtx| intake.run(ctx);
     chassis.sup.spawn_pool(&IMPORT, settings.imports, body);
@@ -412,7 +368,7 @@ fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, Star
     };
     let (cap, rate) = (settings.snapshot_bytes_max, settings.snapshot_min_rate);
     Origin::new(url, credential, chassis.client.clone(), cap, rate)
-        .map(Some)
+        .map(|origin| Some(origin.up_to(settings.rows_max)))
         .map_err(StartError::config_text)
 }
 
@@ -449,7 +405,7 @@ fn spawn_scheduler(
     scheduler: Scheduler,
     store: Store,
     live: &Arc<AtomicUsize>,
-    path: &std::path::Path,
+    path: &Path,
 ) {
     let slot = RankedMutex::new(&L_STORE, Some(store));
     let (live, path) = (Arc::clone(live), path.to_owned());

@@ -81,7 +81,7 @@ static KEYS: [Key; 12] = [
 ];
 
 /// Chassis defaults that this service changes.
-static RATES: [Key; 2] = [
+static RATES: [Key; 3] = [
     Key::count(
         "limits.rate_per_second",
         "1000",
@@ -95,6 +95,13 @@ static RATES: [Key; 2] = [
         "Requests a caller may send at once above the rate.",
     )
     .range("0", "1000000")
+    .reloadable(),
+    Key::count(
+        "limits.read_share_percent",
+        "10",
+        "Share of a caller's burst that only requests that read (GET, HEAD) may use, so that writing at full rate does not shut them out.",
+    )
+    .range("0", "90")
     .reloadable(),
 ];
 

@@ -52,10 +52,11 @@ enum Ended {
     Back { head: u64, applied: u64 },
 }
 
-/// What is wrong with a page that was asked for after entry `after`.
+/// Whether a page that was asked for after entry `after` lacks entries, inside or at its end.
 pub fn gap(page: &EventPage, after: u64) -> bool {
     let follows = |(i, e): (usize, &Event)| e.seq == after + 1 + i as u64;
-    !page.events.iter().enumerate().all(follows)
+    let whole = page.next == after + page.events.len() as u64;
+    !(whole && page.events.iter().enumerate().all(follows))
 }
 
 impl Feed {
@@ -89,7 +90,19 @@ impl Feed {
         }
         let head = self.ledger.head(Deadline::within(CALL))?;
         if let Some(copy) = copy {
-            copy.of_ledger(&head.origin, head.seq)?;
+            let mut another = copy.of_ledger(&head.origin, head.seq)?;
+            if !another && self.went_another_way(copy)? {
+                copy.start_over(&head.origin, head.seq)?;
+                another = true;
+            }
+            if another {
+                self.metrics.feed_gaps.inc();
+                tracing::warn!(
+                    event = "answers_rebuilt",
+                    reason = "of another ledger, or it was put back"
+                );
+                self.balances.clear();
+            }
         }
         // Balances read before this moment may have changed unseen.
         self.balances.all_changed();
@@ -116,6 +129,18 @@ impl Feed {
             }
         }
         Ok(())
+    }
+
+    /// Whether the last entry of the copy is another one in the ledger.
+    fn went_another_way(&self, copy: &Answers) -> Result<bool, Ended> {
+        let Some(before) = copy.applied().checked_sub(1) else {
+            return Ok(false);
+        };
+        let page = self
+            .ledger
+            .events(before, Duration::ZERO, Deadline::within(CALL))?;
+        let theirs = page.events.first();
+        Ok(theirs.is_some_and(|theirs| !copy.agrees(theirs)))
     }
 
     fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), Ended> {
@@ -153,7 +178,7 @@ mod tests {
     use super::*;
     use ron_proto::Timestamp;
 
-    fn page(seqs: &[u64]) -> EventPage {
+    fn page(seqs: &[u64], next: u64) -> EventPage {
         let event = |seq: &u64| Event {
             seq: *seq,
             ts: Timestamp(0),
@@ -170,17 +195,20 @@ mod tests {
         };
         EventPage {
             events: seqs.iter().map(event).collect(),
-            next: 0,
-            head: 0,
+            next,
+            head: 9,
         }
     }
 
     #[test]
     fn a_missing_or_doubled_entry_is_a_gap() {
-        assert!(!gap(&page(&[]), 4));
-        assert!(!gap(&page(&[5, 6, 7]), 4));
+        assert!(!gap(&page(&[], 4), 4));
+        assert!(!gap(&page(&[5, 6, 7], 7), 4));
         for bad in [&[6, 7][..], &[5, 7], &[5, 5, 6], &[4, 5], &[5, 6, 8]] {
-            assert!(gap(&page(bad), 4), "{bad:?}");
+            let last = bad.last().copied().unwrap_or(4);
+            assert!(gap(&page(bad, last), 4), "{bad:?}");
         }
+        assert!(gap(&page(&[], 5), 4), "all of a page");
+        assert!(gap(&page(&[5], 6), 4), "its end");
     }
 }

@@ -42,6 +42,9 @@ pub struct ImportArgs {
     /// Data directory of `ron up`, for --upload.
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Most rows of all files together; packed files can hold more than they look.
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    max_rows: u64,
     /// Print what was sealed as JSON.
     #[arg(long)]
     json: bool,
@@ -78,6 +81,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
             memory: args.memory,
             scratch,
         }),
+        rows_max: args.max_rows,
         cancel: None,
     };
     let sealed = import_inputs(inputs, options);

@@ -51,7 +51,11 @@ impl Refresher {
             let counted = &self.kms.metrics.attest;
             counted.with_label_values(&[result]).inc();
             let fresh = matches!(spoken, Some(Ok(())) | None);
-            self.kms.backends.gate().set(device.kind(), fresh);
+            let gate = self.kms.backends.gate();
+            if matches!(spoken, Some(Ok(()))) {
+                gate.confirm(device.kind(), self.kms.clock.unix_ms());
+            }
+            gate.set(device.kind(), fresh);
             if let Some(Err(why)) = spoken {
                 silent.push(format!("{}: {why}", device.kind().as_str()));
             }
@@ -90,7 +94,7 @@ fn speaks(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), Strin
     let certifies = device.capabilities().attestation == Attestation::TpmCertify;
     match evidence {
         None if certifies => Err("it says nothing".into()),
-        None => device.away().map_or(Ok(()), Err),
+        None => device.presence().away().map_or(Ok(()), Err),
         Some(evidence) => {
             let bad = |e: tpm_format::BadTpm| e.to_string();
             let attest = tpm_format::attest(&evidence.certify).map_err(bad)?;

@@ -104,15 +104,8 @@ impl From<DeviceError> for Refusal {
     }
 }
 
-/// A device that holds keys. Its methods wait, at most until the deadline and 50 ms, so only
-/// threads that may wait call them.
-pub trait Device: Send + Sync {
-    /// Which backend it is.
-    fn kind(&self) -> BackendKind;
-
-    /// What it can do.
-    fn capabilities(&self) -> Capabilities;
-
+/// Whether a device is there.
+pub trait Presence {
     /// Why it is away, or `None` while it answers.
     fn away(&self) -> Option<String>;
 
@@ -124,6 +117,19 @@ pub trait Device: Send + Sync {
 
     /// A configuration was loaded: ask it again, also after a refused login.
     fn nudge(&self);
+}
+
+/// A device that holds keys. Its methods wait, at most until the deadline and 50 ms, so only
+/// threads that may wait call them.
+pub trait Device: Send + Sync {
+    /// Which backend it is.
+    fn kind(&self) -> BackendKind;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whether it is there; devices behind a line leave that to their line.
+    fn presence(&self) -> &dyn Presence;
 
     /// Makes a key that cannot leave the device. `name` is what people will see in the device.
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
@@ -219,18 +225,7 @@ impl Absent {
     }
 }
 
-impl Device for Absent {
-    fn kind(&self) -> BackendKind {
-        self.kind
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            algs: Vec::new(),
-            attestation: Attestation::None,
-        }
-    }
-
+impl Presence for Absent {
     fn away(&self) -> Option<String> {
         Some(self.error().to_string())
     }
@@ -244,6 +239,23 @@ impl Device for Absent {
     }
 
     fn nudge(&self) {}
+}
+
+impl Device for Absent {
+    fn kind(&self) -> BackendKind {
+        self.kind
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            algs: Vec::new(),
+            attestation: Attestation::None,
+        }
+    }
+
+    fn presence(&self) -> &dyn Presence {
+        self
+    }
 
     fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<Made, DeviceError> {
         Err(self.error())

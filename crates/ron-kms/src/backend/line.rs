@@ -22,7 +22,7 @@ use ron_kernel::{
 };
 use ron_service::ReadyBoard;
 
-use super::{BackendKind, DeviceError};
+use super::{BackendKind, DeviceError, Presence};
 use crate::metrics::Metrics;
 
 /// How often the keeper looks whether there is something to do.
@@ -134,6 +134,25 @@ impl<S: Session> Clone for Line<S> {
     }
 }
 
+impl<S: Session> Presence for Line<S> {
+    fn away(&self) -> Option<String> {
+        self.why_away().map(|why| why.to_string())
+    }
+
+    fn seen_ms(&self) -> u64 {
+        self.0.state.seen_ms.load(Ordering::Relaxed)
+    }
+
+    fn sessions(&self) -> usize {
+        self.0.sessions
+    }
+
+    fn nudge(&self) {
+        self.0.state.held_off.store(false, Ordering::SeqCst);
+        self.0.state.nudged.store(true, Ordering::SeqCst);
+    }
+}
+
 impl<S: Session> Line<S> {
     /// Starts the threads. The device need not be there yet.
     pub fn start(
@@ -181,24 +200,8 @@ impl<S: Session> Line<S> {
     }
 
     /// Why the device is away, or `None` while it answers.
-    pub fn away(&self) -> Option<Arc<str>> {
+    fn why_away(&self) -> Option<Arc<str>> {
         self.0.state.away.with(Clone::clone)
-    }
-
-    /// Unix milliseconds of the device's last answer.
-    pub fn seen_ms(&self) -> u64 {
-        self.0.state.seen_ms.load(Ordering::Relaxed)
-    }
-
-    /// Threads with a session each.
-    pub fn sessions(&self) -> usize {
-        self.0.sessions
-    }
-
-    /// A reload: probe now, also after a refused PIN.
-    pub fn nudge(&self) {
-        self.0.state.held_off.store(false, Ordering::SeqCst);
-        self.0.state.nudged.store(true, Ordering::SeqCst);
     }
 
     /// Runs `job` on a session, within the deadline; at once an error while the device is away.
@@ -208,7 +211,7 @@ impl<S: Session> Line<S> {
         deadline: Deadline,
         job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
     ) -> Result<R, DeviceError> {
-        if let Some(why) = self.away() {
+        if let Some(why) = self.why_away() {
             return Err(self.away_error(&why));
         }
         self.call(op, deadline, job)

@@ -37,7 +37,7 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 
 pub use custody::{Custody, Held};
-pub use device::{Device, DeviceError, Handle, Made, TpmEvidence};
+pub use device::{Device, DeviceError, Handle, Made, Presence, TpmEvidence};
 
 /// Which backend holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,7 +175,7 @@ impl Backends {
     /// A configuration was loaded: every device is asked again.
     pub fn nudge(&self) {
         for device in self.devices.iter() {
-            device.nudge();
+            device.presence().nudge();
         }
     }
 

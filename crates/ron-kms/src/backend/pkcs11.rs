@@ -27,7 +27,7 @@ use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
 use super::line::{Fault, Line, Session};
-use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made};
+use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence};
 use crate::keys::PublicKey;
 
 /// Bytes of a `CKA_ID`.
@@ -407,20 +407,8 @@ impl Device for Pkcs11Device {
         }
     }
 
-    fn away(&self) -> Option<String> {
-        self.line.away().map(|why| why.to_string())
-    }
-
-    fn seen_ms(&self) -> u64 {
-        self.line.seen_ms()
-    }
-
-    fn sessions(&self) -> usize {
-        self.line.sessions()
-    }
-
-    fn nudge(&self) {
-        self.line.nudge();
+    fn presence(&self) -> &dyn Presence {
+        &self.line
     }
 
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {

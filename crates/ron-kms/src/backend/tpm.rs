@@ -37,7 +37,8 @@ use tss_esapi::{Context, Error};
 
 use super::line::{Fault, Line, Session};
 use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, TpmEvidence,
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence,
+    TpmEvidence,
 };
 use crate::keys::PublicKey;
 
@@ -466,20 +467,8 @@ impl Device for TpmDevice {
         }
     }
 
-    fn away(&self) -> Option<String> {
-        self.line.away().map(|why| why.to_string())
-    }
-
-    fn seen_ms(&self) -> u64 {
-        self.line.seen_ms()
-    }
-
-    fn sessions(&self) -> usize {
-        self.line.sessions()
-    }
-
-    fn nudge(&self) {
-        self.line.nudge();
+    fn presence(&self) -> &dyn Presence {
+        &self.line
     }
 
     fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<Made, DeviceError> {

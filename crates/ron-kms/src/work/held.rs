@@ -80,7 +80,7 @@ pub fn lanes(
         lanes.push(Lane { kind, tx });
         ends.push(LaneEnd {
             spec,
-            threads: device.sessions() + SPARE,
+            threads: device.presence().sessions() + SPARE,
             jobs,
             kind,
         });

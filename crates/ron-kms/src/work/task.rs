@@ -196,6 +196,7 @@ fn try_sign(
             index: 0,
         },
         proof: None,
+        attestation: index.gate.confirmed(key.backend, key.attestation),
     }))
 }
 

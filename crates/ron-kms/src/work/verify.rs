@@ -82,11 +82,14 @@ impl Kms {
         let Some(device) = key.secret.as_deref().and_then(|secret| secret.device()) else {
             return Ok(None);
         };
-        if device.away().is_none() {
+        if device.presence().away().is_none() {
             self.metrics.verify_cache_age.set(0);
             return Ok(None);
         }
-        let age_ms = self.clock.unix_ms().saturating_sub(device.seen_ms());
+        let age_ms = self
+            .clock
+            .unix_ms()
+            .saturating_sub(device.presence().seen_ms());
         let limits = &self.settings.devices;
         let over = |limit: Duration| u128::from(age_ms) > limit.as_millis();
         self.metrics

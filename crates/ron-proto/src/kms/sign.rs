@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, Digest};
 use crate::receipt::LogReceipt;
-use crate::values::{Alg, Kid, OpId};
+use crate::values::{Alg, Kid, OpId, Timestamp};
 
 /// Longest `message` that may be signed or verified, in raw bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -74,6 +74,16 @@ pub struct Signature {
     pub signature: Bytes,
 }
 
+/// What was known of where a key is when it signed.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignAttestation {
+    /// The class of the key's document, such as `tpm2-certify`; evidence itself is at `/attest`.
+    pub class: String,
+    /// When the device that holds the key last attested; it is asked to every `attest.refresh_every`.
+    pub confirmed: Timestamp,
+}
+
 /// Answer of `POST /sign`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -89,6 +99,9 @@ pub struct SignAnswer {
     /// Proof (`c2sp.org/tlog-proof@v1`) that the leaf is in the log, when the caller waited for it (`Prefer: wait=N`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<String>,
+    /// For keys in a device that has attested since the service started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<SignAttestation>,
 }
 
 /// `POST /sign_batch`: up to [`BATCH_ITEMS_MAX`] items, one leaf each, one durable append.

@@ -19,8 +19,8 @@ use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
-    Authorizer, Front, FrontHandle, FrontSpec, HttpClient, Limits, Need, Principal, RequestHead,
-    Router, ServerTls,
+    Authorizer, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need, Principal,
+    RequestHead, Router, ServerTls,
 };
 use ron_kernel::{
     Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     pub reloading: AtomicBool,
     hooks: RankedMutex<Hooks>,
     authorizer: OnceLock<Arc<dyn Authorizer>>,
-    rates: Snapshot<Option<TokenBuckets>>,
+    rates: Snapshot<Option<Rates>>,
     rate_limited: Counter,
 }
 
@@ -284,10 +284,22 @@ fn limits(config: &Config) -> Limits {
     }
 }
 
-fn rates(config: &Config) -> Option<TokenBuckets> {
+/// How fast one caller may send.
+struct Rates {
+    buckets: TokenBuckets,
+    /// What requests that write leave of a bucket to those that read.
+    for_reads: u32,
+}
+
+fn rates(config: &Config) -> Option<Rates> {
     let per_second = u32::try_from(config.u64("limits.rate_per_second")).unwrap_or(u32::MAX);
     let burst = u32::try_from(config.u64("limits.burst")).unwrap_or(u32::MAX);
-    (per_second > 0).then(|| TokenBuckets::new(per_second, per_second.max(burst), RATE_CALLERS))
+    let burst = per_second.max(burst);
+    let share = u64::from(burst) * config.u64("limits.read_share_percent") / 100;
+    (per_second > 0).then(|| Rates {
+        buckets: TokenBuckets::new(per_second, burst, RATE_CALLERS),
+        for_reads: u32::try_from(share).unwrap_or(burst),
+    })
 }
 
 /// The service's authorizer once it is set (nobody before), then the caller's own rate.
@@ -301,8 +313,11 @@ impl Authorizer for Gate {
         let principal = authorizer.authorize(head, need)?;
         self.0.rates.with(|rates| {
             let Some(rates) = rates else { return Ok(()) };
+            let reads = head.method == Method::GET || head.method == Method::HEAD;
+            let floor = if reads { 0 } else { rates.for_reads };
             rates
-                .take(&principal.name, self.0.clock.now())
+                .buckets
+                .take_above(&principal.name, self.0.clock.now(), floor)
                 .map_err(|wait| {
                     self.0.rate_limited.inc();
                     Problem::rate_limited(
@@ -326,6 +341,9 @@ impl Shared {
     }
 }
 
+#[cfg(test)]
+#[path = "rates_tests.rs"]
+mod rates_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -119,6 +119,13 @@ pub const CHASSIS_KEYS: &[Key] = &[
     )
     .range("0", "1000000")
     .reloadable(),
+    Key::count(
+        "limits.read_share_percent",
+        "0",
+        "Share of a caller's burst that only requests that read (GET, HEAD) may use, so that writing at full rate does not shut them out.",
+    )
+    .range("0", "90")
+    .reloadable(),
     Key::count("http.workers", "4", "Threads that run request handlers.").range("1", "64"),
     Key::count(
         "http.max_in_flight",

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -68,6 +69,17 @@ struct Source {
     file: Option<PathBuf>,
     env: BTreeMap<String, String>,
     flags: Vec<(String, String)>,
+    rewrite: Option<Rewrite>,
+}
+
+/// What is done to the text of a file before it is parsed.
+#[derive(Clone)]
+struct Rewrite(Arc<dyn Fn(&str) -> String + Send + Sync>);
+
+impl fmt::Debug for Rewrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rewrite")
+    }
 }
 
 impl Deref for Config {
@@ -106,6 +118,7 @@ impl Config {
             file: file.map(|(path, _)| path.to_owned()),
             env,
             flags: flags.to_vec(),
+            rewrite: None,
         };
         let config = Self {
             table,
@@ -144,19 +157,40 @@ impl Config {
         Self::load(table, Some((path, text)), &|_| None, &[])
     }
 
+    /// The same, with something to be done to the text of the file whenever it is read again; to the
+    /// text that was loaded the caller has done it already. It keeps the lines where they are, so
+    /// that problems name the right ones.
+    #[must_use]
+    pub fn rewritten_by(
+        mut self,
+        rewrite: impl Fn(&str) -> String + Send + Sync + 'static,
+    ) -> Self {
+        self.source.rewrite = Some(Rewrite(Arc::new(rewrite)));
+        self
+    }
+
     /// Reads the same file again under the same environment and flags.
     pub fn reread(&self) -> Result<Self, Vec<ConfigProblem>> {
+        let rewrite = &self.source.rewrite;
         let text = match &self.source.file {
             None => None,
-            Some(path) => Some((path.as_path(), read_file(path)?)),
+            Some(path) => {
+                let mut text = read_file(path)?;
+                if let Some(rewrite) = rewrite {
+                    text = rewrite.0(&text);
+                }
+                Some((path.as_path(), text))
+            }
         };
         let file = text.as_ref().map(|(path, text)| (*path, text.as_str()));
-        Self::load(
+        let mut config = Self::load(
             self.table,
             file,
             &|name| self.source.env.get(name).cloned(),
             &self.source.flags,
-        )
+        )?;
+        config.source.rewrite.clone_from(rewrite);
+        Ok(config)
     }
 
     pub fn table(&self) -> &'static Table {

@@ -97,6 +97,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
     for name in [
         "limits.rate_per_second",
         "limits.burst",
+        "limits.read_share_percent",
         "log.level",
         "auth.issuer",
         "auth.jwks_url",
@@ -413,6 +414,25 @@ fn reread_sees_the_file_again_under_the_same_flags() {
     );
     std::fs::remove_file(&path).unwrap();
     assert!(join(&config.reread().unwrap_err()).contains("cannot be read"));
+}
+
+#[test]
+fn what_is_done_to_a_file_is_done_again_when_it_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let double = |text: &str| text.replace("= 1", "= 2");
+    write("max_conns = 11\n");
+    let text = double(&std::fs::read_to_string(&path).unwrap());
+    let config = Config::from_toml(&TABLE, &path, &text)
+        .unwrap()
+        .rewritten_by(double);
+    write("max_conns = 12\n");
+    let once = config.reread().unwrap();
+    write("max_conns = 13\n");
+    let twice = once.reread().unwrap();
+    let conns = [&config, &once, &twice].map(|c| c.u64("max_conns"));
+    assert_eq!(conns, [21, 22, 23]);
 }
 
 #[test]

@@ -141,6 +141,8 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
             .library
             .policy(&id.0, &policy_id, &policy_hash)
             .map_err(|error| errors::library(&error, true))?;
+        // Before it is looked for: retention leaves it alone until the run is known.
+        api.library.renew(&id.0, &snapshot, api.clock.unix_ms());
         // Only the header is read here; whoever computes reads and checks every byte.
         match api.library.snapshot_head(&id.0, &snapshot) {
             Ok(usage) => {

@@ -49,6 +49,12 @@ const BAD_SNAPSHOT: ProblemKind = kind(
     "The usage data is refused",
     "A row or record breaks a rule; the detail names its line. Nothing was stored.",
 );
+const TOO_MANY_ROWS: ProblemKind = kind(
+    "too_many_rows",
+    413,
+    "Too many rows",
+    "The upload has more rows than limits.max_rows; nothing was stored. Split it, or have the limit raised.",
+);
 const CID_MISMATCH: ProblemKind = kind(
     "cid_mismatch",
     422,
@@ -86,6 +92,7 @@ pub const CODES: &[ProblemKind] = &[
     QUARANTINED,
     RUN_FAILED,
     BAD_SNAPSHOT,
+    TOO_MANY_ROWS,
     CID_MISMATCH,
     POLICY_REFUSED,
     POLICY_CONFLICT,
@@ -133,6 +140,8 @@ fn detail(reason: Option<&RunReason>) -> String {
 pub fn bad_snapshot(error: &ImportError) -> Problem {
     let problem = Problem::of(&BAD_SNAPSHOT, error.to_string());
     match error {
+        ImportError::TooMany { rows_max } => Problem::of(&TOO_MANY_ROWS, error.to_string())
+            .with_details(json!({ "rows_max": rows_max })),
         ImportError::Line { line, .. } => problem.with_details(json!({ "line": line })),
         ImportError::Row { row, .. } => problem.with_details(json!({ "row": row })),
         _ => problem,

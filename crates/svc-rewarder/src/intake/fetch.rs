@@ -16,7 +16,7 @@ use ron_http::{HttpClient, Reply};
 use ron_kernel::Deadline;
 use ron_proto::values::ContentId;
 
-use super::Temporary;
+use super::{Temporary, within};
 use crate::inputs::import::Cancel;
 use crate::inputs::snapshot::Sealed;
 
@@ -51,6 +51,8 @@ pub struct Origin {
     path: Arc<str>,
     /// Largest snapshot, in bytes.
     cap: u64,
+    /// Most accounts of a snapshot.
+    rows_max: u64,
     /// Slowest acceptable source, in bytes per second.
     min_rate: u64,
     /// Time for a piece beside that of its bytes.
@@ -80,9 +82,16 @@ impl Origin {
             caller: Caller::new(base, credential, http),
             path: path.into(),
             cap,
+            rows_max: u64::MAX,
             min_rate: min_rate.max(1),
             patience: Duration::from_secs(5),
         })
+    }
+
+    /// With a bound on the accounts of a snapshot.
+    #[must_use]
+    pub fn up_to(self, rows_max: u64) -> Self {
+        Self { rows_max, ..self }
     }
 
     /// Fetches a snapshot into a new file in `dir`, and checks it whole.
@@ -115,6 +124,8 @@ impl Origin {
             let why = format!("its content id is {}", sealed.cid());
             return Err(FetchError::Wrong(why));
         }
+        let sealed = within(sealed, self.rows_max);
+        let sealed = sealed.map_err(|error| FetchError::Wrong(error.to_string()))?;
         Ok((temporary, sealed))
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_http::{Responder, Response, Upload};
-use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
+use ron_kernel::{Deadline, Receiver, Recv, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::ImportKind;
 use ron_proto::values::{ContentId, Tenant};
@@ -63,6 +63,10 @@ pub struct Intake {
     pub scratch: PathBuf,
     /// About how much memory the rows of an upload may take.
     pub memory: usize,
+    /// Most rows of an upload, and accounts of one that is sealed already.
+    pub rows_max: u64,
+    /// Time.
+    pub clock: SharedClock,
 }
 
 /// A file that goes when this does.
@@ -138,6 +142,10 @@ impl Intake {
         }
         let stored = self.library.put_snapshot(&task.tenant, &sealed);
         let new = stored.map_err(|error| Box::new(errors::library(&error, false)))?;
+        if !new {
+            let now_ms = self.clock.unix_ms();
+            self.library.renew(&task.tenant, &sealed.cid(), now_ms);
+        }
         let status = if new { 201 } else { 200 };
         let location = format!("/rewarder/snapshots/{}", sealed.cid());
         Ok(Response::json(status, &sealed.info()).header("Location", location))
@@ -152,7 +160,8 @@ impl Intake {
         let (format, kind) = match task.holds {
             Holds::Sealed => {
                 copy(&task.upload, temporary.path(), cancel)?;
-                return Ok(Sealed::open(temporary.path())?);
+                let sealed = Sealed::open(temporary.path())?;
+                return within(sealed, self.rows_max);
             }
             Holds::Rows(format, kind) => (format, kind),
         };
@@ -163,6 +172,7 @@ impl Intake {
                 memory: self.memory,
                 scratch: self.scratch.clone(),
             }),
+            rows_max: self.rows_max,
             cancel: Some(cancel.clone()),
         };
         let input = match format {
@@ -184,6 +194,14 @@ impl Positioned for Body {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         ron_http::Source::read_at(&self.0, offset, into)
     }
+}
+
+/// The snapshot, if it has no more accounts than one may have.
+pub fn within(sealed: Sealed, rows_max: u64) -> Result<Sealed, ImportError> {
+    if sealed.info().accounts > rows_max {
+        return Err(ImportError::TooMany { rows_max });
+    }
+    Ok(sealed)
 }
 
 fn disk(error: io::Error) -> ImportError {

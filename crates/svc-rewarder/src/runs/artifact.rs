@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
-use ron_proto::rewarder::RunState;
+use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
-use super::registry::Registry;
+use super::retention::Retention;
 use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
 use super::{Intent, Job, News, Update, reason};
 use crate::inputs::source::Source;
@@ -15,7 +14,7 @@ use crate::manifest::table::Table;
 use crate::metrics::Metrics;
 
 const IDLE: Duration = Duration::from_secs(5);
-/// Time between two looks for artifacts past their retention.
+/// Time between two looks for what is past its retention.
 const SWEEP: Duration = Duration::from_mins(1);
 
 /// What the writer works with.
@@ -32,12 +31,8 @@ pub struct ArtifactWriter {
     pub updates: Sender<Update>,
     /// Counters.
     pub metrics: Metrics,
-    /// The run table, to find what may go.
-    pub registry: Registry,
-    /// How long artifacts of settled epochs and dry runs are kept; zero for ever.
-    pub retention: Duration,
-    /// Time.
-    pub clock: SharedClock,
+    /// What is kept for how long.
+    pub retention: Retention,
     /// Called with what went wrong with the disk, or with `None` when it works.
     pub disk: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
@@ -48,7 +43,7 @@ impl ArtifactWriter {
         let mut sweep = Deadline::within(Duration::ZERO);
         loop {
             if sweep.expired() {
-                self.sweep(&ctx.shutdown);
+                self.retention.sweep(&ctx.shutdown);
                 sweep = Deadline::within(SWEEP);
             }
             match self.results.recv(&ctx.shutdown, Deadline::within(IDLE)) {
@@ -81,37 +76,6 @@ impl ArtifactWriter {
             };
             // If there is no room at shutdown, the run is found sealed at the next start.
             hand_on(&self.intents, intent, shutdown, || {});
-        }
-    }
-
-    /// Removes artifacts past their retention. Only those of runs that have come to rest for good:
-    /// what may still be signed or paid stays, whatever its age. The run itself stays known.
-    pub fn sweep(&self, shutdown: &Shutdown) {
-        if self.retention.is_zero() {
-            return;
-        }
-        let keep_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
-        let now = self.clock.unix_ms();
-        for entry in self.registry.all() {
-            let run = &entry.run;
-            let over = run.state == RunState::Settled
-                || (run.dry_run && run.at_rest() && run.state != RunState::Failed);
-            if shutdown.is_set() {
-                return;
-            }
-            if !over || now.saturating_sub(run.updated_at.0) < keep_ms {
-                continue;
-            }
-            let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
-            match std::fs::remove_dir_all(&target) {
-                Ok(()) => {
-                    tracing::info!(event = "artifacts_swept", epoch = %run.epoch, "past retention");
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::warn!(event = "sweep_failed", reason = %error, "artifacts stay");
-                }
-            }
         }
     }
 

@@ -8,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use ron_proto::rewarder::{PolicyId, SignedPolicy};
 use ron_proto::strict;
@@ -34,6 +35,19 @@ pub enum LibraryError {
     /// The disk.
     #[error("the library's disk: {0}")]
     Io(#[from] io::Error),
+}
+
+/// A snapshot that was uploaded or fetched.
+#[derive(Clone, Debug)]
+pub struct StoredSnapshot {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Its content id, by its name.
+    pub cid: ContentId,
+    /// Its file.
+    pub path: PathBuf,
+    /// When it was stored or last renewed, in milliseconds since 1970.
+    pub renewed_ms: u64,
 }
 
 /// The library; clones look at the same directories.
@@ -77,11 +91,50 @@ impl Library {
         self.root.join("policies").join(format!("tenant-{tenant}"))
     }
 
+    /// Says that a stored snapshot is wanted now, so that its retention begins anew. One that is not
+    /// here, or not ours to keep, is none of its business.
+    pub fn renew(&self, tenant: &Tenant, cid: &ContentId, now_ms: u64) {
+        let path = self.snapshots(tenant).join(snapshot_name(cid));
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms);
+        if let Ok(file) = fs::File::open(path)
+            && let Err(error) = file.set_modified(now)
+        {
+            tracing::warn!(event = "renew_failed", reason = %error, "a snapshot keeps its age");
+        }
+    }
+
+    /// Every snapshot that was uploaded or fetched, in order of tenant and content id.
+    pub fn stored_snapshots(&self) -> io::Result<Vec<StoredSnapshot>> {
+        let root = self.root.join("snapshots");
+        let mut found = Vec::new();
+        for dir in file_names(&root)? {
+            let tenant = dir.strip_prefix("tenant-").and_then(|of| of.parse().ok());
+            let Some(tenant) = tenant else { continue };
+            let tenant: Tenant = tenant;
+            for name in file_names(&root.join(&dir))? {
+                let hex = name.strip_suffix(".bin");
+                let cid = hex.and_then(|hex| format!("b3:{hex}").parse().ok());
+                let Some(cid) = cid else { continue };
+                let path = root.join(&dir).join(&name);
+                let modified = fs::metadata(&path)?.modified()?;
+                let age = modified.duration_since(SystemTime::UNIX_EPOCH);
+                let ms = age.unwrap_or_default().as_millis();
+                found.push(StoredSnapshot {
+                    tenant: tenant.clone(),
+                    cid,
+                    path,
+                    renewed_ms: u64::try_from(ms).unwrap_or(u64::MAX),
+                });
+            }
+        }
+        Ok(found)
+    }
+
     /// Stores a sealed snapshot under its content id; false if it was there.
     pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
         let dir = self.snapshots(tenant);
         dir::create_dirs(&dir)?;
-        let target = dir.join(format!("{}.bin", hex::encode(sealed.cid().0)));
+        let target = dir.join(snapshot_name(&sealed.cid()));
         if target.exists() {
             return Ok(false);
         }
@@ -119,7 +172,7 @@ impl Library {
     }
 
     fn snapshot_source(&self, tenant: &Tenant, cid: &ContentId) -> Result<Source, LibraryError> {
-        let name = format!("{}.bin", hex::encode(cid.0));
+        let name = snapshot_name(cid);
         let mut found = Source::open(&self.snapshots(tenant).join(&name));
         if let (Err(_), Some(dir)) = (&found, &self.snapshot_dir) {
             found = Source::open(&dir.join(&name));
@@ -282,6 +335,10 @@ impl Library {
             LibraryError::Refused(format!("policy {name} in policy_dir is refused: {error}"))
         })
     }
+}
+
+fn snapshot_name(cid: &ContentId) -> String {
+    format!("{}.bin", hex::encode(cid.0))
 }
 
 fn file_name(id: &PolicyId, version: u64) -> String {

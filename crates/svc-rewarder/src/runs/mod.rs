@@ -12,6 +12,7 @@ pub mod library;
 pub mod ports;
 pub mod progress;
 pub mod registry;
+pub mod retention;
 pub mod scheduler;
 pub mod worker;
 

@@ -135,14 +135,26 @@ impl Answers {
         Ok(())
     }
 
-    /// Says whose feed follows, and where that ledger stands: a copy of another one is dropped.
-    pub fn of_ledger(&mut self, origin: &str, head: u64) -> Result<(), AnswersError> {
+    /// Says whose feed follows, and where that ledger stands: a copy of another one, or of one that
+    /// went back, is dropped. True when that was so.
+    pub fn of_ledger(&mut self, origin: &str, head: u64) -> Result<bool, AnswersError> {
         if self.origin.as_deref() == Some(origin) && self.view.applied <= head {
-            return Ok(());
+            return Ok(false);
         }
-        if self.origin.is_some() {
-            tracing::warn!(event = "answers_rebuilt", reason = "of another ledger");
-        }
+        let dropped = self.origin.is_some();
+        self.start_over(origin, head)?;
+        Ok(dropped)
+    }
+
+    /// Whether the ledger has this entry where the copy has it. One that was put back to an earlier
+    /// state and has gone on from there has another one.
+    pub fn agrees(&self, theirs: &Event) -> bool {
+        let ours = self.readers.at(theirs.seq);
+        ours.is_none_or(|ours| ours.ts == theirs.ts && ours.entry == theirs.entry)
+    }
+
+    /// Drops everything and begins anew with the ledger `origin`, which stands at `head`.
+    pub fn start_over(&mut self, origin: &str, head: u64) -> Result<(), AnswersError> {
         self.writing = None;
         self.pairs.clear();
         self.view = View {
@@ -432,7 +444,12 @@ mod tests {
             by_key(&again, 5).is_some(),
             "also before the ledger is there"
         );
-        assert_eq!(opened(&again, "o", 9, 3).applied(), 5);
+        let same = opened(&again, "o", 9, 3);
+        assert_eq!(same.applied(), 5);
+        assert!(same.agrees(&event(5, KEEP_MS + 4, "k5", 5)));
+        assert!(!same.agrees(&event(5, KEEP_MS + 4, "k5", 6)));
+        assert!(!same.agrees(&event(5, KEEP_MS + 5, "k5", 5)));
+        assert!(same.agrees(&event(6, 1, "k6", 6)), "it has no other one");
         assert_eq!(
             opened(&again, "o", 4, 3).applied(),
             1,

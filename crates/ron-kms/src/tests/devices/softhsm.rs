@@ -326,14 +326,14 @@ fn a_wrong_pin_is_tried_once() {
         "nothing is tried before a reload"
     );
     for device in rig.engine.backends.devices() {
-        device.nudge();
+        device.presence().nudge();
     }
     until("it is up after a reload", || {
         rig.engine
             .backends
             .devices()
             .iter()
-            .all(|d| d.away().is_none())
+            .all(|d| d.presence().away().is_none())
     });
     rig.create_in(KeyBackend::Pkcs11, Alg::Ed25519, 2);
     rig.stop();

@@ -54,6 +54,7 @@ pub(super) fn read(source: impl Read, rows: &mut Rows) -> Result<(), ImportError
             columns = Some(Columns::of(&schema)?);
         }
         if let (Some(batch), Some(columns)) = (batch, &columns) {
+            rows.expect(batch.num_rows() as u64)?;
             columns.add(&batch, next, rows)?;
             next += batch.num_rows() as u64;
         }

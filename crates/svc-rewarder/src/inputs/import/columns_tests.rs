@@ -412,6 +412,51 @@ fn claims_of_great_size_are_refused_before_anything_is_made_of_it() {
     assert!(why.contains("claims to unpack to more"), "{why}");
 }
 
+/// A million equal rows of events, which both formats write in a few kilobytes.
+#[test]
+fn a_small_file_of_many_rows_is_refused_by_its_count() {
+    const MANY: usize = 1_000_000;
+    let of = |text: &str| -> ArrayRef { Arc::new(texts(std::iter::repeat_n(text, MANY))) };
+    let many = batch([
+        ("account", of("a")),
+        ("metric", of("m")),
+        ("amount", Arc::new(Int64Array::from(vec![1; MANY]))),
+    ]);
+    let small = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .build();
+    let mut file = parquet_of(&many, small);
+    let stream = stream_of(&many, packed(Some(CompressionType::ZSTD)));
+    assert!(file.len() < 64 << 10, "{} bytes", file.len());
+    let with = |input: Input<&[u8]>, rows_max| {
+        let options = Options {
+            rows_max,
+            ..Options::in_memory(ImportKind::Events)
+        };
+        import_inputs([input], options).map_err(|(_, error)| error.to_string())
+    };
+    let all = MANY as u64;
+    for (input, rows_max) in [
+        (Input::Stream(Format::Arrow, &stream[..]), all),
+        (Input::Parquet(Arc::new(file.clone())), all),
+    ] {
+        let sealed = with(input, rows_max).expect("as many as there may be");
+        assert_eq!(sealed.metrics()[0].sum.0, MANY as u128);
+    }
+    // Its data is not even looked at: the count in the index decides.
+    file[4..200].fill(0xff);
+    let refused = format!(
+        "more than {} rows; split the usage, or raise the limit",
+        all - 1
+    );
+    for input in [
+        Input::Stream(Format::Arrow, &stream[..]),
+        Input::Parquet(Arc::new(file)),
+    ] {
+        assert_eq!(with(input, all - 1).expect_err("one too many"), refused);
+    }
+}
+
 #[test]
 fn row_groups_larger_than_memory_are_spilled_and_stopped_when_asked() {
     let rows = rows(ROWS);
@@ -428,6 +473,7 @@ fn row_groups_larger_than_memory_are_spilled_and_stopped_when_asked() {
             memory: 64 << 10,
             scratch: dir.path().to_owned(),
         }),
+        rows_max: u64::MAX,
         cancel,
     };
     let input = || Input::<&[u8]>::Parquet(Arc::clone(&bytes));

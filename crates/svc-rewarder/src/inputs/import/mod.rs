@@ -60,6 +60,12 @@ pub enum ImportError {
     /// The file is damaged, or not of a form that is read; says where.
     #[error("{0}")]
     File(String),
+    /// More rows than the import may have.
+    #[error("more than {rows_max} rows; split the usage, or raise the limit")]
+    TooMany {
+        /// How many it may have.
+        rows_max: u64,
+    },
     /// Whoever asked wants it no longer.
     #[error("the import was stopped before its end")]
     Stopped,
@@ -91,6 +97,8 @@ pub struct Options {
     /// Bytes that rows may take in memory, about, and the directory for what is beyond. Without
     /// it everything is kept in memory.
     pub spill: Option<Spill>,
+    /// Most rows of all sources together. A packed file of a few kilobytes can hold billions.
+    pub rows_max: u64,
     /// Asked now and then; the import ends when it says so.
     pub cancel: Option<Cancel>,
 }
@@ -121,6 +129,7 @@ impl Options {
             kind,
             target: Target::Memory(Vec::new()),
             spill: None,
+            rows_max: u64::MAX,
             cancel: None,
         }
     }
@@ -202,7 +211,7 @@ pub fn import_inputs<R: Read>(
     inputs: impl IntoIterator<Item = Input<R>>,
     options: Options,
 ) -> Result<Sealed, (usize, ImportError)> {
-    let mut rows = Rows::new(options.kind, options.spill, options.cancel);
+    let mut rows = Rows::new(options.kind, options.spill, options.cancel).up_to(options.rows_max);
     let mut formats = Vec::new();
     for (number, input) in inputs.into_iter().enumerate() {
         formats.push(input.format());

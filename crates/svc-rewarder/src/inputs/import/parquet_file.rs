@@ -49,6 +49,7 @@ pub(super) fn read(source: Arc<dyn Positioned>, rows: &mut Rows) -> Result<(), I
     })
     .map_err(|why| refuse(format!("the index at the end of the file: {why}")))?;
     let columns = Columns::of(builder.schema())?;
+    rows.expect(rows_of(builder.metadata()))?;
     guarded(|| check_pages(&chunks, builder.metadata()).map_err(|e| outer(&e))).map_err(refuse)?;
     let mut batches = guarded(|| builder.with_batch_size(BATCH).build())
         .map_err(|why| refuse(format!("the columns: {why}")))?;
@@ -60,6 +61,15 @@ pub(super) fn read(source: Arc<dyn Positioned>, rows: &mut Rows) -> Result<(), I
         next += batch.num_rows() as u64;
     }
     Ok(())
+}
+
+/// How many rows the index says there are: the library reads no more than that from a row group,
+/// and a negative number it refuses itself.
+fn rows_of(index: &ParquetMetaData) -> u64 {
+    let counts = index.row_groups().iter().map(|group| group.num_rows());
+    counts.fold(0, |sum: u64, rows| {
+        sum.saturating_add(u64::try_from(rows).unwrap_or(0))
+    })
 }
 
 /// The library must not take this process along, whatever the bytes are.

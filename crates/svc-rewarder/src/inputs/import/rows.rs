@@ -53,6 +53,8 @@ pub(super) struct Rows {
     cancel: Option<Cancel>,
     /// Rows so far.
     added: u64,
+    /// Most of them.
+    rows_max: u64,
 }
 
 impl Rows {
@@ -61,6 +63,7 @@ impl Rows {
             kind,
             cancel,
             added: 0,
+            rows_max: u64::MAX,
             source: 0,
             index: HashMap::new(),
             accounts: Vec::new(),
@@ -72,6 +75,27 @@ impl Rows {
                 let runs = Runs::new(&spill.scratch);
                 (spill, runs)
             }),
+        }
+    }
+
+    /// With a bound on the number of rows.
+    pub(super) fn up_to(mut self, rows_max: u64) -> Self {
+        self.rows_max = rows_max;
+        self
+    }
+
+    /// Refuses a file by the number of rows it says it has, before one is unpacked.
+    #[cfg(feature = "parquet")]
+    pub(super) fn expect(&self, rows: u64) -> Result<(), ImportError> {
+        if self.added.saturating_add(rows) > self.rows_max {
+            return Err(self.too_many());
+        }
+        Ok(())
+    }
+
+    const fn too_many(&self) -> ImportError {
+        ImportError::TooMany {
+            rows_max: self.rows_max,
         }
     }
 
@@ -102,6 +126,9 @@ impl Rows {
         amount: u128,
     ) -> Result<(), ImportError> {
         self.added += 1;
+        if self.added > self.rows_max {
+            return Err(self.too_many());
+        }
         if self.added.is_multiple_of(LOOK_EVERY) && self.cancel.as_ref().is_some_and(|c| c.0()) {
             return Err(ImportError::Stopped);
         }

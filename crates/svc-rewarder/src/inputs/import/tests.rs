@@ -295,6 +295,7 @@ fn spilled(
     let options = Options {
         kind,
         target: Target::file(&target).expect("writable"),
+        rows_max: u64::MAX,
         cancel: None,
         spill: Some(Spill {
             memory,

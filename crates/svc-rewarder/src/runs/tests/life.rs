@@ -23,6 +23,7 @@ use crate::runs::emitter::Emitter;
 use crate::runs::library::Library;
 use crate::runs::ports::{PortError, Signer};
 use crate::runs::registry::Registry;
+use crate::runs::retention::Retention;
 use crate::runs::scheduler::{Memory, RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Ask, Asked, Intent, Job, Run, Update, db};
@@ -151,9 +152,15 @@ impl Life {
                 emits: true,
                 updates: updates_tx.clone(),
                 metrics: metrics.clone(),
-                registry: registry.clone(),
-                retention: Duration::ZERO,
-                clock: clock.clone(),
+                retention: Retention {
+                    root: root.join("runs"),
+                    library: library(root),
+                    registry: registry.clone(),
+                    artifacts: Duration::ZERO,
+                    snapshots: Duration::ZERO,
+                    clock: clock.clone(),
+                    swept: metrics.swept.clone(),
+                },
                 disk: Box::new(|_| {}),
             },
             emitter: Emitter {

@@ -399,7 +399,7 @@ fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
     let root = tempfile::tempdir().expect("a directory");
     let ledger = SimLedger::new(10_000);
     let mut life = Life::begin(root.path(), &ledger, true);
-    life.writer.retention = Duration::from_millis(1);
+    life.writer.retention.artifacts = Duration::from_millis(1);
     let place = |epoch: &str| {
         let epoch = epoch.parse().expect("an epoch");
         dir::path(&root.path().join("runs"), &tenant(), &epoch, false)
@@ -412,7 +412,7 @@ fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
     }
     life.shutdown
         .wait(Deadline::within(Duration::from_millis(5)));
-    life.writer.sweep(&life.shutdown);
+    life.writer.retention.sweep(&life.shutdown);
     assert!(!place("e1").exists());
     assert!(place("e2").exists(), "what may still be paid stays");
     let ask = inputs(root.path(), "e1", 5, false);
@@ -421,6 +421,59 @@ fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
         200,
         "and the run stays known"
     );
+}
+
+#[test]
+fn snapshots_go_some_time_after_they_were_last_wanted() {
+    const KEEP_MS: u64 = 3_600_000;
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    life.writer.retention.snapshots = Duration::from_millis(KEEP_MS);
+    let stored = |rows| {
+        let Ask::Compute { snapshot, .. } = inputs(root.path(), "e1", rows, false) else {
+            panic!("a compute")
+        };
+        snapshot
+    };
+    // Five snapshots two hours old: of a settled epoch, of a waiting one, of one that changed just
+    // now, uploaded again, and of no epoch.
+    let (settled, waiting, changed) = (stored(3), stored(4), stored(5));
+    let (again, nobodys) = (stored(6), stored(7));
+    for (epoch, rows) in [("e1", 3), ("e2", 4), ("e3", 5)] {
+        let ask = inputs(root.path(), epoch, rows, epoch == "e3");
+        let _ = life.ask(epoch, ask, false);
+        life.settle_down();
+    }
+    assert_eq!(life.run("e2").state, RunState::Held, "the pool pays once");
+    let (library, now) = (library(root.path()), life.writer.retention.clock.unix_ms());
+    for cid in [settled, waiting, changed, again, nobodys] {
+        library.renew(&tenant(), &cid, now - 2 * KEEP_MS);
+    }
+    let long_ago = |epoch: &str| {
+        let id = (tenant(), epoch.parse().expect("an epoch"));
+        let mut entry = life.scheduler.registry.get(&id).expect("a run");
+        Arc::make_mut(&mut entry.run).updated_at.0 = now - 2 * KEEP_MS;
+        life.scheduler.registry.put(entry);
+    };
+    long_ago("e1");
+    long_ago("e2");
+    library.renew(&tenant(), &again, now);
+    life.writer.retention.sweep(&life.shutdown);
+    let there = |cid| library.snapshot(&tenant(), &cid).is_ok();
+    assert_eq!(
+        [settled, waiting, changed, again, nobodys].map(there),
+        [false, true, true, true, false]
+    );
+    let epoch = "e1".parse().expect("an epoch");
+    let dir = dir::path(&root.path().join("runs"), &tenant(), &epoch, false);
+    let pins = verify::Pins {
+        policy: ring(1),
+        manifest: ring(2),
+    };
+    verify::verify_run_dir(&dir, &pins).expect("its run has a link of its own");
+    let gone = library.snapshot(&tenant(), &settled).expect_err("gone");
+    assert!(gone.to_string().contains("upload it first"), "{gone}");
 }
 
 #[test]

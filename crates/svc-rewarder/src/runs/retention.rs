@@ -1,0 +1,134 @@
+//! Retention: what may go, and when. The artifact writer looks now and then.
+//!
+//! Artifacts go some time after their run has come to rest for good; what may still be signed or
+//! paid stays, whatever its age. A snapshot goes some time after it was last wanted: stored,
+//! stored again, or named by a run that changed. A run directory has its own link to its snapshot,
+//! so an epoch stays verifiable for as long as its artifacts do. The runs themselves stay known.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ron_kernel::{CounterVec, SharedClock, Shutdown};
+use ron_proto::rewarder::RunState;
+use ron_proto::values::{ContentId, Tenant};
+
+use super::Run;
+use super::library::Library;
+use super::registry::Registry;
+use crate::manifest::dir;
+
+/// What is kept for how long. Zero keeps for ever.
+pub struct Retention {
+    /// Where run directories are.
+    pub root: PathBuf,
+    /// Where snapshots are.
+    pub library: Library,
+    /// The run table, to find what is still wanted.
+    pub registry: Registry,
+    /// For artifacts of settled epochs and of dry runs.
+    pub artifacts: Duration,
+    /// For snapshots.
+    pub snapshots: Duration,
+    /// Time.
+    pub clock: SharedClock,
+    /// What went, by kind.
+    pub swept: CounterVec,
+}
+
+impl Retention {
+    /// Removes what is past its time; returns early at shutdown.
+    pub fn sweep(&self, shutdown: &Shutdown) {
+        let runs: Vec<_> = self.registry.all();
+        if !self.artifacts.is_zero() {
+            let over = runs.iter().filter(|entry| over(&entry.run));
+            for run in over.map(|entry| &entry.run) {
+                if shutdown.is_set() {
+                    return;
+                }
+                if self.past(run.updated_at.0, self.artifacts) {
+                    let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
+                    self.told("artifacts", &target, std::fs::remove_dir_all(&target));
+                }
+            }
+        }
+        if self.snapshots.is_zero() {
+            return;
+        }
+        // What the table said is older than what the directory says from here on: a snapshot that
+        // a later run wants was renewed before that run was asked for.
+        let wanted = wanted(runs.iter().map(|entry| &*entry.run));
+        if let Err(error) = self.sweep_snapshots(&wanted, shutdown) {
+            tracing::warn!(event = "sweep_failed", reason = %error, "snapshots stay");
+        }
+    }
+
+    fn sweep_snapshots(&self, wanted: &Wanted, shutdown: &Shutdown) -> io::Result<()> {
+        for stored in self.library.stored_snapshots()? {
+            if shutdown.is_set() {
+                return Ok(());
+            }
+            let last = match wanted.get(&(stored.tenant, stored.cid)) {
+                Some(Last::Now) => continue,
+                Some(Last::At(ms)) => stored.renewed_ms.max(*ms),
+                None => stored.renewed_ms,
+            };
+            if self.past(last, self.snapshots) {
+                self.told("snapshot", &stored.path, std::fs::remove_file(&stored.path));
+            }
+        }
+        Ok(())
+    }
+
+    fn past(&self, since_ms: u64, keep: Duration) -> bool {
+        let keep_ms = u64::try_from(keep.as_millis()).unwrap_or(u64::MAX);
+        self.clock.unix_ms().saturating_sub(since_ms) >= keep_ms
+    }
+
+    fn told(&self, kind: &'static str, path: &Path, removed: io::Result<()>) {
+        let name = path.file_name().unwrap_or_default().display();
+        match removed {
+            Ok(()) => {
+                self.swept.with_label_values(&[kind]).inc();
+                tracing::info!(event = "swept", kind, name = %name, "past retention");
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(event = "sweep_failed", kind, name = %name, reason = %error, "it stays");
+            }
+        }
+    }
+}
+
+/// True if nothing will be done with the artifacts of this run any more.
+fn over(run: &Run) -> bool {
+    run.state == RunState::Settled
+        || (run.dry_run && run.at_rest() && run.state != RunState::Failed)
+}
+
+/// When a snapshot was last wanted by a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Last {
+    /// Milliseconds since 1970.
+    At(u64),
+    /// It still is.
+    Now,
+}
+
+type Wanted = BTreeMap<(Tenant, ContentId), Last>;
+
+fn wanted<'a>(runs: impl Iterator<Item = &'a Run>) -> Wanted {
+    let mut wanted = Wanted::new();
+    for run in runs {
+        let last = if run.at_rest() {
+            Last::At(run.updated_at.0)
+        } else {
+            Last::Now
+        };
+        let slot = wanted.entry((run.tenant.clone(), run.snapshot));
+        let known = slot.or_insert(last);
+        *known = last.max(*known);
+    }
+    wanted
+}

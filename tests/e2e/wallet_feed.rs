@@ -1,0 +1,254 @@
+//! The wallet's feed of the ledger's events when something is wrong with it: an event that is lost on the way, a ledger
+//! that was put back from a backup, and one that was put back and has gone on.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+#[path = "support/processes.rs"]
+mod processes;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use processes::{Rig, code};
+use ron_http::{Call, Reply};
+use ron_kernel::Deadline;
+use ron_tests::{ok, ron_on};
+use serde_json::Value;
+
+/// The value of a metric of the wallet, 0 when it is not there.
+fn metric(rig: &Rig, name: &str) -> u64 {
+    let url = format!("http://127.0.0.1:{}/metrics", rig.port("svc-wallet") + 5);
+    let by = Deadline::within(Duration::from_secs(10));
+    let page = rig.http.call(Call::get(&url, by)).unwrap().body;
+    let page = String::from_utf8(page).unwrap();
+    let line = page.lines().find_map(|line| line.strip_prefix(name));
+    line.map_or(0, |value| value.trim().parse().unwrap())
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn done(reply: &Reply) {
+    assert_eq!(
+        reply.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&reply.body)
+    );
+}
+
+fn replayed(reply: &Reply) -> bool {
+    reply.header("idempotency-replayed") == Some("true")
+}
+
+/// Takes the ledger away and asks for what was done under a key: answered from the wallet's copy, or honestly not.
+fn in_the_copy(rig: &Rig, key: &str, n: u64) -> bool {
+    let reply = rig.issue(key, "a", n).unwrap();
+    if reply.status == 200 {
+        assert!(replayed(&reply), "{key} is not new");
+        return true;
+    }
+    assert_eq!((reply.status, code(&reply)), (503, "retry_later".into()));
+    assert_eq!(rig.get(&format!("/v1/ops/{key}")).status, 503, "never 404");
+    false
+}
+
+/// Requests go on as they are; of a page of events, when it is told to, the first one is taken out.
+fn lossy(to: u16, lose: &Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let lose = Arc::clone(lose);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (Ok(near), Ok(far)) = (stream, TcpStream::connect(("127.0.0.1", to))) else {
+                continue;
+            };
+            let lose = Arc::clone(&lose);
+            std::thread::spawn(move || relay(near, far, &lose));
+        }
+    });
+    port
+}
+
+/// One message: its head with the empty line, and its body. `None` at the end of the connection.
+fn message(from: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let at = head.len();
+        if from.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+        let line = head[at..].to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body).ok()?;
+    Some((head, body))
+}
+
+fn relay(near: TcpStream, far: TcpStream, lose: &AtomicBool) {
+    let (Ok(mut to_near), Ok(mut to_far)) = (near.try_clone(), far.try_clone()) else {
+        return;
+    };
+    let (mut near, mut far) = (BufReader::new(near), BufReader::new(far));
+    while let Some((head, body)) = message(&mut near) {
+        let sent = to_far
+            .write_all(head.as_bytes())
+            .and(to_far.write_all(&body));
+        let (Ok(()), Some((mut answer, mut said))) = (sent, message(&mut far)) else {
+            return;
+        };
+        if head.starts_with("GET /v1/ledger/events") && lose.load(Ordering::SeqCst) {
+            let mut page: Value = serde_json::from_slice(&said).unwrap_or_default();
+            let events = page["events"].as_array_mut();
+            if let Some(events) = events.filter(|events| !events.is_empty()) {
+                events.remove(0);
+                lose.store(false, Ordering::SeqCst);
+                let old = format!("{}\r\n", said.len());
+                said = page.to_string().into_bytes();
+                answer = answer.replace(&old, &format!("{}\r\n", said.len()));
+            }
+        }
+        let back = to_near
+            .write_all(answer.as_bytes())
+            .and(to_near.write_all(&said));
+        if back.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
+    let mut rig = Rig::start();
+    let lose = Arc::new(AtomicBool::new(false));
+    let proxy = lossy(rig.port("ron-ledger"), &lose);
+    rig.kill("svc-wallet");
+    let config = rig.dir.path().join("svc-wallet/config.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let ledger = format!("http://127.0.0.1:{}\"", rig.port("ron-ledger"));
+    assert!(text.contains(&ledger), "{text}");
+    let text = text.replace(&ledger, &format!("http://127.0.0.1:{proxy}\""));
+    std::fs::write(&config, text).unwrap();
+    rig.run("svc-wallet");
+    rig.wait_ready("svc-wallet");
+    done(&rig.issue("one", "a", 5).unwrap());
+    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
+    assert_eq!(metric(&rig, "svc_wallet_feed_gaps_total"), 0);
+    assert_eq!(
+        rig.balance("a")["amount_minor"],
+        "5",
+        "remembered from here on"
+    );
+    lose.store(true, Ordering::SeqCst);
+    let second = rig.issue("two", "a", 7).unwrap();
+    done(&second);
+    until("the loss is noticed", || {
+        metric(&rig, "svc_wallet_feed_gaps_total") > 0
+    });
+    done(&rig.issue("three", "a", 1).unwrap());
+    assert!(!lose.load(Ordering::SeqCst), "it was lost");
+    assert_eq!(rig.balance("a")["amount_minor"], "13");
+    std::thread::sleep(Duration::from_millis(300));
+    rig.kill("ron-ledger");
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
+    assert!(in_the_copy(&rig, "one", 5));
+    assert!(in_the_copy(&rig, "three", 1));
+    assert!(
+        !in_the_copy(&rig, "two", 7),
+        "what was missed is not made up"
+    );
+    assert_eq!(rig.balance("a")["amount_minor"], "13", "as of before");
+    rig.run("ron-ledger");
+    rig.wait_ready("svc-wallet");
+    let again = rig.issue("two", "a", 7).unwrap();
+    done(&again);
+    assert!(
+        replayed(&again) && again.body == second.body,
+        "the ledger knows"
+    );
+}
+
+/// The ledger's state goes back to that of a backup.
+fn put_back(rig: &mut Rig, backup: &str) {
+    rig.kill("ron-ledger");
+    let data = rig.dir.path().join("ron-ledger/data");
+    let _ = std::fs::remove_dir_all(rig.dir.path().join("lost"));
+    std::fs::rename(data.join("log"), rig.dir.path().join("lost")).unwrap();
+    ok(&ron_on(rig.dir.path(), &["ledger", "restore", backup]));
+    rig.run("ron-ledger");
+    rig.wait_ready("ron-ledger");
+    rig.wait_ready("svc-wallet");
+}
+
+#[test]
+fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_again() {
+    let mut rig = Rig::start();
+    done(&rig.issue("kept", "a", 100).unwrap());
+    std::thread::sleep(Duration::from_millis(1_200)); // a signed checkpoint
+    let backup = rig.dir.path().join("backup").display().to_string();
+    ok(&ron_on(rig.dir.path(), &["ledger", "backup", &backup]));
+    done(&rig.issue("lost", "a", 7).unwrap());
+    done(&rig.issue("gone", "a", 9).unwrap());
+    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answers
+    put_back(&mut rig, &backup);
+    until("the wallet notices", || {
+        metric(&rig, "svc_wallet_feed_gaps_total") > 0
+    });
+    assert_eq!(rig.balance("a")["amount_minor"], "100");
+    assert_eq!(rig.get("/v1/ops/lost").status, 404, "it never happened");
+    std::thread::sleep(Duration::from_millis(300));
+    // Kept answers come back from the ledger; of those that it lost none is told.
+    rig.kill("ron-ledger");
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
+    assert!(in_the_copy(&rig, "kept", 100));
+    assert!(!in_the_copy(&rig, "lost", 7));
+    rig.run("ron-ledger");
+    rig.wait_ready("svc-wallet");
+    let again = rig.issue("lost", "a", 7).unwrap();
+    done(&again);
+    assert!(!replayed(&again), "done anew");
+    assert_eq!(rig.balance("a")["amount_minor"], "107");
+
+    // The same while the wallet is away, and the ledger goes on past where the wallet was.
+    done(&rig.issue("gone", "a", 9).unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    let data = rig.dir.path().join("svc-wallet/data");
+    rig.kill("svc-wallet");
+    std::fs::rename(data.join("answers"), data.join("before")).unwrap();
+    rig.run("svc-wallet");
+    put_back(&mut rig, &backup);
+    for n in 0..5 {
+        done(&rig.issue(&format!("other-{n}"), "a", 1).unwrap());
+    }
+    rig.kill("svc-wallet");
+    std::fs::remove_dir_all(data.join("answers")).unwrap();
+    std::fs::rename(data.join("before"), data.join("answers")).unwrap();
+    rig.run("svc-wallet");
+    rig.wait_ready("svc-wallet");
+    until("the wallet notices", || {
+        metric(&rig, "svc_wallet_feed_gaps_total") > 0
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    rig.kill("ron-ledger");
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
+    assert!(in_the_copy(&rig, "kept", 100));
+    assert!(in_the_copy(&rig, "other-4", 1));
+    assert!(
+        !in_the_copy(&rig, "gone", 9),
+        "another entry is in its place"
+    );
+}
