@@ -11,6 +11,8 @@ for tool in cmake softhsm2-util; do
   command -v "$tool" >/dev/null || { echo "$tool is missing: apt-get install cmake libclang-dev softhsm2" >&2; exit 1; }
 done
 
+# A libclang that came alone (as the one of PyPI) has no headers of its own.
+export BINDGEN_EXTRA_CLANG_ARGS=${BINDGEN_EXTRA_CLANG_ARGS:--I$(cc -print-file-name=include)}
 parsec=${RON_PARSEC:-$target/tools/bin/parsec}
 [ -x "$parsec" ] || cargo install parsec-service --version 1.5.0 --locked --root "$target/tools" --target-dir "$target" \
   --features pkcs11-provider,unix-peer-credentials-authenticator

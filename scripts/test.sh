@@ -34,7 +34,7 @@ export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
 cargo test --release --locked -p ron-tests -- --test-threads 2
 
 step "API fuzzer"
-EXAMPLES=8 SEED=1 ./scripts/api-fuzz.sh
+PHASES=fuzzing EXAMPLES=8 SEED=1 ./scripts/api-fuzz.sh
 
 step "keys in a PKCS#11 token and in a TPM"
 # The library alone with its features: nothing else is built again for them.

@@ -130,16 +130,24 @@ fn operation(out: &mut String, op: &Operation<'_>) {
         let _ = writeln!(out, "Request: {}.\n", bodies(content));
     }
     let mut errors = Vec::new();
+    // Statuses that are answered alike stand together.
+    let mut answers: Vec<(String, String)> = Vec::new();
     for (status, response) in op.about["responses"].as_object().unwrap() {
-        match response["content"].as_object() {
-            _ if !response["$ref"].is_null() => errors.push(status.as_str()),
-            Some(content) => {
-                let _ = writeln!(out, "Answer {status}: {}.\n", bodies(content));
+        let said = match response["content"].as_object() {
+            _ if !response["$ref"].is_null() => {
+                errors.push(status.as_str());
+                continue;
             }
-            None => {
-                let _ = writeln!(out, "Answer {status}: no body.\n");
-            }
+            Some(content) => bodies(content),
+            None => "no body".to_owned(),
+        };
+        match answers.iter_mut().find(|(_, known)| *known == said) {
+            Some((statuses, _)) => *statuses = format!("{statuses}, {status}"),
+            None => answers.push((status.clone(), said)),
         }
+    }
+    for (statuses, said) in answers {
+        let _ = writeln!(out, "Answer {statuses}: {said}.\n");
     }
     errors.retain(|status| !EVERYWHERE.contains(status));
     if !errors.is_empty() {

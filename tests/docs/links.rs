@@ -73,3 +73,25 @@ fn links_between_pages_lead_somewhere() {
     }
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
+
+/// A bar in a cell would end it, also inside of code; it is written `\|`.
+#[test]
+fn rows_of_tables_have_as_many_cells_as_their_heads() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        let (mut cells, mut code) = (None, false);
+        for (n, line) in text.lines().enumerate() {
+            code ^= line.trim_start().starts_with("```");
+            if code || !line.starts_with('|') {
+                cells = None;
+                continue;
+            }
+            let here = line.replace("\\|", "").matches('|').count();
+            if *cells.get_or_insert(here) != here {
+                wrong.push(format!("{}:{}: {line}", page.display(), n + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

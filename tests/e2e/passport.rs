@@ -377,3 +377,98 @@ fn exchange_and_binding_only_narrow() {
         "the chain falls with its root"
     );
 }
+
+#[test]
+fn the_command_line_gets_inspects_verifies_narrows_and_revokes() {
+    let rig = Rig::start();
+    let ron = |args: &[&str]| rig.fleet.ron(args);
+    let refused = |args: &[&str], word: &str| {
+        let out = ron(args);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let told = out.status.code() == Some(1) && said.contains(word);
+        assert!(told, "{args:?}: {said}");
+    };
+    // Bare is the same as get; standard output is the token and nothing else.
+    let ask = [
+        "--audience",
+        "svc-wallet",
+        "--scope",
+        "wallet:read wallet:transfer",
+        "--ttl",
+        "5m",
+    ];
+    let [bare_one, got] = [&["token"][..], &["token", "get"]].map(|command| {
+        let out = ok(&ron(&[command, &ask, &["--caveat", "asset=ron"]].concat()));
+        out.strip_suffix('\n').expect("one line").to_owned()
+    });
+    for token in [&bare_one, &got] {
+        let said = claims(token);
+        let (iat, exp) = (said["iat"].as_u64().unwrap(), said["exp"].as_u64().unwrap());
+        assert_eq!(
+            (exp - iat, &said["scope"]),
+            (300, &json!("wallet:read wallet:transfer"))
+        );
+        assert_eq!(rig.balance(token).status, 200);
+    }
+
+    // Inspecting asks nobody and believes nothing.
+    let shown: Value = serde_json::from_str(&bare(&["token", "inspect", &got])).unwrap();
+    assert_eq!(shown["claims"], claims(&got));
+    assert_eq!(
+        (&shown["header"]["typ"], &shown["header"]["alg"]),
+        (&json!("at+jwt"), &json!("EdDSA"))
+    );
+    let verdict: Value = serde_json::from_str(&ok(&ron(&["token", "verify", &got]))).unwrap();
+    assert_eq!(
+        (&verdict["ok"], &verdict["parsed"]["sub"]),
+        (&json!(true), &json!("operator"))
+    );
+
+    // By exchange, for a token that is bound to no key.
+    let narrow = [
+        "token",
+        "attenuate",
+        &got,
+        "--scope",
+        "wallet:read",
+        "--ttl",
+        "1m",
+        "--caveat",
+        "method=GET",
+    ];
+    let narrower = ok(&ron(&narrow)).trim().to_owned();
+    let said = claims(&narrower);
+    assert_eq!(said["scope"], "wallet:read");
+    let details = json!([{"type": "ron", "asset": "ron", "method": "GET"}]);
+    assert_eq!(
+        said["authorization_details"], details,
+        "what was there stays"
+    );
+    refused(
+        &[
+            "token",
+            "attenuate",
+            &narrower,
+            "--scope",
+            "wallet:transfer",
+        ],
+        "scope",
+    );
+    refused(&["token", "attenuate", &narrower, "--ttl", "5m"], "ttl");
+
+    ok(&ron(&[
+        "token", "revoke", "--token", &got, "--reason", "test",
+    ]));
+    refused(&["token", "verify", &got], "revoked");
+    assert_eq!(rig.verdict(&bare_one)["ok"], true, "another token");
+    refused(
+        &["token", "attenuate", &got, "--scope", "wallet:read"],
+        "revoked",
+    );
+    refused(&["token", "get", "--audience", "svc-other"], "audience");
+    refused(&["token", "verify", "no.token.here"], "not valid");
+    let both = ron(&[
+        "token", "revoke", "--jti", "x", "--epoch", "9", "--reason", "test",
+    ]);
+    assert_eq!(both.status.code(), Some(2), "one target at a time");
+}

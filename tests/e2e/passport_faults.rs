@@ -11,6 +11,7 @@ mod line;
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 /// Deadline of a request, and what a busy machine may add.
 const ANSWERED: Duration = Duration::from_millis(5_500);
 
-fn read(path: &std::path::Path) -> Value {
+fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -35,8 +36,8 @@ struct Issuer {
     health: String,
     form: String,
     line: Line,
-    _process: Ended,
-    _data: tempfile::TempDir,
+    process: Ended,
+    data: tempfile::TempDir,
 }
 
 impl Issuer {
@@ -46,8 +47,25 @@ impl Issuer {
 
     /// With more settings.
     fn with(fleet: &Fleet, more: &[String]) -> Self {
-        let line = Line::to(&fleet.api("ron-kms"));
         let data = tempfile::tempdir().unwrap();
+        let own = [format!("data_dir={}", data.path().display())];
+        let config = fleet.dir().join("svc-passport/config.toml");
+        Self::start(fleet, &config, data, &[&own, more].concat())
+    }
+
+    /// One that keeps nothing; its working directory is the data directory that it does not have.
+    fn in_amnesia(fleet: &Fleet) -> Self {
+        let own = fleet.dir().join("svc-passport/config.toml");
+        let text = std::fs::read_to_string(own).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with("data_dir"));
+        let text = lines.collect::<Vec<_>>().join("\n");
+        let config = fleet.dir().join("forgetful.toml");
+        std::fs::write(&config, format!("amnesia = true\n{text}\n")).unwrap();
+        Self::start(fleet, &config, tempfile::tempdir().unwrap(), &[])
+    }
+
+    fn start(fleet: &Fleet, config: &Path, data: tempfile::TempDir, more: &[String]) -> Self {
+        let line = Line::to(&fleet.api("ron-kms"));
         let ports: Vec<TcpListener> = (0..2)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -58,15 +76,12 @@ impl Issuer {
         drop(ports);
         let sets = [
             "log.level=error".to_owned(),
-            format!("data_dir={}", data.path().display()),
             format!("bind_addr={}", addrs[0]),
             format!("health_addr={}", addrs[1]),
             format!("kms.url=http://127.0.0.1:{}", line.port),
         ];
         let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
-        command
-            .arg("--config")
-            .arg(fleet.dir().join("svc-passport/config.toml"));
+        command.arg("--config").arg(config).current_dir(data.path());
         for set in sets.iter().chain(more) {
             command.args(["--set", set]);
         }
@@ -89,8 +104,8 @@ impl Issuer {
             health: format!("http://{}", addrs[1]),
             form,
             line,
-            _process: process,
-            _data: data,
+            process,
+            data,
         }
     }
 
@@ -175,6 +190,51 @@ fn a_kms_that_stalls_or_goes_away_costs_no_deadline_and_no_bad_token() {
         let token = issuer.works_within(&fleet, Duration::from_secs(15));
         issuer.check(&fleet, &token);
     }
+}
+
+#[test]
+fn in_amnesia_everything_works_and_nothing_is_written() {
+    let fleet = Fleet::start();
+    let issuer = Issuer::in_amnesia(&fleet);
+    let token = issuer.works_within(&fleet, Duration::from_secs(10));
+    issuer.check(&fleet, &token);
+    let claims = b64::from_url(token.split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let status = claims["status"]["status_list"]["uri"].as_str().unwrap();
+    assert_eq!(fleet.get(status, None).status, 200, "a signed status list");
+    let client = read(&fleet.dir().join("clients/operator.json"));
+    let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
+    let basic = format!("Basic {}", b64::std(pair.as_bytes()));
+    let headers = [
+        ("Content-Type", "application/x-www-form-urlencoded"),
+        ("Authorization", basic.as_str()),
+    ];
+    let form = format!("token={token}");
+    let given_back = fleet.post(
+        &format!("{}/oauth2/revoke", issuer.api),
+        None,
+        &form,
+        &headers,
+    );
+    assert_eq!(given_back.status, 200);
+    let body = json!({"token": token}).to_string();
+    let verdict = fleet.post(
+        &format!("{}/v1/passport/verify", issuer.api),
+        None,
+        &body,
+        &[],
+    );
+    assert_eq!(json(&verdict, 200)["reason"], "revoked");
+    let left: Vec<_> = std::fs::read_dir(issuer.data.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    // Nor has it a file open, but for what it was started with.
+    let open = std::fs::read_dir(format!("/proc/{}/fd", issuer.process.0.id())).unwrap();
+    let own = open
+        .flatten()
+        .filter(|fd| !["0", "1", "2"].contains(&fd.file_name().to_str().unwrap()));
+    let links = own.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let files: Vec<_> = links.filter(|path| path.is_file()).collect();
+    assert!(files.is_empty(), "{files:?}");
 }
 
 #[test]

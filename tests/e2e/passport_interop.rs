@@ -1,6 +1,7 @@
 //! Passports in the hands of ordinary clients: PyJWT, joserfc, jwcrypto, authlib, npm jose and fast-jwt verify them
-//! through discovery and key set, for both algorithms and across a rotation; nginx protects a page with our
-//! introspection; the issuer alone, without its KMS, still verifies.
+//! through discovery and key set, for both classical algorithms, while the issuer has an ML-DSA key (kty AKP) too, and
+//! across a rotation of all; nginx protects a page with our introspection; the issuer alone, without its KMS, still
+//! verifies.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -17,28 +18,52 @@ use ron_proto::b64;
 use ron_tests::{CALL, Fleet, json, ok, python, read_json, ron_binary, workspace};
 use serde_json::{Value, json};
 
-/// A fleet whose issuer has an ES256 key too, and offers it for the wallet.
-fn with_es256() -> Fleet {
+const HYBRID: &str = "EdDSA+ML-DSA-65";
+/// What the issuer signs with here, in the order of the tokens that [`tokens`] gives.
+const ALGS: [&str; 4] = ["EdDSA", "ES256", "ML-DSA-65", HYBRID];
+
+/// A fleet whose issuer has an ES256 key and an ML-DSA one too, and offers both for the wallet; gives all its keys.
+fn with_every_alg() -> (Fleet, [String; 3]) {
     let mut fleet = Fleet::start();
-    let key = fleet.offer_issuer_key("ecdsa-p256", &["ES256"]);
+    let [es256, pq] = fleet.offer_issuer_keys(["ecdsa-p256", "ml-dsa-65"], &ALGS[1..]);
     let config = fleet.dir().join("svc-passport/config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let keys = format!("[kms]\nkey_es256 = \"{key}\"\n");
+    let keys =
+        format!("[pq]\nmode = \"mirror\"\nkey = \"{pq}\"\n\n[kms]\nkey_es256 = \"{es256}\"\n");
     std::fs::write(&config, text.replace("[kms]\n", &keys)).unwrap();
-    Fleet::start_in(fleet.keep_dir())
+    let own = fleet.bootstrap()["issuer_key"].as_str().unwrap().to_owned();
+    (Fleet::start_in(fleet.keep_dir()), [own, es256, pq])
 }
 
-fn issue(fleet: &Fleet, algs: &[&str]) -> String {
+/// A token of each algorithm, all by keys whose ids are not among `old`.
+fn tokens(fleet: &Fleet, old: &[String]) -> [String; 4] {
     let credential = fleet.token("svc-passport", Some("passport:issue"));
     let url = format!("{}/v1/passport/issue", fleet.api("svc-passport"));
-    let body = json!({"subject_ref": "operator", "audience": "svc-wallet", "accept_algs": algs,
-        "caveats": ["asset=ron", {"key": "method", "value": "GET"}]});
-    let answer = json(
-        &fleet.post(&url, Some(&credential), &body.to_string(), &[]),
-        200,
-    );
-    assert_eq!(answer["alg"], algs[0]);
-    answer["token"].as_str().unwrap().to_owned()
+    ALGS.map(|alg| {
+        let body = json!({"subject_ref": "operator", "audience": "svc-wallet", "accept_algs": [alg],
+            "caveats": ["asset=ron", {"key": "method", "value": "GET"}]});
+        let since = Instant::now();
+        loop {
+            let reply = fleet.post(&url, Some(&credential), &body.to_string(), &[]);
+            let answer: Value = serde_json::from_slice(&reply.body).unwrap();
+            let token = answer["token"].as_str().unwrap_or_default();
+            if reply.status == 200 && kids(token).iter().all(|kid| !old.contains(kid)) {
+                assert_eq!(answer["alg"], alg);
+                return token.to_owned();
+            }
+            let said = format!("{alg}: {} {answer}", reply.status);
+            assert!(since.elapsed() < Duration::from_secs(30), "{said}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    })
+}
+
+/// The keys that have signed a token.
+fn kids(token: &str) -> Vec<String> {
+    let headers = ron_auth::hybrid::headers(token).unwrap();
+    let read = |raw: &Vec<u8>| serde_json::from_slice::<Value>(raw).unwrap();
+    let kid = |raw| read(raw)["kid"].as_str().unwrap().to_owned();
+    headers.iter().map(kid).collect()
 }
 
 fn verified_by(mut command: Command, asked: &Value) -> Vec<String> {
@@ -60,49 +85,72 @@ fn verified_by(mut command: Command, asked: &Value) -> Vec<String> {
         .collect()
 }
 
-#[test]
-fn ordinary_clients_verify_both_algorithms_across_a_rotation() {
-    let fleet = with_es256();
-    let before = [
-        issue(&fleet, &["EdDSA"]),
-        issue(&fleet, &["ES256", "EdDSA"]),
-    ];
-    let bootstrap = fleet.bootstrap();
-    let key = bootstrap["issuer_key"].as_str().unwrap();
-    fleet.kms(&format!("keys/{key}/rotate"), &json!({}), 200);
-    let after = issue(&fleet, &["EdDSA"]);
-    let head = |token: &str| token.split('.').next().unwrap().to_owned();
-    assert_ne!(head(&before[0]), head(&after), "another key has signed");
-    let other = fleet.token("ron-kms", None);
-    let (first, signature) = after.rsplit_once('.').unwrap();
-    let flipped = format!(
-        "{}{}",
-        if signature.starts_with('A') { "B" } else { "A" },
-        &signature[1..]
-    );
-    let payload = after.split('.').nth(1).unwrap();
-    let none = format!(
-        "{}.{payload}.",
-        b64::url(br#"{"alg":"none","typ":"at+jwt"}"#)
-    );
-    let asked = json!({
-        "base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": [before[0], before[1], after],
-        "bad": [other, format!("{first}.{flipped}"), none],
-    });
+/// The kinds of the keys in a set that the metadata name.
+fn kinds(fleet: &Fleet, name: &str) -> Vec<String> {
+    let base = fleet.api("svc-passport");
+    let get = |url: &str| json(&fleet.get(url, None), 200);
+    let meta = get(&format!("{base}/.well-known/oauth-authorization-server"));
+    let set = get(meta[name].as_str().unwrap());
+    let kind = |jwk: &Value| jwk["kty"].as_str().unwrap().to_owned();
+    let mut kinds: Vec<String> = set["keys"].as_array().unwrap().iter().map(kind).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+/// Every client takes the good ones and refuses the bad ones.
+fn clients_verify(fleet: &Fleet, good: &[&String], bad: &[&String]) {
+    let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
     let interop = workspace().join("tests/interop");
     let mut py = Command::new(python());
     py.arg(interop.join("clients.py"));
-    assert_eq!(
-        verified_by(py, &asked),
-        ["pyjwt", "joserfc", "jwcrypto", "authlib"]
-    );
-    assert!(
-        interop.join("node_modules").exists(),
-        "run scripts/setup.sh"
-    );
+    let names = ["pyjwt", "joserfc", "jwcrypto", "authlib"];
+    assert_eq!(verified_by(py, &asked), names);
+    let installed = interop.join("node_modules").exists();
+    assert!(installed, "run scripts/setup.sh");
     let mut node = Command::new("node");
     node.arg(interop.join("clients.mjs"));
     assert_eq!(verified_by(node, &asked), ["jose", "fast-jwt"]);
+}
+
+/// So does jwcrypto those with ML-DSA.
+fn jwcrypto_verifies_pq(fleet: &Fleet, good: &[&String], bad: &[&String]) {
+    let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
+    let mut py = Command::new(python());
+    py.arg(workspace().join("tests/interop/pq.py"));
+    let (taken, refused) = (good.len(), bad.len());
+    let said = format!("jwcrypto verified {taken} and refused {refused}");
+    assert_eq!(verified_by(py, &asked), [said]);
+}
+
+#[test]
+fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
+    let (fleet, keys) = with_every_alg();
+    let before = tokens(&fleet, &[]);
+    assert_eq!(kinds(&fleet, "jwks_uri"), ["EC", "OKP"]);
+    assert_eq!(kinds(&fleet, "pq_jwks_uri"), ["AKP"]);
+    let [eddsa, es256, pq, hybrid] = &before;
+    // Who knows no ML-DSA refuses its tokens, and is not disturbed by its keys.
+    clients_verify(&fleet, &[eddsa, es256], &[pq, hybrid]);
+    jwcrypto_verifies_pq(&fleet, &[pq, hybrid], &[eddsa, es256]);
+
+    for key in &keys {
+        fleet.kms(&format!("keys/{key}/rotate"), &json!({}), 200);
+    }
+    let old: Vec<String> = before.iter().flat_map(|token| kids(token)).collect();
+    let after = tokens(&fleet, &old);
+    assert_eq!(kinds(&fleet, "jwks_uri"), ["EC", "EC", "OKP", "OKP"]);
+    assert_eq!(kinds(&fleet, "pq_jwks_uri"), ["AKP", "AKP"]);
+    let other = fleet.token("ron-kms", None);
+    let (first, signature) = after[0].rsplit_once('.').unwrap();
+    let begins = if signature.starts_with('A') { "B" } else { "A" };
+    let flipped = format!("{first}.{begins}{}", &signature[1..]);
+    let payload = first.split('.').nth(1).unwrap();
+    let none = b64::url(br#"{"alg":"none","typ":"at+jwt"}"#);
+    let none = format!("{none}.{payload}.");
+    let good = [eddsa, es256, &after[0], &after[1]];
+    let bad = [&other, &flipped, &none, pq, &after[2], hybrid, &after[3]];
+    clients_verify(&fleet, &good, &bad);
+    jwcrypto_verifies_pq(&fleet, &[pq, hybrid, &after[2], &after[3]], &good);
 }
 
 /// Ended by its process id, whatever happens.

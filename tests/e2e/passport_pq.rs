@@ -16,7 +16,7 @@ const HYBRID: &str = "EdDSA+ML-DSA-65";
 /// A fleet whose issuer has an ML-DSA-65 key and offers it for the wallet; gives the key.
 fn with_pq(mode: &str, rule: &str) -> (Fleet, String) {
     let mut fleet = Fleet::start();
-    let key = fleet.offer_issuer_key("ml-dsa-65", &["ML-DSA-65", HYBRID]);
+    let [key] = fleet.offer_issuer_keys(["ml-dsa-65"], &["ML-DSA-65", HYBRID]);
     let change = |service: &str, from: &str, to: &str| {
         let config = fleet.dir().join(service).join("config.toml");
         let text = std::fs::read_to_string(&config).unwrap();

@@ -3,90 +3,104 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+#[path = "support/consumers.rs"]
+mod consumers;
 #[path = "support/issuer.rs"]
 mod issuer;
 
 use std::time::{Duration, Instant};
 
+use consumers::{CONSUMERS, configure, read, reason};
 use issuer::*;
 use ron_http::Method;
 use ron_proto::b64;
 use ron_tests::{Fleet, json, ok, ron_on};
 use serde_json::{Value, json};
 
+/// One token for each service.
+fn one_each(rig: &Rig) -> Vec<(&'static str, String)> {
+    let token = |(service, _): (&'static str, _)| (service, rig.fleet.token(service, None));
+    CONSUMERS.into_iter().map(token).collect()
+}
+
+/// All are good now.
+fn all_good(rig: &Rig, tokens: &[(&'static str, String)], when: &str) {
+    for (service, token) in tokens {
+        let got = read(&rig.fleet, service, token);
+        assert_eq!(got.status, 200, "{when} at {service}: {}", reason(&got).1);
+    }
+}
+
+/// At once refused by the issuer, and by their services within the time that revocations may take.
+fn all_refused(rig: &Rig, tokens: &[(&'static str, String)], word: &str) {
+    for (_, token) in tokens {
+        assert_eq!(rig.verdict(token)["reason"], word, "at once at the issuer");
+    }
+    for (service, token) in tokens {
+        Rig::refused_soon(|| read(&rig.fleet, service, token), service);
+        let refused = reason(&read(&rig.fleet, service, token));
+        assert_eq!(refused, (401, word.to_owned()), "{service}");
+    }
+}
+
 #[test]
-fn every_kind_of_revocation_reaches_wallet_and_kms_and_survives_a_kill() {
-    let mut rig = Rig::start();
-    let kms = |rig: &Rig, token: &str| {
-        rig.fleet.get(
-            &format!("{}/v1/kms/keys", rig.fleet.api("ron-kms")),
-            Some(token),
-        )
-    };
+fn every_kind_of_revocation_acts_at_every_service_and_survives_a_kill() {
+    let mut rig = Rig::start_with(|dir| configure(dir, "eu"));
     let revoke = |rig: &Rig, args: &[&str]| {
         let mut all = vec!["token", "revoke", "--reason", "test"];
         all.extend_from_slice(args);
         rig.fleet.ron(&all)
     };
-    let wallet_token = rig.fleet.token("svc-wallet", None);
-    let kms_token = rig.fleet.token("ron-kms", None);
-    assert_eq!(
-        (
-            rig.balance(&wallet_token).status,
-            kms(&rig, &kms_token).status
-        ),
-        (200, 200)
-    );
-
     let jti = |token: &str| claims(token)["jti"].as_str().unwrap().to_owned();
-    ok(&revoke(&rig, &["--jti", &jti(&wallet_token)]));
-    assert_eq!(
-        rig.verdict(&wallet_token)["reason"],
-        "revoked",
-        "at once at the issuer"
-    );
-    Rig::refused_soon(|| rig.balance(&wallet_token), "jti at the wallet");
-    assert_eq!(kms(&rig, &kms_token).status, 200, "another token");
-    ok(&revoke(&rig, &["--jti", &jti(&kms_token)]));
-    Rig::refused_soon(|| kms(&rig, &kms_token), "jti at the kms");
+    let (first, others) = (one_each(&rig), one_each(&rig));
+    all_good(&rig, &first, "new");
+    for (_, token) in &first {
+        ok(&revoke(&rig, &["--jti", &jti(token)]));
+    }
+    all_refused(&rig, &first, "revoked");
+    all_good(&rig, &others, "another token than the revoked one");
 
-    let (one, two) = (
-        rig.fleet.token("svc-wallet", None),
-        rig.fleet.token("ron-kms", None),
-    );
     ok(&revoke(&rig, &["--subject", "operator"]));
-    Rig::refused_soon(|| rig.balance(&one), "subject at the wallet");
-    Rig::refused_soon(|| kms(&rig, &two), "subject at the kms");
+    all_refused(&rig, &others, "revoked");
     std::thread::sleep(Duration::from_millis(1100)); // tokens of later seconds are good again
-    let after = rig.fleet.token("svc-wallet", None);
-    assert_eq!(rig.balance(&after).status, 200);
+    let after = one_each(&rig);
+    all_good(&rig, &after, "issued after the subject's revocation");
 
-    let epoch = claims(&after)["ron_epoch"].as_u64().unwrap() + 4;
+    let epoch = claims(&after[0].1)["ron_epoch"].as_u64().unwrap() + 4;
     ok(&revoke(&rig, &["--epoch", &epoch.to_string()]));
-    Rig::refused_soon(|| rig.balance(&after), "epoch at the wallet");
+    all_refused(&rig, &after, "epoch");
     let stale = revoke(&rig, &["--epoch", &epoch.to_string()]);
-    assert!(
-        String::from_utf8_lossy(&stale.stderr).contains("stale_epoch"),
-        "epochs only grow"
-    );
-    let of_epoch = rig.fleet.token("svc-wallet", None);
-    assert_eq!(claims(&of_epoch)["ron_epoch"], epoch);
+    let said = String::from_utf8_lossy(&stale.stderr).into_owned();
+    assert!(said.contains("stale_epoch"), "epochs only grow: {said}");
+    let of_epoch = one_each(&rig);
+    assert_eq!(claims(&of_epoch[0].1)["ron_epoch"], epoch);
+    all_good(&rig, &of_epoch, "of the new epoch");
 
     // Killed, started again: nothing is forgotten.
     rig.fleet.kill();
     rig.fleet = Fleet::start_in(rig.fleet.keep_dir());
-    assert_eq!(rig.verdict(&wallet_token)["ok"], false);
-    assert_eq!(rig.verdict(&after)["reason"], "epoch");
-    assert_eq!(rig.balance(&of_epoch).status, 200);
-    assert_eq!(rig.balance(&after).status, 401);
+    all_good(&rig, &of_epoch, "after a kill");
+    all_refused(&rig, &after, "epoch");
+    for gone in [&first, &others] {
+        for (service, token) in gone {
+            assert_eq!(rig.verdict(token)["ok"], false, "{service}");
+            assert_eq!(read(&rig.fleet, service, token).status, 401, "{service}");
+        }
+    }
+    a_revoked_key_ends(&rig, &of_epoch);
+}
 
-    // A revoked key leaves the key set, its tokens die, issuing stops until the key is rotated.
-    let header = of_epoch.split('.').next().unwrap();
+/// A revoked key leaves the key set, its tokens die, issuing stops until the key is rotated.
+fn a_revoked_key_ends(rig: &Rig, tokens: &[(&'static str, String)]) {
+    let header = tokens[0].1.split('.').next().unwrap();
     let header: Value = serde_json::from_slice(&b64::from_url(header).unwrap()).unwrap();
     let kid = header["kid"].as_str().unwrap();
-    ok(&revoke(&rig, &["--kid", kid]));
-    assert_eq!(rig.verdict(&of_epoch)["ok"], false);
-    Rig::refused_soon(|| rig.balance(&of_epoch), "kid at the wallet");
+    let args = ["token", "revoke", "--reason", "test", "--kid", kid];
+    ok(&rig.fleet.ron(&args));
+    for (service, token) in tokens {
+        assert_eq!(rig.verdict(token)["ok"], false, "at once at the issuer");
+        Rig::refused_soon(|| read(&rig.fleet, service, token), service);
+    }
     let ask = [
         ("grant_type", "client_credentials"),
         ("audience", "svc-wallet"),
@@ -94,18 +108,15 @@ fn every_kind_of_revocation_reaches_wallet_and_kms_and_survives_a_kill() {
     assert_eq!(rig.operator("/oauth2/token", &ask).status, 503);
     rotate(&rig.fleet);
     let since = Instant::now();
-    let fresh = loop {
-        let reply = rig.operator("/oauth2/token", &ask);
-        if reply.status == 200 {
-            break text(&reply, "access_token");
-        }
+    while rig.operator("/oauth2/token", &ask).status != 200 {
+        let waited = since.elapsed();
         assert!(
-            since.elapsed() < Duration::from_secs(15),
+            waited < Duration::from_secs(15),
             "not issuing after a rotation"
         );
         std::thread::sleep(Duration::from_millis(100));
-    };
-    assert_eq!(rig.balance(&fresh).status, 200);
+    }
+    all_good(rig, &one_each(rig), "by the new key");
     let jwks = json(
         &rig.fleet.get(&rig.url("/.well-known/jwks.json"), None),
         200,

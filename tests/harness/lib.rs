@@ -246,17 +246,27 @@ impl Fleet {
         read_json(&self.dir().join("bootstrap.json"))
     }
 
-    /// Makes one more key of the issuer, has its signed policy offer `offered` for the wallet, and
-    /// ends the fleet; the key's name, for the issuer's configuration.
-    pub fn offer_issuer_key(&mut self, alg: &str, offered: &[&str]) -> String {
-        let made = self.kms(
-            "keys",
-            &json!({
-                "tenant": "ron", "purpose": "issuer", "alg": alg, "op_id": "01890a5d-ac96-774b-bcce-b302099a8099",
-                "payload": {"jwt": {"typ": ["at+jwt"], "iss": self.bootstrap()["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
-            }),
-            201,
-        );
+    /// Makes a key of the issuer for each algorithm, has its signed policy offer `offered` for the wallet, and
+    /// ends the fleet; the keys' names, for the issuer's configuration.
+    pub fn offer_issuer_keys<const N: usize>(
+        &mut self,
+        algs: [&str; N],
+        offered: &[&str],
+    ) -> [String; N] {
+        let mut at = 0;
+        let keys = algs.map(|alg| {
+            at += 1;
+            let op_id = format!("01890a5d-ac96-774b-bcce-b302099a80{at:02x}");
+            let made = self.kms(
+                "keys",
+                &json!({
+                    "tenant": "ron", "purpose": "issuer", "alg": alg, "op_id": op_id,
+                    "payload": {"jwt": {"typ": ["at+jwt"], "iss": self.bootstrap()["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
+                }),
+                201,
+            );
+            made["key"].as_str().expect("a name").to_owned()
+        });
         let path = self.dir().join("policy/issuer.json");
         let mut policy = read_json(&path);
         policy["version"] = 2.into();
@@ -270,7 +280,7 @@ impl Fleet {
         let file = path.to_str().expect("UTF-8");
         ok(&self.ron(&["policy", "sign", "--kind", "issuer", file]));
         assert_eq!(self.stop(), Some(0));
-        made["key"].as_str().expect("a name").to_owned()
+        keys
     }
 
     /// A typed client of the wallet.

@@ -22,7 +22,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).parent
 FORM = "application/x-www-form-urlencoded"
-CLIENTS = [1, 64, 256]
+CLIENTS = [1, 4, 16, 64, 256]
 OURS, RIVAL = "svc-passport", "oidc-provider"
 
 

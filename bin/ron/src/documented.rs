@@ -211,7 +211,7 @@ fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
             .into_owned();
         if path.is_dir() && name != "target" && name != "node_modules" && !name.starts_with('.') {
             pages(&path, found);
-        } else if name.ends_with(".md") {
+        } else if path.extension().is_some_and(|end| end == "md") {
             found.push(path);
         }
     }

@@ -9,7 +9,7 @@ use ron_proto::{ProblemBody, problem};
 
 use crate::auth::Need;
 use crate::request::Method;
-use crate::route::{QueryParam, Reads, Returns, Route};
+use crate::route::{FORM, QueryParam, Reads, Returns, Route};
 use crate::router::Router;
 
 /// The document of a router.
@@ -25,7 +25,8 @@ pub(crate) fn document(router: &Router) -> Value {
     for route in router.routes.iter().filter(|r| r.method != Method::LIST) {
         let path = route.pattern.replace("{*", "{");
         let methods = paths.entry(path).or_insert_with(|| json!({}));
-        methods[route.method.as_str().to_lowercase()] = operation(route, &mut schemas);
+        methods[route.method.as_str().to_lowercase()] =
+            operation(route, &mut schemas, &problem_schema);
     }
     json!({
         "openapi": "3.1.0",
@@ -51,12 +52,12 @@ fn reference<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
     schemas.subschema_for::<T>().to_value()
 }
 
-fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
+fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> Value {
     let mut responses = Map::new();
     for (status, returns) in &route.returns {
-        let entry = responses
-            .entry(status.to_string())
-            .or_insert_with(|| json!({ "description": success(*status), "headers": id_header() }));
+        let entry = responses.entry(status.to_string()).or_insert_with(
+            || json!({ "description": meaning(*status), "headers": headers(*status) }),
+        );
         match returns {
             Returns::Nothing => {}
             Returns::Bytes(kind) => entry["content"][*kind] = json!({}),
@@ -67,9 +68,13 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
         }
     }
     for status in statuses(route) {
-        responses
-            .entry(status.to_string())
-            .or_insert_with(|| json!({ "$ref": format!("#/components/responses/E{status}") }));
+        if let Some(own) = responses.get_mut(&status.to_string()) {
+            // An error in a form of the route's own; the front says it as a problem document.
+            own["content"]["application/problem+json"] = json!({ "schema": problem });
+        } else {
+            let shared = format!("#/components/responses/E{status}");
+            responses.insert(status.to_string(), json!({ "$ref": shared }));
+        }
     }
     let mut operation = json!({
         "operationId": operation_id(route),
@@ -83,6 +88,7 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
         Reads::Json(schema) => {
             Some(json!({ "application/json": { "schema": schema(schemas).to_value() } }))
         }
+        Reads::Form(schema) => Some(json!({ FORM: { "schema": schema(schemas).to_value() } })),
         Reads::Bytes([]) => Some(json!({ "*/*": {} })),
         Reads::Bytes(types) => {
             let kinds = types.iter().map(|kind| ((*kind).to_owned(), json!({})));
@@ -178,11 +184,26 @@ fn parameters(route: &Route, schemas: &mut SchemaGenerator) -> Vec<Value> {
     all
 }
 
-fn id_header() -> Value {
-    json!({ "X-Request-Id": {
+/// The headers of an answer under a status.
+fn headers(status: u16) -> Value {
+    let mut headers = json!({ "X-Request-Id": {
         "description": "The request's id: the client's own, or one made here.",
         "schema": { "type": "string" },
-    }})
+    }});
+    if matches!(status, 429 | 503) {
+        headers["Retry-After"] = json!({ "schema": { "type": "integer", "minimum": 1 } });
+    }
+    headers
+}
+
+/// What a status means: the codes that go with it, or a sentence.
+fn meaning(status: u16) -> String {
+    let known = problem::COMMON.iter().filter(|kind| kind.status == status);
+    let codes: Vec<&str> = known.map(|kind| kind.code).collect();
+    match codes.as_slice() {
+        [] => success(status).to_owned(),
+        codes => codes.join(", "),
+    }
 }
 
 /// One shared response per error status that any route may give.
@@ -191,19 +212,9 @@ fn error_responses(router: &Router, schema: &Value) -> Map<String, Value> {
     all.sort_unstable();
     all.dedup();
     let response = |status: &u16| {
-        let known = problem::COMMON.iter().filter(|kind| kind.status == *status);
-        let codes: Vec<&str> = known.map(|kind| kind.code).collect();
-        let description = match codes.as_slice() {
-            [] => success(*status).to_owned(),
-            codes => codes.join(", "),
-        };
-        let mut headers = id_header();
-        if matches!(status, 429 | 503) {
-            headers["Retry-After"] = json!({ "schema": { "type": "integer", "minimum": 1 } });
-        }
         let response = json!({
-            "description": description,
-            "headers": headers,
+            "description": meaning(*status),
+            "headers": headers(*status),
             "content": { "application/problem+json": { "schema": schema } },
         });
         (format!("E{status}"), response)
@@ -322,5 +333,22 @@ mod tests {
             document["components"]["responses"]["E503"]["description"],
             "unavailable, draining"
         );
+    }
+
+    #[test]
+    fn an_error_in_a_form_of_its_own_stands_beside_that_of_the_front() {
+        let info = ApiInfo {
+            title: "t",
+            version: "1",
+            description: "d",
+        };
+        let route = Route::new(Method::GET, "/v1/own", Need::Public, |_, _| ());
+        let document = Router::new(info).add(route.returns::<Thing>(503)).openapi();
+        let response = &document["paths"]["/v1/own"]["get"]["responses"]["503"];
+        let of = |kind: &str| response["content"][kind]["schema"]["$ref"].as_str();
+        assert_eq!(of("application/json"), Some("#/components/schemas/Thing"));
+        let problem = of("application/problem+json");
+        assert_eq!(problem, Some("#/components/schemas/ProblemBody"));
+        assert!(response["headers"].get("Retry-After").is_some());
     }
 }

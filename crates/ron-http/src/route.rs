@@ -13,6 +13,9 @@ use crate::request::{JSON, Method, Request};
 use crate::responder::Responder;
 use crate::response::Response;
 
+/// The content type of forms.
+pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
+
 /// What runs for a request. It may answer at once or move the responder into a job.
 pub type Handler = Arc<dyn Fn(Request, Responder) + Send + Sync>;
 
@@ -38,6 +41,8 @@ pub(crate) enum Reads {
     Nothing,
     /// JSON of a type.
     Json(SchemaOf),
+    /// A form with the fields of a type.
+    Form(SchemaOf),
     /// Bytes of one of these content types; no types means any.
     Bytes(&'static [&'static str]),
 }
@@ -154,6 +159,13 @@ impl Route {
     /// Reads JSON of this type; other content types get 415 before the body is read.
     pub fn body<T: JsonSchema>(mut self) -> Self {
         self.reads = Reads::Json(schema_of::<T>);
+        self
+    }
+
+    /// Reads a form (`application/x-www-form-urlencoded`) with the fields of this type; other content types get 415
+    /// before the body is read. The handler reads the fields, see [`crate::form_fields`].
+    pub fn body_form<T: JsonSchema>(mut self) -> Self {
+        self.reads = Reads::Form(schema_of::<T>);
         self
     }
 
@@ -284,6 +296,9 @@ impl Route {
         let is = |wanted: &str| value.is_some_and(|v| crate::request::is_media_type(v, wanted));
         match self.reads {
             Reads::Json(_) if !is(JSON) => Err(crate::request::not_json()),
+            Reads::Form(_) if !is(FORM) => Err(Problem::unsupported_media_type(format!(
+                "send the body as Content-Type: {FORM}"
+            ))),
             Reads::Bytes(types) if !types.is_empty() && !types.iter().any(|t| is(t)) => {
                 Err(Problem::unsupported_media_type(format!(
                     "send the body as Content-Type: {}",

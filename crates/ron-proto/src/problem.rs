@@ -408,6 +408,9 @@ mod tests {
         assert_eq!(problem.content_type(), "application/json");
         assert_eq!(body(&problem)["error"], "invalid_client");
         assert_eq!(body(&problem)["error_description"], "wrong secret");
+        let read: ProblemBody = serde_json::from_value(body(&problem)).expect("clients read it");
+        let told = (read.code.as_str(), read.detail.as_str());
+        assert_eq!(told, ("unauthorized", "wrong secret"));
     }
 
     #[test]

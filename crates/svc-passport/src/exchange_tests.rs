@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use ron_proto::Caveat;
-use ron_proto::caveat::CaveatMaxima;
-use ron_proto::passport::{AudienceRule, ClientRule};
+use ron_proto::passport::ClientRule;
 
 use super::*;
+use crate::samples::{ask, audience, client, limits};
 
 const NOW: u64 = 1_800_000_000;
 
@@ -29,20 +29,10 @@ fn claims() -> Claims {
     }
 }
 
-fn rule(client: &str, scopes: &[&str], exchange: bool) -> ClientRule {
+fn rule(id: &str, scopes: &[&str], exchange: bool) -> ClientRule {
     ClientRule {
-        client_id: client.to_owned(),
-        tenant: "default".parse().unwrap(),
-        subjects: Vec::new(),
-        audiences: vec![AudienceRule {
-            audience: "svc-wallet".to_owned(),
-            scopes: scopes.iter().map(|s| (*s).to_owned()).collect(),
-            alg: None,
-            algs: Vec::new(),
-            caveats: Vec::new(),
-        }],
-        max_ttl_s: 3600,
         exchange,
+        ..client(id, vec![audience("svc-wallet", scopes)])
     }
 }
 
@@ -54,31 +44,6 @@ fn policy() -> IssuerPolicy {
             rule("gateway", &["wallet:read", "wallet:issue"], true),
             rule("stranger", &["wallet:read"], false),
         ],
-    }
-}
-
-fn ask(client: &str) -> Ask<'_> {
-    Ask {
-        client_id: client,
-        subject: None,
-        audience: None,
-        scope: None,
-        ttl_s: None,
-        caveats: &[],
-        accept_algs: &[],
-        jkt: None,
-        x5t: None,
-        pq_ready: false,
-    }
-}
-
-fn limits() -> Limits {
-    Limits {
-        ttl_s_default: 900,
-        maxima: CaveatMaxima::default(),
-        algs: vec!["EdDSA"],
-        pq: crate::policy::PqMode::Off,
-        pq_algs: None,
     }
 }
 

@@ -24,6 +24,8 @@ pub mod metrics;
 pub mod policy;
 pub mod publish;
 pub mod revoke;
+#[cfg(test)]
+mod samples;
 pub mod sync;
 pub mod token;
 pub mod topology;

@@ -1,58 +1,33 @@
 //! Decisions: what a rule allows, what is refused, how algorithms are negotiated.
 
 use super::*;
+use crate::samples::{audience, client, limits};
 
 fn policy() -> IssuerPolicy {
+    let wallet = AudienceRule {
+        algs: vec!["ES256".to_owned()],
+        caveats: vec!["asset=rpl".to_owned()],
+        ..audience("svc-wallet", &["wallet:read", "wallet:transfer"])
+    };
+    let kms = AudienceRule {
+        alg: Some("ES256".to_owned()),
+        ..audience("ron-kms", &["kms:read"])
+    };
+    let operator = ClientRule {
+        subjects: vec!["user:*".to_owned()],
+        max_ttl_s: 600,
+        ..client("operator", vec![wallet, kms])
+    };
     IssuerPolicy {
         version: 1,
-        clients: vec![ClientRule {
-            client_id: "operator".to_owned(),
-            tenant: "default".parse().unwrap(),
-            subjects: vec!["user:*".to_owned()],
-            audiences: vec![
-                AudienceRule {
-                    audience: "svc-wallet".to_owned(),
-                    scopes: vec!["wallet:read".to_owned(), "wallet:transfer".to_owned()],
-                    alg: None,
-                    algs: vec!["ES256".to_owned()],
-                    caveats: vec!["asset=rpl".to_owned()],
-                },
-                AudienceRule {
-                    audience: "ron-kms".to_owned(),
-                    scopes: vec!["kms:read".to_owned()],
-                    alg: Some("ES256".to_owned()),
-                    algs: Vec::new(),
-                    caveats: Vec::new(),
-                },
-            ],
-            max_ttl_s: 600,
-            exchange: false,
-        }],
+        clients: vec![operator],
     }
 }
 
 fn ask() -> Ask<'static> {
     Ask {
-        client_id: "operator",
-        subject: None,
         audience: Some("svc-wallet"),
-        scope: None,
-        ttl_s: None,
-        caveats: &[],
-        accept_algs: &[],
-        jkt: None,
-        x5t: None,
-        pq_ready: false,
-    }
-}
-
-fn limits() -> Limits {
-    Limits {
-        ttl_s_default: 900,
-        maxima: CaveatMaxima::default(),
-        algs: vec!["EdDSA", "ES256"],
-        pq: PqMode::Off,
-        pq_algs: None,
+        ..crate::samples::ask("operator")
     }
 }
 

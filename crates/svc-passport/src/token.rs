@@ -93,8 +93,9 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
         status: id.status.map(|status_list| TokenStatus { status_list }),
     };
     let part = |json: serde_json::Result<Vec<u8>>| {
-        json.map(|bytes| b64::url(&bytes))
-            .map_err(|_| Problem::internal("the token could not be written"))
+        json.map(|bytes| b64::url(&bytes)).map_err(|_| {
+            Problem::internal("the token could not be written").with_oauth("server_error")
+        })
     };
     let header = |key: &SigningKey| {
         part(serde_json::to_vec(&Header {
@@ -109,7 +110,8 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
     if longest + payload.len() + 2 + SIGNATURE_CHARS > TOKEN_BYTES_MAX {
         return Err(Problem::bad_request(
             "the token would be larger than 4 KiB: ask for fewer caveats or scopes",
-        ));
+        )
+        .with_oauth("invalid_request"));
     }
     Ok(Unsigned {
         protected,
@@ -232,6 +234,6 @@ mod tests {
             .map(|i| format!("route=/{}{i}", "x".repeat(200)).parse().unwrap())
             .collect();
         let got = unsigned(&big, &moment(&key, 1, 1), id()).unwrap_err();
-        assert_eq!(got.status, 400);
+        assert_eq!((got.status, got.oauth), (400, Some("invalid_request")));
     }
 }

@@ -175,11 +175,18 @@ pub fn unknown(key: &EntryKey) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::{PIN_QUEUE, PINS, PINS_SLOT, TOPOLOGY};
+    use ron_kernel::queue::bare_queue;
+    use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
+
+    fn flight(key: &str) -> FlightKey {
+        ("p".parse().unwrap(), key.parse().unwrap())
+    }
 
     #[test]
     fn pins_outlive_the_process_until_they_are_released() {
         let dir = tempfile::tempdir().unwrap();
-        let key = |k: &str| -> FlightKey { ("p".parse().unwrap(), k.parse().unwrap()) };
+        let key = flight;
         let (store, before) = open(Some(dir.path())).unwrap();
         assert!(before.is_empty());
         let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
@@ -200,5 +207,46 @@ mod tests {
         drop(store);
         let (_store, before) = open(Some(dir.path())).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), [key("a")]);
+    }
+
+    #[test]
+    fn a_pinned_key_is_held_until_it_is_released_and_the_file_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, before) = open(Some(dir.path())).unwrap();
+        let km = KernelMetrics::new(&Registry::new("svc_wallet"));
+        let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
+        let (notes, notes_rx) = bare_queue(&PIN_QUEUE, 8);
+        let slot = RankedMutex::new(&PINS_SLOT, Some(store));
+        sup.spawn(&PINS, move |ctx| run(ctx, &notes_rx, &slot));
+        let pinned = Pinned::new(before, notes);
+        let held = |(principal, key): &FlightKey| pinned.holds(principal, key);
+        assert!(pinned.is_empty());
+        for name in ["a", "b"] {
+            let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
+            pinned.pin(&flight(name), vec![caller]);
+            // Told by the thread, after its write.
+            let told = answer
+                .wait(Deadline::within(Duration::from_secs(30)))
+                .unwrap();
+            assert_eq!(told.status, 504);
+        }
+        assert!(held(&flight("a")) && held(&flight("b")) && !held(&flight("c")));
+        assert!(!pinned.is_empty());
+        pinned.release(&flight("a"));
+        assert!(!held(&flight("a")) && held(&flight("b")));
+        sup.drain(Duration::from_secs(30));
+        let (_store, before) = open(Some(dir.path())).unwrap();
+        assert_eq!(before.into_iter().collect::<Vec<_>>(), [flight("b")]);
+    }
+
+    #[test]
+    fn no_more_keys_are_remembered_than_there_is_room_for() {
+        let all = (0..PINNED_MAX - 1).map(|n| flight(&format!("k{n}")));
+        let (notes, _notes_rx) = bare_queue(&PIN_QUEUE, 8);
+        let pinned = Pinned::new(all.collect(), notes);
+        let held = |(principal, key): FlightKey| pinned.holds(&principal, &key);
+        pinned.pin(&flight("last"), Vec::new());
+        pinned.pin(&flight("one-more"), Vec::new());
+        assert!(held(flight("last")) && !held(flight("one-more")));
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -42,8 +43,14 @@ pub struct Rig {
 
 impl Rig {
     pub fn start() -> Self {
+        Self::start_with(|_| ())
+    }
+
+    /// The same, with more configuration.
+    pub fn start_with(configure: impl FnOnce(&Path)) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         ok(&ron_on(dir.path(), &["init"]));
+        configure(dir.path());
         let path = dir.path().join("svc-passport/config.toml");
         let text = std::fs::read_to_string(&path).unwrap();
         let x = b64::url(&robot().public());

@@ -424,6 +424,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let reader = AnswersReader::new(Some(dir.path().join("answers")));
         assert!(by_key(&reader, 1).is_none(), "no file yet");
+        assert_eq!(KEEP_MS, 86_400_000);
         let mut a = opened(&reader, "o", 0, 3);
         let all = numbered(1..=3);
         a.take(&all).unwrap();
@@ -539,5 +540,36 @@ mod tests {
             replay_of(&[other.entry], &found[..1]),
             Some(Replay::Mismatch)
         );
+    }
+
+    #[test]
+    fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let reader = AnswersReader::new(Some(dir.path().to_owned()));
+        let mut keyless = event(2, 2, "k2", 1);
+        keyless.entry = Entry::Expire {
+            hold: TxId::derive(1, b"r"),
+        };
+        let events = [event(1, 1, "k1", 1), keyless, event(3, 3, "k3", 1)];
+        opened(&reader, "o", 0, 9).take(&events).unwrap();
+        let found: Vec<bool> = (1..=3).map(|seq| reader.at(seq).is_some()).collect();
+        assert_eq!(found, [true, false, true]);
+        assert!(segments::line(dir.path(), 1, 0).unwrap().is_some());
+        assert_eq!(segments::line(dir.path(), 1, 1).unwrap(), None);
+        // A pair that is gone is told from a row that is not there.
+        assert_eq!(segments::line(dir.path(), 1, 3).unwrap(), None);
+        let gone = segments::line(dir.path(), 9, 0).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn keys_and_principals_are_spread_over_the_index() {
+        let of =
+            |principal: &str, key: &str| hash(&principal.parse().unwrap(), &key.parse().unwrap());
+        let mut seen: Vec<u32> = (0..1_000).map(|n| of("p", &format!("k{n}"))).collect();
+        seen.extend((0..1_000).map(|n| of(&format!("p{n}"), "k0")));
+        seen.sort_unstable();
+        seen.dedup();
+        assert!(seen.len() > 1_990 && !seen.contains(&0), "{}", seen.len());
     }
 }

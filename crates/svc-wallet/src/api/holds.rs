@@ -64,11 +64,13 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
         write(api, "/v1/hold/{id}/capture", hold, "capture", capture)
             .summary("Pay out of a hold; what is left stays reserved.")
             .body::<Capture>()
-            .returns::<Receipt>(200),
+            .returns::<Receipt>(200)
+            .errors(&[404]),
         write(api, "/v1/hold/{id}/release", hold, "release", release)
             .summary("End a hold; what is left is available again.")
             .body::<Nothing>()
-            .returns::<Receipt>(200),
+            .returns::<Receipt>(200)
+            .errors(&[404]),
         Route::get(
             "/v1/hold/{id}",
             Need::Scope(scope::WALLET_HOLD),

@@ -94,20 +94,21 @@ pub struct Draw {
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     let post = |pattern, scope, handler| route(kms, (Method::POST, pattern), scope, handler);
+    let batch = |pattern, scope, handler| form::batches(post(pattern, scope, handler));
     vec![
-        post("/v1/transit/encrypt/{name}", scope::KMS_WRAP, encrypt)
+        batch("/v1/transit/encrypt/{name}", scope::KMS_WRAP, encrypt)
             .summary("Vault: encrypt one value or a batch")
             .body::<Crypt>(),
-        post("/v1/transit/decrypt/{name}", scope::KMS_UNWRAP, decrypt)
+        batch("/v1/transit/decrypt/{name}", scope::KMS_UNWRAP, decrypt)
             .summary("Vault: decrypt one value or a batch")
             .body::<Crypt>(),
-        post("/v1/transit/rewrap/{name}", scope::KMS_WRAP, rewrap)
+        batch("/v1/transit/rewrap/{name}", scope::KMS_WRAP, rewrap)
             .summary("Vault: put ciphertexts under the newest version")
             .body::<Crypt>(),
-        post("/v1/transit/hmac/{name}", scope::KMS_SIGN, hmac)
+        batch("/v1/transit/hmac/{name}", scope::KMS_SIGN, hmac)
             .summary("Vault: make MACs with a key of type hmac")
             .body::<Crypt>(),
-        post("/v1/transit/hmac/{name}/{algorithm}", scope::KMS_SIGN, hmac)
+        batch("/v1/transit/hmac/{name}/{algorithm}", scope::KMS_SIGN, hmac)
             .summary("Vault: make MACs with a key of type hmac")
             .body::<Crypt>(),
         post(
@@ -125,10 +126,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
 
 /// The items of a request, and whether they came as a batch.
 fn items(mut request: Crypt) -> Result<(Vec<Crypt>, bool, Option<u16>), Refusal> {
-    let status = request.partial_failure_response_code;
-    if status.is_some_and(|status| !(200..=599).contains(&status)) {
-        return Err(bad("partial_failure_response_code must be 200..=599"));
-    }
+    let status = form::chosen(request.partial_failure_response_code)?;
     match request.batch_input.take() {
         None => Ok((vec![request], false, status)),
         Some(batch) if batch.is_empty() || batch.len() > BATCH_ITEMS_MAX => Err(bad(format!(

@@ -1,7 +1,57 @@
 //! The form of Vault's answers: `data` in an envelope of constants, or `errors`.
 
-use ron_http::{Body, Response};
+use ron_http::{Body, Response, Route};
+use schemars::JsonSchema;
 use serde_json::{Value, json};
+
+use super::bad;
+use crate::error::Refusal;
+
+/// The statuses that a request may choose for a batch of which a part failed.
+const PARTIAL: [u16; 7] = [200, 202, 207, 400, 409, 422, 424];
+
+/// An answer that is no success, for the document.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code)] // only its shape matters
+enum Failed {
+    /// The request failed.
+    Errors {
+        /// Why.
+        errors: Vec<String>,
+    },
+    /// Some items of a batch failed; the envelope says which.
+    Batch {
+        /// Holds `batch_results`.
+        data: Value,
+    },
+}
+
+/// Documents Vault's form of errors under these statuses.
+pub fn refuses(route: Route, statuses: &[u16]) -> Route {
+    let says = |route: Route, status: &u16| route.returns::<Failed>(*status).errors(&[*status]);
+    statuses.iter().fold(route, says)
+}
+
+/// Documents what a batch may be answered with when a part of it failed.
+pub fn batches(route: Route) -> Route {
+    let more = PARTIAL
+        .iter()
+        .filter(|status| ![200, 400].contains(*status));
+    more.fold(route, |route, status| route.returns::<Failed>(*status))
+}
+
+/// The status that a request has chosen for such a batch.
+pub fn chosen(status: Option<u16>) -> Result<Option<u16>, Refusal> {
+    match status {
+        Some(status) if !PARTIAL.contains(&status) => {
+            let offered = PARTIAL.map(|status| status.to_string()).join(", ");
+            let why = format!("partial_failure_response_code must be one of {offered}");
+            Err(bad(why))
+        }
+        chosen => Ok(chosen),
+    }
+}
 
 /// Success, in the envelope.
 pub fn data(value: &Value) -> Response {
@@ -90,5 +140,11 @@ mod tests {
         check(vec![Ok(json!({}))], None, 200);
         check(vec![Ok(json!({})), Err("no".into())], None, 400);
         check(vec![Err("no".into())], Some(207), 207);
+        assert_eq!(chosen(None).ok(), Some(None));
+        assert_eq!(chosen(Some(207)).ok(), Some(Some(207)));
+        // Not what a server says of itself, and not what has no body.
+        for status in [100, 204, 304, 500, 599] {
+            assert!(chosen(Some(status)).is_err(), "{status}");
+        }
     }
 }

@@ -61,7 +61,7 @@ fn route(
     handler: fn(&Kms, Request, Responder) -> Result<(), Refused>,
 ) -> Route {
     let kms = kms.clone();
-    Route::new(
+    let route = Route::new(
         method,
         pattern,
         Need::Scope(scope),
@@ -71,9 +71,8 @@ fn route(
                 refused.responder.send(Problem::from(refused.refusal));
             }
         },
-    )
-    .returns::<Value>(200)
-    .errors(ERRORS)
+    );
+    form::refuses(route.returns::<Value>(200), ERRORS)
 }
 
 /// A request that is refused before any job was made of it.
@@ -230,9 +229,8 @@ fn read(
             Err(refusal) => form::errors_only(Problem::from(refusal).into()),
         })
     });
-    Route::new(method, pattern, Need::Scope(scope::KMS_READ), handler)
-        .returns::<Value>(200)
-        .errors(ERRORS)
+    let route = Route::new(method, pattern, Need::Scope(scope::KMS_READ), handler);
+    form::refuses(route.returns::<Value>(200), ERRORS)
 }
 
 /// The JSON of an answer of the native API; `None` for its problems and for what is no JSON.

@@ -67,7 +67,7 @@ pub struct Sign {
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     let post = |pattern, scope, handler| {
-        route(kms, (Method::POST, pattern), scope, handler).body::<Sign>()
+        form::batches(route(kms, (Method::POST, pattern), scope, handler)).body::<Sign>()
     };
     vec![
         post("/v1/transit/sign/{name}", scope::KMS_SIGN, sign)
@@ -134,10 +134,7 @@ fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
         Some("jws") => Marshal::Jws,
         Some(_) => return Err(bad("marshaling_algorithm must be asn1 or jws")),
     };
-    let failed = whole.partial_failure_response_code;
-    if failed.is_some_and(|status| !(200..=599).contains(&status)) {
-        return Err(bad("partial_failure_response_code must be 200..=599"));
-    }
+    let failed = form::chosen(whole.partial_failure_response_code)?;
     let (items, batch) = match whole.batch_input.take() {
         None => (vec![whole], false),
         Some(items) if items.is_empty() || items.len() > BATCH_ITEMS_MAX => {

@@ -120,6 +120,30 @@ fn no_sum_of_accounts_can_pass_128_bits() {
 }
 
 #[test]
+fn an_audit_names_the_row_at_fault() {
+    let mut book = Book::default();
+    book.commit(1, &[(vec![issue("k1", "a", 10)], Bond::Loose)]);
+    book.state.audit().unwrap();
+    let at_fault = |change: &dyn Fn(&mut State)| {
+        let mut state = book.state.clone();
+        change(&mut state);
+        state.audit().unwrap_err()
+    };
+    let balance = |change: &dyn Fn(&mut Balance)| {
+        at_fault(&|state| {
+            let mut row = state.account_at(0).unwrap().clone();
+            change(&mut row.balances[0]);
+            state.accounts.set(0, row);
+        })
+    };
+    assert!(balance(&|b| b.total += 1).starts_with("asset ron: issued 10"));
+    assert!(balance(&|b| b.held = 1).starts_with("account a: held 1 of 10, open holds 0"));
+    assert_eq!(balance(&|b| b.asset = 9), "a: unknown asset row");
+    let circulating = at_fault(&|state| state.assets[0].circulating -= 1);
+    assert!(circulating.starts_with("asset ron: issued 10"));
+}
+
+#[test]
 fn a_batch_that_breaks_an_invariant_is_not_made() {
     let mut book = Book::default();
     book.commit(1, &[(vec![issue("k1", "a", 10)], Bond::Loose)]);

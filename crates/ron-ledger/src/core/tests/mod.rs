@@ -424,6 +424,7 @@ fn check(plan: Plan) {
 
 fn compare(state: &State, model: &Model) {
     state.audit().unwrap();
+    assert_eq!(state.accounts().count(), state.account_count());
     for row in state.accounts() {
         assert_eq!(
             row.nonce,

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::passport::{IntrospectAnswer, OauthError};
+use ron_proto::passport::IntrospectAnswer;
 use ron_proto::{Problem, scope};
 
-use super::{Caller, FORM, FORM_BYTES_MAX, Fields, as_oauth, caller, may};
+use super::forms::AboutToken;
+use super::{Caller, FORM_BYTES_MAX, Fields, TOKEN_FIELDS, as_oauth, caller, may};
 use crate::api::{Api, judge};
 
 pub fn route(api: &Arc<Api>) -> Route {
@@ -16,16 +17,14 @@ pub fn route(api: &Arc<Api>) -> Route {
         introspect(&api, req).map_err(as_oauth)
     })
     .summary("What a token is worth now, for resource servers.")
-    .body_bytes(&[FORM])
+    .body_form::<AboutToken>()
     .returns::<IntrospectAnswer>(200)
-    .returns::<OauthError>(400)
-    .errors(&[401, 415, 429, 503])
     .body_cap(FORM_BYTES_MAX)
     .while_draining()
 }
 
 fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
-    let form = Fields::parse(req, &["token", "token_type_hint"])?;
+    let form = Fields::parse(req, &TOKEN_FIELDS)?;
     let token = form.required("token")?;
     if let Caller::Client(id) = caller(api, req, &form, scope::PASSPORT_INTROSPECT)?
         && !may(api, &id, scope::PASSPORT_INTROSPECT)

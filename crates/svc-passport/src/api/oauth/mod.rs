@@ -1,6 +1,7 @@
 //! The OAuth endpoints: token (RFC 6749, 8693), introspect (RFC 7662), revoke (RFC 7009), with one form parser, one
 //! way to find out who asks, and errors as RFC 6749 section 5.2 wants them.
 
+mod forms;
 mod introspect;
 mod revoke;
 mod token;
@@ -8,13 +9,11 @@ mod token;
 use std::sync::Arc;
 
 use ron_http::{Authorizer as _, Need, Request, RequestHead, Route};
-use ron_proto::passport::JWT_BEARER;
+use ron_proto::passport::{JWT_BEARER, OauthError};
 use ron_proto::{Problem, b64};
 
 use super::Api;
 
-/// The content type of all three.
-const FORM: &str = "application/x-www-form-urlencoded";
 /// What client authentication may put into any form.
 const CLIENT_FIELDS: [&str; 4] = [
     "client_id",
@@ -22,6 +21,8 @@ const CLIENT_FIELDS: [&str; 4] = [
     "client_assertion_type",
     "client_assertion",
 ];
+/// What introspection and revocation read beside that.
+const TOKEN_FIELDS: [&str; 2] = ["token", "token_type_hint"];
 /// Longest form, in bytes.
 const FORM_BYTES_MAX: usize = 32 * 1024;
 
@@ -31,6 +32,15 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         introspect::route(api),
         revoke::route(api),
     ]
+    .map(says_oauth_errors)
+}
+
+/// Documents the errors of these endpoints: the words of RFC 6749, under the statuses that go with them.
+fn says_oauth_errors(route: Route) -> Route {
+    let statuses = [400, 401, 429, 502, 503];
+    statuses.into_iter().fold(route, |route, status| {
+        route.returns::<OauthError>(status).errors(&[status])
+    })
 }
 
 /// RFC 6749 knows few error words and two statuses; what has no word yet gets the nearest.
@@ -197,13 +207,6 @@ struct Fields(Vec<(String, String)>);
 impl Fields {
     /// Reads the body; fields that are neither `known` nor of client authentication are refused.
     fn parse(req: &Request, known: &[&str]) -> Result<Self, Problem> {
-        let content_type = req.header("content-type").unwrap_or("");
-        let media = content_type.split(';').next().unwrap_or("").trim();
-        if !media.eq_ignore_ascii_case(FORM) {
-            return Err(Problem::unsupported_media_type(format!(
-                "send the request as {FORM}"
-            )));
-        }
         let fields = std::str::from_utf8(&req.body)
             .ok()
             .and_then(ron_http::form_fields)

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
-use ron_proto::passport::{OauthError, Revoked};
+use ron_proto::passport::Revoked;
 use ron_proto::{Problem, scope};
 
-use super::{Caller, FORM, FORM_BYTES_MAX, Fields, as_oauth, caller, may};
+use super::forms::AboutToken;
+use super::{Caller, FORM_BYTES_MAX, Fields, TOKEN_FIELDS, as_oauth, caller, may};
 use crate::api::{Api, judge};
 use crate::revoke::{Answer, RevokeEvent};
 
@@ -20,10 +21,8 @@ pub fn route(api: &Arc<Api>) -> Route {
         move |req, responder| handle(&api, &req, responder),
     )
     .summary("Give a token back; durable when answered.")
-    .body_bytes(&[FORM])
+    .body_form::<AboutToken>()
     .returns_nothing(200)
-    .returns::<OauthError>(400)
-    .errors(&[401, 415, 429, 503])
     .body_cap(FORM_BYTES_MAX)
 }
 
@@ -43,7 +42,7 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
 
 /// What to revoke, and who asked; nothing for a token that is good for nothing anyway.
 fn target(api: &Api, req: &Request) -> Result<Option<(Revoked, String)>, Problem> {
-    let form = Fields::parse(req, &["token", "token_type_hint"])?;
+    let form = Fields::parse(req, &TOKEN_FIELDS)?;
     let token = form.required("token")?;
     let caller = caller(api, req, &form, scope::PASSPORT_REVOKE)?;
     let Ok(good) = judge::judge(api, token) else {

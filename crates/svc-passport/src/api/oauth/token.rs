@@ -5,16 +5,18 @@
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
-use ron_proto::passport::{ACCESS_TOKEN_TYPE, OauthError, TOKEN_EXCHANGE, TokenAnswer};
+use ron_proto::passport::{ACCESS_TOKEN_TYPE, TOKEN_EXCHANGE, TokenAnswer};
 use ron_proto::{Problem, caveat, strict};
 
-use super::{FORM, FORM_BYTES_MAX, Fields, Proved, as_oauth, client};
+use super::forms::TokenForm;
+use super::{FORM_BYTES_MAX, Fields, Proved, as_oauth, client};
 use crate::api::{Api, judge};
 use crate::exchange::{Held, exchange};
 use crate::issue::{Form, IssueJob};
 use crate::policy::{Ask, Grant};
 
-const KNOWN: [&str; 12] = [
+/// The fields of its form beside those of client authentication.
+pub(super) const KNOWN: [&str; 12] = [
     "grant_type",
     "scope",
     "audience",
@@ -38,10 +40,8 @@ pub fn route(api: &Arc<Api>) -> Route {
         move |req, responder| handle(&api, &req, responder),
     )
     .summary("OAuth 2.0 token endpoint: client_credentials and token exchange.")
-    .body_bytes(&[FORM])
+    .body_form::<TokenForm>()
     .returns::<TokenAnswer>(200)
-    .returns::<OauthError>(400)
-    .errors(&[401, 415, 429, 502, 503])
     .body_cap(FORM_BYTES_MAX)
 }
 

@@ -1,0 +1,246 @@
+//! How fast revocations reach those who act on them: a wallet and a KMS, each a process of its own that follows the
+//! issuer's feed over a line, also when the line is cut while tokens are revoked and mended afterwards.
+//!
+//! `RON_REVOCATIONS=200` is the long run; the default is short. The bound is the same: 5 s for 99 of 100.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
+
+#[path = "support/consumers.rs"]
+mod consumers;
+#[path = "support/line.rs"]
+mod line;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use consumers::{CONSUMERS, Source};
+use line::{Ended, Line, Way};
+use ron_proto::b64;
+use ron_tests::{Fleet, free_port, json, ron_binary};
+use serde_json::Value;
+
+/// Revocations act within this time, 99 of 100.
+const BOUND: Duration = Duration::from_secs(5);
+/// Longest wait for anything here; a revocation that takes longer is lost, not slow.
+const LOST: Duration = Duration::from_secs(30);
+/// Revoked at once while the line is cut.
+const MISSED: usize = 10;
+/// The services that are watched.
+const WATCHED: [&str; 2] = ["svc-wallet", "ron-kms"];
+
+/// A service beside the fleet's own that reaches the issuer by a line only.
+struct Beside {
+    service: &'static str,
+    url: String,
+    _process: Ended,
+    _data: tempfile::TempDir,
+}
+
+impl Beside {
+    fn start(fleet: &Fleet, line: &Line, service: &'static str) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let (api, health) = (free_port(), free_port());
+        let mut sets = vec![
+            "log.level=error".to_owned(),
+            format!("data_dir={}", data.path().display()),
+            format!("bind_addr=127.0.0.1:{api}"),
+            format!("health_addr=127.0.0.1:{health}"),
+            format!(
+                "auth.jwks_url=http://127.0.0.1:{}/.well-known/jwks.json",
+                line.port
+            ),
+        ];
+        if service == "svc-wallet" {
+            sets.push(format!("ledger.url={}", fleet.api("ron-ledger")));
+        }
+        let mut command = Command::new(ron_binary().with_file_name(service));
+        command
+            .arg("--config")
+            .arg(fleet.dir().join(service).join("config.toml"));
+        for set in &sets {
+            command.args(["--set", set]);
+        }
+        let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
+        let path = CONSUMERS
+            .iter()
+            .find(|(name, _)| *name == service)
+            .unwrap()
+            .1;
+        let since = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", api)).is_err() {
+            assert!(since.elapsed() < LOST, "{service} does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self {
+            service,
+            url: format!("http://127.0.0.1:{api}{path}"),
+            _process: process,
+            _data: data,
+        }
+    }
+
+    fn status(&self, fleet: &Fleet, token: &str) -> u16 {
+        fleet.get(&self.url, Some(token)).status
+    }
+}
+
+/// A fleet, its line, and who is watched.
+struct Rig {
+    fleet: Fleet,
+    line: Line,
+    watched: Vec<Beside>,
+    source: Source,
+    revoker: String,
+}
+
+impl Rig {
+    fn start() -> Self {
+        let fleet = Fleet::start();
+        let line = Line::to(&fleet.api("svc-passport"));
+        let start = |service| Beside::start(&fleet, &line, service);
+        let watched: Vec<Beside> = WATCHED.into_iter().map(start).collect();
+        let source = Source::of(&fleet);
+        let revoker = fleet.token("svc-passport", Some("passport:revoke"));
+        let rig = Self {
+            fleet,
+            line,
+            watched,
+            source,
+            revoker,
+        };
+        for beside in &rig.watched {
+            let (token, since) = (rig.token(beside), Instant::now());
+            while beside.status(&rig.fleet, &token) != 200 {
+                assert!(
+                    since.elapsed() < LOST,
+                    "{} judges no passports",
+                    beside.service
+                );
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        rig
+    }
+
+    fn token(&self, beside: &Beside) -> String {
+        self.source.token(&self.fleet, beside.service, &[])
+    }
+
+    /// Takes a token back; when that was acknowledged.
+    fn revoke(&self, token: &str) -> Instant {
+        let payload = b64::from_url(token.split('.').nth(1).unwrap()).unwrap();
+        let claims: Value = serde_json::from_slice(&payload).unwrap();
+        let body = serde_json::json!({"jti": claims["jti"], "reason": "test"}).to_string();
+        let url = format!("{}/v1/passport/revoke", self.fleet.api("svc-passport"));
+        let reply = self.fleet.post(&url, Some(&self.revoker), &body, &[]);
+        json(&reply, 200);
+        Instant::now()
+    }
+
+    /// How long after `since` each token is refused by its service.
+    fn until_refused(&self, tokens: &[(&Beside, String, Instant)]) -> Vec<Duration> {
+        let mut took = vec![None; tokens.len()];
+        while took.iter().any(Option::is_none) {
+            for (at, (beside, token, since)) in tokens.iter().enumerate() {
+                if took[at].is_none() && beside.status(&self.fleet, token) == 401 {
+                    took[at] = Some(since.elapsed());
+                }
+                let service = beside.service;
+                assert!(
+                    took[at].is_some() || since.elapsed() < LOST,
+                    "{service}: lost"
+                );
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        took.into_iter().flatten().collect()
+    }
+}
+
+/// Prints and judges what was measured.
+fn judge(what: &str, mut took: Vec<Duration>) {
+    took.sort_unstable();
+    let at = |percent: usize| took[(took.len() * percent).div_ceil(100) - 1];
+    let (p50, p99, max) = (at(50), at(99), at(100));
+    println!(
+        "{what}, {} revocations: p50 {p50:?}, p99 {p99:?}, max {max:?}",
+        took.len()
+    );
+    assert!(p99 < BOUND, "{what}: p99 {p99:?}");
+}
+
+fn wanted() -> usize {
+    std::env::var("RON_REVOCATIONS").map_or(20, |n| n.parse().expect("a number"))
+}
+
+#[test]
+fn revocations_reach_wallet_and_kms_in_time() {
+    let rig = Rig::start();
+    let mut took = vec![Vec::new(); WATCHED.len()];
+    for n in 0..wanted() {
+        let fresh = rig.watched.iter().map(|beside| (beside, rig.token(beside)));
+        let fresh: Vec<_> = fresh.collect();
+        for (beside, token) in &fresh {
+            let status = beside.status(&rig.fleet, token);
+            assert_eq!(status, 200, "{n} at {}", beside.service);
+        }
+        let taken = fresh.into_iter().map(|(beside, token)| {
+            let since = rig.revoke(&token);
+            (beside, token, since)
+        });
+        let taken: Vec<_> = taken.collect();
+        for (all, one) in took.iter_mut().zip(rig.until_refused(&taken)) {
+            all.push(one);
+        }
+    }
+    for (service, took) in WATCHED.into_iter().zip(took) {
+        judge(service, took);
+    }
+}
+
+#[test]
+fn revocations_that_a_cut_feed_has_missed_act_in_time_once_it_is_back() {
+    let rig = Rig::start();
+    let mut took = vec![Vec::new(); WATCHED.len()];
+    for round in 0..wanted().div_ceil(MISSED) {
+        let held = rig.watched.iter().flat_map(|beside| {
+            let tokens = (0..MISSED).map(|_| rig.token(beside));
+            tokens.map(move |token| (beside, token)).collect::<Vec<_>>()
+        });
+        let held: Vec<(&Beside, String)> = held.collect();
+        let status = |at: usize| held[at].0.status(&rig.fleet, &held[at].1);
+        for at in 0..held.len() {
+            assert_eq!(status(at), 200, "{round}");
+        }
+        rig.line.set(Way::Cut);
+        for (_, token) in &held {
+            rig.revoke(token);
+        }
+        // Short and long outages: the pauses between attempts grow up to 2 s.
+        std::thread::sleep(Duration::from_millis(200 + 900 * (round as u64 % 4)));
+        for at in [0, held.len() - 1] {
+            assert_eq!(status(at), 200, "{round}: the line is cut");
+        }
+        let mended = Instant::now();
+        rig.line.set(Way::Open);
+        let taken = held
+            .into_iter()
+            .map(|(beside, token)| (beside, token, mended));
+        let taken: Vec<_> = taken.collect();
+        let one = rig.until_refused(&taken);
+        for (all, part) in took.iter_mut().zip(one.chunks(MISSED)) {
+            all.extend_from_slice(part);
+        }
+    }
+    for (service, took) in WATCHED.into_iter().zip(took) {
+        judge(&format!("{service}, feed cut and back"), took);
+    }
+    let good = rig.watched.iter().map(|beside| (beside, rig.token(beside)));
+    for (beside, token) in good {
+        assert_eq!(beside.status(&rig.fleet, &token), 200, "{}", beside.service);
+    }
+}

@@ -1,0 +1,87 @@
+//! The services that judge passports, and a read at each that every token of the operator allows.
+
+#![allow(dead_code)]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ron_http::Reply;
+use ron_tests::{Fleet, json};
+use serde_json::{Value, json};
+
+/// Service and read.
+pub const CONSUMERS: [(&str, &str); 4] = [
+    ("svc-wallet", "/v1/balance?account=a&asset=ron"),
+    ("ron-kms", "/v1/kms/keys"),
+    ("svc-rewarder", "/rewarder/epochs"),
+    ("svc-admin", "/api/me"),
+];
+
+/// Has the console of a fleet that is not started yet ask for passports, and runs all consumers in this region.
+pub fn configure(dir: &Path, region: &str) {
+    for (service, _) in CONSUMERS {
+        let path = dir.join(service).join("config.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mode = if service == "svc-admin" {
+            "mode = \"passport\"\n"
+        } else {
+            ""
+        };
+        let section = format!("[auth]\n{mode}region = \"{region}\"\n");
+        assert!(text.contains("[auth]\n"), "{text}");
+        std::fs::write(&path, text.replace("[auth]\n", &section)).unwrap();
+    }
+}
+
+/// What a token reads at a service; one that has not read the issuer's keys yet is asked again.
+pub fn read(fleet: &Fleet, service: &str, token: &str) -> Reply {
+    let path = CONSUMERS
+        .iter()
+        .find(|(name, _)| *name == service)
+        .unwrap()
+        .1;
+    let url = format!("{}{path}", fleet.api(service));
+    let since = Instant::now();
+    loop {
+        let reply = fleet.get(&url, Some(token));
+        if reply.status != 503 || since.elapsed() > Duration::from_secs(20) {
+            return reply;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Why a passport was refused: status and the word in the problem's details.
+pub fn reason(reply: &Reply) -> (u16, String) {
+    let problem: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+    let word = problem["details"]["reason"].as_str().unwrap_or_default();
+    (reply.status, word.to_owned())
+}
+
+/// Issues for the operator, without a process for each token.
+pub struct Source {
+    url: String,
+    credential: String,
+}
+
+impl Source {
+    /// One that asks this fleet's issuer.
+    pub fn of(fleet: &Fleet) -> Self {
+        Self {
+            url: format!("{}/v1/passport/issue", fleet.api("svc-passport")),
+            credential: fleet.token("svc-passport", Some("passport:issue")),
+        }
+    }
+
+    /// A token for a service with these caveats.
+    pub fn token(&self, fleet: &Fleet, audience: &str, caveats: &[&str]) -> String {
+        let reply = self.ask(fleet, audience, caveats);
+        json(&reply, 200)["token"].as_str().unwrap().to_owned()
+    }
+
+    /// The issuer's answer to the same.
+    pub fn ask(&self, fleet: &Fleet, audience: &str, caveats: &[&str]) -> Reply {
+        let body = json!({"subject_ref": "operator", "audience": audience, "caveats": caveats});
+        fleet.post(&self.url, Some(&self.credential), &body.to_string(), &[])
+    }
+}
