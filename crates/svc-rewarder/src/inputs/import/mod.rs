@@ -31,7 +31,7 @@ use serde::Deserialize;
 
 use super::snapshot::{SealError, Sealed};
 use super::source::{Positioned, Target};
-use rows::Rows;
+use rows::{Batch, Rows};
 
 /// Longest accepted NDJSON line, in bytes.
 pub const LINE_BYTES_MAX: usize = 4_096;
@@ -198,7 +198,7 @@ impl<R> Input<R> {
 
 /// Imports one or more sources, one after the other, as if they were one. An error names the line
 /// in the source, whose number in the list is told with it.
-pub fn import<R: Read>(
+pub fn import<R: Read + Send>(
     sources: impl IntoIterator<Item = (Format, R)>,
     options: Options,
 ) -> Result<Sealed, (usize, ImportError)> {
@@ -207,7 +207,7 @@ pub fn import<R: Read>(
 }
 
 /// The same for sources of every kind.
-pub fn import_inputs<R: Read>(
+pub fn import_inputs<R: Read + Send>(
     inputs: impl IntoIterator<Item = Input<R>>,
     options: Options,
 ) -> Result<Sealed, (usize, ImportError)> {
@@ -274,55 +274,81 @@ fn not_built_in() -> ImportError {
 }
 
 /// Reads CSV with the header `account,metric,amount`, in memory.
-pub fn csv(source: impl Read, kind: ImportKind) -> Result<Sealed, ImportError> {
+pub fn csv(source: impl Read + Send, kind: ImportKind) -> Result<Sealed, ImportError> {
     import([(Format::Csv, source)], Options::in_memory(kind)).map_err(|(_, error)| error)
 }
 
 /// Reads one JSON object `{"account","metric","amount"}` a line, in memory.
-pub fn ndjson(source: impl Read, kind: ImportKind) -> Result<Sealed, ImportError> {
+pub fn ndjson(source: impl Read + Send, kind: ImportKind) -> Result<Sealed, ImportError> {
     import([(Format::Ndjson, source)], Options::in_memory(kind)).map_err(|(_, error)| error)
 }
 
-fn read_csv(source: impl Read, rows: &mut Rows) -> Result<(), ImportError> {
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .buffer_capacity(1 << 18)
-        .from_reader(source);
-    let mut record = csv::ByteRecord::new();
-    let mut header = true;
+/// Reads the next rows while those before are added up.
+fn read_csv(source: impl Read + Send, rows: &mut Rows) -> Result<(), ImportError> {
+    let mut reader = CsvRows::new(source);
+    let (mut next, mut last) = (Batch::default(), Batch::default());
     loop {
-        let more = reader.read_byte_record(&mut record).map_err(csv_error)?;
-        let line = record.position().map_or(1, csv::Position::line);
-        if !more {
-            break;
+        let (read, added) = rayon::join(|| reader.fill(&mut next), || rows.add_batch(&last));
+        added?;
+        std::mem::swap(&mut next, &mut last);
+        if read.is_err() || last.len() < Batch::FULL {
+            // A fault in a row before the one that could not be read comes first.
+            rows.add_batch(&last)?;
+            return read;
         }
-        if record.len() != 3 {
-            return Err(at(
-                line,
-                format!("{} fields; there must be 3", record.len()),
-            ));
+    }
+}
+
+struct CsvRows<R> {
+    reader: csv::Reader<R>,
+    record: csv::ByteRecord,
+    header: bool,
+}
+
+impl<R: Read> CsvRows<R> {
+    fn new(source: R) -> Self {
+        let mut builder = csv::ReaderBuilder::new();
+        builder.has_headers(false).flexible(true);
+        Self {
+            reader: builder.buffer_capacity(1 << 18).from_reader(source),
+            record: csv::ByteRecord::new(),
+            header: true,
         }
-        if header {
-            if !record
-                .iter()
-                .eq(CSV_HEADER.iter().map(|name| name.as_bytes()))
-            {
-                return Err(at(line, "the header must be account,metric,amount"));
+    }
+
+    /// Empties the batch and fills it; it is not full at the end of the source.
+    fn fill(&mut self, batch: &mut Batch) -> Result<(), ImportError> {
+        batch.clear();
+        let record = &mut self.record;
+        while batch.len() < Batch::FULL {
+            let more = self.reader.read_byte_record(record).map_err(csv_error)?;
+            let line = record.position().map_or(1, csv::Position::line);
+            if !more {
+                if self.header {
+                    return Err(at(1, "the header account,metric,amount is missing"));
+                }
+                break;
             }
-            header = false;
-            continue;
+            if record.len() != 3 {
+                let why = format!("{} fields; there must be 3", record.len());
+                return Err(at(line, why));
+            }
+            if self.header {
+                let names = CSV_HEADER.iter().map(|name| name.as_bytes());
+                if !record.iter().eq(names) {
+                    return Err(at(line, "the header must be account,metric,amount"));
+                }
+                self.header = false;
+                continue;
+            }
+            let text = |field: usize| {
+                std::str::from_utf8(&record[field])
+                    .map_err(|_| at(line, format!("{} is not UTF-8", CSV_HEADER[field])))
+            };
+            batch.push(line, text(0)?, text(1)?, text(2)?)?;
         }
-        let text = |field: usize| {
-            std::str::from_utf8(&record[field])
-                .map_err(|_| at(line, format!("{} is not UTF-8", CSV_HEADER[field])))
-        };
-        rows.add(line, text(0)?, text(1)?, text(2)?)?;
+        Ok(())
     }
-    if header {
-        return Err(at(1, "the header account,metric,amount is missing"));
-    }
-    Ok(())
 }
 
 fn csv_error(error: csv::Error) -> ImportError {

@@ -19,6 +19,9 @@ const TWICE: &str =
 /// Rows between two looks at whether the import is still wanted.
 const LOOK_EVERY: u64 = 1 << 14;
 
+/// Rows of a batch one thread looks up at a time.
+const LOOKUPS: usize = if cfg!(test) { 2 } else { 512 };
+
 /// Bytes an account takes beside its name: two shared pointers, their counts, a slot in the map.
 const ACCOUNT_COST: usize = 112;
 /// Bytes a cell takes: amount and place, with the slack of growing vectors.
@@ -27,6 +30,69 @@ const CELL_COST: usize = 36;
 /// Where a row stood: the number of its source in the upper 16 bits, its line in the others. Zero
 /// is nowhere.
 type Place = u64;
+
+/// Rows that have been read and are not added up yet.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// Accounts and metrics, one after the other.
+    text: String,
+    rows: Vec<Waiting>,
+}
+
+struct Waiting {
+    line: u64,
+    /// Where the account begins, where it ends and the metric begins, and where that ends.
+    bounds: [usize; 3],
+    amount: u128,
+}
+
+impl Batch {
+    /// Rows in a full batch: enough that two threads seldom wait for each other, few enough that
+    /// their text stays in a cache. Few in unit tests, so that most of them cross a border.
+    pub(super) const FULL: usize = if cfg!(test) { 3 } else { 16_384 };
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.rows.clear();
+    }
+
+    pub(super) fn push(
+        &mut self,
+        line: u64,
+        account: &str,
+        metric: &str,
+        amount: &str,
+    ) -> Result<(), ImportError> {
+        let amount = parse_amount(line, amount)?;
+        let from = self.text.len();
+        self.text.push_str(account);
+        let middle = self.text.len();
+        self.text.push_str(metric);
+        self.rows.push(Waiting {
+            line,
+            bounds: [from, middle, self.text.len()],
+            amount,
+        });
+        Ok(())
+    }
+
+    fn account(&self, row: &Waiting) -> &str {
+        &self.text[row.bounds[0]..row.bounds[1]]
+    }
+
+    fn metric(&self, row: &Waiting) -> &str {
+        &self.text[row.bounds[1]..row.bounds[2]]
+    }
+}
+
+fn parse_amount(line: u64, amount: &str) -> Result<u128, ImportError> {
+    let parsed = amount.parse::<Amount>();
+    Ok(parsed.map_err(|error| at(line, format!("{error}")))?.0)
+}
 
 /// One metric by row number.
 #[derive(Default)]
@@ -53,6 +119,10 @@ pub(super) struct Rows {
     cancel: Option<Cancel>,
     /// Rows so far.
     added: u64,
+    /// How often memory was emptied; row numbers from before mean nothing any more.
+    spills: u64,
+    /// Room for the rows of a batch.
+    known: Vec<Option<usize>>,
     /// Most of them.
     rows_max: u64,
 }
@@ -63,6 +133,8 @@ impl Rows {
             kind,
             cancel,
             added: 0,
+            spills: 0,
+            known: Vec::new(),
             rows_max: u64::MAX,
             source: 0,
             index: HashMap::new(),
@@ -111,10 +183,29 @@ impl Rows {
         metric: &str,
         amount: &str,
     ) -> Result<(), ImportError> {
-        let amount: Amount = amount
-            .parse()
-            .map_err(|error| at(line, format!("{error}")))?;
-        self.add_amount(line, account, metric, amount.0)
+        self.add_amount(line, account, metric, parse_amount(line, amount)?)
+    }
+
+    /// All rows of a batch. They are looked up before the first is added: lookups wait for memory,
+    /// which is most of the work, and several can wait at once.
+    pub(super) fn add_batch(&mut self, batch: &Batch) -> Result<(), ImportError> {
+        let mut known = std::mem::take(&mut self.known);
+        let index = &self.index;
+        let rows = batch.rows.par_iter().with_min_len(LOOKUPS);
+        rows.map(|row| index.get(batch.account(row).as_bytes()).copied())
+            .collect_into_vec(&mut known);
+        let spills = self.spills;
+        for (row, known) in batch.rows.iter().zip(&known) {
+            self.count_row()?;
+            // What was spilled since begins anew.
+            let at = match known.filter(|_| self.spills == spills) {
+                Some(at) => at,
+                None => self.row(row.line, batch.account(row))?,
+            };
+            self.add_to(row.line, at, batch.metric(row), row.amount)?;
+        }
+        self.known = known;
+        Ok(())
     }
 
     /// The same for an amount that needs no parsing.
@@ -125,6 +216,12 @@ impl Rows {
         metric: &str,
         amount: u128,
     ) -> Result<(), ImportError> {
+        self.count_row()?;
+        let row = self.row(line, account)?;
+        self.add_to(line, row, metric, amount)
+    }
+
+    fn count_row(&mut self) -> Result<(), ImportError> {
         self.added += 1;
         if self.added > self.rows_max {
             return Err(self.too_many());
@@ -132,7 +229,16 @@ impl Rows {
         if self.added.is_multiple_of(LOOK_EVERY) && self.cancel.as_ref().is_some_and(|c| c.0()) {
             return Err(ImportError::Stopped);
         }
-        let row = self.row(line, account)?;
+        Ok(())
+    }
+
+    fn add_to(
+        &mut self,
+        line: u64,
+        row: usize,
+        metric: &str,
+        amount: u128,
+    ) -> Result<(), ImportError> {
         let number = self.metric(line, metric)?;
         let column = &mut self.columns[number];
         if column.amounts.len() <= row {
@@ -237,6 +343,7 @@ impl Rows {
         let written = runs.write(rows.map(|row| (&*self.accounts[row], self.cells(row))));
         written.map_err(|error| ImportError::Scratch(error.to_string()))?;
         self.spill = Some((limits, runs));
+        self.spills += 1;
         self.index = HashMap::new();
         self.accounts = Vec::new();
         self.name_bytes = 0;
