@@ -220,7 +220,7 @@ fn revocations_that_a_cut_feed_has_missed_act_in_time_once_it_is_back() {
         for (_, token) in &held {
             rig.revoke(token);
         }
-        // Short and long outages: the pauses between attempts grow up to 2 s.
+        // Short and long outages: the pauses between attempts grow up to 1 s.
         std::thread::sleep(Duration::from_millis(200 + 900 * (round as u64 % 4)));
         for at in [0, held.len() - 1] {
             assert_eq!(status(at), 200, "{round}: the line is cut");

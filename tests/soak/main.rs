@@ -7,7 +7,11 @@
 //!             ^ measured                                                ^ measured        ^
 //! ```
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
 
 mod checks;
 mod load;

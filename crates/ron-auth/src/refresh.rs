@@ -351,11 +351,12 @@ impl RonAuthorizer {
     }
 }
 
-/// 100 ms doubling to 2 s: an issuer that starts with us is found within a fraction of a second.
+/// 25 ms doubling to 1 s: an issuer that starts with us is found within a fraction of a second, and one that is back
+/// within a deadline and a pause, so that what was revoked meanwhile acts within five seconds.
 fn retry_pauses(seed: u64) -> Backoff {
     Backoff::new(
         Duration::from_millis(25),
-        Duration::from_secs(2),
+        Duration::from_secs(1),
         Duration::from_millis(25),
         seed,
     )
