@@ -11,17 +11,8 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, free_port, json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{SERVICES, base_port, free_port, json, ok, ron_binary, ron_on, workspace};
 use serde_json::Value;
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
 
 /// Processes, ended by their ids whatever happens.
 struct Separate {

@@ -11,17 +11,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ron_tests::{Fleet, base_port, ok, python, ron_binary, workspace};
+use ron_tests::{Fleet, SERVICES, base_port, ok, python, ron_binary, workspace};
 use tempfile::TempDir;
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
 
 /// The blocks of a page that carry the mark, in order, with their language.
 fn marked(page: &str) -> Vec<(String, String)> {

@@ -5,16 +5,7 @@
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
-use ron_tests::{Fleet, json, ron_on};
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
+use ron_tests::{Fleet, SERVICES, json, ron_on};
 
 /// Threads for what nobody has configured here: witnesses of the KMS, a token, a TPM, another KMS.
 const UNCONFIGURED: [&str; 5] = [

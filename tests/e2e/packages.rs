@@ -10,16 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_tests::{base_port, ok, ron_binary, workspace};
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
+use ron_tests::{SERVICES, base_port, ok, ron_binary, workspace};
 
 /// A command that must succeed; its output.
 fn run(command: &mut Command) -> String {

@@ -8,16 +8,7 @@ use std::time::Duration;
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Shutdown};
-use ron_tests::{CALL, base_port, ok, ron_binary, ron_on};
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
+use ron_tests::{CALL, SERVICES, base_port, ok, ron_binary, ron_on};
 
 /// Ended by their process ids, whatever happens.
 struct Processes(Vec<(&'static str, Child)>);

@@ -17,6 +17,16 @@ use ron_kernel::Deadline;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// The services, in the order in which they start.
+pub const SERVICES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
 /// Longest wait for one call.
 pub const CALL: Duration = Duration::from_secs(20);
 /// Longest wait for a fleet to be ready.

@@ -14,10 +14,10 @@ use ron_proto::ledger::Receipt;
 use ron_proto::passport::RevokeRequest;
 use ron_proto::wallet::{Capture, HoldMoney, IssueMoney, Transfer};
 use ron_proto::{Amount, Kid, Timestamp};
-use ron_tests::ron_binary;
+use ron_tests::{SERVICES, ron_binary};
 use serde_json::Value;
 
-use super::rig::{Rig, SERVICES};
+use super::rig::Rig;
 
 /// Longest time in which an operation must have got an answer, kills included.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(90);

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ron_kernel::Deadline;
 use ron_proto::kms::{CreateKey, PayloadPolicy, RotateLogKey, RotateRequest};
 use ron_proto::values::{Alg, Kid, OpId};
-use ron_tests::{ok, ron_on};
+use ron_tests::{SERVICES, ok, ron_on};
 use serde_json::json;
 
 use load::{EPOCH_PAYS, Load};
-use rig::{Rig, SERVICES, Use};
+use rig::{Rig, Use};
 
 /// Of the minutes, what start and checks take.
 const AROUND: Duration = Duration::from_secs(20);

@@ -9,17 +9,9 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, ok, ron_binary, ron_on};
+use ron_tests::{SERVICES, base_port, ok, ron_binary, ron_on};
 use tempfile::TempDir;
 
-pub const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
 /// Longest wait for a service to be ready again, on a machine with much else to do.
 const READY: Duration = Duration::from_secs(60);
 

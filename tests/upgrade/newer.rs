@@ -7,19 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use ron_tests::{Fleet, copy_tree, json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{Fleet, SERVICES, copy_tree, json, ok, ron_binary, ron_on, workspace};
 use tempfile::TempDir;
 
 use super::{fixtures, unpack};
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
 
 /// The newest fixture, as this program leaves it.
 fn current() -> TempDir {
