@@ -17,6 +17,10 @@ if [ -z "$mode" ]; then
   mode=home
   if [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then mode=root; fi
 fi
+# What is mounted below is seen by this script alone, and gone with it.
+if [ "$mode" = root ] && [ -z "${UNSHARED:-}" ]; then
+  UNSHARED=1 exec unshare --mount --propagation private "scripts/$(basename "$0")"
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/clean-root.XXXXXX")
 say() { printf '=== %s (%s s)\n' "$1" "$SECONDS"; }
 

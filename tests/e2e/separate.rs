@@ -1,6 +1,8 @@
 //! The six binaries as processes of their own, each from the configuration file that `ron init`
 //! makes, as `docs/separate-processes.md` shows.
 
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -86,4 +88,54 @@ fn six_processes_serve_the_whole_loop() {
     // Stopped, the same directory serves `ron up`, and nothing is paid again.
     let fleet = ron_tests::Fleet::start_in(dir);
     assert_eq!(ok(&fleet.ron(&["demo", "--json"])), first);
+}
+
+/// Every API of a fleet behind TLS: what calls it, calls `https`.
+fn behind_tls(dir: &Path) {
+    let own = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("rcgen");
+    let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
+    std::fs::write(&cert, own.cert.pem()).expect("writes");
+    std::fs::write(&key, own.signing_key.serialize_pem()).expect("writes");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    let called = ["url = ", "api_url = ", "jwks_url = "];
+    for name in SERVICES {
+        let file = dir.join(name).join("config.toml");
+        let old = std::fs::read_to_string(&file).expect("init wrote it");
+        let secure = |line: &str| match called.iter().any(|key| line.starts_with(key)) {
+            true => line.replace("http://", "https://") + "\n",
+            false => line.to_owned() + "\n",
+        };
+        let mut new: String = old.lines().map(secure).collect();
+        let _ = write!(
+            new,
+            "\n[tls]\nenabled = true\ncert_path = {cert:?}\nkey_path = {key:?}\npeer_ca_path = {cert:?}\n"
+        );
+        std::fs::write(&file, new).expect("writes");
+    }
+}
+
+#[test]
+fn six_processes_behind_tls_serve_the_whole_loop() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let base = base_port();
+    ok(&ron_on(
+        dir.path(),
+        &["init", "--base-port", &base.to_string()],
+    ));
+    behind_tls(dir.path());
+    let processes = Processes::start(dir.path());
+    ready(base);
+    let refused = ron_on(dir.path(), &["demo", "--json"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("--ca"), "{why}");
+    let cert = dir.path().join("cert.pem");
+    let ca = ["--ca", cert.to_str().expect("text")];
+    let with_ca = |args: &[&str]| ok(&ron_on(dir.path(), &[&ca, args].concat()));
+    let out = with_ca(&["demo", "--json"]);
+    assert_eq!(out.lines().count(), 5, "{out}");
+    let token = with_ca(&["token", "get", "--audience", "svc-wallet"]);
+    with_ca(&["token", "verify", token.trim()]);
+    for (name, code) in processes.stop() {
+        assert_eq!(code, Some(0), "{name}");
+    }
 }

@@ -71,10 +71,10 @@ pub struct RunKeys {
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// Key of policies (base64url), instead of the one in verifiers.json.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     policy_key: Option<String>,
     /// Key of manifests (base64url), instead of the one in verifiers.json.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     manifest_key: Option<String>,
 }
 

@@ -3,13 +3,11 @@
 //! Everything in it is idempotent: a second run pays nothing more and shows the same table.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ron_client::{ClientError, Credential, RewarderClient, TokenAsk, WalletClient};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{ComputeRequest, EpochRun, ImportKind, RewardPolicy, RunState};
 use ron_proto::wallet::{IssueMoney, Transfer};
@@ -17,6 +15,7 @@ use ron_proto::{Account, Amount, Asset, ContentId, EpochId, IdemKey, strict};
 use serde::Serialize;
 
 use crate::layout::Layout;
+use crate::net;
 use crate::{check, fleet, token, verifiers};
 
 /// The example epochs (see examples/rocketpool/README.md).
@@ -107,7 +106,7 @@ struct Demo {
 
 impl Demo {
     fn connect(layout: &Layout) -> Result<Self, String> {
-        let http = Arc::new(HttpClient::new(ClientConfig::default()));
+        let http = net::client();
         let endpoints = fleet::known_endpoints(layout)?;
         let token = |audience: &'static str| {
             let ask = TokenAsk {

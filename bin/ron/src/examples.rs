@@ -232,4 +232,27 @@ mod tests {
             "add a line to EXAMPLES for: {missing:?}"
         );
     }
+
+    /// A signature or thumbprint in base64url may begin with a hyphen, and is no option then.
+    #[test]
+    fn values_in_base64url_may_begin_with_a_hyphen() {
+        let own = command();
+        let mut found = Vec::new();
+        leaves(&own, "ron", &mut found);
+        let mut seen = 0;
+        for (name, command) in found {
+            for arg in command.get_arguments() {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                let encoded = ["base64url", "signature as", "with this thumbprint"]
+                    .iter()
+                    .any(|word| help.contains(word));
+                if encoded && arg.get_long().is_some() {
+                    seen += 1;
+                    let id = arg.get_id();
+                    assert!(arg.is_allow_hyphen_values_set(), "{name} --{id}");
+                }
+            }
+        }
+        assert!(seen >= 7, "{seen}");
+    }
 }

@@ -73,12 +73,22 @@ pub fn known_endpoints(layout: &Layout) -> Result<Endpoints, String> {
         let config = load(layout, name, None, &[])?;
         Ok(Endpoint {
             service: (*name).to_owned(),
-            api: format!("http://{}", config.addr("bind_addr")),
+            api: api_url(&config),
             health: format!("http://{}", config.addr("health_addr")),
         })
     };
     let services = SERVICES.iter().map(configured).collect::<Result<_, _>>()?;
     Ok(Endpoints { pid: 0, services })
+}
+
+/// Where a service's API is by its configuration.
+fn api_url(config: &Config) -> String {
+    let address = config.addr("bind_addr");
+    match config.path_opt("uds_path") {
+        Some(path) if config.bool("uds_only") => format!("unix:{}", path.display()),
+        _ if config.bool("tls.enabled") => format!("https://{address}"),
+        _ => format!("http://{address}"),
+    }
 }
 
 /// The two listeners of a service.

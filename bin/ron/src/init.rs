@@ -9,14 +9,12 @@ mod policies;
 mod templates;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use ron_auth::service_token;
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_crypto::{password, rand};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
@@ -28,6 +26,7 @@ use crate::layout::{
     BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, make_dir, read_json, write_atomic,
     write_json,
 };
+use crate::net;
 use crate::{policy, verifiers};
 
 /// Calls of one service to another: caller, callee, scopes, KMS key prefixes.
@@ -149,7 +148,7 @@ fn during<T>(
 }
 
 fn ledger_vkey(url: &str) -> Result<String, String> {
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let vkey = LedgerClient::new(url, Credential::none(), http)
         .log_vkey(Deadline::within(WAIT))
         .map_err(|e| format!("ron-ledger: {e}"))?;
@@ -229,7 +228,7 @@ fn keys_and_policies(
     issuer: &str,
     ledger_vkey: String,
 ) -> Result<Bootstrap, String> {
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let kms = KmsClient::new(
         kms_url,
         Credential::from_file(&layout.operator_token())?,

@@ -11,6 +11,7 @@ mod init;
 mod kms;
 mod layout;
 mod ledger;
+mod net;
 mod policy;
 mod rewarder;
 mod shell;
@@ -20,6 +21,7 @@ mod verifiers;
 mod wallet;
 mod witness;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{FromArgMatches, Parser, Subcommand};
@@ -30,6 +32,9 @@ use clap::{FromArgMatches, Parser, Subcommand};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Authorities (PEM) that https services must show a certificate from.
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -52,9 +57,12 @@ enum Command {
 
 fn main() -> ExitCode {
     let parsed = Cli::from_arg_matches(&examples::command().get_matches());
-    let command = parsed.unwrap_or_else(|error| error.exit()).command;
+    let Cli { command, ca } = parsed.unwrap_or_else(|error| error.exit());
     if !matches!(command, Command::Up(_)) {
         shell::end_at_a_closed_pipe();
+    }
+    if let Some(Err(why)) = ca.as_deref().map(net::trust) {
+        return shell::failed(why);
     }
     let result = match command {
         Command::Up(args) => return up::run(&args),

@@ -1,12 +1,10 @@
 //! `ron policy`: signs policies through the KMS and verifies them offline.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{Credential, KmsClient};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::policy::{PolicySig, policy_digest};
@@ -16,6 +14,7 @@ use ron_service::signed_policy;
 
 use crate::fleet;
 use crate::layout::{Layout, write_atomic};
+use crate::net;
 
 /// Sign and verify policies.
 #[derive(Args)]
@@ -44,7 +43,7 @@ struct FileArgs {
     #[arg(long, value_parser = ["issuer", "wallet", "reward"])]
     kind: String,
     /// Public key to verify with (base64url, or NAME=base64url); the one in bootstrap.json when absent.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
     /// The policy.
     file: PathBuf,
@@ -66,7 +65,7 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     let tree: serde_json::Value =
         strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
     let credential = Credential::from_file(&layout.operator_token())?;
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let kms = KmsClient::new(
         &fleet::known_endpoints(&layout)?.of("ron-kms")?.api,
         credential,

@@ -11,7 +11,7 @@ use ron_auth::{Holder, dpop, hybrid};
 use ron_client::{ClientProof, Credential, PassportClient, TokenAsk};
 use ron_crypto::rand;
 use ron_crypto::sign::Ed25519Key;
-use ron_http::{ClientConfig, HttpClient};
+use ron_http::HttpClient;
 use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
@@ -19,6 +19,7 @@ use ron_service::config::parse_duration;
 
 use crate::fleet;
 use crate::layout::{ClientFile, Layout, read_json, write_atomic};
+use crate::net;
 
 /// Longest wait for the issuer.
 const WAIT: Duration = Duration::from_secs(5);
@@ -115,7 +116,7 @@ struct AttenuateArgs {
     #[arg(long)]
     key: Option<PathBuf>,
     /// Hand the result to the holder of the key with this thumbprint (with --key).
-    #[arg(long, requires = "key")]
+    #[arg(long, requires = "key", allow_hyphen_values = true)]
     to: Option<String>,
     /// Client that exchanges the token (without --key).
     #[arg(long, default_value = "operator")]
@@ -134,7 +135,7 @@ struct RevokeArgs {
     #[arg(long)]
     subject: Option<String>,
     /// Every token signed by the key with this thumbprint.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     kid: Option<String>,
     /// New epoch: every token of an older one is void.
     #[arg(long)]
@@ -182,7 +183,7 @@ fn issuer(place: &Place, credential: Credential) -> Result<(Layout, PassportClie
         .of("svc-passport")?
         .api
         .clone();
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     Ok((layout, PassportClient::new(&url, credential, http)))
 }
 
@@ -233,7 +234,7 @@ fn get(args: &GetArgs) -> Result<(), String> {
         caveats: &args.caveats,
     };
     let holder = args.key.as_deref().map(read_key).transpose()?;
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     println!(
         "{}",
         fetch_bound(&layout, &http, &args.client, &ask, holder.as_ref())?
@@ -348,7 +349,7 @@ fn narrow_online(args: &AttenuateArgs, token: &str, ttl_s: Option<u64>) -> Resul
 
 fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let layout = Layout::new(args.place.data_dir.as_deref())?;
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let ask = TokenAsk {
         audience: "svc-passport",
         scope: Some("passport:revoke"),

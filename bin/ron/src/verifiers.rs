@@ -2,17 +2,16 @@
 //! check is worth as much as the place its keys come from.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::rotation::KeyChain;
 use serde::{Deserialize, Serialize};
 
 use crate::layout::{Bootstrap, Endpoints, Layout, read_json, write_json};
+use crate::net;
 
 /// Public keys of everything that is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +52,7 @@ pub fn keep(layout: &Layout, bootstrap: &Bootstrap) -> Result<(), String> {
 
 /// A running fleet whose logs have other keys than the kept ones is an alarm.
 pub fn confirm(layout: &Layout, endpoints: &Endpoints) -> Result<(), String> {
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let within = Deadline::within(Duration::from_secs(5));
     let ledger = LedgerClient::new(
         &endpoints.of("ron-ledger")?.api,

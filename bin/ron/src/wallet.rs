@@ -1,12 +1,10 @@
 //! `ron wallet`: balances and money from the command line, as the operator or another client of the data directory.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::ledger::{Memo, Receipt, TxId};
 use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transfer};
@@ -15,6 +13,7 @@ use ron_service::config::parse_duration;
 use serde::Serialize;
 
 use crate::layout::Layout;
+use crate::net;
 use crate::{fleet, token};
 
 /// Longest wait for an answer.
@@ -185,7 +184,7 @@ impl Once {
 /// Runs `ron wallet`.
 pub fn run(args: WalletArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let ask = TokenAsk {
         audience: "svc-wallet",
         scope: None,

@@ -13,7 +13,9 @@ use crate::revocation::RevocationView;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
-use ron_http::{Authorizer, ClientCert, Need, Principal, PrincipalKind, RequestHead, Transport};
+use ron_http::{
+    Authorizer, ClientCert, ClientTls, Need, Principal, PrincipalKind, RequestHead, Transport,
+};
 use ron_kernel::{
     Counter, CounterVec, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
     queue,
@@ -48,21 +50,29 @@ impl std::fmt::Debug for RonAuthorizer {
 
 impl RonAuthorizer {
     /// From the `auth` section of a service's configuration (see [`AuthConfig::from_section`]). `enforced_caveats`
-    /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body.
+    /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body; `tls` is
+    /// what an issuer at an https URL is read by.
     pub fn from_section(
         audience: &str,
         section: &serde_json::Value,
         enforced_caveats: &[&str],
         registry: &Registry,
         clock: SharedClock,
+        tls: Option<ClientTls>,
     ) -> Result<Arc<Self>, String> {
         let mut config = AuthConfig::from_section(audience, section)?;
         config.enforced_caveats = enforced_caveats.iter().map(|&key| key.to_owned()).collect();
-        Ok(Self::new(config, registry, clock))
+        Ok(Self::new(config, registry, clock, tls))
     }
 
-    pub fn new(config: AuthConfig, registry: &Registry, clock: SharedClock) -> Arc<Self> {
-        let fetch = Arc::new(HttpFetch::new(&config.audience));
+    /// With what an issuer at an https URL is read by; without it, such a URL fails.
+    pub fn new(
+        config: AuthConfig,
+        registry: &Registry,
+        clock: SharedClock,
+        tls: Option<ClientTls>,
+    ) -> Arc<Self> {
+        let fetch = Arc::new(HttpFetch::new(&config.audience, tls));
         Self::with_fetch(config, registry, clock, fetch)
     }
 

@@ -51,6 +51,9 @@ pub struct ClientConfig {
     pub retry_base: Duration,
     /// What the doubling stops at.
     pub retry_cap: Duration,
+    /// A breaker per peer, as for every call made for a request. False for a loop that paces its own
+    /// tries and must see at once that a peer is back.
+    pub breaker: bool,
     /// What https needs; without it, https URLs are refused.
     pub tls: Option<ClientTls>,
 }
@@ -64,6 +67,7 @@ impl Default for ClientConfig {
             connect_timeout: Duration::from_secs(2),
             retry_base: Duration::from_millis(50),
             retry_cap: Duration::from_millis(400),
+            breaker: true,
             tls: None,
         }
     }
@@ -318,6 +322,9 @@ impl HttpClient {
     }
 
     fn breaker(&self, uri: &Uri) -> Option<Arc<Breaker>> {
+        if !self.config.breaker {
+            return None;
+        }
         let peer = uri.authority()?.as_str();
         let mut breakers = self.breakers.lock();
         if let Some(breaker) = breakers.get(peer) {
@@ -439,9 +446,9 @@ fn call_error(error: &ureq::Error) -> CallError {
         ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
         ureq::Error::ConnectionFailed => not_sent("the peer cannot be connected to"),
         ureq::Error::Tls(why) => not_sent(why),
-        ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => {
-            not_sent("https needs the file of trusted authorities (tls.peer_ca_path)")
-        }
+        ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => not_sent(
+            "https needs a file of trusted authorities: tls.peer_ca_path of a service, --ca of a command",
+        ),
         ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
             not_sent("the peer did not accept the connection in time")
         }

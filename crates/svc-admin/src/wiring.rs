@@ -148,6 +148,7 @@ fn client(
         retry_base: Duration::from_millis(100),
         retry_cap: Duration::from_secs(2),
         tls: client_tls(config)?,
+        ..ClientConfig::default()
     }));
     // A look that hangs must not hold up the drain.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));
@@ -169,6 +170,7 @@ fn authorize(
         &[],
         &chassis.registry,
         chassis.clock.clone(),
+        client_tls(config)?,
     )
     .map_err(StartError::config_text)?;
     passports.on_state(chassis.ready.hook("passports"));

@@ -8,7 +8,9 @@ use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
-use ron_service::{Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError};
+use ron_service::{
+    Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError, client_tls,
+};
 
 use crate::api::Api;
 use crate::config::{Settings, Settlement};
@@ -61,6 +63,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         &[],
         &chassis.registry,
         chassis.clock.clone(),
+        client_tls(&config)?,
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));

@@ -3,11 +3,12 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_crypto::SecretBytes;
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_kms::audit::ring::kept_keys;
 use ron_kms::audit::verify::LeafCheck;
@@ -24,6 +25,7 @@ use ron_tlog::tree::{self, Frontier, Hash, HashReader, complete_root, leaf_hash}
 use super::rotate::RotateArgs;
 use super::{bar, show};
 use crate::layout::Layout;
+use crate::net;
 use crate::verifiers;
 
 /// Longest wait for one answer of a log that is read over HTTP.
@@ -265,7 +267,7 @@ fn read_dir(dir: &Path, pin: &VerifierKey, keep: Keep) -> Result<Checked, String
 
 /// A log that is read over HTTP.
 struct Source {
-    http: HttpClient,
+    http: Arc<HttpClient>,
     base: String,
     bearer: Option<String>,
 }
@@ -276,7 +278,7 @@ impl Source {
         let bearer =
             |t: SecretBytes| format!("Bearer {}", String::from_utf8_lossy(t.expose()).trim());
         Ok(Self {
-            http: HttpClient::new(ClientConfig::default()),
+            http: net::client(),
             base: url.trim_end_matches('/').to_owned(),
             bearer: token.map(bearer),
         })

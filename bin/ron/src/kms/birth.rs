@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{Credential, KmsClient, TokenAsk};
-use ron_http::{ClientConfig, HttpClient};
+use ron_http::HttpClient;
 use ron_kernel::{Backoff, Deadline, Shutdown};
 use ron_kms::attest::verify::{Expect, verify};
 use ron_proto::Kid;
@@ -15,6 +15,7 @@ use ron_proto::kms::{ATTEST_VERSION, AttestRequest, BirthCertificate};
 use ron_service::config::read_secret_file;
 
 use crate::layout::{Layout, read_json, write_json};
+use crate::net;
 use crate::{fleet, token};
 
 /// Longest wait for one call.
@@ -162,7 +163,7 @@ fn proof(client: &KmsClient, leaf: u64) -> Result<String, String> {
 }
 
 fn connect(args: &AttestArgs) -> Result<KmsClient, String> {
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     if let (Some(url), Some(path)) = (&args.url, &args.token_file) {
         let token = read_secret_file(path)?;
         let token = String::from_utf8_lossy(token.expose()).into_owned();

@@ -7,12 +7,10 @@ mod transfer;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
     Bytes, CreateKey, DestroyKey, KeyBackend, PayloadPolicy, Period, RetireKey, RotateEvery,
@@ -22,6 +20,7 @@ use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 
 use crate::fleet;
 use crate::layout::Layout;
+use crate::net;
 
 /// Longest wait for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -188,7 +187,7 @@ struct DestroyArgs {
 #[derive(Args)]
 struct What {
     /// The bytes as text.
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
     message: Option<String>,
     /// The bytes as a file of at most 64 KiB; `-` or nothing is standard input.
     #[arg(long)]
@@ -219,7 +218,7 @@ struct VerifyArgs {
     #[command(flatten)]
     what: What,
     /// A signature as `sign` prints it; may be repeated.
-    #[arg(long = "signature", required = true)]
+    #[arg(long = "signature", required = true, allow_hyphen_values = true)]
     signatures: Vec<String>,
     /// Only this version.
     #[arg(long)]
@@ -308,7 +307,7 @@ pub fn client(
     url: Option<String>,
     token_file: Option<&Path>,
 ) -> Result<KmsClient, String> {
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = net::client();
     let layout = Layout::new(data_dir)?;
     let credential = match token_file {
         Some(file) => Credential::from_file(file)?,

@@ -45,7 +45,7 @@ pub struct ComputeArgs {
     #[arg(long, default_value = "default")]
     tenant: String,
     /// Key of policies (base64url), instead of the one in verifiers.json; for --out.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     policy_key: Option<String>,
     /// Compute, but never pay; for the service.
     #[arg(long, conflicts_with = "out")]

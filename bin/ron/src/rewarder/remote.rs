@@ -1,11 +1,9 @@
 //! The running rewarder, as the command line reaches it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::{ClientError, Credential, RewarderClient, TokenAsk};
-use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::rewarder::{EpochRun, RunState};
 use ron_proto::{ContentId, EpochId};
@@ -13,6 +11,7 @@ use svc_rewarder::inputs::snapshot::Sealed;
 
 use super::{ROWS, bar};
 use crate::layout::Layout;
+use crate::net;
 use crate::{fleet, token};
 
 /// Longest wait for one call.
@@ -41,7 +40,7 @@ impl Remote {
     /// Asks the issuer of the fleet on `data_dir` for a token.
     pub fn connect(data_dir: Option<&Path>) -> Result<Self, String> {
         let layout = Layout::new(data_dir)?;
-        let http = Arc::new(HttpClient::new(ClientConfig::default()));
+        let http = net::client();
         let ask = TokenAsk {
             audience: "svc-rewarder",
             ..TokenAsk::default()
