@@ -22,6 +22,7 @@ if [ "$mode" = root ] && [ -z "${UNSHARED:-}" ]; then
   UNSHARED=1 exec unshare --mount --propagation private "scripts/$(basename "$0")"
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/clean-root.XXXXXX")
+chmod 755 "$work"
 say() { printf '=== %s (%s s)\n' "$1" "$SECONDS"; }
 
 leave() {
@@ -35,6 +36,12 @@ trap leave EXIT
 # The toolchain is a user's own business; it is taken over as it is, without the registry that it has read.
 rust=$(rustc --print sysroot)
 
+# How this host reaches the network: proxies, and the authorities that it trusts.
+network=()
+for name in http_proxy https_proxy no_proxy SSL_CERT_FILE PIP_CERT NODE_EXTRA_CA_CERTS; do
+  [ -z "${!name:-}" ] || network+=("$name=${!name}")
+done
+
 if [ "$mode" = root ]; then
   say "debootstrap $suite from $mirror"
   debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,git,make "$suite" "$work" "$mirror" >"$work.log" 2>&1 ||
@@ -47,7 +54,7 @@ if [ "$mode" = root ]; then
     }
   done
   cp /etc/resolv.conf "$work/etc/resolv.conf"
-  # Settings of this host's network, without which nothing is reached from inside either.
+  find /etc/apt/apt.conf.d -name '99*' -exec cp {} "$work/etc/apt/apt.conf.d/" \;
   if [ -d /usr/local/share/ca-certificates ]; then
     cp -r /usr/local/share/ca-certificates/. "$work/usr/local/share/ca-certificates/"
     chroot "$work" update-ca-certificates >/dev/null 2>&1 || true
@@ -57,15 +64,13 @@ if [ "$mode" = root ]; then
   home=$work/home/new
   inside() {
     chroot "$work" env -i HOME=/home/new CARGO_HOME=/home/new/.cargo TERM=dumb LANG=C.UTF-8 \
-      PATH=/opt/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin ${http_proxy:+http_proxy="$http_proxy"} \
-      ${https_proxy:+https_proxy="$https_proxy"} bash -euc "cd /home/new/ron; $1"
+      PATH=/opt/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin "${network[@]}" bash -euc "cd /home/new/ron; $1"
   }
 else
   home=$work
   inside() {
     env -i HOME="$work" CARGO_HOME="$work/.cargo" TERM=dumb LANG=C.UTF-8 PATH="$rust/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-      ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
-      bash -euc "cd '$work/ron'; $1"
+      "${network[@]}" bash -euc "cd '$work/ron'; $1"
   }
 fi
 # A registry mirror that this host is told to use is a fact of its network too.

@@ -8,6 +8,7 @@ packages=()
 need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
 need cc gcc
 need python3 python3
+python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 need node nodejs
 need npm npm
 need sqlite3 sqlite3
@@ -39,7 +40,7 @@ if ((${#packages[@]})); then
 fi
 
 venv=target/test-venv
-if [ ! -x "$venv/bin/python" ]; then
+if [ ! -x "$venv/bin/pip" ]; then
   python3 -m venv "$venv"
 fi
 "$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac' 2>/dev/null ||

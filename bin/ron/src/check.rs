@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use ron_proto::rewarder::RunStatus;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
 use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
@@ -184,6 +185,12 @@ pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
 pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
     let verified = verify_run_dir(dir, pins).map_err(|e| format!("run {}: {e}", dir.display()))?;
     let m = &verified.manifest;
+    if m.status == RunStatus::Quarantined {
+        let (epoch, commitment) = (&m.epoch_id, &m.commitment);
+        return Ok(format!(
+            "quarantine verified: epoch {epoch}, nothing is paid, {commitment}"
+        ));
+    }
     Ok(format!(
         "manifest verified: epoch {}, {} recipients, {} paid, {} residual, {}",
         m.epoch_id,

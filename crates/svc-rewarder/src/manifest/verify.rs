@@ -10,7 +10,7 @@ use std::path::Path;
 
 use ron_proto::policy::digest_message;
 use ron_proto::rewarder::{
-    LedgerEvidence, MANIFEST_VERSION, ManifestSig, PayoutProof, RunManifest,
+    LedgerEvidence, MANIFEST_VERSION, ManifestSig, PayoutProof, RunManifest, RunStatus,
 };
 use ron_proto::strict;
 use ron_proto::values::Account;
@@ -58,8 +58,8 @@ pub(super) fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyEr
 pub struct Verified {
     /// Its manifest.
     pub manifest: RunManifest,
-    /// Who signed it.
-    pub signature: ManifestSig,
+    /// Who signed it; nobody, if it was quarantined.
+    pub signature: Option<ManifestSig>,
     /// Its payouts; none if it was quarantined.
     pub table: Option<Table>,
 }
@@ -76,7 +76,11 @@ pub fn verify_watched(
     watch: &impl Watch,
 ) -> Result<Verified, VerifyError> {
     let manifest = read_manifest(dir)?;
-    let signature = check_signature(dir, &manifest, &pins.manifest)?;
+    // That it is quarantined is believed only when computing it again says so too.
+    let signature = match manifest.status {
+        RunStatus::Quarantined if read(dir, dir::RUN_SIG)?.is_none() => None,
+        _ => Some(check_signature(dir, &manifest, &pins.manifest)?),
+    };
     let policy = policy::verify_stored(
         &must_read(dir, dir::POLICY)?,
         read(dir, dir::POLICY_SIG)?.as_deref(),
