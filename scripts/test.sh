@@ -8,6 +8,7 @@ step() { printf '\n=== %s (%s s)\n' "$1" "$SECONDS"; }
 
 step "install"
 ./scripts/setup.sh
+export PATH="$PWD/target/tools/bin:$PATH"
 
 step "format"
 cargo fmt --all -- --check
@@ -52,7 +53,7 @@ step "loom models"
 ./scripts/loom.sh
 
 step "licences, bans, sources"
-PATH="$PWD/target/tools/bin:$PATH" cargo deny --offline check bans licenses sources
+cargo deny --offline check bans licenses sources
 # Needs a database, which is not part of the tree: ADVISORY_DB=PATH.
 ./scripts/advisories.sh
 

@@ -101,14 +101,17 @@ fn behind_tls(dir: &Path) {
     for name in SERVICES {
         let file = dir.join(name).join("config.toml");
         let old = std::fs::read_to_string(&file).expect("init wrote it");
-        let secure = |line: &str| match called.iter().any(|key| line.starts_with(key)) {
-            true => line.replace("http://", "https://") + "\n",
-            false => line.to_owned() + "\n",
+        let secure = |line: &str| {
+            let calls = called.iter().any(|key| line.starts_with(key));
+            let (plain, now) = ("http://", if calls { "https://" } else { "http://" });
+            line.replace(plain, now) + "\n"
         };
         let mut new: String = old.lines().map(secure).collect();
         let _ = write!(
             new,
-            "\n[tls]\nenabled = true\ncert_path = {cert:?}\nkey_path = {key:?}\npeer_ca_path = {cert:?}\n"
+            "\n[tls]\nenabled = true\ncert_path = \"{0}\"\nkey_path = \"{1}\"\npeer_ca_path = \"{0}\"\n",
+            cert.display(),
+            key.display()
         );
         std::fs::write(&file, new).expect("writes");
     }

@@ -3,7 +3,7 @@
 
 use clap::{Command, CommandFactory as _};
 
-use crate::Cli;
+use crate::cli::Cli;
 
 /// Words of a command below `ron`, and its examples, one a line.
 const EXAMPLES: &[(&str, &str)] = &[

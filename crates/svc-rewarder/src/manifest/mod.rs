@@ -258,4 +258,6 @@ fn assemble(
 #[cfg(test)]
 mod laws_tests;
 #[cfg(test)]
+mod quarantine_tests;
+#[cfg(test)]
 mod tests;

@@ -9,9 +9,7 @@ use ron_proto::policy::{PolicySig, digest_message, policy_message};
 use ron_proto::rewarder::{ImportKind, ManifestSig, POLICY_KIND};
 use serde_json::{Value, json};
 
-use super::verify::{
-    Pins, ProofError, ProveError, check_proof, prove, read_manifest, verify_run_dir,
-};
+use super::verify::{Pins, ProofError, ProveError, check_proof, prove, verify_run_dir};
 use super::*;
 use crate::inputs::import;
 use crate::inputs::policy;
@@ -25,7 +23,7 @@ fn key(seed: u8) -> Ed25519Key {
     Ed25519Key::from_seed(&[seed; 32])
 }
 
-fn pins() -> Pins {
+pub(super) fn pins() -> Pins {
     let ring = |name: &str, seed| {
         KeyRing::new(vec![PinnedKey::new(Some(name.into()), key(seed).public())])
     };
@@ -90,7 +88,7 @@ fn sign_manifest(manifest: &RunManifest) -> Vec<u8> {
     dir::to_json(&document).expect("strings")
 }
 
-fn write_run(target: &Path, rows: usize, edit: &Value) -> Computed {
+pub(super) fn write_run(target: &Path, rows: usize, edit: &Value) -> Computed {
     let (snapshot, policy) = (snapshot(rows), signed(&document(edit)));
     let computed = run(&snapshot, &policy);
     dir::write(target, &computed, &snapshot, &policy).expect("a writable directory");
@@ -253,60 +251,6 @@ fn an_idle_epoch_pays_nobody() {
     let payouts = computed.manifest.payouts.expect("not quarantined");
     assert_eq!((payouts.count, payouts.total_minor), (0, Amount::ZERO));
     assert_eq!(computed.manifest.totals.residual_minor, Amount(1_000));
-}
-
-/// Usage and a policy that need a number of more than 1,024 bits.
-fn absurd() -> (Sealed, VerifiedPolicy) {
-    let caps: serde_json::Map<_, _> = (0..8).map(|c| (format!("c{c}"), json!("1"))).collect();
-    let rule = |c| json!({"weight": "18446744073709551615", "class": "metering", "category": format!("c{c}")});
-    let metrics: serde_json::Map<_, _> = (0..8).map(|c| (format!("m{c}"), rule(c))).collect();
-    let edit = json!({"metrics": metrics, "caps": {"category_minor": caps}});
-    let mut rows = String::from("account,metric,amount\n");
-    for c in 0..8 {
-        rows.push_str(&format!("a,m{c},{}\n", u128::MAX));
-    }
-    let sealed = import::csv(rows.as_bytes(), ImportKind::Totals).expect("good rows");
-    (sealed, signed(&document(&edit)))
-}
-
-#[test]
-fn a_quarantined_run_is_verified_without_a_signature() {
-    let temp = tempfile::tempdir().expect("a directory");
-    let target = temp.path().join("run");
-    let (sealed, policy) = absurd();
-    let computed = run(&sealed, &policy);
-    dir::write(&target, &computed, &sealed, &policy).expect("a writable directory");
-    let verified = verify_run_dir(&target, &pins()).expect("as it was left");
-    assert_eq!(verified.manifest, computed.manifest);
-    assert!(verified.signature.is_none() && verified.table.is_none());
-    // A run that pays cannot be passed off as one.
-    write_run(&target, 5, &json!({}));
-    let mut hidden = read_manifest(&target).expect("written");
-    (hidden.status, hidden.payouts) = (RunStatus::Quarantined, None);
-    hidden.commitment = commitment(&hidden);
-    dir::add(&target, dir::RUN, &dir::to_json(&hidden).expect("json")).expect("writable");
-    for file in [dir::RUN_SIG, dir::PAYOUTS, dir::TREE] {
-        fs::remove_file(target.join(file)).expect("there");
-    }
-    let error = verify_run_dir(&target, &pins()).expect_err("it pays");
-    assert_eq!(error.file, dir::RUN);
-}
-
-#[test]
-fn a_quarantined_run_has_a_manifest_without_payouts() {
-    let (sealed, policy) = absurd();
-    let computed = run(&sealed, &policy);
-    assert!(matches!(computed.quarantine, Some(Stop::Overflow(_))));
-    assert_eq!(computed.manifest.status, RunStatus::Quarantined);
-    assert_eq!(computed.manifest.payouts, None);
-    assert!(computed.table.is_none());
-    let mut turned = computed.manifest.clone();
-    turned.status = RunStatus::Ok;
-    assert_eq!(
-        commitment(&turned),
-        turned.commitment,
-        "status is implied by the payouts"
-    );
 }
 
 #[test]

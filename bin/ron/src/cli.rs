@@ -1,0 +1,71 @@
+//! What the command line takes, and which file does it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    check, demo, doctor, init, kms, ledger, net, policy, rewarder, shell, token, up, wallet,
+    witness,
+};
+
+/// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
+#[derive(Parser)]
+#[command(version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Authorities (PEM) that https services must show a certificate from.
+    #[arg(long, global = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Up(up::UpArgs),
+    Init(init::InitArgs),
+    Demo(demo::DemoArgs),
+    Doctor(doctor::DoctorArgs),
+    Token(token::TokenArgs),
+    Policy(policy::PolicyArgs),
+    Audit(check::audit::AuditArgs),
+    Kms(kms::KmsArgs),
+    Ledger(ledger::LedgerArgs),
+    Wallet(wallet::WalletArgs),
+    Witness(witness::WitnessArgs),
+    Rewarder(rewarder::RewarderArgs),
+    Completions(shell::CompletionArgs),
+    Man(shell::ManArgs),
+}
+
+impl Cli {
+    /// Runs the command that was named.
+    pub fn run(self) -> ExitCode {
+        // Its standard output is a log, whose reader may go away; and it exits with codes of its own.
+        if let Command::Up(args) = &self.command {
+            return up::run(args);
+        }
+        shell::end_at_a_closed_pipe();
+        if let Some(Err(why)) = self.ca.as_deref().map(net::trust) {
+            return shell::failed(why);
+        }
+        let result = match self.command {
+            Command::Up(_) => Ok(()), // done above
+            Command::Init(args) => init::run(&args),
+            Command::Demo(args) => demo::run(&args),
+            Command::Doctor(args) => doctor::run(&args),
+            Command::Token(args) => token::run(args),
+            Command::Policy(args) => policy::run(args),
+            Command::Audit(args) => check::audit::run(args),
+            Command::Kms(args) => kms::run(args),
+            Command::Ledger(args) => ledger::run(args),
+            Command::Wallet(args) => wallet::run(args),
+            Command::Witness(args) => witness::run(&args),
+            Command::Rewarder(args) => rewarder::run(args),
+            Command::Completions(args) => shell::completions(&args),
+            Command::Man(args) => shell::man(&args),
+        };
+        result.map_or_else(shell::failed, |()| ExitCode::SUCCESS)
+    }
+}
