@@ -16,9 +16,9 @@ const SPREAD: Duration = Duration::from_secs(10);
 /// Receipts looked up again; when there are more, evenly among them.
 const RECEIPTS: usize = 600;
 const MIB: u64 = 1 << 20;
-/// What a process may have learnt since the warm-up. Most of it is the issuer's: it checks up to two secrets of clients at once
-/// where it checked one, with 19 MiB each, and the allocator keeps them.
-const LEARNT: u64 = 48 * MIB;
+/// What a process may have learnt since the warm-up: answers it must repeat, tokens it has judged. One secret of a client may
+/// be under check just then, with 19 MiB.
+const LEARNT: u64 = 24 * MIB;
 
 fn within() -> Deadline {
     Deadline::within(Duration::from_secs(10))

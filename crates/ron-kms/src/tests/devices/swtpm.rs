@@ -23,22 +23,30 @@ pub struct Swtpm {
     pub port: u16,
 }
 
-/// Two free ports in a row.
-fn ports() -> u16 {
+/// Two ports in a row, taken.
+fn pair() -> [TcpListener; 2] {
     let seed = std::process::id() as u16 % 2000;
-    (0..2000_u16)
-        .map(|n| 22_000 + (seed + n) % 2000 * 2)
-        .find(|port| (*port..=*port + 1).all(|p| TcpListener::bind(("127.0.0.1", p)).is_ok()))
-        .expect("two free ports")
+    let take = |port: u16| TcpListener::bind(("127.0.0.1", port)).ok();
+    let mut pairs = (0..2000_u16).map(|n| 22_000 + (seed + n) % 2000 * 2);
+    let taken = pairs.find_map(|port| Some([take(port)?, take(port + 1)?]));
+    taken.expect("two free ports")
+}
+
+fn port_of(listener: &TcpListener) -> u16 {
+    listener.local_addr().expect("bound").port()
 }
 
 impl Swtpm {
     /// With its state in `dir`, new or kept.
     pub fn start(dir: &Path) -> Self {
-        Self::start_at(dir, ports())
+        // Somebody else may take the ports between our look and its start.
+        let mut tries = (0..10).map(|_| port_of(&pair()[0]));
+        let started = tries.find_map(|port| Self::start_at(dir, port));
+        started.expect("swtpm starts on one of ten pairs of ports")
     }
 
-    fn start_at(dir: &Path, port: u16) -> Self {
+    /// `None` when it ends at once.
+    fn start_at(dir: &Path, port: u16) -> Option<Self> {
         std::fs::create_dir_all(dir).expect("dir");
         let child = Command::new("swtpm")
             .args(["socket", "--tpm2", "--seccomp", "action=none"])
@@ -57,14 +65,12 @@ impl Swtpm {
             dir: dir.to_owned(),
             port,
         };
+        let mut ended = false;
         until("swtpm listens", || {
-            assert!(
-                swtpm.child.try_wait().expect("asked").is_none(),
-                "swtpm ended"
-            );
-            TcpStream::connect(("127.0.0.1", port + 1)).is_ok()
+            ended = swtpm.child.try_wait().expect("asked").is_some();
+            ended || TcpStream::connect(("127.0.0.1", port + 1)).is_ok()
         });
-        swtpm
+        (!ended).then_some(swtpm)
     }
 
     /// Kills it, as a device that is pulled out.
@@ -75,7 +81,8 @@ impl Swtpm {
 
     /// Starts it again on the same port with the same state.
     pub fn again(&mut self) {
-        *self = Self::start_at(&self.dir.clone(), self.port);
+        let started = Self::start_at(&self.dir.clone(), self.port);
+        *self = started.expect("its ports are still free");
     }
 }
 
@@ -179,9 +186,9 @@ fn signatures_of_the_tpm_verify_elsewhere_and_survive_a_crash() {
 
 /// Forwards two ports to two others; forwards nothing while `stalled`.
 fn proxy(to: u16, stalled: &Arc<AtomicBool>) -> u16 {
-    let from = ports();
-    for offset in 0..2 {
-        let listener = TcpListener::bind(("127.0.0.1", from + offset)).expect("free");
+    let listeners = pair();
+    let from = port_of(&listeners[0]);
+    for (offset, listener) in (0..).zip(listeners) {
         let stalled = stalled.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
