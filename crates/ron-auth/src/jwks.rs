@@ -7,8 +7,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Most keys in one set; an issuer that rotates has two or three.
-const KEYS_MAX: usize = 64;
+/// Most keys in one set. An issuer that rotates has two or three; one that did so every quarter of a minute for as long as
+/// tokens live at most would have as many.
+const KEYS_MAX: usize = 256;
 /// Longest key id, in bytes.
 const KID_BYTES_MAX: usize = 128;
 
@@ -151,7 +152,9 @@ pub struct JwksSnapshot {
 pub enum JwksError {
     #[error("the key set is not strict JSON of the form {{\"keys\": [...]}}: {0}")]
     Json(String),
-    #[error("the key set holds {0} keys; at most 64 are read")]
+    #[error(
+        "the key set holds {0} keys; at most 256 are read. A key leaves it when the last token it signed has ended: rotate less often"
+    )]
     TooMany(usize),
     #[error("the key set names one kid twice")]
     DuplicateKid,
@@ -416,8 +419,8 @@ mod tests {
             matches!(e, JwksError::Json(_))
         });
         check("", |e| *e == JwksError::Empty);
-        let many = vec![r#"{"kty":"RSA"}"#; 65].join(",");
-        check(&many, |e| *e == JwksError::TooMany(65));
+        let many = vec![r#"{"kty":"RSA"}"#; KEYS_MAX + 1].join(",");
+        check(&many, |e| *e == JwksError::TooMany(KEYS_MAX + 1));
         assert!(matches!(parse("<html>"), Err(JwksError::Json(_))));
     }
 }

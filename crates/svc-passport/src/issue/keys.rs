@@ -8,8 +8,8 @@ use ron_auth::jwks::{JwksSnapshot, PqRule};
 use ron_client::KmsClient;
 use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Kid;
-use ron_proto::kms::{Jwk, KeyDoc, KeyState};
-use ron_proto::passport::Jwks;
+use ron_proto::kms::{Jwk, KeyDoc, KeyState, KeyVersionDoc};
+use ron_proto::passport::{Jwks, TTL_S_MAX};
 
 use crate::metrics::Metrics;
 use crate::token::SigningKey;
@@ -33,6 +33,8 @@ pub struct IssuerKeys {
     pub verify: JwksSnapshot,
 }
 
+/// Clock difference that a superseded key is given, in seconds.
+const GRACE_S: u64 = 120;
 /// `kty` of ML-DSA keys.
 const AKP: &str = "AKP";
 
@@ -244,12 +246,10 @@ impl KeyKeeper {
                 key,
             });
         }
-        new.validity.extend(validity(&doc));
-        let verifying = doc
-            .versions
-            .into_iter()
-            .filter(|v| v.version >= doc.min_verify_version);
-        published.extend(verifying.filter_map(|v| v.jwk));
+        for (validity, jwk) in verifying(&doc, self.clock.unix_ms() / 1000) {
+            new.validity.push(validity);
+            published.push(jwk);
+        }
         retired.map_or(Ok(()), Err)
     }
 
@@ -264,19 +264,29 @@ impl KeyKeeper {
     }
 }
 
-fn validity(doc: &KeyDoc) -> Vec<Validity> {
+impl Validity {
+    /// When the last of its tokens has ended (unix seconds): the KMS signs with the newest version alone.
+    pub fn end_s(&self) -> Option<u64> {
+        self.superseded_s.map(|at| at + TTL_S_MAX + GRACE_S)
+    }
+}
+
+/// The versions that verify: those that the KMS lets, until the last of their tokens has ended.
+fn verifying(doc: &KeyDoc, now_s: u64) -> Vec<(Validity, Jwk)> {
     let versions = doc
         .versions
         .iter()
         .filter(|v| v.version >= doc.min_verify_version);
-    let of = |v: &ron_proto::kms::KeyVersionDoc| {
-        let jwk = v.jwk.as_ref()?;
-        Some(Validity {
+    let of = |v: &KeyVersionDoc| {
+        let jwk = v.jwk.clone()?;
+        let validity = Validity {
             kid: jwk.kid.clone(),
             alg: jwk.alg.clone(),
             created_s: v.created.0 / 1000,
             superseded_s: doc.version(v.version + 1).map(|next| next.created.0 / 1000),
-        })
+        };
+        let live = validity.end_s().is_none_or(|end| now_s < end);
+        live.then_some((validity, jwk))
     };
     versions.filter_map(of).collect()
 }
@@ -315,5 +325,50 @@ impl IssuerKeys {
         Jwks {
             keys: keys.cloned().collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_proto::values::Timestamp;
+    use serde_json::json;
+
+    /// A key with versions made at these seconds.
+    fn doc(created_s: &[u64], min_verify_version: u32) -> KeyDoc {
+        let version = |(at, created_s): (usize, &u64)| {
+            json!({
+                "version": at + 1, "created": Timestamp(created_s * 1000),
+                "jwk": {"kty": "OKP", "crv": "Ed25519", "x": "", "kid": format!("k{}", at + 1), "alg": "EdDSA", "use": "sig"},
+                "receipt": {"log": "l", "index": at}
+            })
+        };
+        let versions: Vec<_> = created_s.iter().enumerate().map(version).collect();
+        serde_json::from_value(json!({
+            "key": "ron/issuer/ed25519/01a202c1-c416-721c-8188-77b626a0f639", "payload": "any",
+            "head": versions.len(), "min_verify_version": min_verify_version, "state": "active",
+            "backend": "file", "attestation": "none", "exportable": false, "created": Timestamp(created_s[0] * 1000),
+            "versions": versions
+        }))
+        .expect("a key as the KMS shows it")
+    }
+
+    fn kids(doc: &KeyDoc, now_s: u64) -> Vec<String> {
+        let live = verifying(doc, now_s);
+        live.into_iter().map(|(validity, _)| validity.kid).collect()
+    }
+
+    #[test]
+    fn a_key_leaves_the_set_when_the_last_of_its_tokens_has_ended() {
+        let doc = doc(&[1_000, 2_000, 3_000], 1);
+        let end = 2_000 + TTL_S_MAX + GRACE_S;
+        assert_eq!(kids(&doc, end - 1), ["k1", "k2", "k3"]);
+        assert_eq!(kids(&doc, end), ["k2", "k3"]);
+        assert_eq!(kids(&doc, u64::MAX), ["k3"], "the newest stays");
+    }
+
+    #[test]
+    fn a_key_that_may_not_verify_leaves_at_once() {
+        assert_eq!(kids(&doc(&[1_000, 2_000, 3_000], 3), 3_000), ["k3"]);
     }
 }

@@ -3,12 +3,8 @@
 use std::fmt::Write as _;
 
 use ron_auth::RevocationView;
-use ron_proto::passport::TTL_S_MAX;
 
 use crate::issue::keys::IssuerKeys;
-
-/// Clock difference that a superseded key is given, in seconds.
-const GRACE_S: u64 = 120;
 
 /// First line of the note, and the name under which it is signed.
 pub fn origin(issuer: &str) -> String {
@@ -34,10 +30,9 @@ pub fn text(
     algs.sort_unstable();
     let _ = writeln!(out, "algs {}", algs.join(" "));
     for key in &keys.validity {
-        let end = key.superseded_s.map_or_else(
-            || "-".to_owned(),
-            |at| (at + TTL_S_MAX + GRACE_S).to_string(),
-        );
+        let end = key
+            .end_s()
+            .map_or_else(|| "-".to_owned(), |end| end.to_string());
         let state = if view.kid_revoked(&key.kid) {
             "revoked"
         } else {
