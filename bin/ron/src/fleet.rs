@@ -85,7 +85,7 @@ pub fn known_endpoints(layout: &Layout) -> Result<Endpoints, String> {
 fn api_url(config: &Config) -> String {
     let address = config.addr("bind_addr");
     match config.path_opt("uds_path") {
-        Some(path) if config.bool("uds_only") => format!("unix:{}", path.display()),
+        Some(path) if config.bool("uds_only") => format!("unix:{}:", path.display()),
         _ if config.bool("tls.enabled") => format!("https://{address}"),
         _ => format!("http://{address}"),
     }
