@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
-use ron_tests::{Fleet, free_port, python, workspace};
+use ron_tests::{Fleet, SERVICES, free_port, python, workspace};
 use serde_json::Value;
 use svc_admin::promtext::{Item, Labels, Reader};
 
@@ -144,14 +144,7 @@ fn real_exporters_are_read_as_others_read_them() {
         200,
     );
     let fleet = Fleet::start();
-    for service in [
-        "ron-kms",
-        "svc-passport",
-        "ron-ledger",
-        "svc-wallet",
-        "svc-rewarder",
-        "svc-admin",
-    ] {
+    for service in SERVICES {
         let body = fleet
             .get(&format!("{}/metrics", fleet.health(service)), None)
             .body;

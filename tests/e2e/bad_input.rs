@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use ron_http::Method;
-use ron_tests::{Fleet, json, ok, ron_on};
+use ron_tests::{Fleet, SERVICES, json, ok, ron_on};
 
 /// Status of a raw request.
 fn raw(base: &str, request: &str) -> String {
@@ -130,14 +130,7 @@ fn smuggling_attempts_are_refused_on_every_port() {
         format!("GET / HTTP/1.1\r\n{host}{host}\r\n"),
         "GET / HTTP/1.1\r\n\r\n".to_owned(),
     ];
-    for service in [
-        "ron-kms",
-        "svc-passport",
-        "ron-ledger",
-        "svc-wallet",
-        "svc-rewarder",
-        "svc-admin",
-    ] {
+    for service in SERVICES {
         for base in [fleet.api(service), fleet.health(service)] {
             for case in &cases {
                 let answer = raw(&base, case);

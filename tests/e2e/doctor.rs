@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ron_tests::{Fleet, ok, ron_binary, ron_on};
+use ron_tests::{Fleet, SERVICES, ok, ron_binary, ron_on};
 use serde_json::Value;
 
 /// What is said about a subject: the verdict and the words.
@@ -70,14 +70,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
 
     // The ports of the configuration are the usual ones; the test must not depend on them.
     assert_eq!(fleet.stop(), Some(0));
-    for service in [
-        "ron-kms",
-        "svc-passport",
-        "ron-ledger",
-        "svc-wallet",
-        "svc-rewarder",
-        "svc-admin",
-    ] {
+    for service in SERVICES {
         let config = dir.join(service).join("config.toml");
         let text = fs::read_to_string(&config).unwrap();
         let lines = text.lines().map(|line| match line.split_once(" = ") {

@@ -102,9 +102,11 @@ fn behind_tls(dir: &Path) {
         let file = dir.join(name).join("config.toml");
         let old = std::fs::read_to_string(&file).expect("init wrote it");
         let secure = |line: &str| {
-            let calls = called.iter().any(|key| line.starts_with(key));
-            let (plain, now) = ("http://", if calls { "https://" } else { "http://" });
-            line.replace(plain, now) + "\n"
+            let line = line.to_owned() + "\n";
+            if called.iter().any(|key| line.starts_with(key)) {
+                return line.replace("http://", "https://");
+            }
+            line
         };
         let mut new: String = old.lines().map(secure).collect();
         let _ = write!(
