@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{SERVICES, base_port, free_port, json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{
+    SERVICES, base_port, free_port, json, ok, ron_binary, ron_on, takes_passports, workspace,
+};
 use serde_json::Value;
 
 /// Processes, ended by their ids whatever happens.
@@ -89,7 +91,7 @@ impl Separate {
     fn ready(&self, name: &str) {
         let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
         until(name, || {
-            self.get(&url).is_some_and(|reply| reply.status == 200)
+            self.get(&url).is_some_and(|reply| takes_passports(&reply))
         });
     }
 

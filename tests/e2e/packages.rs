@@ -246,7 +246,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a service says that it is ready.
+/// Waits until a service says that it is ready and takes passports.
 fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
     let started = Instant::now();
     let log = || fs::read_to_string(tree.at(&format!("root/{name}.log"))).unwrap();
@@ -255,7 +255,8 @@ fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
             .args(["-sf", "-m", "5", &format!("http://127.0.0.1:{port}/readyz")])
             .output()
             .unwrap();
-        if answer.status.success() {
+        if answer.status.success() && !String::from_utf8_lossy(&answer.stdout).contains("passports")
+        {
             return;
         }
         if let Some(status) = child.try_wait().unwrap() {

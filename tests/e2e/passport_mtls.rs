@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
-use ron_tests::{Fleet, free_port, ok, ron_binary};
+use ron_tests::{Fleet, free_port, ok, ron_binary, takes_passports};
 use serde_json::Value;
 
 /// Ended by its process id, whatever happens.
@@ -81,14 +81,13 @@ fn with_tls(
     let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
     let since = Instant::now();
     let ready = format!("http://127.0.0.1:{health}/readyz");
-    while fleet
+    while !fleet
         .http
         .call(ron_http::Call::get(
             &ready,
             ron_kernel::Deadline::within(ron_tests::CALL),
         ))
-        .map_or(0, |reply| reply.status)
-        != 200
+        .is_ok_and(|reply| takes_passports(&reply))
     {
         assert!(
             since.elapsed() < Duration::from_secs(30),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Shutdown};
-use ron_tests::{CALL, SERVICES, base_port, ok, ron_binary, ron_on};
+use ron_tests::{CALL, SERVICES, base_port, ok, ron_binary, ron_on, takes_passports};
 
 /// Ended by their process ids, whatever happens.
 struct Processes(Vec<(&'static str, Child)>);
@@ -61,7 +61,7 @@ fn ready(base: u16) {
         let url = format!("http://127.0.0.1:{port}/readyz");
         loop {
             let answer = http.call(Call::get(&url, Deadline::within(CALL)));
-            if answer.as_ref().is_ok_and(|reply| reply.status == 200) {
+            if answer.as_ref().is_ok_and(takes_passports) {
                 break;
             }
             assert!(!patience.expired(), "{name} is not ready: {answer:?}");

@@ -371,6 +371,17 @@ pub fn json(reply: &Reply, status: u16) -> Value {
     serde_json::from_slice(&reply.body).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
+/// What `/readyz` answers when a service takes passports too. Ready it is before: service tokens work without the
+/// issuer, which itself needs some of the services that ask it for keys.
+pub fn takes_passports(readyz: &Reply) -> bool {
+    let waits = |doc: &Value| {
+        doc["degraded"]
+            .as_array()
+            .is_some_and(|all| all.contains(&json!("passports")))
+    };
+    readyz.status == 200 && serde_json::from_slice(&readyz.body).is_ok_and(|doc| !waits(&doc))
+}
+
 /// The JSON in a file.
 pub fn read_json(path: &Path) -> Value {
     let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::Deadline;
-use ron_tests::{SERVICES, base_port, ok, ron_binary, ron_on};
+use ron_tests::{SERVICES, base_port, ok, ron_binary, ron_on, takes_passports};
 use tempfile::TempDir;
 
 /// Longest wait for a service to be ready again, on a machine with much else to do.
@@ -146,13 +146,13 @@ impl Rig {
         let since = Instant::now();
         loop {
             let by = Deadline::within(Duration::from_secs(2));
-            let status = self.http.call(Call::get(&url, by)).map_or(0, |r| r.status);
-            if status == 200 {
+            let answer = self.http.call(Call::get(&url, by));
+            if answer.as_ref().is_ok_and(takes_passports) {
                 return;
             }
             assert!(
                 since.elapsed() < READY,
-                "{name} is not ready ({status}): {}",
+                "{name} is not ready ({answer:?}): {}",
                 self.last_words(name)
             );
             std::thread::sleep(Duration::from_millis(50));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, ok, ron_binary, ron_on};
+use ron_tests::{base_port, ok, ron_binary, ron_on, takes_passports};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -137,22 +137,38 @@ impl Rig {
         self.base + 10 * at
     }
 
-    pub fn status(&self, name: &str) -> u16 {
+    fn readyz(&self, name: &str) -> Result<Reply, CallError> {
         let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
         let by = Deadline::within(Duration::from_secs(2));
-        self.http.call(Call::get(&url, by)).map_or(0, |r| r.status)
+        self.http.call(Call::get(&url, by))
     }
 
+    /// Until it is ready and takes passports.
     pub fn wait_ready(&self, name: &str) {
-        self.wait_status(name, 200, Duration::from_secs(30));
+        self.wait(name, "ready", Duration::from_secs(30), takes_passports);
     }
 
     pub fn wait_status(&self, name: &str, status: u16, at_most: Duration) -> Duration {
+        let what = status.to_string();
+        self.wait(name, &what, at_most, |reply| reply.status == status)
+    }
+
+    fn wait(
+        &self,
+        name: &str,
+        what: &str,
+        at_most: Duration,
+        wanted: impl Fn(&Reply) -> bool,
+    ) -> Duration {
         let began = Instant::now();
-        while self.status(name) != status {
+        loop {
+            let answer = self.readyz(name);
+            if answer.as_ref().is_ok_and(&wanted) {
+                break;
+            }
             assert!(
                 began.elapsed() < at_most,
-                "{name} is not {status} within {at_most:?}"
+                "{name} is not {what} within {at_most:?}: {answer:?}"
             );
             std::thread::sleep(Duration::from_millis(5));
         }
