@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,28 +15,48 @@ use ron_tests::{CALL, SERVICES, base_port, ok, ron_binary, ron_on, takes_passpor
 /// Ended by their process ids, whatever happens.
 struct Processes(Vec<(&'static str, Child)>);
 
+fn start(dir: &Path, name: &str) -> Child {
+    Command::new(ron_binary().with_file_name(name))
+        .arg("--config")
+        .arg(dir.join(name).join("config.toml"))
+        .args(["--set", "log.level=warn"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+fn signal(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args([signal, &pid]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{signal}");
+}
+
 impl Processes {
     fn start(dir: &Path) -> Self {
-        let bin = ron_binary();
-        let start = |name: &'static str| {
-            let child = Command::new(bin.with_file_name(name))
-                .arg("--config")
-                .arg(dir.join(name).join("config.toml"))
-                .args(["--set", "log.level=warn"])
-                .stdout(Stdio::null())
-                .spawn()
-                .unwrap_or_else(|e| panic!("{name}: {e}"));
-            (name, child)
-        };
         // Callers first: a service must cope with peers that are not there yet.
-        Self(SERVICES.iter().rev().map(|name| start(name)).collect())
+        let all = SERVICES.iter().rev();
+        Self(all.map(|name| (*name, start(dir, name))).collect())
+    }
+
+    fn reload(&self) {
+        for (_, child) in &self.0 {
+            signal(child, "-HUP");
+        }
+    }
+
+    /// Ends one, and starts it again.
+    fn restart(&mut self, dir: &Path, name: &str) {
+        let mut all = self.0.iter_mut();
+        let (_, child) = all.find(|(of, _)| *of == name).expect("it runs");
+        signal(child, "-TERM");
+        assert_eq!(child.wait().expect("it ends").code(), Some(0), "{name}");
+        *child = start(dir, name);
     }
 
     fn stop(mut self) -> Vec<(&'static str, Option<i32>)> {
         let mut codes = Vec::new();
         for (name, child) in &mut self.0 {
-            let pid = child.id().to_string();
-            let _ = Command::new("kill").args(["-TERM", &pid]).status();
+            signal(child, "-TERM");
             codes.push((*name, child.wait().expect("it ends").code()));
         }
         self.0.clear();
@@ -90,13 +110,19 @@ fn six_processes_serve_the_whole_loop() {
     assert_eq!(ok(&fleet.ron(&["demo", "--json"])), first);
 }
 
-/// Every API of a fleet behind TLS: what calls it, calls `https`.
-fn behind_tls(dir: &Path) {
+/// A certificate for all of them, which is its own authority; again, one that takes its place.
+fn certificate(dir: &Path) -> [PathBuf; 2] {
     let own = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("rcgen");
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
     std::fs::write(&cert, own.cert.pem()).expect("writes");
     std::fs::write(&key, own.signing_key.serialize_pem()).expect("writes");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+    [cert, key]
+}
+
+/// Every API of a fleet behind TLS: what calls it, calls `https`.
+fn behind_tls(dir: &Path) {
+    let [cert, key] = certificate(dir);
     let called = ["url = ", "api_url = ", "jwks_url = "];
     for name in SERVICES {
         let file = dir.join(name).join("config.toml");
@@ -111,7 +137,7 @@ fn behind_tls(dir: &Path) {
         let mut new: String = old.lines().map(secure).collect();
         let _ = write!(
             new,
-            "\n[tls]\nenabled = true\ncert_path = \"{0}\"\nkey_path = \"{1}\"\npeer_ca_path = \"{0}\"\n",
+            "\n[tls]\nenabled = true\ncert_path = \"{0}\"\nkey_path = \"{1}\"\npeer_ca_path = \"{0}\"\nclient_ca_path = \"{0}\"\n",
             cert.display(),
             key.display()
         );
@@ -128,18 +154,35 @@ fn six_processes_behind_tls_serve_the_whole_loop() {
         &["init", "--base-port", &base.to_string()],
     ));
     behind_tls(dir.path());
-    let processes = Processes::start(dir.path());
+    let mut processes = Processes::start(dir.path());
     ready(base);
     let refused = ron_on(dir.path(), &["demo", "--json"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && why.contains("--ca"), "{why}");
-    let cert = dir.path().join("cert.pem");
-    let ca = ["--ca", cert.to_str().expect("text")];
+    let [cert, key] =
+        ["cert.pem", "key.pem"].map(|name| dir.path().join(name).display().to_string());
+    let refused = ron_on(dir.path(), &["--ca", &cert, "demo", "--json"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && why.contains("--client-cert"),
+        "{why}"
+    );
+    let ca = ["--ca", &cert, "--client-cert", &cert, "--client-key", &key];
     let with_ca = |args: &[&str]| ok(&ron_on(dir.path(), &[&ca, args].concat()));
     let out = with_ca(&["demo", "--json"]);
     assert_eq!(out.lines().count(), 5, "{out}");
     let token = with_ca(&["token", "get", "--audience", "svc-wallet"]);
     with_ca(&["token", "verify", token.trim()]);
+
+    // Renewed, and taken on: peers that serve only the new one are called all the same.
+    certificate(dir.path());
+    processes.reload();
+    for name in ["ron-kms", "svc-passport", "ron-ledger"] {
+        processes.restart(dir.path(), name);
+    }
+    ready(base);
+    with_ca(&["wallet", "issue", "acct:renewed", "5", "--asset", "ron"]);
+    assert_eq!(with_ca(&["demo", "--json"]), out);
     for (name, code) in processes.stop() {
         assert_eq!(code, Some(0), "{name}");
     }

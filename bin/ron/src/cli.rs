@@ -19,6 +19,12 @@ pub struct Cli {
     /// Authorities (PEM) that https services must show a certificate from.
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
+    /// Certificate (PEM) to show to services that ask for one.
+    #[arg(long, global = true, value_name = "FILE", requires_all = ["ca", "client_key"])]
+    client_cert: Option<PathBuf>,
+    /// Its private key (PEM), readable by its owner only.
+    #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
+    client_key: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -47,7 +53,8 @@ impl Cli {
             return up::run(args);
         }
         shell::end_at_a_closed_pipe();
-        if let Some(Err(why)) = self.ca.as_deref().map(net::trust) {
+        let own = self.client_cert.zip(self.client_key);
+        if let Some(Err(why)) = self.ca.map(|ca| net::trust(ca, own)) {
             return shell::failed(why);
         }
         let result = match self.command {

@@ -1,17 +1,20 @@
-//! The client of every subcommand, and whom it trusts.
+//! The client of every subcommand, whom it trusts, and who it is.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use ron_http::{ClientConfig, ClientTls, HttpClient};
+use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient, TlsIdentity};
 
 /// Set once at the start; without it, https URLs are refused.
 static TRUSTED: OnceLock<ClientTls> = OnceLock::new();
 
-/// From now on https services are called, and must show a certificate from an authority in this PEM file.
-pub fn trust(ca: &Path) -> Result<(), String> {
-    let tls = ClientTls::load(ca, None)
-        .map_err(|error| format!("--ca: {error}; it takes a PEM file of authorities"))?;
+/// From now on https services are called, and must show a certificate from an authority in this PEM file. Where they ask
+/// for ours, it is this one.
+pub fn trust(ca: PathBuf, own: Option<(PathBuf, PathBuf)>) -> Result<(), String> {
+    let identity = own.map(|(cert, key)| TlsIdentity { cert, key });
+    let tls = ClientTls::load(ClientTlsFiles { ca, identity }).map_err(|error| {
+        format!("{error}; --ca takes a PEM file of authorities, --client-cert and --client-key those of a certificate")
+    })?;
     let _ = TRUSTED.set(tls); // set once: there is one --ca
     Ok(())
 }

@@ -166,9 +166,11 @@ fn handshake_error(error: io::Error) -> ureq::Error {
 fn tls_error(error: io::Error) -> ureq::Error {
     use rustls::AlertDescription as Alert;
     match error.get_ref().and_then(|e| e.downcast_ref()) {
+        Some(rustls::Error::AlertReceived(Alert::CertificateRequired)) => ureq::Error::Tls(
+            "the peer asks for a certificate: tls.cert_path of a service, --client-cert of a command",
+        ),
         Some(rustls::Error::AlertReceived(
-            Alert::CertificateRequired
-            | Alert::BadCertificate
+            Alert::BadCertificate
             | Alert::UnsupportedCertificate
             | Alert::CertificateRevoked
             | Alert::CertificateExpired
@@ -181,9 +183,25 @@ fn tls_error(error: io::Error) -> ureq::Error {
     }
 }
 
+/// A peer that refuses us says so and closes; when the closing is noticed first, what it said is still to be read.
+fn parting(stream: &mut Secured, error: io::Error) -> io::Error {
+    let closed = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+    if !closed.contains(&error.kind()) {
+        return error;
+    }
+    let (session, wire) = (&mut stream.conn, &mut stream.sock);
+    let heard = session.read_tls(wire);
+    match heard.map(|_| session.process_new_packets()) {
+        Ok(Err(said)) => io::Error::new(io::ErrorKind::InvalidData, said),
+        _ => error,
+    }
+}
+
+type Secured = StreamOwned<ClientConnection, TransportAdapter<Box<dyn Transport>>>;
+
 /// TLS over a connection.
 struct TlsTransport {
-    stream: StreamOwned<ClientConnection, TransportAdapter<Box<dyn Transport>>>,
+    stream: Secured,
     buffers: LazyBuffers,
 }
 
@@ -195,13 +213,15 @@ impl Transport for TlsTransport {
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         self.stream.sock.set_timeout(timeout);
         let output = &self.buffers.output()[..amount];
-        self.stream.write_all(output).map_err(tls_error)
+        let sent = self.stream.write_all(output);
+        sent.map_err(|error| tls_error(parting(&mut self.stream, error)))
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
         self.stream.sock.set_timeout(timeout);
         let room = self.buffers.input_append_buf();
-        let amount = self.stream.read(room).map_err(tls_error)?;
+        let amount = self.stream.read(room);
+        let amount = amount.map_err(|error| tls_error(parting(&mut self.stream, error)))?;
         self.buffers.input_appended(amount);
         Ok(amount > 0)
     }

@@ -64,5 +64,5 @@ pub use route::{Handler, Route, sync};
 pub use router::{ApiInfo, Router};
 pub use source::Source;
 pub use spool::{Upload, UploadReader};
-pub use tls::{ClientTls, ServerTls, ServerTlsFiles, TlsError, TlsIdentity};
+pub use tls::{ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity};
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

@@ -74,32 +74,39 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-/// A client's TLS: the authorities it trusts and, where the server asks, who it is.
+/// The files a client's TLS is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientTlsFiles {
+    /// The authorities it trusts, and no others, PEM.
+    pub ca: PathBuf,
+    /// Who it is, where a server asks.
+    pub identity: Option<TlsIdentity>,
+}
+
+/// A client's TLS, shared by its clones. New connections use the files as last loaded.
 #[derive(Clone)]
-pub struct ClientTls(Arc<ClientConfig>);
+pub struct ClientTls(Arc<Peers>);
+
+struct Peers {
+    files: ClientTlsFiles,
+    present: Snapshot<ClientConfig>,
+}
 
 impl ClientTls {
-    /// Trusts the authorities of a PEM file, and no others.
-    pub fn load(ca: &Path, identity: Option<&TlsIdentity>) -> Result<Self, TlsError> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| TlsError(format!("TLS 1.3 is not available: {error}")))?
-            .with_root_certificates(roots(ca)?);
-        let mut config = match identity {
-            None => builder.with_no_client_auth(),
-            Some(identity) => {
-                let (chain, key) = read_identity(identity)?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|error| mismatch(identity, &error))?
-            }
-        };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(Arc::new(config)))
+    /// Reads the files; refuses a key that others may read.
+    pub fn load(files: ClientTlsFiles) -> Result<Self, TlsError> {
+        let present = Snapshot::from_arc(Arc::new(client_config(&files)?));
+        Ok(Self(Arc::new(Peers { files, present })))
+    }
+
+    /// Reads the same files again; on an error what was read before stays in use.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.0.present.store(client_config(&self.0.files)?);
+        Ok(())
     }
 
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
-        self.0.clone()
+        self.0.present.load()
     }
 }
 
@@ -121,6 +128,24 @@ fn provider() -> Arc<CryptoProvider> {
         ],
         ..aws_lc_rs::default_provider()
     })
+}
+
+fn client_config(files: &ClientTlsFiles) -> Result<ClientConfig, TlsError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| TlsError(format!("TLS 1.3 is not available: {error}")))?
+        .with_root_certificates(roots(&files.ca)?);
+    let mut config = match &files.identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let (chain, key) = read_identity(identity)?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| mismatch(identity, &error))?
+        }
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 fn server_config(files: &ServerTlsFiles) -> Result<ServerConfig, TlsError> {
@@ -335,7 +360,11 @@ mod tests {
             client_ca: None,
         });
         let server = server.expect("good files");
-        let ours = ClientTls::load(&cert, None).expect("good files");
+        let ours = ClientTls::load(ClientTlsFiles {
+            ca: cert.clone(),
+            identity: None,
+        });
+        let ours = ours.expect("good files");
         let group = agreed(&server, ours.config());
         assert_eq!(group, rustls::NamedGroup::X25519MLKEM768);
         let classic = CryptoProvider {

@@ -16,8 +16,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };
 use ron_http::{
-    Authorizer, Call, ClientConfig, ClientTls, Failure, HttpClient, Limits, Listen, Need,
-    Principal, RequestHead, Response, Route, Router, ServerTls, ServerTlsFiles, TlsIdentity,
+    Authorizer, Call, ClientConfig, ClientTls, ClientTlsFiles, Failure, HttpClient, Limits, Listen,
+    Need, Principal, RequestHead, Response, Route, Router, ServerTls, ServerTlsFiles, TlsIdentity,
     Transport, UnixEndpoint,
 };
 use ron_kernel::Deadline;
@@ -306,7 +306,11 @@ impl Pki {
 
     fn client(&self, identity: Option<&TlsIdentity>) -> HttpClient {
         client(Some(
-            ClientTls::load(&self.ca(), identity).expect("good files"),
+            ClientTls::load(ClientTlsFiles {
+                ca: self.ca(),
+                identity: identity.cloned(),
+            })
+            .expect("good files"),
         ))
     }
 
@@ -423,6 +427,14 @@ fn client_certificates_are_asked_for_checked_and_named() {
         .call(Call::get(&url, soon()))
         .expect_err("a certificate is needed");
     assert_eq!(nobody.kind, Failure::NotSent, "{nobody}");
+    assert!(nobody.detail.contains("asks for a certificate"), "{nobody}");
+    // Also when it is the sending that finds the connection closed.
+    let url_of_length = format!("https://localhost:{}/length", served.addr().port());
+    for size in [10, 1 << 10, 1 << 20].into_iter().cycle().take(9) {
+        let call = Call::post_json(&url_of_length, vec![b'x'; size], soon());
+        let error = pki.client(None).call(call).expect_err("no certificate");
+        assert_eq!(error.kind, Failure::NotSent, "{error}");
+    }
     let other = Pki::new();
     let stranger = other.issue("stranger", &["node-7.example"]);
     let refused = pki

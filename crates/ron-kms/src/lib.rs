@@ -40,7 +40,7 @@ use ron_auth::RonAuthorizer;
 use ron_http::{Need, Response, Route};
 use ron_proto::{Problem, scope};
 use ron_service::log_host::{self, Base, LogHost};
-use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, client_tls};
+use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
 use api::transit::VaultTokens;
 use audit::LogRing;
@@ -60,7 +60,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         &[],
         &chassis.registry,
         chassis.clock.clone(),
-        client_tls(&config)?,
+        chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
     authorizer.on_state(chassis.ready.hook("passports"));

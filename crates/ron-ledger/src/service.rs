@@ -8,7 +8,7 @@ use ron_auth::RonAuthorizer;
 use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
-use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, client_tls};
+use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
 
 use crate::api::{Api, router};
@@ -100,7 +100,7 @@ fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, 
         &[],
         &chassis.registry,
         chassis.clock.clone(),
-        client_tls(config)?,
+        chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));

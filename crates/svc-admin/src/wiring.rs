@@ -11,7 +11,7 @@ use ron_kernel::{
 };
 use ron_proto::Timestamp;
 use ron_proto::admin::{EpochList, LogHeads};
-use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, client_tls};
+use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
 
 use crate::actions::{Job, Runner};
 use crate::api::{Console, router};
@@ -52,7 +52,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let audit = Arc::new(audit);
     let shared = Arc::new(Snapshot::new(settings));
     let gate = authorize(&mut chassis, &config, &shared, &audit)?;
-    let client = client(&chassis, &shared, &config)?;
+    let client = client(&chassis, &shared);
     let sampling = shared.load().sampling;
     let (fleet, told) = Fleet::new(
         sampling,
@@ -133,11 +133,7 @@ fn console(
     })
 }
 
-fn client(
-    chassis: &Chassis,
-    settings: &Snapshot<Settings>,
-    config: &Config,
-) -> Result<Arc<HttpClient>, StartError> {
+fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
     let sampling = settings.load().sampling;
     let client = Arc::new(HttpClient::new(ClientConfig {
         user_agent: concat!("svc-admin/", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -147,13 +143,13 @@ fn client(
         // Gentler than between services: a node that is restarted gets the time to bind its port.
         retry_base: Duration::from_millis(100),
         retry_cap: Duration::from_secs(2),
-        tls: client_tls(config)?,
+        tls: chassis.peers.clone(),
         ..ClientConfig::default()
     }));
     // A look that hangs must not hold up the drain.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));
     stop.on_fire(move || closing.shutdown());
-    Ok(client)
+    client
 }
 
 /// Passports and service tokens are judged in every mode: the health port's actions need them.
@@ -170,7 +166,7 @@ fn authorize(
         &[],
         &chassis.registry,
         chassis.clock.clone(),
-        client_tls(config)?,
+        chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
     passports.on_state(chassis.ready.hook("passports"));

@@ -38,7 +38,7 @@ use ron_auth::revocation::RevocationView;
 use ron_client::{Credential, KmsClient};
 use ron_kernel::{Receiver, Sender, Snapshot, queue};
 use ron_proto::passport::Jwks;
-use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, client_tls};
+use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
 use crate::api::Api;
 use crate::clients::Clients;
@@ -132,7 +132,7 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
         &[],
         &chassis.registry,
         chassis.clock.clone(),
-        client_tls(config)?,
+        chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));

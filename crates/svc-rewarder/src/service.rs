@@ -8,9 +8,7 @@ use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
-use ron_service::{
-    Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError, client_tls,
-};
+use ron_service::{Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError};
 
 use crate::api::Api;
 use crate::config::{Settings, Settlement};
@@ -63,7 +61,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         &[],
         &chassis.registry,
         chassis.clock.clone(),
-        client_tls(&config)?,
+        chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));

@@ -39,7 +39,7 @@ use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, RankedMutex, Snapshot, ThreadCtx, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::{
-    Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, client_tls, signed_policy,
+    Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, signed_policy,
 };
 
 use crate::answers::AnswersReader;
@@ -89,7 +89,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         &caveats::BODY_KEYS,
         &chassis.registry,
         chassis.clock.clone(),
-        client_tls(&config)?,
+        chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));

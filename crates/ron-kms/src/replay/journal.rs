@@ -2,7 +2,7 @@
 //! operation is repeated.
 //!
 //! ```text
-//! replay/0000000000000001     at most an eighth of the bounds each; a start begins a new one
+//! replay/0000000000000001     at most an eighth of the bounds each; a start continues the last one if it is whole
 //!   0     "ronrep", 0, format 1
 //!   8..   records: length 4 (of what follows the MAC) | MAC 16 | time 8 | op 16 | body 32 | answer
 //! ```
@@ -118,9 +118,10 @@ pub struct Journal {
     dir: PathBuf,
     replay: Arc<Replay>,
     bounds: Bounds,
-    /// Oldest first; the last one is written to, unless it is of an earlier start.
+    /// Oldest first. Each keeps its file open, so a start must not make more of them.
     segments: VecDeque<Segment>,
     next: u64,
+    /// Whether the last one may be continued.
     writable: bool,
 }
 
@@ -142,14 +143,20 @@ impl Journal {
             next: 1,
             writable: false,
         };
+        let mut whole = false;
         for name in journal.disk.list(dir)? {
             let Ok(number) = u64::from_str_radix(&name, 16) else {
                 continue; // not ours
             };
             journal.next = journal.next.max(number + 1);
-            journal.load(number, &name)?;
+            whole = journal.load(number, &name)?;
         }
         journal.prune(now_ms)?;
+        if let Some(last) = journal.segments.back() {
+            // What is believed now must not be lost later: it may have been written, and not flushed.
+            last.file.sync_data()?;
+            journal.writable = whole;
+        }
         Ok(journal)
     }
 
@@ -157,8 +164,9 @@ impl Journal {
         self.dir.join(format!("{number:016x}"))
     }
 
-    fn load(&mut self, number: u64, name: &str) -> Result<(), JournalError> {
-        let file = self.disk.open_read(&self.path(number))?;
+    /// Remembers what is in a segment; whether all of it is.
+    fn load(&mut self, number: u64, name: &str) -> Result<bool, JournalError> {
+        let file = self.disk.open_write(&self.path(number))?;
         let mut raw = vec![0; usize::try_from(file.len()?).unwrap_or(usize::MAX)];
         let mut at = 0;
         while at < raw.len() {
@@ -193,7 +201,7 @@ impl Journal {
             tracing::warn!(event = "replay_tail_ignored", segment = name, bytes = rest);
         }
         self.segments.push_back(segment);
-        Ok(())
+        Ok(at == raw.len())
     }
 
     /// Remembers the record at `at`; its length, or `None` at the end.

@@ -174,6 +174,37 @@ fn a_torn_or_foreign_record_ends_what_is_believed() {
 }
 
 #[test]
+fn starts_continue_the_last_file_and_a_torn_one_is_left_as_it_is() {
+    let disk = memory();
+    let mut tear = None;
+    for n in 0..60_u128 {
+        let mut bench = open(&disk, 1, 80, 1 << 20, n as u64);
+        bench.done(n, 1, b"an answer", n as u64);
+        // A file takes an eighth of 80 operations; the torn one is followed by another.
+        let full = 1 + n as usize / 10;
+        let files = bench.files();
+        assert!(
+            files.len() == full || tear.is_some() && files.len() == full + 1,
+            "{n}: {files:?}"
+        );
+        if n == 25 {
+            let name = Path::new("/replay").join(files.last().expect("one"));
+            let file = disk.open_write(&name).expect("there");
+            let length = file.len().expect("length");
+            file.write_at(length, b"half a record").expect("written");
+            tear = Some((name, length + 13));
+        }
+    }
+    let bench = open(&disk, 1, 80, 1 << 20, 60);
+    for n in 0..60 {
+        assert!(bench.answer(n, 1, 60).is_some(), "{n}");
+    }
+    let (name, length) = tear.expect("one was torn");
+    let file = disk.open_read(&name).expect("there");
+    assert_eq!(file.len().expect("length"), length);
+}
+
+#[test]
 fn memory_and_disk_are_bounded_and_the_oldest_go_first() {
     let check = |capacity: usize, bytes_max: u64| {
         let mut bench = open(&memory(), 1, capacity, bytes_max, 0);

@@ -19,8 +19,8 @@ use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
-    Authorizer, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need, Principal,
-    RequestHead, Router, ServerTls,
+    Authorizer, ClientTls, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
+    Principal, RequestHead, Router, ServerTls,
 };
 use ron_kernel::{
     Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
@@ -70,6 +70,7 @@ pub(crate) struct Shared {
     pub capabilities: OnceLock<Vec<String>>,
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: Option<Arc<ServerTls>>,
+    pub peers: Option<ClientTls>,
     pub reloads: CounterVec,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
@@ -95,6 +96,8 @@ pub struct Chassis {
     pub authorizer: Arc<dyn Authorizer>,
     /// For calls to other services; closed when the drain is over.
     pub client: Arc<HttpClient>,
+    /// What other clients of this service need to call https peers; a reload reads its files again.
+    pub peers: Option<ClientTls>,
     shared: Arc<Shared>,
     api: TcpListener,
     ops: FrontHandle,
@@ -126,6 +129,7 @@ impl Chassis {
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::new(&registry);
         ready.missing(STARTING, "the service is starting");
+        let peers = transport::client_tls(config)?;
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -138,6 +142,7 @@ impl Chassis {
             capabilities: OnceLock::new(),
             stop: Shutdown::pair(),
             tls: transport::server_tls(config)?,
+            peers: peers.clone(),
             reloads: registry.counter_vec(
                 "config_reloads_total",
                 "Reloads of the configuration.",
@@ -163,7 +168,6 @@ impl Chassis {
                 .map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
         };
         let ops = start_ops(&shared, clone(&parts.health)?, &km)?;
-        let client = transport::client(topology.service, config)?;
         Ok(Self {
             topology,
             sup,
@@ -175,7 +179,8 @@ impl Chassis {
             config: shared.config.clone(),
             instance: parts.instance.clone(),
             authorizer: parts.authorizer.clone(),
-            client: Arc::new(client),
+            client: Arc::new(transport::client(topology.service, peers.clone())),
+            peers,
             api: clone(&parts.api)?,
             shared,
             ops,

@@ -485,8 +485,12 @@ fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
     let over_unix = format!("unix:{socket}:/version");
     assert_eq!(version(&client(), over_unix.clone()), 200);
     let trusting = |cert: &str| {
+        let files = ron_http::ClientTlsFiles {
+            ca: cert.into(),
+            identity: None,
+        };
         HttpClient::new(ClientConfig {
-            tls: Some(ron_http::ClientTls::load(Path::new(cert), None).unwrap()),
+            tls: Some(ron_http::ClientTls::load(files).unwrap()),
             ..ClientConfig::default()
         })
     };

@@ -4,8 +4,8 @@ use super::Shared;
 use crate::config::Config;
 use crate::error::StartError;
 use ron_http::{
-    ClientConfig, ClientTls, HttpClient, Listen, ServerTls, ServerTlsFiles, TlsIdentity,
-    UnixEndpoint,
+    ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
+    TlsIdentity, UnixEndpoint,
 };
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -39,13 +39,13 @@ pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Star
 }
 
 /// The client for calls to other services.
-pub(super) fn client(service: &str, config: &Config) -> Result<HttpClient, StartError> {
-    Ok(HttpClient::new(ClientConfig {
+pub(super) fn client(service: &str, tls: Option<ClientTls>) -> HttpClient {
+    HttpClient::new(ClientConfig {
         user_agent: format!("{service}/{}", env!("CARGO_PKG_VERSION")),
         max_idle_per_host: 32,
-        tls: client_tls(config)?,
+        tls,
         ..ClientConfig::default()
-    }))
+    })
 }
 
 /// What calls to https peers need, where it is configured: the authorities to trust, and our own certificate.
@@ -53,7 +53,11 @@ pub fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
     let Some(ca) = config.path_opt("tls.peer_ca_path") else {
         return Ok(None);
     };
-    let loaded = ClientTls::load(ca, identity(config).as_ref()).map_err(|error| {
+    let files = ClientTlsFiles {
+        ca: ca.to_owned(),
+        identity: identity(config),
+    };
+    let loaded = ClientTls::load(files).map_err(|error| {
         StartError::io(
             format!("https peers cannot be called: {error}"),
             "check tls.peer_ca_path, tls.cert_path and tls.key_path",
@@ -94,11 +98,10 @@ fn uids(config: &Config) -> Vec<u32> {
 }
 
 impl Shared {
-    /// Reads the certificates again, so that renewed ones serve new connections.
+    /// Reads the certificates again, so that new connections, from callers and to peers, use renewed ones.
     pub(super) fn reload_certificates(&self) -> Result<(), String> {
-        match &self.tls {
-            None => Ok(()),
-            Some(tls) => tls.reload().map_err(|error| error.to_string()),
-        }
+        let served = self.tls.as_ref().map_or(Ok(()), |tls| tls.reload());
+        let called = self.peers.as_ref().map_or(Ok(()), ClientTls::reload);
+        served.and(called).map_err(|error| error.to_string())
     }
 }

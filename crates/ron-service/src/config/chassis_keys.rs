@@ -151,7 +151,11 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "Keep everything in memory and write nothing to disk.",
     ),
     Key::bool("tls.enabled", false, "Serve the API over TLS 1.3."),
-    Key::path("tls.cert_path", "", "Certificate chain, PEM."),
+    Key::path(
+        "tls.cert_path",
+        "",
+        "Certificate chain, PEM; a reload reads this file, and the others of this section, again.",
+    ),
     Key::path(
         "tls.key_path",
         "",
