@@ -13,7 +13,7 @@ out=release
 work=$(mktemp -d "${TMPDIR:-/tmp}/reproducible.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
-select=(--bins)
+select=(--workspace --bins)
 [ -z "$package" ] || select=(--package "$package")
 
 # What is committed, and nothing else, under two names of different length.
