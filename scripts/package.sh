@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian packages from binaries that are built: one per service and one for `ron`, into target/package.
-# Needs cargo-deb (scripts/setup.sh installs it). PROFILE=dev packs the binaries of `cargo build --bins`,
+# Needs cargo-deb (scripts/setup.sh installs it). PROFILE=dev packs the binaries of `cargo build --workspace --bins`,
 # FAST=1 compresses less.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ tool=$PWD/target/tools/bin/cargo-deb
 services="ron-kms svc-passport ron-ledger svc-wallet svc-rewarder svc-admin"
 for name in ron $services; do
   [ -x "$bin/$name" ] || {
-    echo "$bin/$name is missing: cargo build --release --bins" >&2
+    echo "$bin/$name is missing: cargo build --release --workspace --bins" >&2
     exit 1
   }
 done

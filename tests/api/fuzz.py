@@ -276,7 +276,7 @@ def fuzz(schemathesis, directory, service, base, token, seed):
 
 def main():
     ron, schemathesis, *asked = sys.argv[1:]
-    for needed, made_by in [(ron, "cargo build --release --bins"), (schemathesis, "scripts/setup.sh")]:
+    for needed, made_by in [(ron, "cargo build --release --workspace --bins"), (schemathesis, "scripts/setup.sh")]:
         if not os.access(needed, os.X_OK):
             sys.exit(f"{needed} is missing: run {made_by}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # so that the fleet is stopped too

@@ -147,8 +147,17 @@ fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
     }
 }
 
-/// A script, target, package or binary that a text names and that is not there.
+/// A script, target, package or binary that a text names and that is not there, or binaries that a command leaves out.
 fn missing(text: &str) -> Option<String> {
+    for command in text.lines().filter(|line| line.contains("cargo ")) {
+        let names = ["--workspace", "-p ", "--package "];
+        if command.contains("--bins") && !names.iter().any(|name| command.contains(name)) {
+            return Some(
+                "--bins alone means those of the default member, which is ron: say --workspace"
+                    .to_owned(),
+            );
+        }
+    }
     let words: Vec<&str> = text.split_whitespace().collect();
     let manifests = manifests();
     for (at, word) in words.iter().enumerate() {
@@ -218,6 +227,8 @@ fn what_a_block_names_must_exist() {
     assert!(missing("cargo test -p ron-tests --test dcos\n").is_some());
     assert!(missing("cargo test -p ron-test --test docs\n").is_some());
     assert_eq!(missing("mkdir -p /tmp/x\n"), None);
+    assert!(missing("cargo build --release --bins\n").is_some());
+    assert_eq!(missing("cargo build --workspace --bins\n"), None);
 }
 
 /// Lanes and scripts that pages name in a sentence or a table, too.

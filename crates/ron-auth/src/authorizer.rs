@@ -1,6 +1,6 @@
 //! [`RonAuthorizer`]: decides on each request from snapshots alone.
 
-use crate::cache::{TokenCache, Verified};
+use crate::cache::{SignedBy, TokenCache, Verified};
 use crate::caveats::{self, CaveatCtx};
 use crate::dpop::{PROOF_AGE_S, ProofAsk, ProofCache, verify_proof};
 use crate::jwks::{JwksSnapshot, PqRule};
@@ -24,6 +24,9 @@ use ron_proto::Problem;
 use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
 use std::sync::Arc;
 
+/// Tokens whose check is remembered.
+const TOKENS_REMEMBERED: usize = 16_384;
+
 /// The authorizer of one service. Make it with [`RonAuthorizer::from_section`], start its threads with
 /// [`RonAuthorizer::spawn`], give it to the HTTP front.
 pub struct RonAuthorizer {
@@ -32,7 +35,7 @@ pub struct RonAuthorizer {
     pub(crate) revoked: Followed<IssuerConfig, RevocationView>,
     pub(crate) clock: SharedClock,
     pub(crate) refresher: Refresher,
-    cache: TokenCache,
+    cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
     failures: CounterVec,
@@ -91,7 +94,7 @@ impl RonAuthorizer {
             revoked: Followed::default(),
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
-            cache: TokenCache::new(),
+            cache: TokenCache::new(TOKENS_REMEMBERED),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
             failures: registry.counter_vec(
@@ -315,9 +318,8 @@ impl RonAuthorizer {
         keys: &JwksSnapshot,
     ) -> Option<Arc<Verified>> {
         let found = self.cache.find(hash)?;
-        let same = |(kid, key): &(String, _)| keys.still_holds(kid, key);
-        let same_rule = issuer.pq == found.rule && keys.rule() == found.rule;
-        if same_rule && found.claims.iss == issuer.issuer && found.keys.iter().all(same) {
+        let same_rule = issuer.pq == keys.rule();
+        if same_rule && found.claims.iss == issuer.issuer && found.by.still(keys) {
             self.cache_hits.inc();
             return Some(found);
         }
@@ -349,11 +351,8 @@ impl RonAuthorizer {
         })?;
         let claims = narrow::apply(token, claims, now_s)?;
         claims.check_time(now_s)?;
-        let named = [Some(&claims.kid), claims.pq_kid.as_ref()];
-        let known = |kid: &String| Some((kid.clone(), keys.find(kid)?.clone()));
         let verified = Arc::new(Verified {
-            keys: named.into_iter().flatten().filter_map(known).collect(),
-            rule: keys.rule(),
+            by: SignedBy::of(&claims, keys),
             scopes: claims.scopes.clone().into(),
             caveats: claims.caveats.clone().into(),
             claims,

@@ -1,7 +1,10 @@
 //! Verified tokens by the hash of their text, so that an Ed25519 check is paid once per token. Bounded: two
 //! generations, the older is dropped when the younger is full.
+//!
+//! What is remembered of a token is what cannot change: that its signatures were good, and by which keys. Whoever finds it
+//! here still asks whether those keys are the issuer's, and whether the token has ended or was taken back.
 
-use crate::jwks::{PqRule, VerifyKey};
+use crate::jwks::{JwksSnapshot, PqRule, VerifyKey};
 use crate::jwt::Claims;
 use ron_kernel::{LockSpec, RankedMutex};
 use std::collections::HashMap;
@@ -16,47 +19,79 @@ pub const CACHE_LOCK: LockSpec = LockSpec {
 static CACHE_LOCK_SPEC: LockSpec = CACHE_LOCK;
 
 const SHARDS: usize = 8;
-/// Per shard and generation: at most 2 x 8 x 1024 tokens are remembered.
-const GENERATION_MAX: usize = 1024;
 
-/// A token whose signature was good under these keys.
+/// The keys a token's signatures were good under.
+#[derive(Debug)]
+pub struct SignedBy {
+    /// The keys it names that were known: one, or two of a hybrid.
+    keys: Vec<(String, VerifyKey)>,
+    /// The rule under which they were enough.
+    rule: PqRule,
+}
+
+impl SignedBy {
+    /// Of a token that was just verified with `keys`.
+    pub fn of(claims: &Claims, keys: &JwksSnapshot) -> Self {
+        let named = [Some(&claims.kid), claims.pq_kid.as_ref()];
+        let known = |kid: &String| Some((kid.clone(), keys.find(kid)?.clone()));
+        Self {
+            keys: named.into_iter().flatten().filter_map(known).collect(),
+            rule: keys.rule(),
+        }
+    }
+
+    /// Whether the very same keys would be enough now.
+    pub fn still(&self, keys: &JwksSnapshot) -> bool {
+        let same = |(kid, key): &(String, _)| keys.still_holds(kid, key);
+        keys.rule() == self.rule && self.keys.iter().all(same)
+    }
+}
+
+/// A token whose signatures were good.
 #[derive(Debug)]
 pub(crate) struct Verified {
     pub claims: Claims,
-    /// The keys it names that were known: one, or two of a hybrid.
-    pub keys: Vec<(String, VerifyKey)>,
-    /// The rule under which it was.
-    pub rule: PqRule,
+    pub by: SignedBy,
     pub scopes: Arc<[String]>,
     pub caveats: Arc<[ron_proto::Caveat]>,
 }
 
-type Entries = HashMap<[u8; 32], Arc<Verified>>;
-
-#[derive(Debug, Default)]
-struct Generations {
-    young: Entries,
-    old: Entries,
-}
-
 #[derive(Debug)]
-pub(crate) struct TokenCache {
-    shards: Vec<RankedMutex<Generations>>,
+struct Generations<V> {
+    young: HashMap<[u8; 32], Arc<V>>,
+    old: HashMap<[u8; 32], Arc<V>>,
+    /// Most entries of each.
+    most: usize,
 }
 
-impl TokenCache {
-    pub fn new() -> Self {
-        let shard = |_| RankedMutex::new(&CACHE_LOCK_SPEC, Generations::default());
+/// The cache; shared by request threads.
+#[derive(Debug)]
+pub struct TokenCache<V> {
+    shards: Vec<RankedMutex<Generations<V>>>,
+}
+
+impl<V> TokenCache<V> {
+    /// One that remembers at most about `tokens`, and keeps those that are asked for.
+    pub fn new(tokens: usize) -> Self {
+        let shard = |_| {
+            let empty = Generations {
+                young: HashMap::new(),
+                old: HashMap::new(),
+                most: (tokens / SHARDS / 2).max(1),
+            };
+            RankedMutex::new(&CACHE_LOCK_SPEC, empty)
+        };
         Self {
             shards: (0..SHARDS).map(shard).collect(),
         }
     }
 
-    fn shard(&self, hash: &[u8; 32]) -> &RankedMutex<Generations> {
+    fn shard(&self, hash: &[u8; 32]) -> &RankedMutex<Generations<V>> {
         &self.shards[usize::from(hash[0]) % SHARDS]
     }
 
-    pub fn find(&self, hash: &[u8; 32]) -> Option<Arc<Verified>> {
+    /// What is known of the token with this hash.
+    pub fn find(&self, hash: &[u8; 32]) -> Option<Arc<V>> {
         let mut shard = self.shard(hash).lock();
         if let Some(found) = shard.young.get(hash) {
             return Some(found.clone());
@@ -66,10 +101,12 @@ impl TokenCache {
         Some(found)
     }
 
-    pub fn insert(&self, hash: [u8; 32], verified: Arc<Verified>) {
+    /// Remembers a token.
+    pub fn insert(&self, hash: [u8; 32], verified: Arc<V>) {
         self.shard(&hash).lock().insert(hash, verified);
     }
 
+    /// Forgets a token.
     pub fn remove(&self, hash: &[u8; 32]) {
         let mut shard = self.shard(hash).lock();
         shard.young.remove(hash);
@@ -77,7 +114,7 @@ impl TokenCache {
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.shards
             .iter()
             .map(ron_kernel::RankedMutex::lock)
@@ -86,9 +123,9 @@ impl TokenCache {
     }
 }
 
-impl Generations {
-    fn insert(&mut self, hash: [u8; 32], verified: Arc<Verified>) {
-        if self.young.len() >= GENERATION_MAX {
+impl<V> Generations<V> {
+    fn insert(&mut self, hash: [u8; 32], verified: Arc<V>) {
+        if self.young.len() >= self.most {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(hash, verified);
@@ -99,8 +136,9 @@ impl Generations {
 mod tests {
     use super::*;
 
-    fn verified() -> Arc<Verified> {
-        let claims = Claims {
+    /// Signed with the key `kid`, and by `pq_kid` beside it.
+    fn claims(kid: &str, pq_kid: Option<&str>) -> Claims {
+        Claims {
             iss: "i".into(),
             sub: "s".into(),
             iat: 0,
@@ -112,24 +150,44 @@ mod tests {
             scopes: Vec::new(),
             epoch: 0,
             caveats: Vec::new(),
-            kid: "k".into(),
+            kid: kid.into(),
             jkt: None,
-            pq_kid: None,
+            pq_kid: pq_kid.map(Into::into),
             x5t: None,
+        }
+    }
+
+    #[test]
+    fn a_check_counts_while_the_very_same_keys_would_be_enough() {
+        let set = |keys: &[(&str, u8)]| {
+            let jwk = |(kid, byte): &(&str, u8)| {
+                let x = ron_proto::b64::url(&[*byte; 32]);
+                serde_json::json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x})
+            };
+            let doc = serde_json::json!({"keys": keys.iter().map(jwk).collect::<Vec<_>>()});
+            JwksSnapshot::parse(doc.to_string().as_bytes()).unwrap()
         };
-        Arc::new(Verified {
-            claims,
-            keys: vec![("k".into(), VerifyKey::Ed25519([0; 32]))],
-            rule: PqRule::Off,
-            scopes: Arc::from([]),
-            caveats: Arc::from([]),
-        })
+        let keys = set(&[("a", 1), ("b", 2)]);
+        let by = SignedBy::of(&claims("a", None), &keys);
+        assert!(by.still(&keys));
+        assert!(by.still(&set(&[("a", 1), ("c", 3)])), "another one left");
+        assert!(!by.still(&set(&[("b", 2)])), "its key left");
+        assert!(
+            !by.still(&set(&[("a", 9), ("b", 2)])),
+            "another key, same name"
+        );
+        let both = SignedBy::of(&claims("a", Some("b")), &keys);
+        assert!(both.still(&keys));
+        assert!(!both.still(&set(&[("a", 1)])), "one of two left");
+        let none = serde_json::json!({"keys": []}).to_string();
+        let ruled = set(&[("a", 1)]).with_pq(none.as_bytes(), PqRule::Require);
+        assert!(!by.still(&ruled.unwrap()), "another rule");
     }
 
     #[test]
     fn it_stays_bounded_and_keeps_what_is_used() {
-        let cache = TokenCache::new();
-        let entry = verified();
+        let cache = TokenCache::new(1600);
+        let entry = Arc::new(());
         let hash = |n: u32| {
             let mut hash = [0; 32];
             hash[1..5].copy_from_slice(&n.to_le_bytes()); // all in shard 0
@@ -144,7 +202,7 @@ mod tests {
                 "the hot entry was dropped after {n}"
             );
         }
-        assert!(cache.len() <= 2 * GENERATION_MAX, "{}", cache.len());
+        assert!(cache.len() <= 1600 / SHARDS, "{}", cache.len());
         assert!(cache.find(&hash(0)).is_none(), "the coldest entry is gone");
         cache.remove(&hot);
         assert!(cache.find(&hot).is_none());

@@ -30,7 +30,7 @@ mod settings;
 mod trust;
 
 pub use authorizer::{RonAuthorizer, x5t_s256};
-pub use cache::CACHE_LOCK;
+pub use cache::{CACHE_LOCK, SignedBy, TokenCache};
 pub use caveats::CaveatCtx;
 pub use jwks::{JwksError, JwksSnapshot, PqRule};
 pub use jws::Holder;

@@ -5,29 +5,7 @@ use ron_proto::Caveat;
 use ron_proto::passport::ClientRule;
 
 use super::*;
-use crate::samples::{ask, audience, client, limits};
-
-const NOW: u64 = 1_800_000_000;
-
-fn claims() -> Claims {
-    Claims {
-        iss: "i".into(),
-        sub: "user:7".into(),
-        iat: NOW,
-        nbf: NOW,
-        exp: NOW + 600,
-        jti: "j1".into(),
-        client_id: Some("operator".into()),
-        tenant: "t1".parse().unwrap(),
-        scopes: vec!["wallet:read".into(), "wallet:transfer".into()],
-        epoch: 2,
-        caveats: vec!["asset=ron".parse().unwrap()],
-        kid: "k".into(),
-        jkt: None,
-        pq_kid: None,
-        x5t: None,
-    }
-}
+use crate::samples::{NOW, ask, audience, claims, client, limits};
 
 fn rule(id: &str, scopes: &[&str], exchange: bool) -> ClientRule {
     ClientRule {

@@ -33,8 +33,8 @@ pub mod topology;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ron_auth::RonAuthorizer;
 use ron_auth::revocation::RevocationView;
+use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_kernel::{Receiver, Sender, Snapshot, queue};
 use ron_proto::passport::Jwks;
@@ -56,6 +56,9 @@ use crate::sync::{InForce, PolicyKeeper, Source};
 use crate::topology::{
     ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
 };
+
+/// Tokens that were shown and good, and are judged without their signatures again; 1 to 2 KiB each.
+const TOKENS_REMEMBERED: usize = 4096;
 
 /// What the threads share.
 struct Core {
@@ -113,6 +116,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         proofs: Proofs::new(core.settings.require_nonce),
         auth,
         keys,
+        judged: TokenCache::new(TOKENS_REMEMBERED),
         view: core.view,
         issue,
         revoke: core.revoke,

@@ -1,5 +1,6 @@
-//! What the tests of decisions ask with: a policy's rules, a plain ask, limits without ML-DSA.
+//! What the tests of decisions ask with: a policy's rules, a plain ask, limits without ML-DSA, a token's claims.
 
+use ron_auth::Claims;
 use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::{AudienceRule, ClientRule};
 
@@ -52,5 +53,29 @@ pub fn client(id: &str, audiences: Vec<AudienceRule>) -> ClientRule {
         audiences,
         max_ttl_s: 3600,
         exchange: false,
+    }
+}
+
+/// Unix seconds.
+pub const NOW: u64 = 1_800_000_000;
+
+/// A token of the client `operator`, made now, for ten minutes.
+pub fn claims() -> Claims {
+    Claims {
+        iss: "i".into(),
+        sub: "user:7".into(),
+        iat: NOW,
+        nbf: NOW,
+        exp: NOW + 600,
+        jti: "j1".into(),
+        client_id: Some("operator".into()),
+        tenant: "t1".parse().expect("a tenant"),
+        scopes: vec!["wallet:read".into(), "wallet:transfer".into()],
+        epoch: 2,
+        caveats: vec!["asset=ron".parse().expect("a caveat")],
+        kid: "k".into(),
+        jkt: None,
+        pq_kid: None,
+        x5t: None,
     }
 }

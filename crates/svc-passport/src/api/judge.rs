@@ -1,20 +1,26 @@
 //! One judgement of a token for all endpoints that are shown one: signature, claims, time, statements of holders,
 //! revocation. Whether the shower may do something with it is for the endpoint.
+//!
+//! Who asks the issuer about tokens, asks about the same ones again and again: what cannot change of a good one is
+//! remembered by the hash of its text; its time, its keys and what was taken back are looked at each time.
+
+use std::sync::Arc;
 
 use ron_auth::jwt::{Expect, verify_jwt};
-use ron_auth::{AuthReject, Claims, hybrid, narrow};
+use ron_auth::{AuthReject, Claims, JwksSnapshot, SignedBy, hybrid, narrow};
 use ron_proto::caveat;
 use ron_proto::passport::{Confirmation, PQ_NARROWED_BYTES_MAX, PQ_TOKEN_BYTES_MAX, TokenClaims};
 
 use super::Api;
 
 /// A good token.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Good {
     /// What is believed of it, narrowed.
     pub claims: Claims,
     /// The same as it is shown to people and programs.
     pub shown: TokenClaims,
+    by: SignedBy,
 }
 
 /// A token that is refused.
@@ -27,29 +33,54 @@ pub struct Refused {
 }
 
 /// Judges a token, with its narrowing statements if it has any.
-pub fn judge(api: &Api, token: &str) -> Result<Good, Refused> {
+pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
     let refused = |reject, shown| Refused { reject, shown };
     if token.len() > PQ_NARROWED_BYTES_MAX {
         return Err(refused(AuthReject::Oversize, None));
     }
+    let (published, now_s) = (api.keys.published(), api.now_s());
+    let keys = &published.verify;
+    let hash = ron_crypto::hash::blake3(token.as_bytes());
+    let known = api.judged.find(&hash);
+    let good = if let Some(good) = known.filter(|good| good.counts(keys, now_s)) {
+        good
+    } else {
+        let good = Arc::new(signed(api, token, keys, now_s)?);
+        api.judged.insert(hash, good.clone());
+        good
+    };
+    let taken_back = api.view.with(|view| view.check(&good.claims));
+    taken_back.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
+    Ok(good)
+}
+
+impl Good {
+    /// Whether what was found out about it holds now.
+    fn counts(&self, keys: &JwksSnapshot, now_s: u64) -> bool {
+        self.by.still(keys) && self.claims.check_time(now_s).is_ok()
+    }
+}
+
+/// Signatures, claims, statements and time, by these keys.
+fn signed(api: &Api, token: &str, keys: &JwksSnapshot, now_s: u64) -> Result<Good, Refused> {
+    let refused = |reject, shown| Refused { reject, shown };
     let root = narrow::root(token);
     // Read without trust to learn the audience; everything in it is checked right after.
     let shown = shown(root).map_err(|reject| refused(reject, None))?;
-    let keys = api.keys.published();
-    let now_s = api.now_s();
     let expect = Expect {
         issuer: &api.issuer_url,
         audience: &shown.aud,
         now_s,
     };
-    let checked = verify_jwt(root, &keys.verify, &expect).map_err(|r| refused(r, None))?;
+    let checked = verify_jwt(root, keys, &expect).map_err(|r| refused(r, None))?;
+    let by = SignedBy::of(&checked, keys);
     let narrowed = narrow::apply(token, checked, now_s)
-        .and_then(|claims| claims.check_time(now_s).map(|()| claims))
-        .and_then(|claims| api.view.with(|view| view.check(&claims)).map(|()| claims));
+        .and_then(|claims| claims.check_time(now_s).map(|()| claims));
     match narrowed {
         Ok(claims) => Ok(Good {
             shown: as_narrowed(shown, &claims),
             claims,
+            by,
         }),
         Err(reject) => Err(refused(reject, Some(shown))),
     }
@@ -73,5 +104,37 @@ fn as_narrowed(shown: TokenClaims, claims: &Claims) -> TokenClaims {
         },
         cnf: Confirmation::of(claims.jkt.clone(), claims.x5t.clone()),
         ..shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_auth::jwt::SKEW_S;
+
+    use super::*;
+    use crate::samples::{NOW, claims};
+
+    #[test]
+    fn what_was_found_out_counts_until_the_token_ends_or_its_key_leaves() {
+        let set = |kid: &str| {
+            let x = ron_proto::b64::url(&[1; 32]);
+            let jwk = serde_json::json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x});
+            let doc = serde_json::json!({"keys": [jwk]}).to_string();
+            JwksSnapshot::parse(doc.as_bytes()).unwrap()
+        };
+        let (keys, claims) = (set("k"), claims());
+        let shown = serde_json::json!({
+            "iss": "i", "sub": claims.sub, "aud": "svc-wallet", "iat": NOW, "nbf": NOW, "exp": claims.exp, "jti": "j1",
+            "client_id": "operator", "tenant": "t1", "scope": "wallet:read", "ron_epoch": 2,
+        });
+        let good = Good {
+            by: SignedBy::of(&claims, &keys),
+            shown: serde_json::from_value(shown).unwrap(),
+            claims,
+        };
+        let end = good.claims.exp + SKEW_S;
+        assert!(good.counts(&keys, NOW) && good.counts(&keys, end - 1));
+        assert!(!good.counts(&keys, end), "it has ended");
+        assert!(!good.counts(&set("other"), NOW), "its key left");
     }
 }

@@ -11,8 +11,8 @@ mod well_known;
 
 use std::sync::Arc;
 
-use ron_auth::RonAuthorizer;
 use ron_auth::revocation::RevocationView;
+use ron_auth::{RonAuthorizer, TokenCache};
 use ron_http::{ApiInfo, Router};
 use ron_kernel::{SendError, Sender, SharedClock, Snapshot};
 use ron_proto::Problem;
@@ -49,6 +49,8 @@ pub struct Api {
     pub auth: Arc<RonAuthorizer>,
     /// Signing keys.
     pub keys: Arc<KeyKeeper>,
+    /// Tokens that were shown and good.
+    pub judged: TokenCache<judge::Good>,
     /// Revocations.
     pub view: Arc<Snapshot<RevocationView>>,
     /// To the issuers.

@@ -54,7 +54,7 @@ fn verdict(api: &Api, token: &str) -> VerifyVerdict {
         Ok(good) => VerifyVerdict {
             ok: true,
             reason: None,
-            parsed: Some(good.shown),
+            parsed: Some(good.shown.clone()),
         },
         Err(refused) => VerifyVerdict {
             ok: false,

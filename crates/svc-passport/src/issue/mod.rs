@@ -343,8 +343,7 @@ impl Issuer {
                 Err(code) if may_retry && code == "version_not_head" => rotated.push(job),
                 Err(code) => {
                     tracing::warn!(service = "svc-passport", event = "sign_refused", code = %code);
-                    let why = Problem::upstream_error("the KMS refused to sign this token");
-                    self.refuse(job, why);
+                    self.refuse(job, refusal(&code));
                 }
             }
         }
@@ -409,6 +408,18 @@ fn signatures(results: Vec<SignResult>) -> Result<(Vec<Bytes>, LogReceipt), Stri
     Ok((signatures, receipt.ok_or_else(none)?))
 }
 
+/// What the KMS said of an item, for the caller.
+fn refusal(code: &str) -> Problem {
+    match code {
+        // The keys were looked at again before this try, without success.
+        "version_not_head" => Problem::unavailable(
+            "the signing key was rotated, and its new version cannot be used yet: the issuer's /readyz says why",
+            2,
+        ),
+        _ => Problem::upstream_error(format!("the KMS refused to sign this token: {code}")),
+    }
+}
+
 fn passport_answer(
     grant: &Grant,
     token: String,
@@ -443,4 +454,22 @@ fn oauth_answer(grant: &Grant, token: String, form: Form) -> Response {
         issued_token_type: (form == Form::Exchange).then(|| ACCESS_TOKEN_TYPE.to_owned()),
     };
     Response::json(200, &answer).header("Pragma", "no-cache")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rotation_that_cannot_be_followed_is_told_apart_from_a_refusal() {
+        let rotated = refusal("version_not_head");
+        assert_eq!(
+            (rotated.code, rotated.retry_after_s),
+            ("unavailable", Some(2))
+        );
+        assert!(rotated.detail.contains("/readyz"), "{}", rotated.detail);
+        let refused = refusal("key_retired");
+        assert_eq!(refused.code, "upstream_error");
+        assert!(refused.detail.contains("key_retired"), "{}", refused.detail);
+    }
 }

@@ -38,7 +38,7 @@ fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
         Ok(good) => IntrospectAnswer {
             active: true,
             token_type: Some(kind(good.claims.jkt.is_some()).to_owned()),
-            claims: Some(good.shown),
+            claims: Some(good.shown.clone()),
         },
         Err(_) if strict => {
             return Err(
