@@ -201,7 +201,7 @@ impl Journal {
             tracing::warn!(event = "replay_tail_ignored", segment = name, bytes = rest);
         }
         self.segments.push_back(segment);
-        Ok(at == raw.len())
+        Ok(raw.starts_with(MAGIC) && at == raw.len())
     }
 
     /// Remembers the record at `at`; its length, or `None` at the end.
