@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,17 +111,17 @@ fn six_processes_serve_the_whole_loop() {
 }
 
 /// A certificate for all of them, which is its own authority; again, one that takes its place.
-fn certificate(dir: &Path) -> [PathBuf; 2] {
+fn certificate(dir: &Path) -> [String; 2] {
     let own = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("rcgen");
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
     std::fs::write(&cert, own.cert.pem()).expect("writes");
     std::fs::write(&key, own.signing_key.serialize_pem()).expect("writes");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("its mode");
-    [cert, key]
+    [cert, key].map(|path| path.display().to_string())
 }
 
-/// Every API of a fleet behind TLS: what calls it, calls `https`.
-fn behind_tls(dir: &Path) {
+/// Every API of a fleet behind TLS: what calls it, calls `https`. The certificate and key of all.
+fn behind_tls(dir: &Path) -> [String; 2] {
     let [cert, key] = certificate(dir);
     let called = ["url = ", "api_url = ", "jwks_url = "];
     for name in SERVICES {
@@ -137,12 +137,27 @@ fn behind_tls(dir: &Path) {
         let mut new: String = old.lines().map(secure).collect();
         let _ = write!(
             new,
-            "\n[tls]\nenabled = true\ncert_path = \"{0}\"\nkey_path = \"{1}\"\npeer_ca_path = \"{0}\"\nclient_ca_path = \"{0}\"\n",
-            cert.display(),
-            key.display()
+            "\n[tls]\nenabled = true\ncert_path = \"{cert}\"\nkey_path = \"{key}\"\npeer_ca_path = \"{cert}\"\nclient_ca_path = \"{cert}\"\n",
         );
         std::fs::write(&file, new).expect("writes");
     }
+    [cert, key]
+}
+
+/// The wallet has read the ledger's events.
+fn wallet_follows(base: u16) {
+    let at = SERVICES.iter().position(|name| *name == "ron-ledger");
+    let port = base + 10 * at.expect("one of six") as u16 + 5;
+    let url = format!("http://127.0.0.1:{port}/metrics");
+    let line = "http_request_duration_seconds_count{method=\"GET\",route=\"/v1/ledger/events\"} ";
+    let http = HttpClient::new(ClientConfig::default());
+    let reply = http.call(Call::get(&url, Deadline::within(CALL)));
+    let text = String::from_utf8(reply.expect("metrics").body).expect("text");
+    let count = text
+        .split_once(line)
+        .and_then(|(_, rest)| rest.lines().next());
+    let count: u64 = count.map_or(0, |n| n.parse().expect("a count"));
+    assert!(count > 0, "the wallet never read the ledger's events");
 }
 
 #[test]
@@ -153,14 +168,12 @@ fn six_processes_behind_tls_serve_the_whole_loop() {
         dir.path(),
         &["init", "--base-port", &base.to_string()],
     ));
-    behind_tls(dir.path());
+    let [cert, key] = behind_tls(dir.path());
     let mut processes = Processes::start(dir.path());
     ready(base);
     let refused = ron_on(dir.path(), &["demo", "--json"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && why.contains("--ca"), "{why}");
-    let [cert, key] =
-        ["cert.pem", "key.pem"].map(|name| dir.path().join(name).display().to_string());
     let refused = ron_on(dir.path(), &["--ca", &cert, "demo", "--json"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
@@ -173,6 +186,7 @@ fn six_processes_behind_tls_serve_the_whole_loop() {
     assert_eq!(out.lines().count(), 5, "{out}");
     let token = with_ca(&["token", "get", "--audience", "svc-wallet"]);
     with_ca(&["token", "verify", token.trim()]);
+    wallet_follows(base);
 
     // Renewed, and taken on: peers that serve only the new one are called all the same.
     certificate(dir.path());

@@ -138,7 +138,10 @@ fn share(
     };
     let url = &settings.ledger_url;
     let client = LedgerClient::new(url, credential()?, chassis.client.clone());
-    let feed_http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let feed_http = Arc::new(HttpClient::new(ClientConfig {
+        tls: chassis.peers.clone(),
+        ..ClientConfig::default()
+    }));
     let feed_ledger = LedgerClient::new(url, credential()?, feed_http.clone());
     // One slot per committer, one for the probe.
     let slots = settings.committers + 1;
