@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_tests::{SERVICES, base_port, ok, ron_binary, workspace};
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::Deadline;
+use ron_tests::{SERVICES, base_port, ok, ron_binary, takes_passports, workspace};
 
 /// A command that must succeed; its output.
 fn run(command: &mut Command) -> String {
@@ -249,14 +251,12 @@ impl Drop for Running {
 /// Waits until a service says that it is ready and takes passports.
 fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
     let started = Instant::now();
+    let http = HttpClient::new(ClientConfig::default());
+    let url = format!("http://127.0.0.1:{port}/readyz");
     let log = || fs::read_to_string(tree.at(&format!("root/{name}.log"))).unwrap();
     loop {
-        let answer = Command::new("curl")
-            .args(["-sf", "-m", "5", &format!("http://127.0.0.1:{port}/readyz")])
-            .output()
-            .unwrap();
-        if answer.status.success() && !String::from_utf8_lossy(&answer.stdout).contains("passports")
-        {
+        let call = Call::get(&url, Deadline::within(Duration::from_secs(5)));
+        if http.call(call).is_ok_and(|reply| takes_passports(&reply)) {
             return;
         }
         if let Some(status) = child.try_wait().unwrap() {

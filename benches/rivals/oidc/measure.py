@@ -26,6 +26,8 @@ FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 CLIENTS = [1, 2, 4, 8, 16, 64, 256]
 # More tokens than the issuer remembers the check of.
 TOKENS = 10_000
+# From here on the page is written by people, and kept.
+OWN = "<!-- kept when the page is made anew -->"
 OURS, RIVAL = "svc-passport", "oidc-provider"
 
 
@@ -172,7 +174,10 @@ Measured on {time.strftime("%Y-%m-%d")}: {machine()}.
 
 {table(figures, rows)}
 """
-    pathlib.Path(out).write_text(text)
+    out, own = pathlib.Path(out), ""
+    if out.exists() and OWN in (page := out.read_text()):
+        own = "\n" + page[page.index(OWN):]
+    out.write_text(text + own)
     print(text)
 
 

@@ -317,14 +317,12 @@ impl RonAuthorizer {
         issuer: &IssuerConfig,
         keys: &JwksSnapshot,
     ) -> Option<Arc<Verified>> {
-        let found = self.cache.find(hash)?;
-        let same_rule = issuer.pq == keys.rule();
-        if same_rule && found.claims.iss == issuer.issuer && found.by.still(keys) {
-            self.cache_hits.inc();
-            return Some(found);
-        }
-        self.cache.remove(hash);
-        None
+        let found = self.cache.find_if(hash, |found| {
+            let same_rule = issuer.pq == keys.rule();
+            same_rule && found.claims.iss == issuer.issuer && found.by.still(keys)
+        })?;
+        self.cache_hits.inc();
+        Some(found)
     }
 
     fn verify(

@@ -91,7 +91,7 @@ impl<V> TokenCache<V> {
     }
 
     /// What is known of the token with this hash.
-    pub fn find(&self, hash: &[u8; 32]) -> Option<Arc<V>> {
+    fn find(&self, hash: &[u8; 32]) -> Option<Arc<V>> {
         let mut shard = self.shard(hash).lock();
         if let Some(found) = shard.young.get(hash) {
             return Some(found.clone());
@@ -99,6 +99,16 @@ impl<V> TokenCache<V> {
         let found = shard.old.remove(hash)?;
         shard.insert(*hash, found.clone());
         Some(found)
+    }
+
+    /// The same, if it holds still; what does not is forgotten.
+    pub fn find_if(&self, hash: &[u8; 32], holds: impl FnOnce(&V) -> bool) -> Option<Arc<V>> {
+        let found = self.find(hash)?;
+        if holds(&found) {
+            return Some(found);
+        }
+        self.remove(hash);
+        None
     }
 
     /// Remembers a token.
@@ -204,6 +214,13 @@ mod tests {
         }
         assert!(cache.len() <= 1600 / SHARDS, "{}", cache.len());
         assert!(cache.find(&hash(0)).is_none(), "the coldest entry is gone");
+        assert!(cache.find_if(&hot, |()| true).is_some());
+        assert!(cache.find_if(&hot, |()| false).is_none());
+        assert!(
+            cache.find(&hot).is_none(),
+            "what does not hold is forgotten"
+        );
+        cache.insert(hot, entry);
         cache.remove(&hot);
         assert!(cache.find(&hot).is_none());
     }

@@ -153,7 +153,7 @@ pub enum JwksError {
     #[error("the key set is not strict JSON of the form {{\"keys\": [...]}}: {0}")]
     Json(String),
     #[error(
-        "the key set holds {0} keys; at most 256 are read. A key leaves it when the last token it signed has ended: rotate less often"
+        "the key set holds {0} keys; at most {KEYS_MAX} are read. A key leaves it when the last token it signed has ended: rotate less often"
     )]
     TooMany(usize),
     #[error("the key set names one kid twice")]

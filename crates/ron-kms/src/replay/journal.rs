@@ -191,7 +191,8 @@ impl Journal {
             keys: Vec::new(),
         };
         let mut at = MAGIC.len();
-        if raw.starts_with(MAGIC) {
+        let ours = raw.starts_with(MAGIC);
+        if ours {
             while let Some(length) = self.take(&mut segment, &raw, at) {
                 at += length;
             }
@@ -201,7 +202,7 @@ impl Journal {
             tracing::warn!(event = "replay_tail_ignored", segment = name, bytes = rest);
         }
         self.segments.push_back(segment);
-        Ok(raw.starts_with(MAGIC) && at == raw.len())
+        Ok(ours && at == raw.len())
     }
 
     /// Remembers the record at `at`; its length, or `None` at the end.
