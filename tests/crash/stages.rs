@@ -20,10 +20,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use processes::{Rig, code, patiently};
-use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::ContentId;
-use ron_tests::{json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{http_client, json, ok, ron_binary, ron_on, workspace};
 use serde_json::{Value, json as json_of};
 
 /// Threads by the beginnings of their names, in the order in which a run meets them.
@@ -172,7 +172,7 @@ impl Lane {
         Rewarder {
             child,
             // A new one: what it remembers of a dead peer would only make it wait.
-            http: HttpClient::new(ClientConfig::default()),
+            http: http_client(),
         }
     }
 

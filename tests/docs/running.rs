@@ -4,11 +4,11 @@
 use std::fs;
 use std::sync::OnceLock;
 
-use ron_http::{Call, ClientConfig, HttpClient, Method};
+use ron_http::{Call, Method};
 use ron_kernel::Deadline;
 use ron_kernel::metrics::Family;
 use ron_service::{Config, Parts};
-use ron_tests::{CALL, ok, ron_on};
+use ron_tests::{CALL, http_client, ok, ron_on};
 use serde_json::Value;
 
 use crate::SERVICES;
@@ -26,7 +26,7 @@ pub fn described() -> &'static [Described] {
     ALL.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
         ok(&ron_on(dir.path(), &["init"]));
-        let http = HttpClient::new(ClientConfig::default());
+        let http = http_client();
         let mut all = Vec::new();
         for service in SERVICES {
             let path = dir.path().join(service.name()).join("config.toml");

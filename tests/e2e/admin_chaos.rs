@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::admin::{NodeState, NodeStatus, Overview, OverviewNode};
-use ron_tests::{free_port, ron_binary, workspace};
+use ron_tests::{free_port, http_client, ron_binary, workspace};
 
 const HUNG: usize = 100;
 const GOOD: usize = 8;
@@ -224,7 +224,7 @@ impl Console {
         let console = Self {
             child,
             api: format!("http://127.0.0.1:{api}"),
-            http: HttpClient::new(ClientConfig::default()),
+            http: http_client(),
             _dir: dir,
         };
         let started = Instant::now();

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
+use ron_http::{Call, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::admin::{AuditList, NodeState, Overview};
-use ron_tests::{Fleet, free_port, json, ron_binary};
+use ron_tests::{Fleet, free_port, http_client, json, ron_binary};
 use serde_json::Value;
 
 const OWN: (&str, &str) = ("X-Ron-Console", "1");
@@ -48,7 +48,7 @@ impl Console {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let http = HttpClient::new(ClientConfig::default());
+        let http = http_client();
         let console = Self {
             child,
             dir,

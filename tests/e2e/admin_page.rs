@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient, Reply};
+use ron_http::{Call, HttpClient, Reply};
 use ron_kernel::Deadline;
 use ron_tests::{
-    SERVICES, base_port, free_port, json, ok, ron_binary, ron_on, takes_passports, workspace,
+    SERVICES, base_port, free_port, http_client, json, ok, ron_binary, ron_on, takes_passports,
+    workspace,
 };
 use serde_json::Value;
 
@@ -38,7 +39,7 @@ impl Separate {
             base,
             admin_flags: admin_flags.iter().map(|&f| f.to_owned()).collect(),
             running: Vec::new(),
-            http: HttpClient::new(ClientConfig::default()),
+            http: http_client(),
         };
         for name in SERVICES {
             fleet.run(name);

@@ -6,9 +6,9 @@ use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::Call;
 use ron_kernel::Deadline;
-use ron_tests::{Fleet, SERVICES, free_port, python, workspace};
+use ron_tests::{Fleet, SERVICES, free_port, http_client, python, workspace};
 use serde_json::Value;
 use svc_admin::promtext::{Item, Labels, Reader};
 
@@ -106,7 +106,7 @@ fn scrape(program: &str, args: &[String], port: u16) -> Vec<u8> {
         .spawn();
     let _running =
         Exporter(child.unwrap_or_else(|e| panic!("{program}: {e}; run scripts/setup.sh")));
-    let http = HttpClient::new(ClientConfig::default());
+    let http = http_client();
     let url = format!("http://127.0.0.1:{port}/metrics");
     let started = Instant::now();
     loop {

@@ -17,7 +17,7 @@ use ron_crypto::hpke::Kem;
 use ron_crypto::rand::OsRandom;
 use ron_crypto::secret::SecretBytes;
 use ron_crypto::{hash, keyblob, rand};
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_kms::keys::wrapping::import_info;
 use ron_proto::Alg;
@@ -26,7 +26,7 @@ use ron_proto::kms::{
     SignRequest,
 };
 use ron_proto::values::{Kid, OpId};
-use ron_tests::{free_port, ron_binary};
+use ron_tests::{free_port, http_client, ron_binary};
 use tempfile::TempDir;
 
 fn soon() -> Deadline {
@@ -82,7 +82,7 @@ impl Kms {
             dir,
             child,
             url: format!("http://127.0.0.1:{api}"),
-            http: Arc::new(HttpClient::new(ClientConfig::default())),
+            http: Arc::new(http_client()),
         };
         let ready = format!("http://127.0.0.1:{health}/readyz");
         let started = Instant::now();
@@ -99,7 +99,7 @@ impl Kms {
     }
 
     fn client(&self, tenant: &str) -> KmsClient {
-        let http = Arc::new(HttpClient::new(ClientConfig::default()));
+        let http = Arc::new(http_client());
         KmsClient::new(&self.url, Credential::bearer(&token(tenant)), http)
     }
 

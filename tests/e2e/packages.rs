@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::Call;
 use ron_kernel::Deadline;
-use ron_tests::{SERVICES, base_port, ok, ron_binary, takes_passports, workspace};
+use ron_tests::{SERVICES, base_port, http_client, ok, ron_binary, takes_passports, workspace};
 
 /// A command that must succeed; its output.
 fn run(command: &mut Command) -> String {
@@ -251,7 +251,7 @@ impl Drop for Running {
 /// Waits until a service says that it is ready and takes passports.
 fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
     let started = Instant::now();
-    let http = HttpClient::new(ClientConfig::default());
+    let http = http_client();
     let url = format!("http://127.0.0.1:{port}/readyz");
     let log = || fs::read_to_string(tree.at(&format!("root/{name}.log"))).unwrap();
     loop {

@@ -272,7 +272,7 @@ fn whatever_happens_to_the_kms_no_bad_token_leaves_and_no_answer_is_late() {
 /// Asks with a client of its own until told to stop, because the rig is busy with its processes. Tokens that leave are
 /// kept to be verified with the others.
 fn hammer(port: u16, form: &str, seen: &Seen, stop: &AtomicBool) {
-    let http = ron_http::HttpClient::new(ron_http::ClientConfig::default());
+    let http = ron_tests::http_client();
     let url = format!("http://127.0.0.1:{port}/oauth2/token");
     let deadline = DEADLINE_MS.to_string();
     let headers = [("X-Request-Deadline-Ms", deadline.as_str())];

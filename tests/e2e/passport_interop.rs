@@ -12,10 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
-use ron_tests::{CALL, Fleet, json, ok, python, read_json, ron_binary, workspace};
+use ron_tests::{CALL, Fleet, http_client, json, ok, python, read_json, ron_binary, workspace};
 use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
@@ -286,7 +286,7 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
             .spawn()
             .unwrap(),
     );
-    let http = Arc::new(HttpClient::new(ClientConfig::default()));
+    let http = Arc::new(http_client());
     let (api, health) = (
         format!("http://{}", addrs[0]),
         format!("http://{}", addrs[1]),

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::Call;
 use ron_kernel::{Deadline, Shutdown};
-use ron_tests::{CALL, SERVICES, base_port, ok, ron_binary, ron_on, takes_passports};
+use ron_tests::{CALL, SERVICES, base_port, http_client, ok, ron_binary, ron_on, takes_passports};
 
 /// Ended by their process ids, whatever happens.
 struct Processes(Vec<(&'static str, Child)>);
@@ -74,7 +74,7 @@ impl Drop for Processes {
 }
 
 fn ready(base: u16) {
-    let http = HttpClient::new(ClientConfig::default());
+    let http = http_client();
     let (_keep, never) = Shutdown::pair();
     let patience = Deadline::within(Duration::from_secs(30));
     for (name, port) in SERVICES.iter().zip((base + 5..).step_by(10)) {
@@ -150,7 +150,7 @@ fn wallet_follows(base: u16) {
     let port = base + 10 * at.expect("one of six") as u16 + 5;
     let url = format!("http://127.0.0.1:{port}/metrics");
     let line = "http_request_duration_seconds_count{method=\"GET\",route=\"/v1/ledger/events\"} ";
-    let http = HttpClient::new(ClientConfig::default());
+    let http = http_client();
     let reply = http.call(Call::get(&url, Deadline::within(CALL)));
     let text = String::from_utf8(reply.expect("metrics").body).expect("text");
     let count = text

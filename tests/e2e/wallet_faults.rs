@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use processes::{Rig, code, patiently};
-use ron_http::{ClientConfig, HttpClient};
 use ron_tests::{ok, ron_on};
 use serde_json::Value;
 
@@ -244,8 +243,6 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
         }
         rig.wait_ready("ron-ledger");
         rig.wait_ready("svc-wallet");
-        // The client's own breaker may be open; a new client has none of its memory.
-        rig.http = HttpClient::new(ClientConfig::default());
         for part in told {
             all.done.extend(part.done);
             all.open.extend(part.open);

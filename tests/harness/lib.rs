@@ -48,6 +48,15 @@ pub fn ron_binary() -> PathBuf {
     ron
 }
 
+/// An HTTP client without a circuit breaker: it may ask a service as often as it likes while that
+/// is killed and comes back.
+pub fn http_client() -> HttpClient {
+    HttpClient::new(ClientConfig {
+        breaker: false,
+        ..ClientConfig::default()
+    })
+}
+
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -130,7 +139,7 @@ impl Fleet {
             endpoints: serde_json::from_slice(&text).expect("JSON"),
             dir,
             child,
-            http: Arc::new(HttpClient::new(ClientConfig::default())),
+            http: Arc::new(http_client()),
         }
     }
 

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
-use ron_tests::{SERVICES, base_port, ok, ron_binary, ron_on, takes_passports};
+use ron_tests::{SERVICES, base_port, http_client, ok, ron_binary, ron_on, takes_passports};
 use tempfile::TempDir;
 
 /// Longest wait for a service to be ready again, on a machine with much else to do.
@@ -77,7 +77,7 @@ impl Rig {
     pub fn start() -> Self {
         let rig = Self {
             dir: tempfile::tempdir().unwrap(),
-            http: Arc::new(HttpClient::new(ClientConfig::default())),
+            http: Arc::new(http_client()),
             base: base_port(),
             children: Mutex::default(),
         };

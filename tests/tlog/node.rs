@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{CALL, free_port, json, ok, ron_binary, ron_on};
+use ron_tests::{CALL, free_port, http_client, json, ok, ron_binary, ron_on};
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -111,7 +111,7 @@ impl Home {
             api: format!("http://{api}"),
             health: format!("http://{health}"),
             token: token.to_owned(),
-            http: HttpClient::new(ClientConfig::default()),
+            http: http_client(),
         };
         eventually("the service answers", || {
             let url = format!("{}/version", kms.api);

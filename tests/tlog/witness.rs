@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_http::{ClientConfig, HttpClient};
-use ron_tests::{copy_tree, json};
+use ron_tests::{copy_tree, http_client, json};
 use ron_tlog::append::{Log, LogOptions, LogReader, SimDisk, origin_hash};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, Note, VerifierKey, parse_signature};
@@ -89,7 +88,7 @@ fn two_hosts_witness_each_other() {
     assert!(second.find(&note).is_some(), "{note}");
     assert_eq!(kms_a.get("/audit/v1/vkey/ml-dsa-44").status, 404);
     // Monitors see at the witness what it cosigned.
-    let http = HttpClient::new(ClientConfig::default());
+    let http = http_client();
     let url = format!("{}/{}/checkpoint", by_b.url(), origin_hash(a.vkey.name()));
     let seen = http
         .call(ron_http::Call::get(
@@ -333,7 +332,7 @@ fn add_checkpoint_answers_each_case_with_its_status() {
     let asker = Asker::new();
     let home = WitnessHome::new("w.example/1", &[asker.signer.verifier()]);
     let mut running = home.start();
-    let http = HttpClient::new(ClientConfig::default());
+    let http = http_client();
     let url = format!("{}/add-checkpoint", home.url());
     let key = CosignerKey::parse(&home.vkey).expect("a key");
     let ask = |body: &str| post_text(&http, &url, body);
@@ -412,7 +411,7 @@ fn requests_at_once_are_decided_one_after_the_other() {
     let _running = home.start();
     let url = format!("{}/add-checkpoint", home.url());
     let taken = ron_kernel::scoped(8, |n| {
-        let http = HttpClient::new(ClientConfig::default());
+        let http = http_client();
         let (mut taken, mut old, mut size) = (Vec::new(), 0, 0);
         while size < 50 {
             size = (old + 1 + n as u64 % 3).min(50);

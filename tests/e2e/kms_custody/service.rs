@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_crypto::hash::sha256;
-use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{free_port, ron_binary};
+use ron_tests::{free_port, http_client, ron_binary};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -67,7 +67,7 @@ impl Service {
             dir,
             url: format!("http://127.0.0.1:{api}"),
             health: format!("http://127.0.0.1:{health}"),
-            http: HttpClient::new(ClientConfig::default()),
+            http: http_client(),
             child,
             salt: u128::from(api) << 32,
         };
@@ -104,25 +104,30 @@ impl Service {
 
     /// POST below `/v1/kms/`; `None` when there was no answer.
     pub fn try_post(&self, path: &str, body: &Value) -> Option<Reply> {
+        self.send(path, body).ok()
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Reply {
+        match self.send(path, body) {
+            Ok(reply) => reply,
+            Err(why) => panic!("no answer to {path}: {why:?}"),
+        }
+    }
+
+    fn send(&self, path: &str, body: &Value) -> Result<Reply, CallError> {
         let (url, bearer) = (
             format!("{}/v1/kms/{path}", self.url),
             format!("Bearer {}", token()),
         );
-        self.http
-            .call(Call {
-                method: Method::POST,
-                url: &url,
-                headers: &[("Authorization", &bearer)],
-                body: Some(body.to_string().into_bytes()),
-                content_type: Some("application/json"),
-                deadline: Deadline::within(Duration::from_secs(20)),
-                idempotent: false,
-            })
-            .ok()
-    }
-
-    pub fn post(&self, path: &str, body: &Value) -> Reply {
-        self.try_post(path, body).expect("an answer")
+        self.http.call(Call {
+            method: Method::POST,
+            url: &url,
+            headers: &[("Authorization", &bearer)],
+            body: Some(body.to_string().into_bytes()),
+            content_type: Some("application/json"),
+            deadline: Deadline::within(Duration::from_secs(20)),
+            idempotent: false,
+        })
     }
 
     /// Makes a key, in a backend that is named; its name.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, ok, ron_binary, ron_on, takes_passports};
+use ron_tests::{base_port, http_client, ok, ron_binary, ron_on, takes_passports};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -59,7 +59,7 @@ impl Rig {
             dir,
             base,
             children: BTreeMap::new(),
-            http: HttpClient::new(ClientConfig::default()),
+            http: http_client(),
             token: String::new(),
             ledger_env,
         };
