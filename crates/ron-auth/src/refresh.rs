@@ -310,8 +310,9 @@ impl RonAuthorizer {
             view.absorb(&old);
             let new_keys = view.key_changes() != old.key_changes();
             self.revoked.finish(&reading, view);
-            if new_keys && old.synced() {
-                // The issuer holds its next signatures back until those who follow the feed have the new key.
+            if new_keys {
+                // The issuer holds its next signatures back until those who follow the feed have the new key. At the
+                // first read too: the keys may have been read before the change that it tells of.
                 let _ = self.refresh_keys_once(); // noted by itself; the interval tries again
             }
         }

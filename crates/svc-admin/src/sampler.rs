@@ -69,8 +69,13 @@ impl Fleet {
             }
         };
         let pause = pause_after(self.sampling.interval, failures, silence);
+        // A look without an answer takes all of its time, the next one too.
+        let look = match silence {
+            Some(Silence::Timeout) => self.sampling.poll_timeout,
+            _ => Duration::ZERO,
+        };
         // Judged by the longer of the two, so that an early look never makes the picture old sooner.
-        let interval_ms = pause.max(self.sampling.interval).as_millis() as u64;
+        let interval_ms = (pause + look).max(self.sampling.interval).as_millis() as u64;
         node.absorb(outcome, self.clock.unix_ms(), interval_ms);
         pause
     }
@@ -264,6 +269,13 @@ mod tests {
             NodeState::Unknown,
             "one poll is not enough to say down"
         );
+        let pause = fleet.look(&node, true);
+        let facts = &node.view().facts;
+        // Two looks that take all of their time are this far apart; the picture is not too old before three of that.
+        let apart = pause + Duration::from_millis(150);
+        let ended = facts.polled_at.expect("polled");
+        let told = judge(facts, ended + 3 * apart.as_millis() as u64);
+        assert_eq!(told.state, NodeState::Down, "{told:?}");
     }
 
     #[test]

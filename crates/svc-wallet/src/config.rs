@@ -1,11 +1,12 @@
 //! The one table of configuration keys, and the validated settings made from it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ron_proto::Amount;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 use ron_service::pinned::{KeyRing, key_ring};
+
+use crate::upstream::StalledAfter;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7470", "127.0.0.1:7475");
 
@@ -131,10 +132,8 @@ pub struct Settings {
     pub committers: usize,
     /// Capacity of each committer's queue.
     pub lane: usize,
-    /// The ledger is stalled when nothing was heard from it for so long.
-    pub silent_after: Duration,
-    /// It is also stalled when one call has been under way for so long.
-    pub hangs_after: Duration,
+    /// When the ledger is stalled.
+    pub stalled_after: StalledAfter,
     /// Entries whose answers are copied.
     pub answers_keep: u64,
     /// Accounts whose balance is remembered.
@@ -173,8 +172,10 @@ impl Settings {
             daily_max,
             committers,
             lane: config.usize("queues.work").div_ceil(committers),
-            silent_after: config.duration("ledger.silent_after"),
-            hangs_after: config.duration("ledger.hangs_after"),
+            stalled_after: StalledAfter {
+                silent: config.duration("ledger.silent_after"),
+                hangs: config.duration("ledger.hangs_after"),
+            },
             answers_keep: config.u64("answers.keep"),
             balances_keep: config.usize("balances.keep"),
         })

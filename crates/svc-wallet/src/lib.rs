@@ -146,7 +146,9 @@ fn share(
     // One slot per committer, one for the probe.
     let slots = settings.committers + 1;
     let clock = chassis.clock.clone();
-    let upstream = Arc::new(Upstream::new(client, slots, clock.clone(), metrics.clone()));
+    let stalled_after = settings.stalled_after;
+    let upstream = Upstream::new(client, slots, stalled_after, clock.clone(), metrics.clone());
+    let upstream = Arc::new(upstream);
     let pinned = spawn_pins(chassis, home.as_deref())?;
     let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
     let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
@@ -231,8 +233,6 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
         ready: chassis.ready.clone(),
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
-        silent_after: shared.settings.silent_after,
-        hangs_after: shared.settings.hangs_after,
         sup: chassis.sup.clone(),
         feed_http: shared.feed_http.clone(),
     };

@@ -91,6 +91,15 @@ impl Clocks {
     }
 }
 
+/// When a ledger with a call under way is stalled.
+#[derive(Debug, Clone, Copy)]
+pub struct StalledAfter {
+    /// Nothing was heard from it for so long.
+    pub silent: Duration,
+    /// One call has been under way for so long, whatever it answers others.
+    pub hangs: Duration,
+}
+
 /// The ledger and how it is doing.
 #[derive(Debug)]
 pub struct Upstream {
@@ -100,8 +109,7 @@ pub struct Upstream {
     clocks: Clocks,
     clock: SharedClock,
     metrics: Metrics,
-    /// The ledger is silent, or a call hangs: new writes are refused.
-    stalled: AtomicBool,
+    stalled_after: StalledAfter,
     /// The last probe failed.
     away: AtomicBool,
     /// The ledger says that it writes nothing until somebody has looked after it.
@@ -111,14 +119,20 @@ pub struct Upstream {
 
 impl Upstream {
     /// A ledger with `slots` callers that are watched.
-    pub fn new(client: LedgerClient, slots: usize, clock: SharedClock, metrics: Metrics) -> Self {
+    pub fn new(
+        client: LedgerClient,
+        slots: usize,
+        stalled_after: StalledAfter,
+        clock: SharedClock,
+        metrics: Metrics,
+    ) -> Self {
         Self {
             client,
             breaker: Breaker::default(),
             clocks: Clocks::new(slots, clock.now()),
             clock,
             metrics,
-            stalled: AtomicBool::new(false),
+            stalled_after,
             away: AtomicBool::new(true),
             closed: Snapshot::new(None),
             idle: Shutdown::pair(),
@@ -233,24 +247,17 @@ impl Upstream {
             .with(|known| known.as_ref().map(Closed::problem))
     }
 
-    /// How long the oldest call has been under way.
-    pub fn oldest_call(&self) -> Duration {
-        self.clocks.age(self.clock.now())
-    }
-
-    /// How long a call has been under way without anything heard from the ledger, on this call or another.
-    pub fn silence(&self) -> Duration {
-        self.clocks.silence(self.clock.now())
-    }
-
-    /// Says whether new writes are to be refused because the ledger is silent or a call hangs.
-    pub fn set_stalled(&self, stalled: bool) {
-        self.stalled.store(stalled, Ordering::Release);
+    /// Is the ledger silent, or does a call hang? Asked of the clocks each time: a ledger that has answered is well at
+    /// once.
+    fn stalled(&self) -> bool {
+        let now = self.clock.now();
+        self.clocks.silence(now) >= self.stalled_after.silent
+            || self.clocks.age(now) >= self.stalled_after.hangs
     }
 
     /// Why the ledger cannot be read now, if so.
     pub fn unreachable(&self) -> Option<&'static str> {
-        if self.stalled.load(Ordering::Acquire) {
+        if self.stalled() {
             Some("the ledger does not answer in time")
         } else if self.away.load(Ordering::Acquire) {
             Some("the ledger cannot be reached")
@@ -286,6 +293,10 @@ fn closed_of(e: &ClientError) -> Problem {
         "The ledger cannot write",
         problem.detail.clone(),
     );
+    let told = match &problem.details {
+        Some(details) => told.with_details(details.clone()),
+        None => told,
+    };
     told.with_retry_after(10)
 }
 

@@ -38,10 +38,6 @@ pub struct Watch {
     pub clock: SharedClock,
     /// Metrics.
     pub metrics: Metrics,
-    /// The ledger is stalled when nothing was heard from it for so long, with a call under way.
-    pub silent_after: Duration,
-    /// It is also stalled when one call has been under way for so long.
-    pub hangs_after: Duration,
     /// Told when the drain begins.
     pub sup: Supervisor,
     /// The feed's connections, closed when the drain begins so that its long poll ends.
@@ -53,9 +49,6 @@ impl Watch {
     pub fn run(&self, ctx: &ThreadCtx) {
         let (mut off, mut closed) = (false, false);
         loop {
-            let stalled = self.upstream.silence() >= self.silent_after
-                || self.upstream.oldest_call() >= self.hangs_after;
-            self.upstream.set_stalled(stalled);
             let trouble = self.upstream.trouble();
             if trouble.is_some() != off {
                 off = !off;

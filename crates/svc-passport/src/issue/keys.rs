@@ -1,6 +1,7 @@
 //! The signing keys as the KMS shows them, kept fresh by one thread, published as one snapshot.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_auth::RevocationView;
@@ -15,8 +16,10 @@ use crate::metrics::Metrics;
 use crate::token::SigningKey;
 
 /// What one look at the KMS gave.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct IssuerKeys {
+    /// Which look, in the order in which they began.
+    pub look: u64,
     /// Head versions, by JWS algorithm; empty while only a stored key set is known.
     pub heads: Vec<Head>,
     /// Every published key with its times, oldest first.
@@ -104,6 +107,8 @@ pub struct KeyKeeper {
     view: Arc<Snapshot<RevocationView>>,
     clock: SharedClock,
     published: Snapshot<IssuerKeys>,
+    /// Looks that have begun: the key thread, the signing threads and the publisher look.
+    looks: AtomicU64,
     metrics: Metrics,
     km: KernelMetrics,
     /// Told after each look: the reason while the KMS cannot be read, and the set when it changed.
@@ -138,6 +143,7 @@ impl KeyKeeper {
             view: parts.view,
             clock: parts.clock,
             published: Snapshot::new(start),
+            looks: AtomicU64::new(0),
             metrics: parts.metrics,
             km: parts.km,
             report: Box::new(report),
@@ -159,7 +165,8 @@ impl KeyKeeper {
         }
     }
 
-    /// Looks now; keeps the last good keys on failure.
+    /// Looks now; keeps the last good keys on failure. A look that began earlier never takes the place of one that
+    /// began later.
     pub fn refresh(&self) {
         let timer = self
             .metrics
@@ -172,7 +179,8 @@ impl KeyKeeper {
             Ok((new, pq)) => {
                 let same = |old: &IssuerKeys| old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
                 let changed = (!self.published.with(same)).then(|| new.all());
-                self.published.store(new);
+                let kept = put(&self.published, new);
+                let changed = changed.filter(|_| kept);
                 (self.report)(Ok(Looked { changed, pq }));
             }
             Err(why) => {
@@ -207,7 +215,10 @@ impl KeyKeeper {
 
     fn look(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
         let old = self.published.load();
-        let mut new = IssuerKeys::default();
+        let mut new = IssuerKeys {
+            look: self.looks.fetch_add(1, Ordering::Relaxed) + 1,
+            ..IssuerKeys::default()
+        };
         let mut published = Vec::new();
         for kid in &self.keys {
             self.look_at(kid, &old, (&mut new, &mut published))?;
@@ -262,6 +273,15 @@ impl KeyKeeper {
             Some(self.clock.now() + self.hold)
         }
     }
+}
+
+/// Puts a look's keys in place, unless a later look was faster; says whether it did.
+fn put(published: &Snapshot<IssuerKeys>, new: IssuerKeys) -> bool {
+    let kept = published.try_update(|held| {
+        let late = held.look > new.look;
+        if late { Err(()) } else { Ok(new.clone()) }
+    });
+    kept.is_ok()
 }
 
 impl Validity {
@@ -365,6 +385,19 @@ mod tests {
         assert_eq!(kids(&doc, end - 1), ["k1", "k2", "k3"]);
         assert_eq!(kids(&doc, end), ["k2", "k3"]);
         assert_eq!(kids(&doc, u64::MAX), ["k3"], "the newest stays");
+    }
+
+    #[test]
+    fn a_look_that_began_earlier_never_takes_the_place_of_a_later_one() {
+        let of_look = |look| IssuerKeys {
+            look,
+            ..IssuerKeys::default()
+        };
+        let published = Snapshot::new(of_look(0));
+        assert!(put(&published, of_look(2)));
+        assert!(!put(&published, of_look(1)), "it began before");
+        assert_eq!(published.load().look, 2);
+        assert!(put(&published, of_look(3)));
     }
 
     #[test]
