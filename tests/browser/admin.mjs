@@ -68,8 +68,9 @@ async function checkRows(page) {
     const row = page.locator(`tr[data-node="${id}"]`);
     await row.waitFor({ timeout: waitMs }).catch(() => assert.fail(`${id} has no row`));
     await page.waitForFunction((id) => document.querySelector(`tr[data-node="${id}"]`)?.dataset.state !== "unknown", id, { timeout: waitMs });
-    const state = await row.getAttribute("data-state");
-    const words = (await row.innerText()).toLowerCase();
+    // In one look: a node's state may change between two.
+    const [state, text] = await row.evaluate((row) => [row.dataset.state, row.innerText]);
+    const words = text.toLowerCase();
     assert.ok(words.includes(state), `${id}: the word ${state} is not in its row`);
     assert.equal(await row.locator("td .badge svg").count(), 1, `${id}: no icon`);
     if (state !== "healthy") assert.ok((await row.locator("td.why").innerText()).trim().length > 3, `${id} is ${state} without a reason`);

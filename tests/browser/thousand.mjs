@@ -14,7 +14,7 @@ const base = args.get("url"), shots = args.get("shots"), nodes = Number(args.get
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const ok = (what) => console.log(`ok ${what}`);
 /** A shared machine may hold the browser up: docs/bench/admin.md has the figures of a quiet one. */
-const QUICK_MS = 1500;
+const QUICK_MS = 5000;
 
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",

@@ -13,7 +13,7 @@ use ron_proto::kms::{CreateKey, PayloadPolicy, SignRequest};
 use ron_proto::ledger::Receipt;
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_proto::wallet::IssueMoney;
-use ron_tests::{Fleet, ok, ron_binary};
+use ron_tests::{CALL, Fleet, ok, ron_binary};
 
 /// Kill rounds; `RON_KILL_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
@@ -78,12 +78,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     assert!(!journal.receipts.is_empty() && !journal.signatures.is_empty());
     let wallet = fleet.wallet();
     for (key, receipt) in &journal.receipts {
-        let mut found = wallet.tx(receipt.txid, Deadline::within(Duration::from_secs(5)));
-        // The caller's rate is limited; asking again is what it says to do.
-        while matches!(&found, Err(e) if e.code() == Some("rate_limited")) {
-            std::thread::sleep(Duration::from_millis(50));
-            found = wallet.tx(receipt.txid, Deadline::within(Duration::from_secs(5)));
-        }
+        let found = wallet.tx(receipt.txid, Deadline::within(CALL));
         assert_eq!(
             found.as_ref(),
             Ok(receipt),

@@ -321,7 +321,7 @@ impl Lane {
         };
         let refused = loop {
             let reply = self.compute(&fresh, epoch, &other).unwrap();
-            if reply.status != 202 {
+            if ![202, 429, 503].contains(&reply.status) {
                 break reply;
             }
             assert!(began.elapsed() < PATIENCE, "other inputs are not refused");

@@ -161,10 +161,10 @@ fn keys_rotate_while_tokens_are_issued_and_used_without_one_failure() {
         };
         let workers = [scope.spawn(worker), scope.spawn(worker)];
         for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(1500));
+            std::thread::sleep(Duration::from_millis(3000));
             rotate(&rig.fleet);
         }
-        std::thread::sleep(Duration::from_millis(2500));
+        std::thread::sleep(Duration::from_millis(4000));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let done: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
         assert!(done.iter().all(|(count, _)| *count > 10));

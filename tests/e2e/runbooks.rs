@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ron_tests::{base_port, ron_binary, workspace};
+use ron_tests::{base_port, ron_binary, unhurried, workspace};
 
 /// Longest time for one page, in seconds.
 const PAGE_S: u32 = 300;
@@ -142,7 +142,7 @@ fn carried_out(name: &str, by_hand: usize) {
     all.extend(own);
     let path = std::env::var("PATH").unwrap_or_default();
     let bin = ron_binary().parent().unwrap().display().to_string();
-    let status = Command::new("timeout")
+    let status = unhurried(&mut Command::new("timeout"))
         .args(["-k", "5", &PAGE_S.to_string(), "bash", "-c", &script(&all)])
         .current_dir(work.path())
         .env("PATH", format!("{bin}:{path}"))

@@ -8,7 +8,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ron_http::{Call, Method, Reply};
 use ron_kernel::Deadline;
@@ -147,11 +147,18 @@ fn holds(w: &Wallet) {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
-    let soon = ron_proto::Timestamp(now.as_millis() as u64 + 600).to_string();
+    let soon = ron_proto::Timestamp(now.as_millis() as u64 + 3_000).to_string();
     let brief = json(&hold("h2", 100, 2, &soon), 200)["txid"].clone();
     assert_eq!(w.balance("a"), three("850", "750", 2));
-    std::thread::sleep(Duration::from_millis(1_500));
-    assert_eq!(w.balance("a"), three("850", "850", 2));
+    let end = Instant::now() + Duration::from_secs(20);
+    while w.balance("a") != three("850", "850", 2) {
+        assert!(
+            Instant::now() < end,
+            "it does not end: {:?}",
+            w.balance("a")
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let late = w.post(
         "c4",
         &format!("hold/{}/capture", brief.as_str().unwrap()),

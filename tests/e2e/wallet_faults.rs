@@ -49,16 +49,32 @@ fn noticed_at_best(rig: &Rig) -> Duration {
     (0..5).map(once).min().unwrap()
 }
 
+/// Restarts the wallet with these settings.
+fn wallet_with(rig: &mut Rig, settings: &[&'static str]) {
+    rig.kill("svc-wallet");
+    rig.wallet_set = settings.to_vec();
+    rig.run("svc-wallet");
+    rig.wait_ready("svc-wallet");
+}
+
 #[test]
 fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
-    let rig = Arc::new(Rig::start());
-    let first = rig.issue("before", "a", 5).unwrap();
-    assert_eq!(first.status, 200);
+    let mut rig = Rig::start();
+    // As operators have it.
+    wallet_with(
+        &mut rig,
+        &["ledger.silent_after=120ms", "ledger.hangs_after=500ms"],
+    );
     let best = noticed_at_best(&rig);
     println!("not ready {best:?} after the stop, at best");
     assert!(best <= NOTICED_WITHIN, "noticed only after {best:?}");
+    // Long enough for writes to be taken before the stop is noticed.
+    wallet_with(&mut rig, &["ledger.silent_after=800ms"]);
+    let rig = Arc::new(rig);
+    let first = patiently(|| rig.issue("before", "a", 5).unwrap());
+    assert_eq!(first.status, 200);
     assert_eq!(rig.balance("a")["amount_minor"], "5");
-    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
+    rig.wait_copied(&first);
     rig.signal("ron-ledger", "-STOP");
     let stopped = Instant::now();
     // Written before anybody noticed: it waits for the ledger, and the same again waits with it.
@@ -113,7 +129,8 @@ fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
     }
     rig.wait_ready("svc-wallet");
     assert_eq!(rig.balance("a")["amount_minor"], "12", "once");
-    assert_eq!(rig.issue("late", "a", 1).unwrap().status, 200);
+    let late = patiently(|| rig.issue("late", "a", 1).unwrap());
+    assert_eq!(late.status, 200);
 }
 
 #[test]
@@ -160,14 +177,14 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
         start.wait();
         rig.get(read);
     });
-    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
+    rig.wait_copied(&first);
     // A write that the stopped ledger keeps under way keeps the wallet from ending.
     rig.signal("ron-ledger", "-STOP");
     std::thread::scope(|s| {
         let under_way = s.spawn(|| rig.issue("during", "a", 7).unwrap());
-        std::thread::sleep(Duration::from_millis(60));
+        std::thread::sleep(Duration::from_millis(300));
         rig.signal("svc-wallet", "-TERM");
-        std::thread::sleep(Duration::from_millis(150));
+        std::thread::sleep(Duration::from_millis(400));
         let again = rig.issue("before", "a", 5).unwrap();
         assert_eq!((again.status, &again.body), (200, &first.body), "a replay");
         assert_eq!(again.header("idempotency-replayed"), Some("true"));

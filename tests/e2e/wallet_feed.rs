@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use processes::{Rig, code};
+use processes::{Rig, code, patiently};
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_tests::{ok, ron_on};
@@ -34,6 +34,13 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "not within 30 s: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// An issue that is done, and its answer.
+fn issued(rig: &Rig, key: &str, n: u64) -> Reply {
+    let reply = patiently(|| rig.issue(key, "a", n).unwrap());
+    done(&reply);
+    reply
 }
 
 fn done(reply: &Reply) {
@@ -145,8 +152,7 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     std::fs::write(&config, text).unwrap();
     rig.run("svc-wallet");
     rig.wait_ready("svc-wallet");
-    done(&rig.issue("one", "a", 5).unwrap());
-    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answer
+    rig.wait_copied(&issued(&rig, "one", 5));
     assert_eq!(metric(&rig, "svc_wallet_feed_gaps_total"), 0);
     assert_eq!(
         rig.balance("a")["amount_minor"],
@@ -154,15 +160,14 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
         "remembered from here on"
     );
     lose.store(true, Ordering::SeqCst);
-    let second = rig.issue("two", "a", 7).unwrap();
-    done(&second);
+    let second = issued(&rig, "two", 7);
     until("the loss is noticed", || {
         metric(&rig, "svc_wallet_feed_gaps_total") > 0
     });
-    done(&rig.issue("three", "a", 1).unwrap());
+    let third = issued(&rig, "three", 1);
     assert!(!lose.load(Ordering::SeqCst), "it was lost");
     assert_eq!(rig.balance("a")["amount_minor"], "13");
-    std::thread::sleep(Duration::from_millis(300));
+    rig.wait_copied(&third);
     rig.kill("ron-ledger");
     rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
     assert!(in_the_copy(&rig, "one", 5));
@@ -174,8 +179,7 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     assert_eq!(rig.balance("a")["amount_minor"], "13", "as of before");
     rig.run("ron-ledger");
     rig.wait_ready("svc-wallet");
-    let again = rig.issue("two", "a", 7).unwrap();
-    done(&again);
+    let again = issued(&rig, "two", 7);
     assert!(
         replayed(&again) && again.body == second.body,
         "the ledger knows"
@@ -197,20 +201,19 @@ fn put_back(rig: &mut Rig, backup: &str) {
 #[test]
 fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_again() {
     let mut rig = Rig::start();
-    done(&rig.issue("kept", "a", 100).unwrap());
+    let kept = issued(&rig, "kept", 100);
     std::thread::sleep(Duration::from_millis(1_200)); // a signed checkpoint
     let backup = rig.dir.path().join("backup").display().to_string();
     ok(&ron_on(rig.dir.path(), &["ledger", "backup", &backup]));
-    done(&rig.issue("lost", "a", 7).unwrap());
-    done(&rig.issue("gone", "a", 9).unwrap());
-    std::thread::sleep(Duration::from_millis(300)); // the feed copies the answers
+    issued(&rig, "lost", 7);
+    rig.wait_copied(&issued(&rig, "gone", 9));
     put_back(&mut rig, &backup);
     until("the wallet notices", || {
         metric(&rig, "svc_wallet_feed_gaps_total") > 0
     });
     assert_eq!(rig.balance("a")["amount_minor"], "100");
     assert_eq!(rig.get("/v1/ops/lost").status, 404, "it never happened");
-    std::thread::sleep(Duration::from_millis(300));
+    rig.wait_copied(&kept);
     // Kept answers come back from the ledger; of those that it lost none is told.
     rig.kill("ron-ledger");
     rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
@@ -218,22 +221,20 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     assert!(!in_the_copy(&rig, "lost", 7));
     rig.run("ron-ledger");
     rig.wait_ready("svc-wallet");
-    let again = rig.issue("lost", "a", 7).unwrap();
-    done(&again);
+    let again = issued(&rig, "lost", 7);
     assert!(!replayed(&again), "done anew");
     assert_eq!(rig.balance("a")["amount_minor"], "107");
 
     // The same while the wallet is away, and the ledger goes on past where the wallet was.
-    done(&rig.issue("gone", "a", 9).unwrap());
-    std::thread::sleep(Duration::from_millis(300));
+    rig.wait_copied(&issued(&rig, "gone", 9));
     let data = rig.dir.path().join("svc-wallet/data");
     rig.kill("svc-wallet");
     std::fs::rename(data.join("answers"), data.join("before")).unwrap();
     rig.run("svc-wallet");
     put_back(&mut rig, &backup);
-    for n in 0..5 {
-        done(&rig.issue(&format!("other-{n}"), "a", 1).unwrap());
-    }
+    let others: Vec<_> = (0..5)
+        .map(|n| issued(&rig, &format!("other-{n}"), 1))
+        .collect();
     rig.kill("svc-wallet");
     std::fs::remove_dir_all(data.join("answers")).unwrap();
     std::fs::rename(data.join("before"), data.join("answers")).unwrap();
@@ -242,7 +243,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     until("the wallet notices", || {
         metric(&rig, "svc_wallet_feed_gaps_total") > 0
     });
-    std::thread::sleep(Duration::from_millis(300));
+    rig.wait_copied(others.last().unwrap());
     rig.kill("ron-ledger");
     rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
     assert!(in_the_copy(&rig, "kept", 100));

@@ -49,10 +49,11 @@ pub fn ron_binary() -> PathBuf {
 }
 
 /// An HTTP client without a circuit breaker: it may ask a service as often as it likes while that
-/// is killed and comes back.
+/// is killed and comes back. Typed clients with it ask again when they are refused for the moment.
 pub fn http_client() -> HttpClient {
     HttpClient::new(ClientConfig {
         breaker: false,
+        patience: CALL,
         ..ClientConfig::default()
     })
 }
@@ -94,10 +95,22 @@ pub fn base_port() -> u16 {
     panic!("no block of ports is free between 12000 and 32000");
 }
 
-/// A port that is free at this moment, for a program that cannot be told 0.
+/// A port that is free at this moment, for a program that cannot be told 0; another one for every
+/// caller in this process.
 pub fn free_port() -> u16 {
-    let any = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    any.local_addr().expect("an address").port()
+    base_port()
+}
+
+/// Gives services more time with one another than operators want: several fleets share a machine's
+/// cores here, and a thread that does not run looks like one that hangs.
+pub fn unhurried(command: &mut Command) -> &mut Command {
+    for service in SERVICES {
+        let prefix = service.replace('-', "_").to_uppercase();
+        command.env(format!("{prefix}_DRAIN_DEADLINE"), "15s");
+    }
+    command
+        .env("SVC_WALLET_LEDGER_SILENT_AFTER", "2s")
+        .env("SVC_WALLET_LEDGER_HANGS_AFTER", "5s")
 }
 
 /// A running `ron up`. Dropped, it is killed.
@@ -135,12 +148,21 @@ impl Fleet {
             panic!("ron up ended before it was ready: {status}");
         }
         let text = std::fs::read(dir.path().join("run/endpoints.json")).expect("endpoints.json");
-        Self {
+        let fleet = Self {
             endpoints: serde_json::from_slice(&text).expect("JSON"),
             dir,
             child,
             http: Arc::new(http_client()),
+        };
+        // It waits for passports too, but on a busy machine not for long.
+        for service in SERVICES {
+            let url = format!("{}/readyz", fleet.health(service));
+            while !takes_passports(&fleet.get(&url, None)) {
+                assert!(started.elapsed() < START, "{service} takes no passports");
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
+        fleet
     }
 
     /// Its data directory.
@@ -342,7 +364,7 @@ impl Drop for Fleet {
 }
 
 fn spawn_up(dir: &Path) -> Child {
-    Command::new(ron_binary())
+    unhurried(&mut Command::new(ron_binary()))
         .args(["up", "--base-port", "0", "--data-dir"])
         .arg(dir)
         .stdout(Stdio::piped())

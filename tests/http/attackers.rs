@@ -195,7 +195,7 @@ pub fn pay(addr: SocketAddr, token: &str, client: usize) -> (u64, bool) {
                 paid += 1;
                 late |= draining;
             }
-            Ok(answer) if answer.status == 503 => draining = true,
+            Ok(answer) if answer.status == 503 => draining |= answer.text().contains("draining"),
             Ok(answer) if answer.status == 429 => std::thread::sleep(Duration::from_millis(5)),
             Ok(answer) => panic!("{}: {}", answer.status, answer.text()),
             Err(End::Open) => panic!("a payment was not answered in ten seconds"),

@@ -7,9 +7,9 @@ mod strangers;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ron_tests::{Fleet, copy_tree, json, ok, ron_on};
+use ron_tests::{CALL, Fleet, copy_tree, json, ok, ron_on};
 use serde_json::{Value, json};
 
 struct Bank {
@@ -27,8 +27,16 @@ impl Bank {
     fn post(&self, key: &str, path: &str, body: &Value) -> ron_http::Reply {
         let url = format!("{}/v1/{path}", self.url);
         let headers = [("Idempotency-Key", key)];
-        self.fleet
-            .post(&url, Some(&self.token), &body.to_string(), &headers)
+        let end = Instant::now() + CALL;
+        loop {
+            let token = Some(self.token.as_str());
+            let reply = self.fleet.post(&url, token, &body.to_string(), &headers);
+            // What is refused for the moment may be sent again under its key.
+            if ![429, 503].contains(&reply.status) || Instant::now() > end {
+                return reply;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn get(&self, path: &str) -> Value {
@@ -43,10 +51,16 @@ impl Bank {
 
     /// History once the projection has caught up.
     fn history(&self, account: &str) -> Value {
+        let url = format!("{}/v1/account/{account}/history?limit=500", self.url);
         for _ in 0..100 {
-            let page = self.get(&format!("account/{account}/history?limit=500"));
-            if page["next"] == page["head"] || page["entries"].as_array().unwrap().len() == 500 {
-                return page["entries"].clone();
+            let reply = self.fleet.get(&url, Some(&self.token));
+            // It is not to be read while it is made anew.
+            if reply.status == 200 {
+                let page = json(&reply, 200);
+                let entries = page["entries"].as_array().unwrap();
+                if page["next"] == page["head"] || entries.len() == 500 {
+                    return page["entries"].clone();
+                }
             }
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -38,7 +38,7 @@ fn whoever_pins_the_old_key_is_led_to_the_new_one() {
     let sets = [
         ("witness.policy_file", policy.as_str()),
         ("audit.anchor_dir", &anchor),
-        ("audit.log_key_overlap", "4s"),
+        ("audit.log_key_overlap", "10s"),
         ("audit.ml_dsa", "true"),
     ];
     let kms = home.start(&sets);

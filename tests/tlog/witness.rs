@@ -116,7 +116,7 @@ fn two_hosts_witness_each_other() {
         }
     });
     assert!(state.contains("degraded"), "{state}");
-    let late = json(&kms_a.sign(&key, "late", Some("wait=1")), 200);
+    let late = json(&kms_a.sign(&key, "late", Some("wait=5")), 200);
     let proof = late["proof"]
         .as_str()
         .expect("under the log's own checkpoint");

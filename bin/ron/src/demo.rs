@@ -43,8 +43,6 @@ const EPOCHS: [(&str, &[u8]); 5] = [
 ];
 /// Longest wait for one call.
 const CALL: Duration = Duration::from_secs(20);
-/// Longest patience with a service that refuses for now.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for one epoch to be settled.
 const SETTLE: Duration = Duration::from_secs(120);
 
@@ -142,7 +140,9 @@ impl Demo {
                 memo: None,
             };
             let key = idem(&format!("demo-fund-{name}"))?;
-            patiently(|| self.wallet.issue(&key, &request, within())).map_err(wallet_failed)?;
+            self.wallet
+                .issue(&key, &request, within())
+                .map_err(wallet_failed)?;
         }
         Ok(())
     }
@@ -158,7 +158,9 @@ impl Demo {
             memo: None,
         };
         let key = idem("demo-issue-1")?;
-        patiently(|| self.wallet.issue(&key, &issue, within())).map_err(wallet_failed)?;
+        self.wallet
+            .issue(&key, &issue, within())
+            .map_err(wallet_failed)?;
         let transfer = Transfer {
             from: account("acct:demo-alice")?,
             to: account("acct:demo-bob")?,
@@ -168,7 +170,8 @@ impl Demo {
             memo: None,
         };
         let key = idem("demo-transfer-1")?;
-        patiently(|| self.wallet.transfer(&key, &transfer, within()))
+        self.wallet
+            .transfer(&key, &transfer, within())
             .map(|_| ())
             .map_err(wallet_failed)
     }
@@ -180,11 +183,9 @@ impl Demo {
         let sealed = svc_rewarder::inputs::import::csv(csv, ImportKind::Totals)
             .map_err(|e| format!("epoch {name}: {e}"))?;
         let cid = sealed.info().cid;
-        patiently(|| {
-            self.rewarder
-                .put_csv(&cid, ImportKind::Totals, csv.to_vec(), within())
-        })
-        .map_err(rewarder_failed)?;
+        self.rewarder
+            .put_csv(&cid, ImportKind::Totals, csv.to_vec(), within())
+            .map_err(rewarder_failed)?;
         let request = ComputeRequest {
             snapshot: cid,
             policy_id: self.policy.id.clone(),
@@ -192,7 +193,9 @@ impl Demo {
             dry_run: false,
         };
         let wait = Duration::from_secs(10);
-        let first = patiently(|| self.rewarder.compute(&epoch, &request, wait, within()))
+        let first = self
+            .rewarder
+            .compute(&epoch, &request, wait, within())
             .map_err(rewarder_failed)?;
         let run = self.settled(&epoch, first)?;
         let totals = run.totals.ok_or("a settled epoch without totals")?;
@@ -234,7 +237,10 @@ impl Demo {
                 _ => {}
             }
             pause(Duration::from_millis(20));
-            run = patiently(|| self.rewarder.epoch(epoch, within())).map_err(rewarder_failed)?;
+            run = self
+                .rewarder
+                .epoch(epoch, within())
+                .map_err(rewarder_failed)?;
         }
     }
 }
@@ -247,20 +253,6 @@ fn within() -> Deadline {
 fn pause(time: Duration) {
     let (_keep, never) = ron_kernel::Shutdown::pair();
     never.wait(Deadline::within(time));
-}
-
-/// Repeats a call that was refused for now: a service that has just started may not know the
-/// issuer's keys yet. Every call of the demo may be repeated.
-fn patiently<T>(mut call: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
-    let end = Deadline::within(PATIENCE);
-    loop {
-        match call() {
-            Err(e @ ClientError::Refused { .. }) if e.retryable() && !end.expired() => {
-                pause(Duration::from_millis(100));
-            }
-            other => return other,
-        }
-    }
 }
 
 fn idem(text: &str) -> Result<IdemKey, String> {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient, TlsIdentity};
 
@@ -19,10 +20,14 @@ pub fn trust(ca: PathBuf, own: Option<(PathBuf, PathBuf)>) -> Result<(), String>
     Ok(())
 }
 
+/// How long a command asks a service again that is busy or not ready.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A client for http, https and Unix sockets.
 pub fn client() -> Arc<HttpClient> {
     Arc::new(HttpClient::new(ClientConfig {
         tls: TRUSTED.get().cloned(),
+        patience: PATIENCE,
         ..ClientConfig::default()
     }))
 }

@@ -22,6 +22,8 @@ const TRIES: u32 = 3;
 /// notices at the next try.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSE_CAP: Duration = Duration::from_millis(75);
+/// Pause after a refusal that does not say how long to wait.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 /// A call that was not done, or whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +71,21 @@ impl ClientError {
         match self {
             Self::Refused { problem, .. } => problem.retryable,
             Self::Unknown { .. } | Self::NotSent { .. } => true,
+        }
+    }
+
+    /// How long to wait before the same request, if it was refused for the moment: the service is
+    /// busy or not ready, and nothing was done.
+    fn wait_for(&self) -> Option<Duration> {
+        match self {
+            Self::Refused {
+                status: 429 | 503,
+                problem,
+                retry_after_s,
+            } if problem.retryable => Some(retry_after_s.map_or(REFUSED_PAUSE, |s| {
+                Duration::from_secs(u64::from(s)).max(REFUSED_PAUSE)
+            })),
+            _ => None,
         }
     }
 }
@@ -178,17 +195,24 @@ impl Caller {
     }
 
     /// Sends; anything but 2xx is an error. A mutation that may be repeated is, while its outcome
-    /// is unknown and tries and time are left.
+    /// is unknown and tries and time are left. What is refused for the moment is sent again within
+    /// the client's patience ([`ron_http::ClientConfig`]).
     pub fn send(&self, out: &Outgoing<'_>) -> Result<Reply, ClientError> {
         let url = format!("{}{}", self.base, out.path);
+        let patience = Deadline::within(self.http.patience().min(out.deadline.remaining()));
         let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, PAUSE, ron_crypto::rand::u64());
         let mut open: Option<ClientError> = None;
         loop {
             let unknown = match (judge(self.once(&url, out)), open.take()) {
                 (Verdict::Done(reply), _) => return Ok(reply),
-                (Verdict::Settled(error), _) | (Verdict::Nothing(error), None) => {
-                    return Err(error);
-                }
+                (Verdict::Settled(error), _) => return Err(error),
+                (Verdict::Nothing(error), None) => match error.wait_for() {
+                    Some(pause) if pause < patience.remaining() => {
+                        self.idle.1.wait(Deadline::within(pause));
+                        continue;
+                    }
+                    _ => return Err(error),
+                },
                 (Verdict::Open(error), _) => error,
                 (Verdict::Nothing(_), Some(earlier)) => earlier,
             };

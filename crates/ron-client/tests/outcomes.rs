@@ -104,7 +104,15 @@ fn soon() -> Deadline {
 }
 
 fn transfer(addr: SocketAddr, deadline: Deadline) -> Result<u64, ClientError> {
-    let wallet = WalletClient::new(&format!("http://{addr}"), Credential::bearer("t"), http());
+    transfer_by(http(), addr, deadline)
+}
+
+fn transfer_by(
+    http: Arc<HttpClient>,
+    addr: SocketAddr,
+    deadline: Deadline,
+) -> Result<u64, ClientError> {
+    let wallet = WalletClient::new(&format!("http://{addr}"), Credential::bearer("t"), http);
     let key: IdemKey = "k".parse().expect("a key");
     let request = Transfer {
         from: "a".parse().expect("an account"),
@@ -134,6 +142,7 @@ fn word(outcome: &Result<u64, ClientError>) -> String {
 
 const POOR: Act = Answer(409, r#"{"code":"insufficient_funds","status":409}"#);
 const BUSY: Act = Answer(503, r#"{"code":"draining","retryable":true}"#);
+const READ_ONLY: Act = Answer(503, r#"{"code":"read_only","retryable":false}"#);
 const LATE: Act = Answer(504, r#"{"code":"deadline_exceeded"}"#);
 const RUNS: Act = Answer(409, r#"{"code":"in_flight","retryable":true}"#);
 const DONE: Act = Answer(201, RECEIPT);
@@ -160,6 +169,29 @@ fn a_mutation_with_a_key_ends_done_refused_or_unknown() {
     check(&[HangUp, BUSY, BUSY, DONE], "unknown", 3);
     check(&[HangUp, HangUp, HangUp, DONE], "unknown", 3);
     check(&[RUNS, RUNS, RUNS, DONE], "unknown", 3);
+}
+
+#[test]
+fn a_patient_client_sends_again_what_was_refused_for_the_moment() {
+    let check = |script: &'static [Act], patience: u64, outcome: &str, requests: usize| {
+        let (addr, count) = peer(script);
+        let http = Arc::new(HttpClient::new(ClientConfig {
+            patience: Duration::from_millis(patience),
+            ..ClientConfig::default()
+        }));
+        assert_eq!(word(&transfer_by(http, addr, soon())), outcome);
+        assert_eq!(
+            count.load(Ordering::SeqCst),
+            requests,
+            "requests until {outcome}"
+        );
+    };
+    check(&[BUSY, BUSY, DONE], 4_000, "done 7", 3);
+    check(&[BUSY, HangUp, DONE], 4_000, "done 7", 3);
+    check(&[BUSY, POOR], 4_000, "refused 409 insufficient_funds", 2);
+    check(&[BUSY, DONE], 50, "refused 503 draining", 1);
+    // Somebody has to act first: it says so.
+    check(&[READ_ONLY, DONE], 4_000, "refused 503 read_only", 1);
 }
 
 #[test]

@@ -54,6 +54,9 @@ pub struct ClientConfig {
     /// A breaker per peer, as for every call made for a request. False for a loop that paces its own
     /// tries and must see at once that a peer is back.
     pub breaker: bool,
+    /// How long a typed client sends again what was refused for the moment (429, 503). Zero for a
+    /// service: its callers hear of the refusal and decide.
+    pub patience: Duration,
     /// What https needs; without it, https URLs are refused.
     pub tls: Option<ClientTls>,
 }
@@ -68,6 +71,7 @@ impl Default for ClientConfig {
             retry_base: Duration::from_millis(50),
             retry_cap: Duration::from_millis(400),
             breaker: true,
+            patience: Duration::ZERO,
             tls: None,
         }
     }
@@ -263,6 +267,11 @@ impl HttpClient {
             stop,
             stopped,
         }
+    }
+
+    /// How long who knows what a refusal means repeats a call that was refused for the moment.
+    pub fn patience(&self) -> Duration {
+        self.config.patience
     }
 
     /// Calls, and waits for the whole answer. An answer of any status is `Ok`. Idempotent calls

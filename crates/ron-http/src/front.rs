@@ -57,9 +57,10 @@ const ACCEPT_TURN: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long accepting pauses while there is no room for more connections.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
-/// How long new connections wait for room before they are refused. Clients that are cut off at one
-/// moment come back before the workers have closed what those clients left.
-const ROOM_WAIT: Duration = Duration::from_millis(100);
+/// How many such pauses new connections wait for room before they are refused. Clients that are cut
+/// off at one moment come back before the workers have closed what those clients left. Pauses are
+/// counted, not time: a poll thread that was held up has looked no more often.
+const ROOM_PAUSES: u32 = 20;
 /// The longest sleep of the poll thread; everything it must not miss wakes it.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long open requests may still take when the front is told to end.
@@ -200,8 +201,8 @@ struct Poll<'a> {
     listeners: Option<Arc<Vec<Listener>>>,
     /// When accepting goes on after descriptors or room ran out.
     resume: Option<Instant>,
-    /// Since when somebody waits in the backlog for room.
-    waiting: Option<Instant>,
+    /// Pauses for which somebody in the backlog has waited for room.
+    waited: u32,
     /// When what is still open is given up; set when the front is told to end.
     give_up: Option<Instant>,
 }
@@ -213,7 +214,7 @@ impl<'a> Poll<'a> {
             shared,
             listeners,
             resume: None,
-            waiting: None,
+            waited: 0,
             give_up: None,
         };
         poll.watch_listeners(Watch::On);
@@ -247,7 +248,7 @@ impl<'a> Poll<'a> {
                 }
             }
             if !called {
-                self.waiting = None; // the backlog is empty, or the poll would have told
+                self.waited = 0; // the backlog is empty, or the poll would have told
             }
             let now = self.shared.clock.now();
             if self.shared.slots.timer.is_due(now) {
@@ -297,8 +298,8 @@ impl<'a> Poll<'a> {
 
     /// Whether the connection at hand stays in the backlog for now, because there is no room.
     fn waits_for_room(&mut self) -> bool {
-        let now = self.shared.clock.now();
-        now < *self.waiting.get_or_insert(now) + ROOM_WAIT
+        self.waited += 1;
+        self.waited <= ROOM_PAUSES
     }
 
     fn is_full(&self) -> bool {

@@ -163,7 +163,7 @@ fn loris(head: &str, reason: &str) {
         }
         let asked = Instant::now();
         assert_eq!(served.client().get("/hello").status, 200);
-        assert!(asked.elapsed() < Duration::from_millis(200));
+        assert!(asked.elapsed() < Duration::from_secs(1));
         std::thread::sleep(Duration::from_millis(50));
     }
     for client in &mut slow {
@@ -175,7 +175,7 @@ fn loris(head: &str, reason: &str) {
         assert!(client.is_closed());
     }
     assert!(
-        start.elapsed() < Duration::from_millis(1500),
+        start.elapsed() < Duration::from_secs(4),
         "{:?}",
         start.elapsed()
     );
@@ -260,12 +260,13 @@ fn a_pipelining_flood_that_reads_nothing_is_held_back() {
 fn idle_connections_are_closed() {
     let served = started(quick());
     let mut client = served.client();
-    assert_eq!(client.get("/hello").status, 200);
+    // From before the answer: afterwards this thread may have been held up.
     let start = Instant::now();
+    assert_eq!(client.get("/hello").status, 200);
     assert!(client.is_closed());
     let idle = start.elapsed();
     assert!(
-        idle > Duration::from_millis(350) && idle < Duration::from_millis(700),
+        idle > Duration::from_millis(350) && idle < Duration::from_secs(3),
         "{idle:?}"
     );
 }

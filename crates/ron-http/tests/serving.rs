@@ -352,7 +352,7 @@ fn the_deadline_answers_504_and_the_late_answer_is_discarded() {
         (504, "deadline_exceeded")
     );
     assert!(
-        took >= Duration::from_millis(200) && took < Duration::from_millis(250),
+        took >= Duration::from_millis(200) && took < Duration::from_secs(1),
         "{took:?}"
     );
     responder.send(Response::text(200, "too late"));
@@ -367,7 +367,7 @@ fn the_deadline_answers_504_and_the_late_answer_is_discarded() {
 #[test]
 fn the_deadline_holds_while_a_handler_blocks_its_worker() {
     let routes = routes().add(Route::get("/stuck", Need::Public, |_| {
-        std::thread::sleep(Duration::from_millis(600));
+        std::thread::sleep(Duration::from_secs(2));
         Ok(Response::text(200, "at last"))
     }));
     let served = serve(routes, Limits::default(), 1);
@@ -375,7 +375,7 @@ fn the_deadline_holds_while_a_handler_blocks_its_worker() {
     client.send("GET /stuck HTTP/1.1\r\nHost: t\r\nX-Request-Deadline-Ms: 100\r\n\r\n");
     let start = Instant::now();
     assert_eq!(client.answer().status, 504);
-    assert!(start.elapsed() < Duration::from_millis(300));
+    assert!(start.elapsed() < Duration::from_millis(1_500));
     assert_eq!(client.get("/hello").text(), "hello");
     assert_eq!(served.metric("t_http_late_answers_total"), 1);
 }
@@ -384,7 +384,7 @@ fn the_deadline_holds_while_a_handler_blocks_its_worker() {
 fn a_long_poll_extends_the_deadline_by_what_it_waits() {
     let (routes, jobs) = deferred();
     let limits = Limits {
-        request_deadline: Duration::from_millis(100),
+        request_deadline: Duration::from_millis(900),
         ..Limits::default()
     };
     let served = serve(routes, limits, 1);
@@ -398,7 +398,7 @@ fn a_long_poll_extends_the_deadline_by_what_it_waits() {
             "{request}: {left:?}"
         );
         assert!(
-            left <= Duration::from_millis(at_least_ms + 100),
+            left <= Duration::from_millis(at_least_ms + 900),
             "{request}: {left:?}"
         );
         responder.send(Response::text(200, ""));
@@ -517,7 +517,7 @@ fn ending_waits_for_open_requests_but_not_for_idle_connections() {
     assert_eq!(report.stragglers, Vec::<String>::new());
     assert_eq!(answered.load(Ordering::SeqCst), 1);
     assert!(
-        report.took < Duration::from_millis(1000),
+        report.took < Duration::from_millis(2_500),
         "{:?}",
         report.took
     );

@@ -121,7 +121,7 @@ fn ordinary_clients_are_served_in_time_while_others_attack() {
     let p99 = took[took.len() * 99 / 100];
     // The aim is 20 ms in a release build on a quiet machine; tests run on busy ones.
     assert!(
-        p99 < Duration::from_millis(100),
+        p99 < Duration::from_millis(500),
         "p99 {p99:?} of {}",
         took.len()
     );

@@ -78,6 +78,7 @@ impl Feed {
                     tracing::warn!(event = "feed_restarted", reason = %why);
                     self.metrics.feed_gaps.inc();
                     self.balances.clear();
+                    continue; // at once: until then the copy tells what the ledger has lost
                 }
             }
             ctx.shutdown.wait(Deadline::within(AGAIN));
@@ -107,6 +108,7 @@ impl Feed {
         // Balances read before this moment may have changed unseen.
         self.balances.all_changed();
         let mut applied = copy.as_ref().map_or(head.seq, Answers::applied);
+        self.metrics.feed_seq.set(gauged(applied));
         while !ctx.shutdown.is_set() {
             let page = self.ledger.events(applied, WAIT, Deadline::within(CALL))?;
             if page.head < applied {
@@ -121,9 +123,8 @@ impl Feed {
             self.take(&page, copy.as_mut())?;
             applied = page.next;
             let lag = page.head.saturating_sub(applied);
-            self.metrics
-                .feed_lag
-                .set(i64::try_from(lag).unwrap_or(i64::MAX));
+            self.metrics.feed_lag.set(gauged(lag));
+            self.metrics.feed_seq.set(gauged(applied));
             if page.events.len() >= PAGE {
                 ctx.shutdown.wait(Deadline::within(BREATH));
             }
@@ -156,6 +157,10 @@ impl Feed {
         }
         Ok(())
     }
+}
+
+fn gauged(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// Accounts whose document a done entry changed. A refusal changes none.

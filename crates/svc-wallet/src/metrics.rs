@@ -31,6 +31,8 @@ pub struct Metrics {
     pub staleness: Histogram,
     /// Entries of the ledger that the feed has not seen yet.
     pub feed_lag: Gauge,
+    /// Last entry taken from the feed.
+    pub feed_seq: Gauge,
     /// Times that events were missed.
     pub feed_gaps: Counter,
 }
@@ -69,6 +71,10 @@ impl Metrics {
             feed_lag: r.gauge(
                 "feed_lag_entries",
                 "Entries of the ledger that the feed has not seen yet.",
+            ),
+            feed_seq: r.gauge(
+                "feed_seq",
+                "Last entry of the ledger that was taken from its event feed.",
             ),
             feed_gaps: r.counter(
                 "feed_gaps_total",

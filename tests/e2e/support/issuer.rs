@@ -58,7 +58,10 @@ impl Rig {
         let client = format!(
             "\n[[clients]]\nid = \"robot\"\njwks = '{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"{x}\"}}'\n"
         );
-        std::fs::write(&path, text + &client).unwrap();
+        // Longer than usual: on a busy machine a verifier may be slow to fetch a new key.
+        let hold = "\n[rotation]\nhold = \"2s\"\n";
+        assert!(!text.contains("[rotation]"), "{text}");
+        std::fs::write(&path, text + &client + hold).unwrap();
         let rig = Self {
             fleet: Fleet::start_in(dir),
         };

@@ -41,18 +41,20 @@ impl Line {
         let (way, open) = (line.way.clone(), line.open.clone());
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                if way.load(Ordering::SeqCst) == Way::Cut as u8 {
-                    continue; // dropped: the peer sees the end at once
-                }
                 let Ok(far) = TcpStream::connect(&target) else {
                     continue;
                 };
+                // Under the lock, so that whoever cuts the line finds this connection or is seen here.
+                let mut open = open.lock().unwrap();
+                if way.load(Ordering::SeqCst) == Way::Cut as u8 {
+                    continue; // dropped: the peer sees the end at once
+                }
                 for (from, into) in [(&near, &far), (&far, &near)] {
                     let (from, into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
                     let way = way.clone();
                     std::thread::spawn(move || copy(from, into, &way));
                 }
-                open.lock().unwrap().extend([near, far]);
+                open.extend([near, far]);
             }
         });
         line

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, http_client, ok, ron_binary, ron_on, takes_passports};
+use ron_tests::{base_port, http_client, ok, ron_binary, ron_on, takes_passports, unhurried};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -30,6 +30,8 @@ pub struct Rig {
     token: String,
     /// What the ledger gets in its environment.
     ledger_env: Vec<(&'static str, PathBuf)>,
+    /// Settings of the wallet.
+    pub wallet_set: Vec<&'static str>,
 }
 
 impl Drop for Rig {
@@ -62,6 +64,7 @@ impl Rig {
             http: http_client(),
             token: String::new(),
             ledger_env,
+            wallet_set: Vec::new(),
         };
         for (name, _) in NEEDED {
             rig.run(name);
@@ -88,7 +91,12 @@ impl Rig {
     }
 
     pub fn run(&mut self, name: &'static str) {
-        let child = Command::new(ron_binary().with_file_name(name))
+        let mut command = Command::new(ron_binary().with_file_name(name));
+        if name == "svc-wallet" {
+            let set = self.wallet_set.iter().flat_map(|pair| ["--set", pair]);
+            command.args(set);
+        }
+        let child = unhurried(&mut command)
             .arg("--config")
             .arg(self.dir.path().join(name).join("config.toml"))
             .args(["--set", "log.level=error"])
@@ -202,6 +210,26 @@ impl Rig {
         self.call(Method::POST, "/v1/issue", Some(key), Some(&body))
     }
 
+    /// Until the wallet's feed has copied all up to this answer, the ledger's last.
+    pub fn wait_copied(&self, answer: &Reply) {
+        let receipt: Value = serde_json::from_slice(&answer.body).unwrap();
+        let url = format!("http://127.0.0.1:{}/metrics", self.port("svc-wallet") + 5);
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let by = Deadline::within(Duration::from_secs(10));
+            let page = self.http.call(Call::get(&url, by)).unwrap().body;
+            let page = String::from_utf8(page).unwrap();
+            let seq = page
+                .lines()
+                .find_map(|l| l.strip_prefix("svc_wallet_feed_seq "));
+            if seq.and_then(|n| n.parse().ok()) == receipt["seq"].as_u64() {
+                return;
+            }
+            assert!(Instant::now() < end, "the feed does not copy {receipt}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn get(&self, path: &str) -> Reply {
         self.call(Method::GET, path, None, None).unwrap()
     }
@@ -224,11 +252,13 @@ pub fn code(reply: &Reply) -> String {
     body["code"].as_str().unwrap_or("").to_owned()
 }
 
-/// The caller's rate is limited; asking again is what it says to do.
+/// The caller's rate is limited, or the ledger made no sound for a moment; asking again is what the answer says to do.
 pub fn patiently(call: impl Fn() -> Reply) -> Reply {
+    let began = Instant::now();
     loop {
         let reply = call();
-        if reply.status != 429 {
+        let again = reply.status == 429 || code(&reply) == "retry_later";
+        if !again || began.elapsed() > Duration::from_secs(20) {
             return reply;
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -194,7 +194,11 @@ fn holds_are_ended_by_the_writer_on_time() {
     let now = SystemClock::shared().unix_ms();
     let held = rig
         .ledger
-        .commit(vec![hold("h", "a", 10, 1, now + 400)], Bond::Loose, soon())
+        .commit(
+            vec![hold("h", "a", 10, 1, now + 3_000)],
+            Bond::Loose,
+            soon(),
+        )
         .unwrap();
     let id = held[0].receipt().unwrap().txid;
     assert_eq!(rig.ledger.hold(id).unwrap().amount_minor.0, 10);
@@ -211,7 +215,7 @@ fn holds_are_ended_by_the_writer_on_time() {
         ("a", 4)
     );
     let (_keep, never) = ron_kernel::Shutdown::pair();
-    let limit = Deadline::within(Duration::from_secs(5));
+    let limit = Deadline::within(Duration::from_secs(20));
     while rig.ledger.hold(id).is_some() && !limit.expired() {
         never.wait(Deadline::within(Duration::from_millis(20)));
     }

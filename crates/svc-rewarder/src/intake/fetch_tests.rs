@@ -77,7 +77,7 @@ fn origin(url: &str, cap: u64) -> Origin {
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
     let mut origin =
         Origin::new(url, Credential::none(), http, cap, 1 << 30).expect("a good template");
-    origin.patience = Duration::from_millis(700);
+    origin.patience = Duration::from_secs(3);
     origin
 }
 

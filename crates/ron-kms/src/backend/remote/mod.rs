@@ -30,9 +30,9 @@ use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle,
 use crate::keys::PublicKey;
 use dialect::Dialect;
 
-/// How much sooner than the caller a call gives up, so that its thread is free in time: a tenth of
-/// the time, and at most this.
-const MARGIN_MAX: Duration = Duration::from_millis(200);
+/// How much sooner than the caller a call gives up, so that its thread is free in time: this part
+/// of the time, because the kernel rounds the time-outs of sockets up by as much as an eighth.
+const MARGIN_PART: u32 = 7;
 /// Longest time of a probe's call.
 const PROBE: Duration = Duration::from_millis(900);
 /// What a new key wraps once, to show that it works.
@@ -122,7 +122,7 @@ impl Link {
     ) -> Result<Reply, Fault> {
         let url = format!("{}{path}", self.base);
         let left = deadline.remaining();
-        let left = left.saturating_sub((left / 10).min(MARGIN_MAX));
+        let left = left.saturating_sub(left / MARGIN_PART);
         let left_ms = left.as_millis().max(1).to_string();
         let headers = [
             (self.header, self.credential.as_str()),

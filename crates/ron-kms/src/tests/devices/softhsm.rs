@@ -212,14 +212,14 @@ fn a_call_that_hangs_blocks_nobody_else() {
     let file = rig.create("local", Alg::Ed25519, PayloadPolicy::Any, 3);
     say("hang-once");
     let begun = Instant::now();
-    let until_then = ron_kernel::Deadline::within(Duration::from_millis(600));
+    let until_then = ron_kernel::Deadline::within(Duration::from_secs(2));
     let hanging = rig.send_sign_by(SignRequest::message(one.key.clone(), *b"x"), until_then);
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(200));
     for doc in [&two, &one, &file] {
         let asked = Instant::now();
         signed(&rig.sign_text(doc, b"meanwhile"));
         assert!(
-            asked.elapsed() < Duration::from_millis(400),
+            asked.elapsed() < Duration::from_millis(1_500),
             "{:?}",
             asked.elapsed()
         );
@@ -231,7 +231,7 @@ fn a_call_that_hangs_blocks_nobody_else() {
         (504, "deadline_exceeded")
     );
     assert!(
-        took >= Duration::from_millis(590) && took < Duration::from_millis(850),
+        took >= Duration::from_millis(1_990) && took < Duration::from_secs(4),
         "{took:?}"
     );
     assert_eq!(
@@ -271,7 +271,7 @@ fn a_token_that_is_away_is_refused_at_once_and_found_again() {
                 (503, "store_unavailable")
             );
             assert!(
-                asked.elapsed() < Duration::from_millis(100),
+                asked.elapsed() < Duration::from_secs(1),
                 "{:?}",
                 asked.elapsed()
             );

@@ -161,7 +161,7 @@ fn signatures_of_the_tpm_verify_elsewhere_and_survive_a_crash() {
             (503, "store_unavailable")
         );
         assert!(
-            asked.elapsed() < Duration::from_millis(100),
+            asked.elapsed() < Duration::from_secs(1),
             "{:?}",
             asked.elapsed()
         );
@@ -240,13 +240,13 @@ fn a_tpm_that_stalls_blocks_nobody_else() {
     signed(&rig.sign_text(&doc, b"text"));
     stalled.store(true, Ordering::SeqCst);
     let begun = Instant::now();
-    let deadline = Deadline::within(Duration::from_millis(600));
+    let deadline = Deadline::within(Duration::from_secs(2));
     let waiting = rig.send_sign_by(SignRequest::message(doc.key.clone(), *b"x"), deadline);
     for _ in 0..5 {
         let asked = Instant::now();
         signed(&rig.sign_text(&file, b"meanwhile"));
         assert!(
-            asked.elapsed() < Duration::from_millis(300),
+            asked.elapsed() < Duration::from_millis(1_500),
             "{:?}",
             asked.elapsed()
         );
@@ -257,7 +257,7 @@ fn a_tpm_that_stalls_blocks_nobody_else() {
         (got.status, got.code().as_str()),
         (504, "deadline_exceeded")
     );
-    assert!(took < Duration::from_millis(850), "{took:?}");
+    assert!(took < Duration::from_secs(4), "{took:?}");
     until("the owner is set aside", || {
         rig.gauge("ron_kms_quarantined_calls{backend=\"tpm\"} ") >= 1
     });
