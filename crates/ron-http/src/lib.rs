@@ -64,5 +64,7 @@ pub use route::{Handler, Route, sync};
 pub use router::{ApiInfo, Router};
 pub use source::Source;
 pub use spool::{Upload, UploadReader};
-pub use tls::{ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity};
+pub use tls::{
+    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, reload_tls,
+};
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

@@ -56,12 +56,6 @@ impl ServerTls {
         Ok(Arc::new(Self { files, present }))
     }
 
-    /// Reads the same files again; on an error the old certificates stay in use.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.present.store(server_config(&self.files)?);
-        Ok(())
-    }
-
     /// A session for a new connection.
     pub(crate) fn session(&self) -> Option<ServerConnection> {
         ServerConnection::new(self.present.load()).ok()
@@ -99,12 +93,6 @@ impl ClientTls {
         Ok(Self(Arc::new(Peers { files, present })))
     }
 
-    /// Reads the same files again; on an error what was read before stays in use.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.0.present.store(client_config(&self.0.files)?);
-        Ok(())
-    }
-
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         self.0.present.load()
     }
@@ -114,6 +102,21 @@ impl fmt::Debug for ClientTls {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ClientTls")
     }
+}
+
+/// Reads the files of both again. What they hold is used from now on if all of it is good; on an error what was read
+/// before stays in use, for both.
+pub fn reload_tls(server: Option<&ServerTls>, client: Option<&ClientTls>) -> Result<(), TlsError> {
+    let served = server.map(|tls| server_config(&tls.files).map(|new| (tls, new)));
+    let called = client.map(|tls| client_config(&tls.0.files).map(|new| (tls, new)));
+    let (served, called) = (served.transpose()?, called.transpose()?);
+    if let Some((tls, new)) = served {
+        tls.present.store(new);
+    }
+    if let Some((tls, new)) = called {
+        tls.0.present.store(new);
+    }
+    Ok(())
 }
 
 /// The primitives: aws-lc-rs, the hybrid key exchange first.

@@ -18,7 +18,7 @@ use rcgen::{
 use ron_http::{
     Authorizer, Call, ClientConfig, ClientTls, ClientTlsFiles, Failure, HttpClient, Limits, Listen,
     Need, Principal, RequestHead, Response, Route, Router, ServerTls, ServerTlsFiles, TlsIdentity,
-    Transport, UnixEndpoint,
+    Transport, UnixEndpoint, reload_tls,
 };
 use ron_kernel::Deadline;
 use ron_proto::Problem;
@@ -496,13 +496,13 @@ fn certificates_are_replaced_while_connections_go_on() {
         before,
         "not yet"
     );
-    tls.reload().expect("good files");
+    reload_tls(Some(&tls), None).expect("good files");
     assert_ne!(serial(&pki.openssl(&served, &["-tls1_3"])), before);
     assert_eq!(text(&old, &url), "hello");
     let key = pki.dir.path().join("server.key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("mode");
     assert!(
-        tls.reload()
+        reload_tls(Some(&tls), None)
             .expect_err("open to others")
             .to_string()
             .contains("server.key")
@@ -512,6 +512,24 @@ fn certificates_are_replaced_while_connections_go_on() {
         "hello",
         "the last good ones stay"
     );
+    // All or nothing: the served one stays too while the authorities of peers cannot be read.
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    let ca = pki.dir.path().join("peers.pem");
+    std::fs::copy(pki.ca(), &ca).expect("copied");
+    let files = ClientTlsFiles {
+        ca: ca.clone(),
+        identity: None,
+    };
+    let peers = ClientTls::load(files).expect("good files");
+    let before = serial(&pki.openssl(&served, &["-tls1_3"]));
+    std::fs::write(&ca, "nothing").expect("written");
+    pki.issue("server", &["localhost", "127.0.0.1"]);
+    let why = reload_tls(Some(&tls), Some(&peers)).expect_err("no authority");
+    assert!(why.to_string().contains("peers.pem"), "{why}");
+    assert_eq!(serial(&pki.openssl(&served, &["-tls1_3"])), before);
+    std::fs::copy(pki.ca(), &ca).expect("copied");
+    reload_tls(Some(&tls), Some(&peers)).expect("good files");
+    assert_ne!(serial(&pki.openssl(&served, &["-tls1_3"])), before);
 }
 
 #[test]

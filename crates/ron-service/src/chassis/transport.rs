@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::error::StartError;
 use ron_http::{
     ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
-    TlsIdentity, UnixEndpoint,
+    TlsIdentity, UnixEndpoint, reload_tls,
 };
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -100,8 +100,6 @@ fn uids(config: &Config) -> Vec<u32> {
 impl Shared {
     /// Reads the certificates again, so that new connections, from callers and to peers, use renewed ones.
     pub(super) fn reload_certificates(&self) -> Result<(), String> {
-        let served = self.tls.as_ref().map_or(Ok(()), |tls| tls.reload());
-        let called = self.peers.as_ref().map_or(Ok(()), ClientTls::reload);
-        served.and(called).map_err(|error| error.to_string())
+        reload_tls(self.tls.as_deref(), self.peers.as_ref()).map_err(|error| error.to_string())
     }
 }
