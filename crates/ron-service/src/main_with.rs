@@ -230,7 +230,7 @@ mod tests {
     )];
     static TABLE: Table = Table {
         service: "ron-test",
-        env_prefix: "RON_TEST_",
+        env_prefix: "RON_TRIAL_",
         keys: &[CHASSIS_KEYS, &OWN],
     };
 
@@ -262,19 +262,25 @@ mod tests {
                 &[
                     "PATH",
                     "RON_TESTING",
-                    "RON_TEST_LOG_LEVEL",
-                    "RON_TEST_LIMITS_MAX_BODY_BYTES"
+                    "RON_TRIAL_LOG_LEVEL",
+                    "RON_TRIAL_LIMITS_MAX_BODY_BYTES"
                 ],
                 &[]
             )
             .is_ok()
         );
         assert_eq!(
-            check(&["RON_TEST_LOG_LEVLE", "RON_TEST_BIND_ADR"], &[]).unwrap_err(),
-            "environment RON_TEST_BIND_ADR: is not a known key; did you mean RON_TEST_BIND_ADDR?\n\
-             environment RON_TEST_LOG_LEVLE: is not a known key; did you mean RON_TEST_LOG_LEVEL?"
+            check(&["RON_TRIAL_LOG_LEVLE", "RON_TRIAL_BIND_ADR"], &[]).unwrap_err(),
+            "environment RON_TRIAL_BIND_ADR: is not a known key; did you mean RON_TRIAL_BIND_ADDR?\n\
+             environment RON_TRIAL_LOG_LEVLE: is not a known key; did you mean RON_TRIAL_LOG_LEVEL?"
         );
-        assert!(check(&["RON_TEST_PASS"], &[("secret_from", "env:RON_TEST_PASS")]).is_ok());
+        assert!(
+            check(
+                &["RON_TRIAL_PASS"],
+                &[("secret_from", "env:RON_TRIAL_PASS")]
+            )
+            .is_ok()
+        );
     }
 
     #[test]

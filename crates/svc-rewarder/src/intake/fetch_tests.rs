@@ -73,11 +73,14 @@ fn serve(bytes: Vec<u8>, temper: Temper) -> (String, Arc<AtomicUsize>) {
     (url, count)
 }
 
+/// Long enough for an honest source on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 fn origin(url: &str, cap: u64) -> Origin {
     let http = Arc::new(HttpClient::new(ClientConfig::default()));
     let mut origin =
         Origin::new(url, Credential::none(), http, cap, 1 << 30).expect("a good template");
-    origin.patience = Duration::from_secs(3);
+    origin.patience = PATIENCE;
     origin
 }
 
@@ -195,7 +198,7 @@ fn a_source_that_is_away_slow_or_without_ranges_is_given_up() {
     );
     let slow: Temper = |asked, bytes, from, to| {
         if asked > 0 {
-            std::thread::sleep(Duration::from_secs(2));
+            std::thread::sleep(PATIENCE * 2);
         }
         honest(asked, bytes, from, to)
     };
