@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_client::ClientError;
 use ron_kernel::{Deadline, LockSpec, RankedMutex};
@@ -177,17 +176,7 @@ impl Upstream {
         call()
     }
 
-    pub fn oldest_call(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    pub fn silence(&self) -> Duration {
-        Duration::ZERO
-    }
-
     pub fn trouble(&self) -> Option<Problem> {
         None
     }
-
-    pub fn set_stalled(&self, _stalled: bool) {}
 }

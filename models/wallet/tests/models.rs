@@ -141,8 +141,6 @@ impl Wallet {
             ready: o.ready.clone(),
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
-            silent_after: LONG,
-            hangs_after: LONG,
             sup: Supervisor::new(&TOPOLOGY, o.km.clone(), SystemClock::shared()),
             feed_http: o.http.clone(),
         };
