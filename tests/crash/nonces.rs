@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ron_http::{Call, Method};
+use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::kms::WrapAnswer;
 use ron_tests::{Fleet, json};
@@ -94,15 +94,9 @@ fn wrap_until(fleet: &Fleet, token: &str, key: &str, stop: &AtomicBool) -> Vec<V
     let body = json!({"key": key, "plaintext": "aGVsbG8"}).to_string();
     let mut made = Vec::new();
     while !stop.load(Ordering::Acquire) {
-        let reply = fleet.http.call(Call {
-            method: Method::POST,
-            url: &url,
-            headers: &[("Authorization", &bearer)],
-            body: Some(body.clone().into_bytes()),
-            content_type: Some("application/json"),
-            deadline: Deadline::within(Duration::from_secs(5)),
-            idempotent: false,
-        });
+        let by = Deadline::within(Duration::from_secs(5));
+        let call = Call::post_json(&url, body.clone().into_bytes(), by);
+        let reply = fleet.http.call(call.headers(&[("Authorization", &bearer)]));
         match reply {
             Ok(reply) if reply.status == 200 => {
                 let answer: WrapAnswer = serde_json::from_slice(&reply.body).unwrap();

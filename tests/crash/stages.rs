@@ -171,7 +171,6 @@ impl Lane {
             .unwrap();
         Rewarder {
             child,
-            // A new one: what it remembers of a dead peer would only make it wait.
             http: http_client(),
         }
     }

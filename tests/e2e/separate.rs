@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use ron_http::Call;
 use ron_kernel::{Deadline, Shutdown};
-use ron_tests::{CALL, SERVICES, base_port, http_client, ok, ron_binary, ron_on, takes_passports};
+use ron_tests::{
+    CALL, SERVICES, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports,
+};
 
 /// Ended by their process ids, whatever happens.
 struct Processes(Vec<(&'static str, Child)>);
@@ -148,15 +150,10 @@ fn behind_tls(dir: &Path) -> [String; 2] {
 fn wallet_follows(base: u16) {
     let at = SERVICES.iter().position(|name| *name == "ron-ledger");
     let port = base + 10 * at.expect("one of six") as u16 + 5;
-    let url = format!("http://127.0.0.1:{port}/metrics");
-    let line = "http_request_duration_seconds_count{method=\"GET\",route=\"/v1/ledger/events\"} ";
-    let http = http_client();
-    let reply = http.call(Call::get(&url, Deadline::within(CALL)));
-    let text = String::from_utf8(reply.expect("metrics").body).expect("text");
-    let count = text
-        .split_once(line)
-        .and_then(|(_, rest)| rest.lines().next());
-    let count: u64 = count.map_or(0, |n| n.parse().expect("a count"));
+    let line = "ron_ledger_http_request_duration_seconds_count\
+                {method=\"GET\",route=\"/v1/ledger/events\"} ";
+    let found = metric(&http_client(), &format!("http://127.0.0.1:{port}"), line);
+    let count: u64 = found.map_or(0, |n| n.parse().expect("a count"));
     assert!(count > 0, "the wallet never read the ledger's events");
 }
 

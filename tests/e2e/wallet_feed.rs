@@ -10,31 +10,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use processes::{Rig, code, patiently};
-use ron_http::{Call, Reply};
-use ron_kernel::Deadline;
-use ron_tests::{ok, ron_on};
+use ron_http::Reply;
+use ron_tests::{ok, ron_on, until};
 use serde_json::Value;
-
-/// The value of a metric of the wallet, 0 when it is not there.
-fn metric(rig: &Rig, name: &str) -> u64 {
-    let url = format!("http://127.0.0.1:{}/metrics", rig.port("svc-wallet") + 5);
-    let by = Deadline::within(Duration::from_secs(10));
-    let page = rig.http.call(Call::get(&url, by)).unwrap().body;
-    let page = String::from_utf8(page).unwrap();
-    let line = page.lines().find_map(|line| line.strip_prefix(name));
-    line.map_or(0, |value| value.trim().parse().unwrap())
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < end, "not within 30 s: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// An issue that is done, and its answer.
 fn issued(rig: &Rig, key: &str, n: u64) -> Reply {
@@ -153,7 +134,7 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     rig.run("svc-wallet");
     rig.wait_ready("svc-wallet");
     rig.wait_copied(&issued(&rig, "one", 5));
-    assert_eq!(metric(&rig, "svc_wallet_feed_gaps_total"), 0);
+    assert_eq!(rig.wallet_metric("svc_wallet_feed_gaps_total"), 0);
     assert_eq!(
         rig.balance("a")["amount_minor"],
         "5",
@@ -162,7 +143,7 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     lose.store(true, Ordering::SeqCst);
     let second = issued(&rig, "two", 7);
     until("the loss is noticed", || {
-        metric(&rig, "svc_wallet_feed_gaps_total") > 0
+        rig.wallet_metric("svc_wallet_feed_gaps_total") > 0
     });
     let third = issued(&rig, "three", 1);
     assert!(!lose.load(Ordering::SeqCst), "it was lost");
@@ -209,7 +190,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     rig.wait_copied(&issued(&rig, "gone", 9));
     put_back(&mut rig, &backup);
     until("the wallet notices", || {
-        metric(&rig, "svc_wallet_feed_gaps_total") > 0
+        rig.wallet_metric("svc_wallet_feed_gaps_total") > 0
     });
     assert_eq!(rig.balance("a")["amount_minor"], "100");
     assert_eq!(rig.get("/v1/ops/lost").status, 404, "it never happened");
@@ -241,7 +222,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     rig.run("svc-wallet");
     rig.wait_ready("svc-wallet");
     until("the wallet notices", || {
-        metric(&rig, "svc_wallet_feed_gaps_total") > 0
+        rig.wallet_metric("svc_wallet_feed_gaps_total") > 0
     });
     rig.wait_copied(others.last().unwrap());
     rig.kill("ron-ledger");

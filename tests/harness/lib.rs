@@ -58,6 +58,25 @@ pub fn http_client() -> HttpClient {
     })
 }
 
+/// What follows the beginning of a line on the page of metrics below `health`.
+pub fn metric(http: &HttpClient, health: &str, line: &str) -> Option<String> {
+    let url = format!("{health}/metrics");
+    let page = http.call(Call::get(&url, Deadline::within(CALL)));
+    let page = page.unwrap_or_else(|e| panic!("{url}: {e}")).body;
+    let text = String::from_utf8(page).expect("text");
+    let found = text.lines().find_map(|l| l.strip_prefix(line));
+    found.map(|value| value.trim().to_owned())
+}
+
+/// Waits until `holds`, for half a minute at most.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -336,10 +355,8 @@ impl Fleet {
 
     /// The value of a metric line such as `x_total{a="b"}`, 0 when it is not there.
     pub fn metric(&self, service: &str, line: &str) -> f64 {
-        let reply = self.get(&format!("{}/metrics", self.health(service)), None);
-        let text = String::from_utf8(reply.body).expect("text");
-        let found = text.lines().find_map(|l| l.strip_prefix(line));
-        found.and_then(|v| v.trim().parse().ok()).unwrap_or(0.0)
+        let found = metric(&self.http, &self.health(service), line);
+        found.and_then(|v| v.parse().ok()).unwrap_or(0.0)
     }
 
     /// Kills it at once, as a power cut of the process would.

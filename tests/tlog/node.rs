@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{CALL, free_port, http_client, json, ok, ron_binary, ron_on};
+use ron_tests::{CALL, free_port, http_client, json, metric, ok, ron_binary, ron_on};
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -208,12 +208,8 @@ impl Kms {
     }
 
     pub fn metric(&self, line: &str) -> f64 {
-        let reply = self
-            .try_get(&format!("{}/metrics", self.health))
-            .expect("answers");
-        let text = String::from_utf8(reply.body).expect("text");
-        let found = text.lines().find_map(|l| l.strip_prefix(line));
-        found.and_then(|v| v.trim().parse().ok()).unwrap_or(0.0)
+        let found = metric(&self.http, &self.health, line);
+        found.and_then(|v| v.parse().ok()).unwrap_or(0.0)
     }
 
     pub fn wait_ready(&self) {

@@ -40,3 +40,4 @@ pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
 pub use reject::AuthReject;
 pub use revocation::RevocationView;
 pub use settings::{AuthConfig, IssuerConfig, ServicePrincipal};
+pub use trust::Followed;

@@ -82,9 +82,10 @@ impl ClientError {
                 status: 429 | 503,
                 problem,
                 retry_after_s,
-            } if problem.retryable => Some(retry_after_s.map_or(REFUSED_PAUSE, |s| {
-                Duration::from_secs(u64::from(s)).max(REFUSED_PAUSE)
-            })),
+            } if problem.retryable => {
+                let told = Duration::from_secs(retry_after_s.unwrap_or(0).into());
+                Some(told.max(REFUSED_PAUSE))
+            }
             _ => None,
         }
     }

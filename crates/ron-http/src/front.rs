@@ -298,7 +298,8 @@ impl<'a> Poll<'a> {
 
     /// Whether the connection at hand stays in the backlog for now, because there is no room.
     fn waits_for_room(&mut self) -> bool {
-        self.waited += 1;
+        // Once per pause, however many listeners have somebody waiting.
+        self.waited += u32::from(self.resume.is_none());
         self.waited <= ROOM_PAUSES
     }
 

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ron_crypto::hash::sha256;
-use ron_http::{Call, CallError, HttpClient, Method, Reply};
+use ron_http::{Call, CallError, HttpClient, Reply};
 use ron_kernel::Deadline;
+pub use ron_tests::until;
 use ron_tests::{free_port, http_client, ron_binary};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -119,15 +120,9 @@ impl Service {
             format!("{}/v1/kms/{path}", self.url),
             format!("Bearer {}", token()),
         );
-        self.http.call(Call {
-            method: Method::POST,
-            url: &url,
-            headers: &[("Authorization", &bearer)],
-            body: Some(body.to_string().into_bytes()),
-            content_type: Some("application/json"),
-            deadline: Deadline::within(Duration::from_secs(20)),
-            idempotent: false,
-        })
+        let by = Deadline::within(Duration::from_secs(20));
+        let call = Call::post_json(&url, body.to_string().into_bytes(), by);
+        self.http.call(call.headers(&[("Authorization", &bearer)]))
     }
 
     /// Makes a key, in a backend that is named; its name.
@@ -143,12 +138,8 @@ impl Service {
 
     /// The value of a metric line, 0 when it is not there.
     pub fn metric(&self, line: &str) -> u64 {
-        let url = format!("{}/metrics", self.health);
-        let soon = Deadline::within(Duration::from_secs(10));
-        let text = self.http.call(Call::get(&url, soon)).unwrap().body;
-        let text = String::from_utf8(text).unwrap();
-        let found = text.lines().find_map(|l| l.strip_prefix(line));
-        found.map_or(0, |v| v.trim().parse().unwrap())
+        let found = ron_tests::metric(&self.http, &self.health, line);
+        found.map_or(0, |v| v.parse().unwrap())
     }
 
     /// `ron kms ...` against it.
@@ -184,13 +175,4 @@ pub fn write_private(path: &Path, text: &str) -> PathBuf {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
     path.to_owned()
-}
-
-/// Waits until `holds`.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !holds() {
-        assert!(Instant::now() < end, "not within 30 s: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

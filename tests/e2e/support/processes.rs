@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{base_port, http_client, ok, ron_binary, ron_on, takes_passports, unhurried};
+use ron_tests::{
+    base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -213,21 +215,15 @@ impl Rig {
     /// Until the wallet's feed has copied all up to this answer, the ledger's last.
     pub fn wait_copied(&self, answer: &Reply) {
         let receipt: Value = serde_json::from_slice(&answer.body).unwrap();
-        let url = format!("http://127.0.0.1:{}/metrics", self.port("svc-wallet") + 5);
-        let end = Instant::now() + Duration::from_secs(30);
-        loop {
-            let by = Deadline::within(Duration::from_secs(10));
-            let page = self.http.call(Call::get(&url, by)).unwrap().body;
-            let page = String::from_utf8(page).unwrap();
-            let seq = page
-                .lines()
-                .find_map(|l| l.strip_prefix("svc_wallet_feed_seq "));
-            if seq.and_then(|n| n.parse().ok()) == receipt["seq"].as_u64() {
-                return;
-            }
-            assert!(Instant::now() < end, "the feed does not copy {receipt}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("the feed copies the answer", || {
+            Some(self.wallet_metric("svc_wallet_feed_seq ")) == receipt["seq"].as_u64()
+        });
+    }
+
+    /// The value of a metric of the wallet, 0 when it is not there.
+    pub fn wallet_metric(&self, line: &str) -> u64 {
+        let health = format!("http://127.0.0.1:{}", self.port("svc-wallet") + 5);
+        metric(&self.http, &health, line).map_or(0, |value| value.parse().unwrap())
     }
 
     pub fn get(&self, path: &str) -> Reply {

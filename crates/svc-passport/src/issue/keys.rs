@@ -1,11 +1,10 @@
 //! The signing keys as the KMS shows them, kept fresh by one thread, published as one snapshot.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_auth::RevocationView;
 use ron_auth::jwks::{JwksSnapshot, PqRule};
+use ron_auth::{Followed, RevocationView};
 use ron_client::KmsClient;
 use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Kid;
@@ -16,10 +15,8 @@ use crate::metrics::Metrics;
 use crate::token::SigningKey;
 
 /// What one look at the KMS gave.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub struct IssuerKeys {
-    /// Which look, in the order in which they began.
-    pub look: u64,
     /// Head versions, by JWS algorithm; empty while only a stored key set is known.
     pub heads: Vec<Head>,
     /// Every published key with its times, oldest first.
@@ -106,9 +103,8 @@ pub struct KeyKeeper {
     hold: Duration,
     view: Arc<Snapshot<RevocationView>>,
     clock: SharedClock,
-    published: Snapshot<IssuerKeys>,
-    /// Looks that have begun: the key thread, the signing threads and the publisher look.
-    looks: AtomicU64,
+    /// The key thread, the signing threads and the publisher look.
+    published: Followed<(), IssuerKeys>,
     metrics: Metrics,
     km: KernelMetrics,
     /// Told after each look: the reason while the KMS cannot be read, and the set when it changed.
@@ -134,6 +130,8 @@ impl KeyKeeper {
         if !stored.keys.is_empty() {
             start.publish(stored.keys).unwrap_or_default();
         }
+        let published = Followed::default();
+        published.finish(&published.begin(()), start);
         Self {
             kms: parts.kms,
             keys: parts.keys,
@@ -142,8 +140,7 @@ impl KeyKeeper {
             hold: parts.hold,
             view: parts.view,
             clock: parts.clock,
-            published: Snapshot::new(start),
-            looks: AtomicU64::new(0),
+            published,
             metrics: parts.metrics,
             km: parts.km,
             report: Box::new(report),
@@ -154,7 +151,7 @@ impl KeyKeeper {
     pub fn run(&self, ctx: &ThreadCtx, every: Duration) {
         loop {
             self.refresh();
-            let pause = if self.published.with(|k| k.heads.is_empty()) {
+            let pause = if self.published().heads.is_empty() {
                 Duration::from_millis(250)
             } else {
                 every
@@ -173,13 +170,15 @@ impl KeyKeeper {
             .kms_seconds
             .with_label_values(&["key"])
             .start_timer();
+        let reading = self.published.begin(());
         let looked = self.look();
         timer.observe_duration();
         match looked {
             Ok((new, pq)) => {
-                let same = |old: &IssuerKeys| old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
-                let changed = (!self.published.with(same)).then(|| new.all());
-                let kept = put(&self.published, new);
+                let old = self.published();
+                let same = old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
+                let changed = (!same).then(|| new.all());
+                let kept = self.published.finish(&reading, new);
                 let changed = changed.filter(|_| kept);
                 (self.report)(Ok(Looked { changed, pq }));
             }
@@ -192,33 +191,28 @@ impl KeyKeeper {
 
     /// The head of the key for a JWS algorithm.
     pub fn head(&self, alg: &str) -> Option<Head> {
-        self.published
-            .with(|k| k.heads.iter().find(|h| h.key.jwk.alg == alg).cloned())
+        let keys = self.published();
+        keys.heads.iter().find(|h| h.key.jwk.alg == alg).cloned()
     }
 
     /// Whether the ML-DSA key can sign.
     pub fn pq_ready(&self) -> bool {
-        self.published
-            .with(|k| k.heads.iter().any(|h| h.key.jwk.kty == AKP))
+        self.published().heads.iter().any(|h| h.key.jwk.kty == AKP)
     }
 
     /// The head of the first key: what is not for one audience is signed with it.
     pub fn any_head(&self) -> Option<SigningKey> {
-        self.published
-            .with(|k| k.heads.first().map(|h| h.key.clone()))
+        self.published().heads.first().map(|h| h.key.clone())
     }
 
     /// What was published last.
     pub fn published(&self) -> Arc<IssuerKeys> {
-        self.published.load()
+        self.published.of(|()| true).unwrap_or_default()
     }
 
     fn look(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
-        let old = self.published.load();
-        let mut new = IssuerKeys {
-            look: self.looks.fetch_add(1, Ordering::Relaxed) + 1,
-            ..IssuerKeys::default()
-        };
+        let old = self.published();
+        let mut new = IssuerKeys::default();
         let mut published = Vec::new();
         for kid in &self.keys {
             self.look_at(kid, &old, (&mut new, &mut published))?;
@@ -273,15 +267,6 @@ impl KeyKeeper {
             Some(self.clock.now() + self.hold)
         }
     }
-}
-
-/// Puts a look's keys in place, unless a later look was faster; says whether it did.
-fn put(published: &Snapshot<IssuerKeys>, new: IssuerKeys) -> bool {
-    let kept = published.try_update(|held| {
-        let late = held.look > new.look;
-        if late { Err(()) } else { Ok(new.clone()) }
-    });
-    kept.is_ok()
 }
 
 impl Validity {
@@ -385,19 +370,6 @@ mod tests {
         assert_eq!(kids(&doc, end - 1), ["k1", "k2", "k3"]);
         assert_eq!(kids(&doc, end), ["k2", "k3"]);
         assert_eq!(kids(&doc, u64::MAX), ["k3"], "the newest stays");
-    }
-
-    #[test]
-    fn a_look_that_began_earlier_never_takes_the_place_of_a_later_one() {
-        let of_look = |look| IssuerKeys {
-            look,
-            ..IssuerKeys::default()
-        };
-        let published = Snapshot::new(of_look(0));
-        assert!(put(&published, of_look(2)));
-        assert!(!put(&published, of_look(1)), "it began before");
-        assert_eq!(published.load().look, 2);
-        assert!(put(&published, of_look(3)));
     }
 
     #[test]
