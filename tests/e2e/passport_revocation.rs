@@ -1,7 +1,11 @@
 //! What an issuer takes back and changes: revocation of all kinds through a kill, rotation, policy versions, and what is
 //! published of it. Against a real fleet.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
 
 #[path = "support/consumers.rs"]
 mod consumers;
