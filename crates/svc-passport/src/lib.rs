@@ -137,6 +137,7 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
         &chassis.registry,
         chassis.clock.clone(),
         chassis.peers.clone(),
+        config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
