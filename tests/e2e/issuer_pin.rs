@@ -322,3 +322,128 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     until(name, || wallet.status(&fleet, &token) == 200);
     assert_eq!(wallet.status(&fleet, &revoked), 401);
 }
+
+/// A running `ron up` reads its configurations again.
+fn reload(fleet: &Fleet) {
+    let pid = fleet.pid().to_string();
+    let sent = Command::new("kill").args(["-HUP", &pid]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+}
+
+/// Why a service of the fleet is degraded.
+fn degraded(fleet: &Fleet, service: &str) -> String {
+    let url = format!("{}/api/v1/status", fleet.health(service));
+    let status = json(&fleet.get(&url, None), 200);
+    let planes = status["planes"].as_array().unwrap().iter();
+    let mut passports = planes.filter(|plane| plane["name"] == "passports");
+    let reason = passports.next().map(|plane| plane["reason"].clone());
+    reason.unwrap_or_default().as_str().unwrap_or("").to_owned()
+}
+
+fn trust(fleet: &Fleet, more: &[&str]) -> (bool, String) {
+    let out = fleet.ron(&[&["issuer", "trust"], more].concat());
+    let text = [out.stdout, out.stderr].concat();
+    (out.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn balance(fleet: &Fleet, token: &str) -> u16 {
+    let url = format!("{}{}", fleet.api("svc-wallet"), SERVICES[0].1);
+    fleet.get(&url, Some(token)).status
+}
+
+#[test]
+fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
+    let fleet = Fleet::start();
+    let token = fleet.token("svc-wallet", None);
+    assert!(trust(&fleet, &[]).0, "a sound fleet needs nothing");
+
+    // A new version of the note key signs from the next change on, and nobody has pinned it.
+    let note_key = fleet.bootstrap()["note_key"].as_str().unwrap().to_owned();
+    ok(&fleet.ron(&["kms", "rotate", &note_key]));
+    ok(&fleet.ron(&["token", "revoke", "--subject", "nobody", "--reason", "test"]));
+    reload(&fleet);
+    until("the wallet refuses the note", || {
+        degraded(&fleet, "svc-wallet").contains("signed by no key of auth.note_vkey")
+    });
+    assert_eq!(balance(&fleet, &token), 200, "the last good keys");
+    let (sound, said) = trust(&fleet, &[]);
+    assert!(
+        !sound && said.contains("6 services do not accept"),
+        "{said}"
+    );
+    assert!(said.contains("KMS      holds these keys"), "{said}");
+    let (sound, said) = trust(&fleet, &["--yes"]);
+    assert!(sound, "{said}");
+    reload(&fleet);
+    until("all are sound", || {
+        ron_tests::SERVICES
+            .iter()
+            .all(|name| degraded(&fleet, name).is_empty())
+    });
+
+    // The issuer is older than what the wallet has seen, as after a restore.
+    let seen = fleet.dir().join("svc-wallet/data/issuer-notes.json");
+    let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
+    let text = json!({"format": 1, "versions": {issuer: 1_000_000}}).to_string();
+    std::fs::write(&seen, text).unwrap();
+    reload(&fleet);
+    until("the wallet refuses the note", || {
+        degraded(&fleet, "svc-wallet").contains("older than 1000000")
+    });
+    let (sound, said) = trust(&fleet, &["--yes"]);
+    assert!(sound && said.contains("it has seen a newer one"), "{said}");
+    reload(&fleet);
+    until("the wallet believes it again", || {
+        degraded(&fleet, "svc-wallet").is_empty()
+    });
+    assert_eq!(balance(&fleet, &token), 200);
+}
+
+#[test]
+fn the_note_key_changes_over_by_an_overlap_of_both() {
+    let mut fleet = Fleet::start();
+    let origin = format!("{}/policy", fleet.bootstrap()["issuer"].as_str().unwrap());
+    let request = json!({
+        "tenant": "ron", "purpose": "note", "alg": "ed25519", "payload": {"note": {"origin": origin}},
+        "op_id": "01890a5d-ac96-774b-bcce-b302099a8057"
+    });
+    let made = fleet.kms("keys", &request, 201);
+    let next = made["key"].as_str().unwrap();
+    assert_eq!(fleet.stop(), Some(0));
+    let edit = |service: &str, from: &str, to: &str| {
+        let file = fleet.dir().join(service).join("config.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+    };
+    let both = format!("note_key_next = \"{next}\"\nnote_key = ");
+    edit("svc-passport", "note_key = ", &both);
+
+    // Signed with both: whoever pins the old one alone notices nothing.
+    let fleet = Fleet::start_in(fleet.keep_dir());
+    let issuer = fleet.api("svc-passport");
+    let read = |path: &str| fleet.get(&format!("{issuer}{path}"), None).body;
+    let keys = String::from_utf8(read("/v1/passport/policy/vkey")).unwrap();
+    let keys: Vec<&str> = keys.lines().collect();
+    let old = fleet.bootstrap()["note_vkey"].as_str().unwrap().to_owned();
+    assert_eq!((keys.len(), keys[0]), (2, old.as_str()));
+
+    // Both are pinned, then the new one alone; no passport is refused meanwhile.
+    let token = fleet.token("svc-wallet", None);
+    let file = fleet.dir().join("svc-wallet/config.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let reads = || {
+        let line = "svc_wallet_auth_refreshes_total{result=\"ok\",what=\"keys\"}";
+        fleet.metric("svc-wallet", line)
+    };
+    for pins in [format!("{old}\", \"{}", keys[1]), keys[1].to_owned()] {
+        let before = reads();
+        std::fs::write(&file, text.replace(&old, &pins)).unwrap();
+        reload(&fleet);
+        until("the wallet has read the keys anew", || {
+            assert_eq!(balance(&fleet, &token), 200);
+            reads() > before
+        });
+    }
+    assert_eq!(degraded(&fleet, "svc-wallet"), "");
+}

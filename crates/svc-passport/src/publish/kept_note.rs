@@ -40,11 +40,8 @@ fn parse(file: &str, issuer: &str) -> Option<SignedNote> {
 
 /// Replaces the file as a whole; durable on return.
 pub fn store(path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
-    let mut text = format!("{FORMAT}\n");
-    for key in keys {
-        text += &format!("{key}\n");
-    }
-    text += &format!("\n{note}");
+    let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let text = format!("{FORMAT}\n{}\n\n{note}", lines.join("\n"));
     let temporary = path.with_extension("tmp");
     let mut options = fs::OpenOptions::new();
     let options = options.write(true).create(true).truncate(true).mode(0o600);

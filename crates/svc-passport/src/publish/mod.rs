@@ -206,8 +206,8 @@ impl Publisher {
             }
             PublishEvent::NoteKey(responder) => {
                 let answer = self.note(responder.deadline()).map(|(_, keys)| {
-                    let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
-                    Response::text(200, lines).cache("public, max-age=60")
+                    let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
+                    Response::text(200, lines.join("\n") + "\n").cache("public, max-age=60")
                 });
                 responder.send(answer);
             }
