@@ -36,8 +36,8 @@ enum Command {
 #[derive(Args)]
 #[command(
     after_help = "Services believe an issuer's keys only as far as its policy note lists them, signed by a key that is pinned as\n\
-    auth.note_vkey and not older than a note they have seen. After a restore of the issuer, or when its note key is\n\
-    lost, they refuse the note until somebody has made sure that it is the true one. The command asks the KMS for the\n\
+    auth.note_vkey and not older than a note they have seen. After a restore of the issuer, or when its note key was\n\
+    rotated or lost, they refuse the note until somebody has made sure that it is the true one. The command asks the KMS for the\n\
     key; where that is away too, compare the key with a copy that you trust before you say --yes.\n\n\
     Examples:\n  ron issuer trust\n  ron issuer trust --yes\n  ron issuer trust --data-dir /srv/ron --url http://127.0.0.1:7450"
 )]
@@ -48,7 +48,7 @@ struct TrustArgs {
     /// Base URL of the issuer's API; that of the data directory when absent.
     #[arg(long)]
     url: Option<String>,
-    /// Pin the note's keys in the configurations of all services, and let them accept its version.
+    /// Pin the keys that sign the note, and no others, in the configurations of all services, and let them accept its version.
     #[arg(long)]
     yes: bool,
 }
@@ -100,28 +100,29 @@ fn trust(args: &TrustArgs) -> Result<(), String> {
     println!("KMS      {}", kms.as_ref().map_or_else(Clone::clone, said));
     let followers = followers(&layout, &served)?;
     println!("services");
-    let mut refusing = Vec::new();
-    for follower in followers {
+    let mut refusing = 0;
+    for follower in &followers {
         let verdict = follower.verdict(&served);
-        let told = verdict.as_ref().map_or_else(|why| *why, |()| "accepts it");
+        refusing += usize::from(verdict.is_err());
+        let told = match verdict {
+            Err(why) => why,
+            Ok(()) if follower.pins_all_of(&served) => "accepts it",
+            Ok(()) => "accepts it; pins other keys than those that sign it",
+        };
         println!(
             "  {:<13}  {told} (has seen version {})",
             follower.name, follower.seen
         );
-        if verdict.is_err() {
-            refusing.push(follower);
-        }
     }
-    match (refusing.is_empty(), args.yes, kms) {
-        (true, ..) => Ok(()),
-        (false, true, Ok(false)) => Err(
-            "the KMS holds no such key, so somebody else signed this note; nothing was changed. Find out who answers at the issuer's address"
+    match (args.yes, kms) {
+        (true, Ok(false)) => Err(
+            "the KMS does not hold all keys that signed this note; nothing was changed. Find out who answers at the issuer's address"
                 .into(),
         ),
-        (false, true, _) => accept(&refusing, &served),
-        (false, false, _) => Err(format!(
-            "{} services do not accept this note. Once you are sure that it is the issuer's: ron issuer trust --yes",
-            refusing.len()
+        (true, _) => accept(&followers, &served),
+        (false, _) if refusing == 0 => Ok(()),
+        (false, _) => Err(format!(
+            "{refusing} services do not accept this note. Once you are sure that it is the issuer's: ron issuer trust --yes"
         )),
     }
 }
@@ -215,6 +216,12 @@ fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> 
 }
 
 impl Follower {
+    /// It pins the keys that sign, and no others.
+    fn pins_all_of(&self, served: &Served) -> bool {
+        let signers = &served.note.signers;
+        self.pins.len() == signers.len() && self.pins.iter().all(|pin| signers.contains(pin))
+    }
+
     fn verdict(&self, served: &Served) -> Result<(), &'static str> {
         let signers = &served.note.signers;
         if !self.pins.iter().any(|pin| signers.contains(pin)) {
@@ -227,8 +234,8 @@ impl Follower {
     }
 }
 
-/// Writes pins and versions; the services take them on with a reload.
-fn accept(refusing: &[Follower], served: &Served) -> Result<(), String> {
+/// Pins exactly the keys that sign, and lowers versions; the services take them on with a reload.
+fn accept(followers: &[Follower], served: &Served) -> Result<(), String> {
     let name = policy_note::origin(&served.issuer);
     let lines: Vec<String> = served
         .note
@@ -237,7 +244,12 @@ fn accept(refusing: &[Follower], served: &Served) -> Result<(), String> {
         .filter(|key| key.name() == name)
         .map(ToString::to_string)
         .collect();
-    for follower in refusing {
+    let mut changed = false;
+    for follower in followers {
+        if follower.verdict(served).is_ok() && follower.pins_all_of(served) {
+            continue;
+        }
+        changed = true;
         let pinned = pins::write(&follower.text, &lines)
             .map_err(|why| format!("{}: {why}", follower.file.display()))?;
         if pinned != follower.text {
@@ -248,8 +260,10 @@ fn accept(refusing: &[Follower], served: &Served) -> Result<(), String> {
             versions.insert(served.issuer.clone(), served.note.version);
             write_versions(&follower.data, &versions)?;
         }
-        println!("{} accepts it after a reload", follower.name);
+        println!("{} pins its keys after a reload", follower.name);
     }
-    println!("reload them now: kill -HUP, of `ron up` or of each service");
+    if changed {
+        println!("reload them now: kill -HUP, of `ron up` or of each service");
+    }
     Ok(())
 }
