@@ -237,9 +237,10 @@ fn passports_say_what_their_holders_may_do() {
                 .into()
         })
         .expect("the fleet's issuer");
+    let vkey = fleet.bootstrap()["note_vkey"].clone();
     let text = format!(
         "read_only = false\n[actions]\nenable_reload = true\nenable_shutdown = true\n[auth]\nmode = \"passport\"\nissuer = \"{name}\"\n\
-         jwks_url = \"{issuer}/.well-known/jwks.json\"\n[[nodes]]\nid = \"n\"\nhealth_url = \"{}\"\n",
+         jwks_url = \"{issuer}/.well-known/jwks.json\"\nnote_vkey = [{vkey}]\n[[nodes]]\nid = \"n\"\nhealth_url = \"{}\"\n",
         fleet.health("ron-ledger")
     );
     let console = Console::start(&text);

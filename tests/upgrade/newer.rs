@@ -136,7 +136,7 @@ type Raise = fn(&Path);
 
 /// Service, file below the data directory, what a newer program would have done to it, and what is said: the file, both
 /// versions, what to do.
-const REFUSED: [(&str, &str, Raise, [&str; 4]); 12] = [
+const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
     (
         "ron-kms",
         "ron-kms/data/keys.db",
@@ -195,6 +195,12 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 12] = [
         "svc-wallet/data/pins.sqlite",
         |f| sqlite(f, "PRAGMA user_version = 99"),
         ["pins.sqlite", "99", "up to 1", "newer program"],
+    ),
+    (
+        "svc-wallet",
+        "svc-wallet/data/issuer-notes.json",
+        |f| fs::write(f, "{\"format\":99,\"versions\":{}}").unwrap(),
+        ["issuer-notes.json", "99", "1", "newer program"],
     ),
     (
         "svc-rewarder",

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    check, demo, doctor, init, kms, ledger, net, policy, rewarder, shell, token, up, wallet,
-    witness,
+    check, demo, doctor, init, issuer, kms, ledger, net, policy, rewarder, shell, token, up,
+    wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
@@ -35,6 +35,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Token(token::TokenArgs),
     Policy(policy::PolicyArgs),
+    Issuer(issuer::IssuerArgs),
     Audit(check::audit::AuditArgs),
     Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
@@ -64,6 +65,7 @@ impl Cli {
             Command::Doctor(args) => doctor::run(&args),
             Command::Token(args) => token::run(args),
             Command::Policy(args) => policy::run(args),
+            Command::Issuer(args) => issuer::run(&args),
             Command::Audit(args) => check::audit::run(args),
             Command::Kms(args) => kms::run(args),
             Command::Ledger(args) => ledger::run(args),

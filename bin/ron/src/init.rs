@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use ron_auth::service_token;
+use ron_auth::{policy_note, service_token};
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_crypto::{password, rand};
 use ron_kernel::Deadline;
@@ -20,6 +20,7 @@ use ron_proto::b64;
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
+use ron_tlog::note::VerifierKey;
 
 use crate::fleet;
 use crate::layout::{
@@ -105,9 +106,11 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
     make_dirs(layout)?;
     let hashes = tokens(layout)?;
     let secret_hash = operator_client(layout)?;
+    let log_keeper = |service: &str, note_vkey: Option<&str>| {
+        templates::log_keeper(layout, service, base_port, note_vkey, &hashes)
+    };
     for service in ["ron-kms", "ron-ledger"] {
-        let text = templates::log_keeper(layout, service, base_port, &hashes);
-        write_if_absent(layout, service, &text)?;
+        write_if_absent(layout, service, &log_keeper(service, None))?;
     }
     let issuer = format!("http://127.0.0.1:{}", base_port + 10);
     let ledger_vkey = during(layout, "ron-ledger", ledger_vkey)?;
@@ -127,6 +130,10 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
             &secret_hash,
         );
         write_if_absent(layout, service, &text)?;
+    }
+    for service in ["ron-kms", "ron-ledger"] {
+        let with_issuer = log_keeper(service, Some(&bootstrap.note_vkey));
+        complete(layout, service, &log_keeper(service, None), &with_issuer)?;
     }
     verifiers::keep(layout, &bootstrap)?;
     write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
@@ -222,6 +229,17 @@ fn write_if_absent(layout: &Layout, service: &str, text: &str) -> Result<(), Str
     write_atomic(&path, text.as_bytes(), 0o600)
 }
 
+/// Puts a configuration in the place of the one that it completes; any other stays.
+fn complete(layout: &Layout, service: &str, first: &str, whole: &str) -> Result<(), String> {
+    let path = layout.config(service);
+    let there = std::fs::read_to_string(&path)
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    if there != first {
+        return Ok(());
+    }
+    write_atomic(&path, whole.as_bytes(), 0o600)
+}
+
 fn keys_and_policies(
     layout: &Layout,
     kms_url: &str,
@@ -241,7 +259,7 @@ fn keys_and_policies(
         max_ttl_s: TTL_S_MAX,
     });
     let note = PayloadPolicy::Note(NotePolicy {
-        origin: format!("{issuer}/policy"),
+        origin: policy_note::origin(issuer),
     });
     let issuer_key = key(&kms, "issuer", 1, jwt)?;
     let policy_key = key(&kms, "policy", 2, PayloadPolicy::Digest)?;
@@ -265,6 +283,7 @@ fn keys_and_policies(
         policy_public_key: public(&policy_key)?,
         manifest_key: manifest_key.key.to_string(),
         manifest_public_key: public(&manifest_key)?,
+        note_vkey: note_vkey(&note_key, issuer)?,
         note_key: note_key.key.to_string(),
         audit_vkey: audit_vkey.trim().to_owned(),
         ledger_vkey,
@@ -302,6 +321,15 @@ fn key(
     };
     kms.create_key(&request, Deadline::within(WAIT))
         .map_err(fail)
+}
+
+/// The verifier key line of the head of the key that signs the issuer's notes.
+fn note_vkey(doc: &KeyDoc, issuer: &str) -> Result<String, String> {
+    let public = doc.head_version().map(|head| head.public_key.as_slice());
+    let public = public.and_then(|raw| <&[u8; 32]>::try_from(raw).ok());
+    let public = public.ok_or("ron-kms shows a note key that is no Ed25519 key")?;
+    let vkey = VerifierKey::ed25519(&policy_note::origin(issuer), public);
+    vkey.map(|vkey| vkey.to_string()).map_err(|e| e.to_string())
 }
 
 /// The pin of a key's head: its name as signatures give it, and its public key.

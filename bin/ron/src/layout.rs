@@ -67,6 +67,8 @@ pub struct Bootstrap {
     pub manifest_public_key: String,
     /// KMS key that signs notes.
     pub note_key: String,
+    /// Verifier key line of the issuer's policy note; pinned in the services' configurations.
+    pub note_vkey: String,
     /// Verifier key line of the KMS audit log.
     pub audit_vkey: String,
     /// Verifier key line of the ledger's log.

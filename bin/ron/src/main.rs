@@ -9,6 +9,7 @@ mod documented;
 mod examples;
 mod fleet;
 mod init;
+mod issuer;
 mod kms;
 mod layout;
 mod ledger;

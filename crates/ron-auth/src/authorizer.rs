@@ -7,6 +7,7 @@ use crate::jwks::{JwksSnapshot, PqRule};
 use crate::jwt::{self, Expect};
 use crate::meter::{METER_LOCK_SPEC, Meter};
 use crate::narrow;
+use crate::note_versions::NoteVersions;
 use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
 use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
@@ -22,6 +23,7 @@ use ron_kernel::{
 };
 use ron_proto::Problem;
 use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Tokens whose check is remembered.
@@ -35,6 +37,7 @@ pub struct RonAuthorizer {
     pub(crate) revoked: Followed<IssuerConfig, RevocationView>,
     pub(crate) clock: SharedClock,
     pub(crate) refresher: Refresher,
+    pub(crate) versions: NoteVersions,
     cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
@@ -54,7 +57,8 @@ impl std::fmt::Debug for RonAuthorizer {
 impl RonAuthorizer {
     /// From the `auth` section of a service's configuration (see [`AuthConfig::from_section`]). `enforced_caveats`
     /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body; `tls` is
-    /// what an issuer at an https URL is read by.
+    /// what an issuer at an https URL is read by, `data_dir` where the versions of its notes are remembered (`None` in
+    /// amnesia).
     pub fn from_section(
         audience: &str,
         section: &serde_json::Value,
@@ -62,38 +66,32 @@ impl RonAuthorizer {
         registry: &Registry,
         clock: SharedClock,
         tls: Option<ClientTls>,
+        data_dir: Option<&Path>,
     ) -> Result<Arc<Self>, String> {
         let mut config = AuthConfig::from_section(audience, section)?;
         config.enforced_caveats = enforced_caveats.iter().map(|&key| key.to_owned()).collect();
-        Ok(Self::new(config, registry, clock, tls))
-    }
-
-    /// With what an issuer at an https URL is read by; without it, such a URL fails.
-    pub fn new(
-        config: AuthConfig,
-        registry: &Registry,
-        clock: SharedClock,
-        tls: Option<ClientTls>,
-    ) -> Arc<Self> {
         let fetch = Arc::new(HttpFetch::new(&config.audience, tls));
-        Self::with_fetch(config, registry, clock, fetch)
+        Self::with_fetch(config, registry, clock, fetch, data_dir)
     }
 
-    /// With another source for keys and events than HTTP.
+    /// With another source for what the issuer publishes than HTTP.
     pub fn with_fetch(
         config: AuthConfig,
         registry: &Registry,
         clock: SharedClock,
         fetch: Arc<dyn Fetch>,
-    ) -> Arc<Self> {
+        data_dir: Option<&Path>,
+    ) -> Result<Arc<Self>, String> {
+        let versions = NoteVersions::open(data_dir)?;
         let metrics = KernelMetrics::new(registry);
         let kicks = queue(&REFRESH_QUEUE_SPEC, REFRESH_QUEUE_SPEC.capacity, &metrics);
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             config: Snapshot::new(config),
             keys: Followed::default(),
             revoked: Followed::default(),
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
+            versions,
             cache: TokenCache::new(TOKENS_REMEMBERED),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
@@ -106,7 +104,7 @@ impl RonAuthorizer {
                 .counter("auth_cache_hits_total", "Passports found already verified."),
             verifications: registry
                 .counter("auth_verifications_total", "Passport signatures checked."),
-        })
+        }))
     }
 
     /// Starts the two refresh threads; the topology must hold a `*-auth-keys` and a `*-auth-feed` row.
@@ -149,6 +147,7 @@ impl RonAuthorizer {
         let old = self.config.load();
         let mut new = AuthConfig::from_section(&old.audience, section)?;
         new.enforced_caveats.clone_from(&old.enforced_caveats);
+        self.versions.read_again()?;
         self.config.store(new);
         self.refresher.kick();
         self.report_state();
@@ -160,9 +159,11 @@ impl RonAuthorizer {
         self.config.load()
     }
 
-    /// Keys and revocations of the issuer that is configured now; nothing of another.
+    /// Keys and revocations of the issuer that is configured now; nothing of another, and no keys that only a note key
+    /// vouched for which is pinned no more.
     pub(crate) fn keys_of(&self, issuer: &IssuerConfig) -> Option<Arc<JwksSnapshot>> {
-        self.keys.of(|read| read.same_sources(issuer))
+        let keys = self.keys.of(|read| read.same_sources(issuer))?;
+        issuer.believes(keys.signers()).then_some(keys)
     }
 
     pub(crate) fn revoked_of(&self, issuer: &IssuerConfig) -> Option<Arc<RevocationView>> {

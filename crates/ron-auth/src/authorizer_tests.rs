@@ -99,12 +99,13 @@ fn rig() -> Rig {
     };
     let fake = Arc::new(Fake(RankedMutex::new(&LOCK, state)));
     let section = json!({
-        "issuer": ISSUER, "jwks_url": "http://issuer:1/jwks.json",
+        "issuer": ISSUER, "jwks_url": "http://issuer:1/jwks.json", "unpinned": true,
         "principals": [{"name": "svc-wallet", "tenant": "ron", "scopes": ["ledger:commit"], "sha256": service_token::hash(&service), "key_prefixes": ["ron/log/"]}]
     });
     let mut config = AuthConfig::from_section("ron-ledger", &section).unwrap();
     config.enforced_caveats = vec!["asset".into()];
-    let auth = RonAuthorizer::with_fetch(config, &registry, clock.clone(), fake.clone());
+    let auth =
+        RonAuthorizer::with_fetch(config, &registry, clock.clone(), fake.clone(), None).unwrap();
     Rig {
         auth,
         fake,
@@ -514,7 +515,7 @@ fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
     let rig = Rig::fresh();
     let token = rig.token(|_| {});
     assert!(rig.ask(&token).is_ok());
-    let other = json!({"issuer": "http://other:1", "jwks_url": "http://other:1/jwks.json"});
+    let other = json!({"issuer": "http://other:1", "jwks_url": "http://other:1/jwks.json", "unpinned": true});
     rig.auth.reload(&other).unwrap();
     assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
     rig.refresh();

@@ -3,6 +3,7 @@
 use ron_crypto::mldsa::{MlDsaSet, verify_mldsa};
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX};
 use ron_proto::{b64, strict};
+use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -145,6 +146,8 @@ const fn akp_name(set: MlDsaSet) -> &'static str {
 pub struct JwksSnapshot {
     keys: BTreeMap<String, VerifyKey>,
     rule: PqRule,
+    /// The pinned keys that signed the policy note which vouches for these; none of a set that was believed unseen.
+    signers: Vec<VerifierKey>,
 }
 
 /// Why a document is no key set.
@@ -202,6 +205,7 @@ impl JwksSnapshot {
         Ok(Self {
             keys,
             rule: PqRule::Off,
+            signers: Vec::new(),
         })
     }
 
@@ -214,6 +218,20 @@ impl JwksSnapshot {
         }
         self.rule = rule;
         Ok(self)
+    }
+
+    /// Takes the keys away for which `keep` does not speak.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&str, &VerifyKey) -> bool) {
+        self.keys.retain(|kid, key| keep(kid, key));
+    }
+
+    pub(crate) fn signed_off_by(&mut self, signers: &[VerifierKey]) {
+        self.signers = signers.to_vec();
+    }
+
+    /// The pinned keys by whose word these keys are believed.
+    pub(crate) fn signers(&self) -> &[VerifierKey] {
+        &self.signers
     }
 
     /// Which signatures count.

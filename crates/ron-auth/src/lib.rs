@@ -5,7 +5,7 @@
 //!                            └─ anything else ───> cache ─miss─> jwt: signature, header, claims (pure)
 //!                                                    │           narrow: statements of holders (pure)
 //!                                                    └──> revocation view, dpop, caveats, scope, meter ──> Principal
-//!  refresh threads (never in the request path): keys <── jwks_url     revocations <── events_url (long poll)
+//!  refresh threads (never in the request path): keys <── jwks_url, as far as the signed note_url lists them     revocations <── events_url (long poll)
 //! ```
 //!
 //! **Invariants:** default deny: every path to a `Principal` goes through an explicit check. No request waits for
@@ -22,6 +22,8 @@ pub mod jws;
 pub mod jwt;
 mod meter;
 pub mod narrow;
+mod note_versions;
+pub mod policy_note;
 mod refresh;
 mod reject;
 pub mod revocation;
@@ -36,6 +38,8 @@ pub use jwks::{JwksError, JwksSnapshot, PqRule};
 pub use jws::Holder;
 pub use jwt::{Claims, Expect, verify_jwt};
 pub use meter::METER_LOCK;
+pub use note_versions::{NOTE_LOCK, VERSIONS_FILE, read_versions, write_versions};
+pub use policy_note::{NoteRefused, PolicyNote};
 pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
 pub use reject::AuthReject;
 pub use revocation::RevocationView;

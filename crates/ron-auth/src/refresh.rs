@@ -3,13 +3,14 @@
 
 use crate::authorizer::RonAuthorizer;
 use crate::jwks::{JwksError, JwksSnapshot, PqRule};
+use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
 use crate::revocation::RevocationView;
 use crate::settings::IssuerConfig;
 use ron_http::{Call, ClientConfig, ClientTls, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
     Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry, Sender,
-    Shutdown, ThreadCtx,
+    Shutdown, Snapshot, ThreadCtx,
 };
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
@@ -93,6 +94,37 @@ impl Fetch for HttpFetch {
     }
 }
 
+/// Failed reads in a row, and why the last one failed.
+struct Failures {
+    count: AtomicU32,
+    why: Snapshot<Option<String>>,
+}
+
+impl Failures {
+    fn none() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            why: Snapshot::new(None),
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    fn told(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= FAILURES_TOLD
+    }
+
+    /// `: why`, for the end of a sentence.
+    fn reason(&self) -> String {
+        let why = self.why.load();
+        why.as_ref()
+            .as_ref()
+            .map_or_else(String::new, |why| format!(": {why}"))
+    }
+}
+
 type Report = Box<dyn Fn(Option<String>) + Send + Sync>;
 
 /// What the refresh threads share with the request threads.
@@ -102,8 +134,9 @@ pub(crate) struct Refresher {
     kicks: Receiver<()>,
     metrics: KernelMetrics,
     reads: CounterVec,
-    keys_failed: AtomicU32,
-    feed_failed: AtomicU32,
+    ignored: CounterVec,
+    keys_failed: Failures,
+    feed_failed: Failures,
     report: OnceLock<Report>,
 }
 
@@ -119,14 +152,23 @@ impl Refresher {
             "Reads of issuer keys and revocations.",
             &["what", "result"],
         );
+        let ignored = registry.counter_vec(
+            "auth_keys_ignored_total",
+            "Keys of the issuer's set that were not taken, because its policy note does not vouch for them.",
+            &["reason"],
+        );
+        for reason in ["unlisted", "revoked", "ended"] {
+            let _ = ignored.with_label_values(&[reason]); // there at 0
+        }
         Self {
             fetch,
             kick,
             kicks,
             metrics,
             reads,
-            keys_failed: AtomicU32::new(0),
-            feed_failed: AtomicU32::new(0),
+            ignored,
+            keys_failed: Failures::none(),
+            feed_failed: Failures::none(),
             report: OnceLock::new(),
         }
     }
@@ -167,10 +209,32 @@ impl Refresher {
             })
     }
 
+    /// Counts the keys that were left out. One that the note does not list is a failed read, which is repeated soon:
+    /// either the note lags behind the keys, or somebody else serves them.
+    fn ignored(&self, keys: &Ignored, all: bool) -> Result<(), String> {
+        let all_reasons = [
+            ("unlisted", keys.unlisted),
+            ("revoked", keys.revoked),
+            ("ended", keys.ended),
+        ];
+        for (reason, count) in all_reasons {
+            self.ignored.with_label_values(&[reason]).inc_by(count);
+        }
+        match keys.unlisted {
+            0 if all => Err("the policy note vouches for no key of the key set".into()),
+            0 => Ok(()),
+            n => Err(format!(
+                "{n} keys of the key set are not in the policy note, and were not taken"
+            )),
+        }
+    }
+
     /// Counts the outcome and says whether it differs from the one before.
-    fn note(&self, what: &str, failed: &AtomicU32, outcome: &Result<(), String>) {
+    fn note(&self, what: &str, failures: &Failures, outcome: &Result<(), String>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.reads.with_label_values(&[what, result]).inc();
+        let failed = &failures.count;
+        failures.why.store(outcome.clone().err());
         match outcome {
             Ok(()) => {
                 if failed.swap(0, Ordering::Relaxed) > 0 {
@@ -195,18 +259,31 @@ impl RonAuthorizer {
     /// Why passports cannot be fully judged now; `None` when they can.
     pub fn degraded(&self) -> Option<String> {
         self.config.load().issuer.as_ref()?;
-        let failing = |count: &AtomicU32| count.load(Ordering::Relaxed) >= FAILURES_TOLD;
-        if self.keys_now().is_empty() {
-            Some("the issuer's keys have not been read yet; passports get 503".into())
+        let (keys, feed) = (&self.refresher.keys_failed, &self.refresher.feed_failed);
+        let (what, failures) = if self.keys_now().is_empty() {
+            (
+                "the issuer's keys have not been read yet; passports get 503",
+                keys,
+            )
         } else if !self.revoked_now().synced() {
-            Some("the issuer's revocations have not been read yet; passports get 503".into())
-        } else if failing(&self.refresher.keys_failed) {
-            Some("the issuer's keys cannot be read again; the last good ones are in use".into())
-        } else if failing(&self.refresher.feed_failed) {
-            Some("the issuer's revocations cannot be read; recent ones may be missing".into())
+            (
+                "the issuer's revocations have not been read yet; passports get 503",
+                feed,
+            )
+        } else if keys.told() {
+            (
+                "the issuer's keys cannot be read again; the last good ones are in use",
+                keys,
+            )
+        } else if feed.told() {
+            (
+                "the issuer's revocations cannot be read; recent ones may be missing",
+                feed,
+            )
         } else {
-            None
-        }
+            return None;
+        };
+        Some(format!("{what}{}", failures.reason()))
     }
 
     pub(crate) fn report_state(&self) {
@@ -241,18 +318,22 @@ impl RonAuthorizer {
         let config = self.config.load();
         let issuer = config.issuer.as_ref()?;
         let reading = self.keys.begin(issuer.clone());
-        let read = self.read_keys(issuer);
-        // A reload may have named another issuer while we read: then nobody will ask for what is kept here.
-        let outcome = read.map(|keys| {
-            self.keys.finish(&reading, keys);
+        let outcome = self.read_keys(issuer).and_then(|(keys, ignored)| {
+            let none = keys.is_empty();
+            if !none {
+                // A reload may have named another issuer while we read: then nobody will ask for what is kept here.
+                self.keys.finish(&reading, keys);
+            }
+            self.refresher.ignored(&ignored, none)
         });
         self.refresher
             .note("keys", &self.refresher.keys_failed, &outcome);
         Some(outcome.map(|()| issuer.refresh))
     }
 
-    /// Both key sets, or none: half of a hybrid's keys would let the rule be judged on less than it says.
-    fn read_keys(&self, issuer: &IssuerConfig) -> Result<JwksSnapshot, String> {
+    /// Both key sets, or none: half of a hybrid's keys would let the rule be judged on less than it says. Then the
+    /// policy note, which says for which of these keys the issuer speaks.
+    fn read_keys(&self, issuer: &IssuerConfig) -> Result<(JwksSnapshot, Ignored), String> {
         let parsed = |read: Result<JwksSnapshot, JwksError>| {
             read.map_err(|error| {
                 let errors = &self.refresher.metrics.parse_errors;
@@ -261,12 +342,41 @@ impl RonAuthorizer {
             })
         };
         let bytes = self.refresher.get(&issuer.jwks_url, FETCH_DEADLINE)?;
-        let keys = parsed(JwksSnapshot::parse(&bytes))?;
-        if issuer.pq == PqRule::Off {
-            return Ok(keys);
+        let mut keys = parsed(JwksSnapshot::parse(&bytes))?;
+        if issuer.pq != PqRule::Off {
+            let bytes = self.refresher.get(&issuer.pq_jwks_url, FETCH_DEADLINE)?;
+            keys = parsed(keys.with_pq(&bytes, issuer.pq))?;
         }
-        let bytes = self.refresher.get(&issuer.pq_jwks_url, FETCH_DEADLINE)?;
-        parsed(keys.with_pq(&bytes, issuer.pq))
+        if issuer.note_keys.is_empty() {
+            return Ok((keys, Ignored::default())); // auth.unpinned
+        }
+        // The note after the keys: a key that is published between the two reads is then in the note alone, and comes
+        // with the next read. The other way round it would look like a stranger's.
+        let note = self.read_note(issuer)?;
+        let ignored = note.narrow(&mut keys, self.now_s());
+        Ok((keys, ignored))
+    }
+
+    /// The note that is served now; its version is durable when this returns.
+    fn read_note(&self, issuer: &IssuerConfig) -> Result<PolicyNote, String> {
+        // Looked up before the note is asked for: another read may raise it while this answer is on its way.
+        let kept = self.versions.known(&issuer.issuer);
+        let bytes = self
+            .refresher
+            .get(&issuer.note_url, FETCH_DEADLINE)
+            .map_err(|why| format!("the policy note cannot be read: {why}"))?;
+        let opened = PolicyNote::open(&bytes, &issuer.issuer, &issuer.note_keys);
+        let got = opened.and_then(|note| match note.version {
+            got if got < kept => Err(NoteRefused::RolledBack { got, kept }),
+            _ => Ok(note),
+        });
+        let note = got.map_err(|refused| {
+            let errors = &self.refresher.metrics.parse_errors;
+            errors.with_label_values(&["policy_note"]).inc();
+            refused.to_string()
+        })?;
+        self.versions.raise(&issuer.issuer, note.version)?;
+        Ok(note)
     }
 
     /// Body of the feed thread.
@@ -297,7 +407,9 @@ impl RonAuthorizer {
         let issuer = config.issuer.as_ref()?;
         // After an outage the issuer may have come back with another history that is as long: read all of it anew,
         // while the present view stays in force.
-        let after_outage = self.refresher.feed_failed.load(Ordering::Relaxed) > 0;
+        let after_outage = self.refresher.feed_failed.any();
+        // Looked up before the feed is asked: what the issuer answers afterwards goes at least that far.
+        let noted = self.noted(issuer);
         let reading = self.revoked.begin(issuer.clone());
         let old = self.revoked_of(issuer).unwrap_or_default();
         let mut view = if after_outage {
@@ -305,7 +417,9 @@ impl RonAuthorizer {
         } else {
             (*old).clone()
         };
-        let outcome = self.follow_feed(&issuer.events_url, &mut view, wait_s);
+        let outcome = self
+            .follow_feed(&issuer.events_url, &mut view, wait_s)
+            .and_then(|()| reaches(&view, noted));
         if outcome.is_ok() {
             view.absorb(&old);
             let new_keys = view.key_changes() != old.key_changes();
@@ -319,6 +433,14 @@ impl RonAuthorizer {
         self.refresher
             .note("events", &self.refresher.feed_failed, &outcome);
         Some(outcome)
+    }
+
+    /// The feed's event that the newest policy note was about; 0 where none is asked for.
+    fn noted(&self, issuer: &IssuerConfig) -> u64 {
+        if issuer.note_keys.is_empty() {
+            return 0;
+        }
+        self.versions.known(&issuer.issuer)
     }
 
     fn follow_feed(&self, url: &str, view: &mut RevocationView, wait_s: u64) -> Result<(), String> {
@@ -355,6 +477,18 @@ impl RonAuthorizer {
     }
 }
 
+/// A policy note's version is the number of the feed's last event when it was signed, so a feed that ends before it lacks
+/// revocations: it is a stranger's, or that of an issuer put back to an older state.
+fn reaches(view: &RevocationView, noted: u64) -> Result<(), String> {
+    if view.after() >= noted {
+        return Ok(());
+    }
+    Err(format!(
+        "the feed ends at event {}, but the policy note was about event {noted}; if the issuer was restored from a backup, accept it with `ron issuer trust`",
+        view.after()
+    ))
+}
+
 /// 25 ms doubling to 1 s: an issuer that starts with us is found within a fraction of a second, and one that is back
 /// within a deadline and a pause, so that what was revoked meanwhile acts within five seconds.
 fn retry_pauses(seed: u64) -> Backoff {
@@ -365,3 +499,7 @@ fn retry_pauses(seed: u64) -> Backoff {
         seed,
     )
 }
+
+#[cfg(test)]
+#[path = "refresh_tests.rs"]
+mod tests;

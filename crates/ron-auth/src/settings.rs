@@ -1,8 +1,10 @@
 //! The `auth` section of a service's configuration, validated.
 
 use crate::jwks::PqRule;
+use crate::policy_note;
 use crate::service_token::good_name;
 use ron_proto::Tenant;
+use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,10 @@ pub struct IssuerConfig {
     pub pq_jwks_url: String,
     /// Which signatures must be good.
     pub pq: PqRule,
+    /// The policy note; by default beside the key set's host.
+    pub note_url: String,
+    /// Who may sign the note. Empty (`auth.unpinned`): the key set is believed from whoever serves it.
+    pub note_keys: Vec<VerifierKey>,
     /// The revocation feed; by default beside the key set's host.
     pub events_url: String,
     /// Time between two reads of the keys.
@@ -44,7 +50,13 @@ impl IssuerConfig {
             && self.issuer == other.issuer
             && self.jwks_url == other.jwks_url
             && self.pq_jwks_url == other.pq_jwks_url
+            && self.note_url == other.note_url
             && self.events_url == other.events_url
+    }
+
+    /// Whether keys that were believed by the word of `signers` are believed under the present pins.
+    pub fn believes(&self, signers: &[VerifierKey]) -> bool {
+        self.note_keys.is_empty() || self.note_keys.iter().any(|key| signers.contains(key))
     }
 }
 
@@ -75,6 +87,12 @@ struct Section {
     pq_jwks_url: String,
     #[serde(default)]
     pq: String,
+    #[serde(default)]
+    note_url: String,
+    #[serde(default)]
+    note_vkey: Vec<String>,
+    #[serde(default)]
+    unpinned: bool,
     #[serde(default)]
     events_url: String,
     /// Milliseconds.
@@ -114,8 +132,8 @@ impl AuthConfig {
         }
     }
 
-    /// From the section as JSON, durations in milliseconds: `{issuer, jwks_url, refresh_interval, principals: [{name,
-    /// tenant, scopes, sha256, certs, uids, key_prefixes}]}`. The error names the key and what to do.
+    /// From the section as JSON, durations in milliseconds: `{issuer, jwks_url, note_vkey, refresh_interval, principals:
+    /// [{name, tenant, scopes, sha256, certs, uids, key_prefixes}]}`. The error names the key and what to do.
     pub fn from_section(audience: &str, section: &serde_json::Value) -> Result<Self, String> {
         let section: Section =
             serde_json::from_value(section.clone()).map_err(|error| format!("auth: {error}"))?;
@@ -160,6 +178,10 @@ fn issuer(section: &Section) -> Result<Option<IssuerConfig>, String> {
         "" => format!("{origin}/.well-known/jwks-pq.json"),
         url => url.to_owned(),
     };
+    let note_url = match section.note_url.as_str() {
+        "" => format!("{origin}/v1/passport/policy"),
+        url => url.to_owned(),
+    };
     let pq = match section.pq.as_str() {
         "" => PqRule::Off,
         word => PqRule::parse(word).ok_or("auth.pq must be off, or, and, require or pq_only")?,
@@ -169,9 +191,35 @@ fn issuer(section: &Section) -> Result<Option<IssuerConfig>, String> {
         jwks_url: section.jwks_url.clone(),
         pq_jwks_url,
         pq,
+        note_url,
+        note_keys: pins(section)?,
         events_url,
         refresh: Duration::from_millis(section.refresh_interval.unwrap_or(60_000)),
     }))
+}
+
+/// The keys that may sign the issuer's policy note.
+fn pins(section: &Section) -> Result<Vec<VerifierKey>, String> {
+    if section.unpinned != section.note_vkey.is_empty() {
+        return Err(if section.unpinned {
+            "auth.unpinned is true, but auth.note_vkey is set: drop one of the two".into()
+        } else {
+            "auth.note_vkey must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). Without it              whoever takes the issuer's port makes passports; an issuer without notes needs auth.unpinned = true".into()
+        });
+    }
+    let name = policy_note::origin(&section.issuer);
+    let pin = |line: &String| {
+        let key = VerifierKey::parse(line).map_err(|e| format!("auth.note_vkey: {e}"))?;
+        if key.name() == name {
+            Ok(key)
+        } else {
+            Err(format!(
+                "auth.note_vkey: the key is named {}, but notes of auth.issuer are signed as {name}",
+                key.name()
+            ))
+        }
+    };
+    section.note_vkey.iter().map(pin).collect()
 }
 
 /// `scheme://host:port` of an http or https URL.
@@ -270,6 +318,7 @@ mod tests {
             "ron-kms",
             &json!({
                 "issuer": "http://127.0.0.1:7450", "jwks_url": "http://127.0.0.1:7450/.well-known/jwks.json", "refresh_interval": 5000,
+                "note_vkey": [vkey("http://127.0.0.1:7450")],
                 "principals": [{"name": "svc-passport", "tenant": "ron", "scopes": ["kms:sign"], "sha256": digest, "key_prefixes": ["ron/issuer/"]}]
             }),
         )
@@ -279,6 +328,8 @@ mod tests {
             issuer.events_url,
             "http://127.0.0.1:7450/v1/passport/events"
         );
+        assert_eq!(issuer.note_url, "http://127.0.0.1:7450/v1/passport/policy");
+        assert_eq!(issuer.note_keys.len(), 1);
         assert_eq!(issuer.refresh, Duration::from_secs(5));
         assert_eq!(
             (issuer.pq_jwks_url.as_str(), issuer.pq),
@@ -295,6 +346,11 @@ mod tests {
         );
     }
 
+    fn vkey(issuer: &str) -> String {
+        let name = policy_note::origin(issuer);
+        VerifierKey::ed25519(&name, &[7; 32]).unwrap().to_string()
+    }
+
     fn digest_of(byte: &str) -> String {
         byte.repeat(32)
     }
@@ -308,6 +364,29 @@ mod tests {
         let digest = "ab".repeat(32);
         let one = |name: &str, sha: &str, scope: &str| json!({"name": name, "sha256": sha, "scopes": [scope]});
         check(json!({"issuer": "a"}), "belong together");
+        let pinned = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut section =
+                json!({"issuer": "a", "jwks_url": "http://a/j", "note_vkey": [vkey("a")]});
+            change(&mut section);
+            section
+        };
+        assert!(AuthConfig::from_section("x", &pinned(&|_| ())).is_ok());
+        check(
+            pinned(&|s| s["note_vkey"] = json!([])),
+            "auth.note_vkey must be set",
+        );
+        check(
+            pinned(&|s| s["unpinned"] = true.into()),
+            "drop one of the two",
+        );
+        check(
+            pinned(&|s| s["note_vkey"] = json!([vkey("a"), "junk"])),
+            "not a usable verifier key",
+        );
+        check(
+            pinned(&|s| s["note_vkey"] = json!([vkey("b")])),
+            "is named b/policy, but notes of auth.issuer are signed as a/policy",
+        );
         check(
             json!({"issuer": "a", "jwks_url": "http://a/jwks.json", "pq": "maybe"}),
             "off, or, and, require or pq_only",

@@ -61,6 +61,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         &chassis.registry,
         chassis.clock.clone(),
         chassis.peers.clone(),
+        config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
     authorizer.on_state(chassis.ready.hook("passports"));

@@ -101,6 +101,7 @@ fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, 
         &chassis.registry,
         chassis.clock.clone(),
         chassis.peers.clone(),
+        config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));

@@ -167,6 +167,7 @@ fn authorize(
         &chassis.registry,
         chassis.clock.clone(),
         chassis.peers.clone(),
+        config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
     passports.on_state(chassis.ready.hook("passports"));

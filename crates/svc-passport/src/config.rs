@@ -44,7 +44,7 @@ const CLIENT_KEYS: &[Key] = &[
     ),
 ];
 
-static KEYS: [Key; 24] = [
+static KEYS: [Key; 25] = [
     Key::text(
         "issuer",
         "http://127.0.0.1:7450",
@@ -76,6 +76,11 @@ static KEYS: [Key; 24] = [
         "kms.note_key",
         "",
         "KMS key that signs the policy note; payload policy note. Empty: no note is served.",
+    ),
+    Key::text(
+        "kms.note_key_next",
+        "",
+        "A second KMS key that signs the policy note too, while the services' auth.note_vkey changes to it.",
     ),
     Key::text(
         "pq.mode",
@@ -198,8 +203,8 @@ pub struct Settings {
     pub kms_timeout: Duration,
     /// Pause between looks at the keys.
     pub kms_refresh: Duration,
-    /// Key of the policy note.
-    pub note_key: Option<Kid>,
+    /// Keys of the policy note, the next one last.
+    pub note_keys: Vec<Kid>,
     /// How long a new key waits before it signs.
     pub hold: Duration,
     /// Where the signed policy comes from.
@@ -238,13 +243,7 @@ impl Settings {
         let pq_key = pq_key(config, &mut problems);
         let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
         let clients = clients(config, &mut problems);
-        let note_key = match config.str_opt("kms.note_key").map(str::parse).transpose() {
-            Ok(key) => key,
-            Err(e) => {
-                problems.push(format!("kms.note_key: {e}"));
-                None
-            }
-        };
+        let note_keys = note_keys(config, &mut problems);
         let dir = config.path_opt("policy.dir").map(PathBuf::from);
         let url = config.str_opt("policy.url");
         let policy = match (dir, url) {
@@ -281,7 +280,7 @@ impl Settings {
             pq_key,
             kms_timeout: config.duration("kms.timeout"),
             kms_refresh: config.duration("kms.refresh_interval"),
-            note_key,
+            note_keys,
             hold: config.duration("rotation.hold"),
             policy,
             policy_poll: config.duration("policy.poll_interval"),
@@ -293,6 +292,28 @@ impl Settings {
             data_dir,
         })
     }
+}
+
+/// The key of the policy note, and the one that is to take its place.
+fn note_keys(config: &Config, problems: &mut Vec<String>) -> Vec<Kid> {
+    let mut keys = Vec::new();
+    for name in ["kms.note_key", "kms.note_key_next"] {
+        let Some(text) = config.str_opt(name) else {
+            continue;
+        };
+        match text.parse::<Kid>() {
+            Ok(kid) if keys.contains(&kid) => {
+                problems.push(format!("{name} is the same key as kms.note_key"));
+            }
+            Ok(kid) => keys.push(kid),
+            Err(e) => problems.push(format!("{name}: {e}")),
+        }
+    }
+    let set = |name: &str| config.str_opt(name).is_some();
+    if set("kms.note_key_next") && !set("kms.note_key") {
+        problems.push("kms.note_key_next needs kms.note_key, whose place it is to take".to_owned());
+    }
+    keys
 }
 
 /// The ML-DSA key, which `pq.mode` other than off needs.

@@ -137,6 +137,7 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
         &chassis.registry,
         chassis.clock.clone(),
         chassis.peers.clone(),
+        config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
@@ -170,6 +171,14 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
 /// Beside the store, or in memory like it.
 fn holders(settings: &Settings) -> std::io::Result<Holders> {
     Holders::open(settings.data_dir.as_ref().map(|dir| dir.join("holders")))
+}
+
+/// A copy of the policy note that was signed last.
+fn note_file(settings: &Settings) -> Option<std::path::PathBuf> {
+    settings
+        .data_dir
+        .as_ref()
+        .map(|dir| dir.join("policy.note"))
 }
 
 /// What the durable events say.
@@ -307,7 +316,8 @@ impl Core {
         let publisher = Publisher::new(PublisherParts {
             kms: (self.kms.clone(), self.settings.kms_timeout),
             keys: keys.clone(),
-            note_key: self.settings.note_key.clone(),
+            note_keys: self.settings.note_keys.clone(),
+            note_file: note_file(&self.settings),
             urls: (self.settings.issuer.clone(), self.public_url.clone()),
             view: self.view.clone(),
             policy: self.policy.clone(),

@@ -6,10 +6,19 @@ use std::fmt::Write as _;
 use super::{CALLS, OPERATOR_SCOPES, TokenHashes};
 use crate::layout::{Bootstrap, Layout, SERVICES};
 
-/// The configuration of `ron-kms` or `ron-ledger`, which call nobody.
-pub fn log_keeper(layout: &Layout, name: &str, base_port: u16, hashes: &TokenHashes) -> String {
+/// The configuration of `ron-kms` or `ron-ledger`, which call nobody. Without the issuer while there is no note key yet
+/// by which it could be known.
+pub fn log_keeper(
+    layout: &Layout,
+    name: &str,
+    base_port: u16,
+    note_vkey: Option<&str>,
+    hashes: &TokenHashes,
+) -> String {
     let mut text = head(layout, name, base_port);
-    auth(&mut text, base_port);
+    if let Some(note_vkey) = note_vkey {
+        auth(&mut text, base_port, note_vkey);
+    }
     principals(&mut text, name, hashes);
     text
 }
@@ -70,10 +79,10 @@ pub fn service(
     }
     if name == "svc-admin" {
         // Passports count only where auth.mode says so; the default lets whoever is on this host look.
-        auth(&mut text, base_port);
+        auth(&mut text, base_port, &bootstrap.note_vkey);
         nodes(&mut text, layout, base_port, bootstrap);
     } else {
-        auth(&mut text, base_port);
+        auth(&mut text, base_port, &bootstrap.note_vkey);
         principals(&mut text, name, hashes);
     }
     text
@@ -89,12 +98,12 @@ fn head(layout: &Layout, name: &str, base_port: u16) -> String {
     )
 }
 
-/// Passports of our issuer are accepted.
-fn auth(text: &mut String, base_port: u16) {
+/// Passports of our issuer are accepted, as far as its note lists the keys that signed them.
+fn auth(text: &mut String, base_port: u16, note_vkey: &str) {
     let passport = url(base_port, "svc-passport");
     let _ = write!(
         text,
-        "[auth]\nissuer = \"{passport}\"\njwks_url = \"{passport}/.well-known/jwks.json\"\n\n"
+        "[auth]\nissuer = \"{passport}\"\njwks_url = \"{passport}/.well-known/jwks.json\"\nnote_vkey = [\"{note_vkey}\"]\n\n"
     );
 }
 

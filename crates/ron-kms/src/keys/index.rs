@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ron_http::Principal;
+use ron_proto::Tenant;
 use ron_proto::kms::{
     Bytes, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc, WaitingDoc,
 };
@@ -212,6 +213,16 @@ impl KeyIndex {
         self.keys
             .get(kid)
             .ok_or_else(|| Refusal::new(Why::NotFound, NO_SUCH_KEY))
+    }
+
+    /// Whether a key of this tenant that signs tokens of `issuer`, and nothing else, has a version with this thumbprint.
+    pub fn issues(&self, tenant: &Tenant, issuer: &str, thumbprint: &str) -> bool {
+        let signs_for =
+            |key: &Key| matches!(&key.payload, PayloadPolicy::Jwt(jwt) if jwt.iss == issuer);
+        self.keys
+            .values()
+            .filter(|key| key.kid.tenant == *tenant && signs_for(key))
+            .any(|key| key.versions.iter().any(|v| &*v.thumbprint == thumbprint))
     }
 
     /// A copy with `key` put in and the store at `store_version`.

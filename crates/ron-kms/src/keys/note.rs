@@ -46,6 +46,20 @@ pub fn check(policy: &NotePolicy, text: &[u8]) -> Result<Option<Checkpoint>, Str
     }
 }
 
+/// The issuer that notes of this origin speak for, if they are policy notes: `<issuer>/policy`.
+pub fn issuer_of(policy: &NotePolicy) -> Option<&str> {
+    policy.origin.strip_suffix("/policy")
+}
+
+/// The keys that a policy note lists for its readers: the second word of every line whose first is `key`.
+pub fn listed_keys(text: &[u8]) -> impl Iterator<Item = &str> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    text.split('\n').filter_map(|line| {
+        let mut words = line.split(' ');
+        (words.next() == Some("key")).then(|| words.next().unwrap_or_default())
+    })
+}
+
 fn looks_like_size(line: &str) -> bool {
     let line = line.trim();
     line.starts_with(|c: char| c.is_numeric() || c == '+' || c == '-')
@@ -117,6 +131,21 @@ mod tests {
             Err(()),
         );
         assert!(super::check(&policy, b"example.org/log\n\xff\n").is_err());
+    }
+
+    #[test]
+    fn the_keys_of_a_policy_note_are_found_wherever_its_readers_find_them() {
+        let listed = |text: &str| -> Vec<String> {
+            let keys = listed_keys(text.as_bytes());
+            keys.map(str::to_owned).collect()
+        };
+        let text = "http://i/policy\nversion 1\nkey A EdDSA 1 - good\nkeys x\n key y\nkey B\nkey\nkey  C\n";
+        assert_eq!(listed(text), ["A", "B", "", ""]);
+        let policy = |origin: &str| NotePolicy {
+            origin: origin.to_owned(),
+        };
+        assert_eq!(issuer_of(&policy("http://i/policy")), Some("http://i"));
+        assert_eq!(issuer_of(&policy("example.org/log")), None);
     }
 
     #[test]

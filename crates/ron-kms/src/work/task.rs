@@ -5,13 +5,14 @@ use ron_crypto::hash::sha256;
 use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::jcs;
-use ron_proto::kms::{Bytes, Digest, SignAnswer, SignBatch, SignRequest, Signature};
+use ron_proto::kms::{Bytes, Digest, PayloadPolicy, SignAnswer, SignBatch, SignRequest, Signature};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId};
 
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
+use crate::keys::note;
 use crate::keys::payload::{self, Allowed, Head, Payload};
 use crate::keys::{Key, KeyIndex};
 use crate::work::verify::signs_not;
@@ -175,6 +176,7 @@ fn try_sign(
         alg: key.kid.alg,
         thumbprint: &head.thumbprint,
     };
+    vouched(index, key, payload)?;
     if let Allowed::Checkpoint(to) = payload::check(&key.payload, about, payload, now_ms / 1000)? {
         match gate.pass(key, &to)? {
             Gate::Sign {
@@ -198,6 +200,25 @@ fn try_sign(
         proof: None,
         attestation: index.gate.confirmed(key.backend, key.attestation),
     }))
+}
+
+/// A policy note lists keys that services believe by its word: only those that sign an issuer's tokens here.
+fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Refusal> {
+    let (PayloadPolicy::Note(policy), Payload::Message(text)) = (&key.payload, payload) else {
+        return Ok(());
+    };
+    let Some(issuer) = note::issuer_of(policy) else {
+        return Ok(());
+    };
+    let ours = |kid: &str| index.issues(&key.kid.tenant, issuer, kid);
+    if note::listed_keys(text).all(ours) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Why::PayloadRefused,
+        "the note lists a key that signs no tokens of this issuer here: each must be a version of a key of the same tenant \
+         whose payload policy is jwt with that iss",
+    ))
 }
 
 /// Hex SHA-256 of the signatures, one after the other.

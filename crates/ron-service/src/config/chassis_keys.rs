@@ -2,6 +2,7 @@
 
 use super::key::Key;
 use super::load::{Config, ConfigProblem};
+use ron_tlog::note::VerifierKey;
 
 /// One `[[auth.principals]]` block: who may call with a service token, a client certificate or as a Unix user.
 pub const PRINCIPAL_KEYS: &[Key] = &[
@@ -196,6 +197,24 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "Where the issuer's keys are read, as in http://127.0.0.1:7450/.well-known/jwks.json.",
     )
     .reloadable(),
+    Key::list(
+        "auth.note_vkey",
+        "",
+        "Verifier keys that may sign the issuer's policy note; `ron issuer trust` shows the present one. Keys that no such note lists are not believed.",
+    )
+    .reloadable(),
+    Key::text(
+        "auth.note_url",
+        "",
+        "Where the policy note is read; empty: /v1/passport/policy beside auth.jwks_url.",
+    )
+    .reloadable(),
+    Key::bool(
+        "auth.unpinned",
+        false,
+        "Believe the key set of an issuer that has no policy note. Over plain http, whoever takes the issuer's port then makes passports.",
+    )
+    .reloadable(),
     Key::text(
         "auth.pq",
         "off",
@@ -282,6 +301,7 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
             "must be set too: auth.issuer and auth.jwks_url belong together",
         ));
     }
+    pin_checks(config, &mut problems);
     let mut names: Vec<&str> = config
         .tables("auth.principals")
         .iter()
@@ -307,6 +327,26 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
         }
     }
     problems
+}
+
+/// Who may say which keys are the issuer's is known beforehand.
+fn pin_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
+    let pins = config.list("auth.note_vkey");
+    let unpinned = config.bool("auth.unpinned");
+    if config.str_opt("auth.issuer").is_some() && pins.is_empty() && !unpinned {
+        let why = "must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). \
+                   Without it whoever takes the issuer's port makes passports; an issuer without notes needs auth.unpinned = true";
+        problems.push(config.problem("auth.note_vkey", why));
+    }
+    if unpinned && !pins.is_empty() {
+        let why = "is true, but auth.note_vkey is set; drop one of the two";
+        problems.push(config.problem("auth.unpinned", why));
+    }
+    for line in pins {
+        if let Err(error) = VerifierKey::parse(line) {
+            problems.push(config.problem("auth.note_vkey", format!("has a line that is {error}")));
+        }
+    }
 }
 
 /// TLS and Unix sockets: what belongs together is there together, and nothing is set in vain.

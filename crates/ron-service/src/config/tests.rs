@@ -101,6 +101,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "log.level",
         "auth.issuer",
         "auth.jwks_url",
+        "auth.note_vkey",
         "auth.refresh_interval",
         "auth.region",
         "auth.principals",
@@ -225,6 +226,17 @@ fn keys_that_contradict_each_other_are_refused() {
         "auth.issuer = \"http://x\"\n",
         "auth.jwks_url must be set too",
     );
+    let issuer = "[auth]\nissuer = \"http://x\"\njwks_url = \"http://x/j\"\n";
+    check(issuer, "auth.note_vkey must be set where auth.issuer is");
+    check(
+        &format!("{issuer}note_vkey = [\"a+b\"]\n"),
+        "ron.toml:4: auth.note_vkey has a line that is not a usable verifier key",
+    );
+    check(
+        &format!("{issuer}note_vkey = [\"a+b\"]\nunpinned = true\n"),
+        "auth.unpinned is true, but auth.note_vkey is set",
+    );
+    assert!(load(&format!("{issuer}unpinned = true\n")).is_ok());
     let block = |name: &str, sha: &str| {
         format!("[[auth.principals]]\nname = \"{name}\"\nsha256 = \"{sha}\"\n")
     };
@@ -245,7 +257,7 @@ fn keys_that_contradict_each_other_are_refused() {
 fn blocks_are_read_and_a_section_becomes_plain_data() {
     let sha = "ab".repeat(32);
     let text = format!(
-        "[auth]\nissuer = \"http://i\"\njwks_url = \"http://i/jwks.json\"\nrefresh_interval = \"5s\"\n\
+        "[auth]\nissuer = \"http://i\"\njwks_url = \"http://i/jwks.json\"\nunpinned = true\nrefresh_interval = \"5s\"\n\
          [[auth.principals]]\nname = \"svc-wallet\"\nsha256 = \"{sha}\"\nscopes = [\"ledger:commit\", \"ledger:read\"]\n"
     );
     let config = load(&text).unwrap();
@@ -261,6 +273,7 @@ fn blocks_are_read_and_a_section_becomes_plain_data() {
     assert_eq!(
         config.section("auth"),
         serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "", "pq": "off", "pq_jwks_url": "",
+            "note_vkey": [], "note_url": "", "unpinned": true,
             "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "certs": [], "uids": [], "key_prefixes": []}]})
     );
 }

@@ -2,10 +2,12 @@
 //! document is signed when somebody asks for it and it has changed or grown old.
 
 pub mod holders;
+pub mod kept_note;
 pub mod lists;
 pub mod note;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +53,7 @@ pub enum PublishEvent {
     },
     /// The policy note.
     Note(Responder),
-    /// The key that verifies the note.
+    /// The keys that verify the note.
     NoteKey(Responder),
 }
 
@@ -66,11 +68,23 @@ struct Signed {
     after: u64,
 }
 
+impl Signed {
+    /// A note of before the start, to be signed afresh as soon as that is possible.
+    fn before(note: String) -> Self {
+        Self {
+            content: ContentId::of(note.as_bytes()),
+            body: Arc::from(note.into_bytes()),
+            made_s: 0,
+            after: 0,
+        }
+    }
+}
+
 /// What the thread keeps between two events.
 #[derive(Default)]
 struct Kept {
     lists: BTreeMap<u64, Signed>,
-    note: Option<(Signed, VerifierKey)>,
+    note: Option<(Signed, Vec<VerifierKey>)>,
 }
 
 /// Makes the documents.
@@ -81,8 +95,10 @@ pub struct Publisher {
     pub kms_timeout: Duration,
     /// Signing keys.
     pub keys: Arc<KeyKeeper>,
-    /// Key of the note.
-    pub note_key: Option<Kid>,
+    /// Keys of the note.
+    pub note_keys: Vec<Kid>,
+    /// Where the last note is kept.
+    pub note_file: Option<PathBuf>,
     /// `iss`.
     pub issuer_url: String,
     /// Base of published URLs.
@@ -108,8 +124,10 @@ pub struct PublisherParts {
     pub kms: (Arc<KmsClient>, Duration),
     /// Signing keys.
     pub keys: Arc<KeyKeeper>,
-    /// Key of the note.
-    pub note_key: Option<Kid>,
+    /// Keys of the note: one, or two while the second takes the place of the first.
+    pub note_keys: Vec<Kid>,
+    /// Where the last note is kept; `None` in amnesia.
+    pub note_file: Option<PathBuf>,
     /// `iss`, and base of published URLs.
     pub urls: (String, String),
     /// Revocations.
@@ -125,13 +143,21 @@ pub struct PublisherParts {
 }
 
 impl Publisher {
-    /// Nothing is signed yet.
+    /// Nothing is signed yet but, maybe, the note of before.
     pub fn new(parts: PublisherParts) -> Self {
+        let file = parts.note_file.as_deref();
+        let note = file.and_then(|file| kept_note::load(file, &parts.urls.0));
+        let note = note.map(|(note, keys)| (Signed::before(note), keys));
+        let kept = Kept {
+            note,
+            ..Kept::default()
+        };
         Self {
             kms: parts.kms.0,
             kms_timeout: parts.kms.1,
             keys: parts.keys,
-            note_key: parts.note_key,
+            note_keys: parts.note_keys,
+            note_file: parts.note_file,
             issuer_url: parts.urls.0,
             public_url: parts.urls.1,
             view: parts.view,
@@ -140,7 +166,7 @@ impl Publisher {
             holders: parts.holders,
             clock: parts.watch.0,
             metrics: parts.watch.1,
-            kept: RankedMutex::new(&PUBLISHED, Kept::default()),
+            kept: RankedMutex::new(&PUBLISHED, kept),
         }
     }
 
@@ -179,8 +205,9 @@ impl Publisher {
                 responder.send(answer);
             }
             PublishEvent::NoteKey(responder) => {
-                let answer = self.note(responder.deadline()).map(|(_, key)| {
-                    Response::text(200, format!("{key}\n")).cache("public, max-age=60")
+                let answer = self.note(responder.deadline()).map(|(_, keys)| {
+                    let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
+                    Response::text(200, lines.join("\n") + "\n").cache("public, max-age=60")
                 });
                 responder.send(answer);
             }
@@ -270,18 +297,25 @@ impl Publisher {
     }
 
     /// The note, signed afresh when what it says has changed; the last one while the KMS is away.
-    fn note(&self, until: Deadline) -> Result<(Signed, VerifierKey), Problem> {
-        let key = self.note_key.as_ref().ok_or_else(|| {
-            Problem::unavailable(
+    fn note(&self, until: Deadline) -> Result<(Signed, Vec<VerifierKey>), Problem> {
+        if self.note_keys.is_empty() {
+            return Err(Problem::unavailable(
                 "no key for policy notes is configured: set kms.note_key",
                 60,
-            )
-        })?;
+            ));
+        }
+        let kept = self.kept.lock().note.clone();
+        let keys = self.keys.published();
+        if keys.heads.is_empty() {
+            // Before the first look at the KMS it is not known which keys a note would have to list.
+            return kept.ok_or_else(|| {
+                Problem::unavailable("the signing keys were not read from the KMS yet", 1)
+            });
+        }
         let policy_version = self
             .policy
             .with(|p| p.as_ref().map_or(0, |in_force| in_force.policy.version));
         let (view, now_s) = (self.view.load(), self.now_s());
-        let keys = self.keys.published();
         let text = note::text(
             &self.issuer_url,
             &self.public_url,
@@ -290,34 +324,61 @@ impl Publisher {
             &view,
         );
         let content = ContentId::of(text.as_bytes());
-        let kept = self.kept.lock().note.clone();
-        if let Some((signed, key)) = &kept
+        if let Some((signed, keys)) = &kept
             && signed.content == content
             && now_s < signed.made_s + NOTE_FRESH_S
         {
-            return Ok((signed.clone(), key.clone()));
+            return Ok((signed.clone(), keys.clone()));
         }
-        match self.sign_note(key, &text, until) {
-            Ok((body, verifier)) => {
+        match self.sign_note(&text, until) {
+            Ok((note, verifiers)) => {
+                self.keep(&note, &verifiers);
                 let signed = Signed {
-                    body,
+                    body: Arc::from(note.to_string().into_bytes()),
                     content,
                     made_s: now_s,
                     after: view.after(),
                 };
-                self.kept.lock().note = Some((signed.clone(), verifier.clone()));
-                Ok((signed, verifier))
+                self.kept.lock().note = Some((signed.clone(), verifiers.clone()));
+                Ok((signed, verifiers))
             }
             Err(problem) => kept.ok_or(problem),
         }
     }
 
-    fn sign_note(
+    /// Before anybody sees the note: verifiers refuse an older one than they have seen.
+    fn keep(&self, note: &Note, keys: &[VerifierKey]) {
+        let Some(file) = &self.note_file else { return };
+        if let Err(e) = kept_note::store(file, note, keys) {
+            tracing::error!(service = "svc-passport", event = "note_not_kept", why = %e);
+        }
+    }
+
+    fn sign_note(&self, text: &str, until: Deadline) -> Result<(Note, Vec<VerifierKey>), Problem> {
+        let mut note = Note {
+            text: text.to_owned(),
+            signatures: Vec::new(),
+        };
+        let mut verifiers = Vec::new();
+        for key in &self.note_keys {
+            let (signature, verifier) = self.note_signature(key, text, until)?;
+            note.signatures.push(signature);
+            verifiers.push(verifier);
+        }
+        if note.verify(&verifiers).map(|signed| signed.len()) != Ok(verifiers.len()) {
+            return Err(Problem::upstream_error(
+                "the KMS signed something else than the note",
+            ));
+        }
+        Ok((note, verifiers))
+    }
+
+    fn note_signature(
         &self,
         key: &Kid,
         text: &str,
         until: Deadline,
-    ) -> Result<(Arc<[u8]>, VerifierKey), Problem> {
+    ) -> Result<(NoteSignature, VerifierKey), Problem> {
         let broken = || Problem::upstream_error("the KMS shows no usable key for policy notes");
         let doc = self
             .kms
@@ -335,21 +396,12 @@ impl Publisher {
             .map_err(|_| broken())?;
         let name = note::origin(&self.issuer_url);
         let verifier = VerifierKey::ed25519(&name, &public).map_err(|_| broken())?;
-        let note = Note {
-            text: text.to_owned(),
-            signatures: vec![NoteSignature {
-                name,
-                key_id: verifier.key_id(),
-                signature,
-            }],
+        let signature = NoteSignature {
+            name,
+            key_id: verifier.key_id(),
+            signature,
         };
-        let body = note.to_string();
-        if note.verify(std::slice::from_ref(&verifier)).is_err() {
-            return Err(Problem::upstream_error(
-                "the KMS signed something else than the note",
-            ));
-        }
-        Ok((Arc::from(body.into_bytes()), verifier))
+        Ok((signature, verifier))
     }
 
     fn sign(&self, request: &SignRequest, until: Deadline) -> Result<(Vec<u8>, u32), ClientError> {

@@ -3,13 +3,9 @@
 use std::fmt::Write as _;
 
 use ron_auth::RevocationView;
+pub use ron_auth::policy_note::origin;
 
 use crate::issue::keys::IssuerKeys;
-
-/// First line of the note, and the name under which it is signed.
-pub fn origin(issuer: &str) -> String {
-    format!("{issuer}/policy")
-}
 
 /// The text. `version` is the number of the feed's last event: it grows with every change and survives restarts.
 pub fn text(
@@ -77,6 +73,11 @@ mod tests {
             4,
             &keys,
             &RevocationView::unchecked(),
+        );
+        let read = ron_auth::PolicyNote::read(&text, "http://i").expect("verifiers can read it");
+        assert_eq!(
+            (read.version, read.kids().collect::<Vec<_>>()),
+            (0, vec!["K"])
         );
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "http://i/policy");

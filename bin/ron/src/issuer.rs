@@ -1,0 +1,269 @@
+//! `ron issuer trust`: which policy note the issuer serves now, which services of a data directory accept it, and, once
+//! somebody has made sure that it is the issuer's, the pins and versions by which they do.
+
+mod pins;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ron_auth::{NoteRefused, PolicyNote, policy_note, read_versions, write_versions};
+use ron_http::Call;
+use ron_kernel::Deadline;
+use ron_tlog::note::VerifierKey;
+
+use crate::layout::{Layout, SERVICES, write_atomic};
+use crate::{fleet, kms, net};
+
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Whom the services take for their issuer.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  ron issuer trust\n  ron issuer trust --data-dir /srv/ron --yes"
+)]
+pub struct IssuerArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the issuer's present policy note and who accepts it; with --yes have all services accept it.
+    Trust(TrustArgs),
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Services believe an issuer's keys only as far as its policy note lists them, signed by a key that is pinned as\n\
+    auth.note_vkey and not older than a note they have seen. After a restore of the issuer, or when its note key was\n\
+    rotated or lost, they refuse the note until somebody has made sure that it is the true one. The command asks the KMS for the\n\
+    key; where that is away too, compare the key with a copy that you trust before you say --yes.\n\n\
+    Examples:\n  ron issuer trust\n  ron issuer trust --yes\n  ron issuer trust --data-dir /srv/ron --url http://127.0.0.1:7450"
+)]
+struct TrustArgs {
+    /// Data directory, as given to `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Base URL of the issuer's API; that of the data directory when absent.
+    #[arg(long)]
+    url: Option<String>,
+    /// Pin the keys that sign the note, and no others, in the configurations of all services, and let them accept its version.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Runs `ron issuer`.
+pub fn run(args: &IssuerArgs) -> Result<(), String> {
+    let Command::Trust(args) = &args.command;
+    trust(args)
+}
+
+/// A note as it is served, and the keys that it says it is signed with.
+struct Served {
+    issuer: String,
+    note: PolicyNote,
+}
+
+/// A service that follows the issuer.
+struct Follower {
+    name: &'static str,
+    file: PathBuf,
+    text: String,
+    data: PathBuf,
+    pins: Vec<VerifierKey>,
+    /// The highest version that it has seen.
+    seen: u64,
+}
+
+fn trust(args: &TrustArgs) -> Result<(), String> {
+    let layout = Layout::new(args.data_dir.as_deref())?;
+    let bootstrap = layout.read_bootstrap()?;
+    let url = match &args.url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => fleet::known_endpoints(&layout)?
+            .of("svc-passport")?
+            .api
+            .clone(),
+    };
+    let served = served(&url, &bootstrap.issuer)?;
+    println!("issuer   {}", served.issuer);
+    println!("note     version {}, signed by", served.note.version);
+    for key in &served.note.signers {
+        println!("           {key}");
+    }
+    println!("keys");
+    for kid in served.note.kids() {
+        println!("           {kid}");
+    }
+    let kms = by_the_kms(args.data_dir.as_deref(), &served.note.signers);
+    println!("KMS      {}", kms.as_ref().map_or_else(Clone::clone, said));
+    let followers = followers(&layout, &served)?;
+    println!("services");
+    let mut refusing = 0;
+    for follower in &followers {
+        let verdict = follower.verdict(&served);
+        refusing += usize::from(verdict.is_err());
+        let told = match verdict {
+            Err(why) => why,
+            Ok(()) if follower.pins_all_of(&served) => "accepts it",
+            Ok(()) => "accepts it; pins other keys than those that sign it",
+        };
+        println!(
+            "  {:<13}  {told} (has seen version {})",
+            follower.name, follower.seen
+        );
+    }
+    match (args.yes, kms) {
+        (true, Ok(false)) => Err(
+            "the KMS does not hold all keys that signed this note; nothing was changed. Find out who answers at the issuer's address"
+                .into(),
+        ),
+        (true, _) => accept(&followers, &served),
+        (false, _) if refusing == 0 => Ok(()),
+        (false, _) => Err(format!(
+            "{refusing} services do not accept this note. Once you are sure that it is the issuer's: ron issuer trust --yes"
+        )),
+    }
+}
+
+fn said(held: &bool) -> String {
+    let text = if *held {
+        "holds these keys"
+    } else {
+        "does NOT hold all of these keys"
+    };
+    text.to_owned()
+}
+
+/// What the address serves now; believed by nobody yet.
+fn served(url: &str, issuer: &str) -> Result<Served, String> {
+    let http = net::client();
+    let read = |path: &str| {
+        let url = format!("{url}{path}");
+        let reply = http
+            .call(Call::get(&url, Deadline::within(WITHIN)))
+            .map_err(|e| format!("{url}: {e}; is the issuer running?"))?;
+        if reply.status == 200 {
+            String::from_utf8(reply.body).map_err(|_| format!("{url}: the answer is no text"))
+        } else {
+            Err(format!("{url}: status {}", reply.status))
+        }
+    };
+    let lines = read("/v1/passport/policy/vkey")?;
+    let keys = lines
+        .lines()
+        .map(VerifierKey::parse)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| format!("{url}/v1/passport/policy/vkey: {e}"))?;
+    let note = PolicyNote::open(read("/v1/passport/policy")?.as_bytes(), issuer, &keys);
+    let note = note.map_err(|e| match e {
+        NoteRefused::NotPinned => {
+            "the note is not signed by the key that is served beside it".into()
+        }
+        e => e.to_string(),
+    })?;
+    Ok(Served {
+        issuer: issuer.to_owned(),
+        note,
+    })
+}
+
+/// Whether the KMS holds all of these keys for notes; an error says why it cannot tell.
+fn by_the_kms(data_dir: Option<&Path>, signers: &[VerifierKey]) -> Result<bool, String> {
+    let away = |e: String| format!("cannot be asked: {e}");
+    let client = kms::client(data_dir, None, None).map_err(away)?;
+    let listed = kms::told(client.keys(None, kms::soon())).map_err(away)?;
+    let held: Vec<[u8; 32]> = listed
+        .keys
+        .iter()
+        .filter(|doc| doc.key.purpose.as_str() == "note")
+        .flat_map(|doc| &doc.versions)
+        .filter_map(|version| version.public_key.as_slice().try_into().ok())
+        .collect();
+    Ok(signers.iter().all(|key| held.contains(key.public())))
+}
+
+/// The services of the data directory that take this issuer's passports.
+fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> {
+    let mut found = Vec::new();
+    for name in SERVICES {
+        let file = layout.config(name);
+        let text = std::fs::read_to_string(&file)
+            .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+        let at = |why: String| format!("{}: {why}", file.display());
+        if pins::issuer(&text).map_err(at)? != Some(served.issuer.as_str()) {
+            continue;
+        }
+        let lines = pins::read(&text).map_err(at)?;
+        // A line that cannot be read pins nothing.
+        let pins = lines.iter().filter_map(|line| line.parse().ok()).collect();
+        let data = layout.data(name);
+        // A damaged file is written anew with --yes.
+        let seen = read_versions(&data).map_or(u64::MAX, |versions| {
+            versions.get(&served.issuer).copied().unwrap_or(0)
+        });
+        found.push(Follower {
+            name,
+            file,
+            text,
+            data,
+            pins,
+            seen,
+        });
+    }
+    Ok(found)
+}
+
+impl Follower {
+    /// It pins the keys that sign, and no others.
+    fn pins_all_of(&self, served: &Served) -> bool {
+        let signers = &served.note.signers;
+        self.pins.len() == signers.len() && self.pins.iter().all(|pin| signers.contains(pin))
+    }
+
+    fn verdict(&self, served: &Served) -> Result<(), &'static str> {
+        let signers = &served.note.signers;
+        if !self.pins.iter().any(|pin| signers.contains(pin)) {
+            Err("refuses it: it pins another key")
+        } else if self.seen > served.note.version {
+            Err("refuses it: it has seen a newer one")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Pins exactly the keys that sign, and lowers versions; the services take them on with a reload.
+fn accept(followers: &[Follower], served: &Served) -> Result<(), String> {
+    let name = policy_note::origin(&served.issuer);
+    let lines: Vec<String> = served
+        .note
+        .signers
+        .iter()
+        .filter(|key| key.name() == name)
+        .map(ToString::to_string)
+        .collect();
+    let mut changed = false;
+    for follower in followers {
+        if follower.verdict(served).is_ok() && follower.pins_all_of(served) {
+            continue;
+        }
+        changed = true;
+        let pinned = pins::write(&follower.text, &lines)
+            .map_err(|why| format!("{}: {why}", follower.file.display()))?;
+        if pinned != follower.text {
+            write_atomic(&follower.file, pinned.as_bytes(), 0o600)?;
+        }
+        if follower.seen > served.note.version {
+            let mut versions = read_versions(&follower.data).unwrap_or_default();
+            versions.insert(served.issuer.clone(), served.note.version);
+            write_versions(&follower.data, &versions)?;
+        }
+        println!("{} pins its keys after a reload", follower.name);
+    }
+    if changed {
+        println!("reload them now: kill -HUP, of `ron up` or of each service");
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! The highest version of each issuer's policy note that this service has seen, in one small file of its data
+//! directory: an older note that is signed just as well is refused, also after a restart.
+
+use ron_kernel::{LockSpec, RankedMutex};
+use ron_proto::strict;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Name of the file in a data directory.
+pub const VERSIONS_FILE: &str = "issuer-notes.json";
+/// Format of the file.
+const FORMAT: u32 = 1;
+/// Issuers that are remembered; a service has one at a time.
+const ISSUERS_MAX: usize = 64;
+/// Largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Held while the file is written, because the two threads that read keys must not write it past one another. No
+/// request takes it.
+pub const NOTE_LOCK: LockSpec = LockSpec {
+    name: "auth.note",
+    rank: 904,
+    guards: "the highest policy note version by issuer, and its file; only *-auth-keys, *-auth-feed and a reload take it",
+};
+static NOTE_LOCK_SPEC: LockSpec = NOTE_LOCK;
+
+type Versions = BTreeMap<String, u64>;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: u32,
+    versions: Versions,
+}
+
+/// Only the format, so that a newer file is told apart from a broken one.
+#[derive(Deserialize)]
+struct Formatted {
+    format: u32,
+}
+
+/// The versions, in memory and in the file.
+pub(crate) struct NoteVersions {
+    /// `None` in amnesia.
+    dir: Option<PathBuf>,
+    seen: RankedMutex<Versions>,
+}
+
+impl NoteVersions {
+    /// Those that are kept in a data directory; without one they are kept in memory.
+    pub fn open(dir: Option<&Path>) -> Result<Self, String> {
+        let seen = dir.map_or_else(|| Ok(Versions::new()), read_versions)?;
+        Ok(Self {
+            dir: dir.map(Path::to_owned),
+            seen: RankedMutex::new(&NOTE_LOCK_SPEC, seen),
+        })
+    }
+
+    /// The highest version that was seen of this issuer; 0 when none was.
+    pub fn known(&self, issuer: &str) -> u64 {
+        self.seen.lock().get(issuer).copied().unwrap_or(0)
+    }
+
+    /// Remembers a version, durably when this returns; a lower one than is known changes nothing.
+    pub fn raise(&self, issuer: &str, version: u64) -> Result<(), String> {
+        let mut seen = self.seen.lock();
+        if seen.get(issuer).is_some_and(|known| *known >= version) {
+            return Ok(());
+        }
+        let mut next = seen.clone();
+        next.insert(issuer.to_owned(), version);
+        if next.len() > ISSUERS_MAX {
+            return Err(format!(
+                "{VERSIONS_FILE} names {ISSUERS_MAX} issuers; remove those that are configured no more"
+            ));
+        }
+        if let Some(dir) = &self.dir {
+            write_versions(dir, &next)?;
+        }
+        *seen = next;
+        Ok(())
+    }
+
+    /// Takes the file's word: an operator may have lowered a version (`ron issuer trust`).
+    pub fn read_again(&self) -> Result<(), String> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let mut seen = self.seen.lock();
+        *seen = read_versions(dir)?;
+        Ok(())
+    }
+}
+
+/// The versions in a data directory, by issuer; none where there is no file.
+pub fn read_versions(dir: &Path) -> Result<Versions, String> {
+    let path = dir.join(VERSIONS_FILE);
+    let fail = |why: String| format!("{}: {why}", path.display());
+    let mut bytes = Vec::new();
+    let read = fs::File::open(&path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
+    match read {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Versions::new()),
+        Err(e) => return Err(fail(format!("cannot be read: {e}"))),
+        Ok(len) if len as u64 > FILE_BYTES_MAX => {
+            return Err(fail("is longer than it can be".into()));
+        }
+        Ok(_) => {}
+    }
+    let damaged = |e: &dyn std::fmt::Display| {
+        fail(format!(
+            "is damaged: {e}; `ron issuer trust` writes it anew, after showing the issuer's present note"
+        ))
+    };
+    let format = serde_json::from_slice::<Formatted>(&bytes).map_err(|e| damaged(&e))?;
+    if format.format != FORMAT {
+        return Err(fail(format!(
+            "is of format {}, this program knows {FORMAT}; use a newer program",
+            format.format
+        )));
+    }
+    let document: Document = strict::from_slice(&bytes).map_err(|e| damaged(&e))?;
+    Ok(document.versions)
+}
+
+/// Replaces the file as a whole; durable on return.
+pub fn write_versions(dir: &Path, versions: &Versions) -> Result<(), String> {
+    let path = dir.join(VERSIONS_FILE);
+    let document = Document {
+        format: FORMAT,
+        versions: versions.clone(),
+    };
+    let mut bytes = serde_json::to_vec(&document).map_err(|e| e.to_string())?;
+    bytes.push(b'\n');
+    let write = || -> std::io::Result<()> {
+        let temporary = path.with_extension("tmp");
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&temporary)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)?;
+        fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| format!("{} cannot be written: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_only_grow_also_over_a_restart_and_are_kept_by_issuer() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || NoteVersions::open(Some(dir.path())).unwrap();
+        let versions = open();
+        assert_eq!(versions.known("a"), 0);
+        versions.raise("a", 7).unwrap();
+        versions.raise("a", 5).unwrap();
+        versions.raise("b", 1).unwrap();
+        for versions in [versions, open()] {
+            assert_eq!((versions.known("a"), versions.known("b")), (7, 1));
+        }
+        let running = open();
+        write_versions(dir.path(), &Versions::from([("a".to_owned(), 3)])).unwrap();
+        assert_eq!(running.known("a"), 7);
+        running.read_again().unwrap();
+        assert_eq!((running.known("a"), running.known("b")), (3, 0));
+    }
+
+    #[test]
+    fn without_a_directory_they_are_kept_in_memory_and_one_that_is_gone_is_an_error() {
+        let memory = NoteVersions::open(None).unwrap();
+        memory.raise("a", 7).unwrap();
+        memory.read_again().unwrap();
+        assert_eq!(memory.known("a"), 7);
+        let gone = NoteVersions::open(Some(Path::new("/nowhere/at/all"))).unwrap();
+        assert!(gone.raise("a", 7).is_err());
+        assert_eq!(gone.known("a"), 0, "what is not durable does not count");
+    }
+
+    #[test]
+    fn a_damaged_file_and_a_newer_format_are_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |text: &str, wanted: &str| {
+            fs::write(dir.path().join(VERSIONS_FILE), text).unwrap();
+            let error = read_versions(dir.path()).expect_err(text);
+            let named = error.contains(VERSIONS_FILE) && error.contains(wanted);
+            assert!(named, "{error}");
+        };
+        refused("", "damaged");
+        refused("{\"format\":1,\"versions\":{\"a\":-1}}", "damaged");
+        refused("{\"format\":1,\"versions\":{},\"more\":1}", "damaged");
+        refused("{\"format\":2,\"versions\":[]}", "format 2");
+        refused(&" ".repeat(FILE_BYTES_MAX as usize + 1), "longer");
+    }
+
+    #[test]
+    fn a_service_remembers_a_bounded_number_of_issuers() {
+        let versions = NoteVersions::open(None).unwrap();
+        for n in 0..ISSUERS_MAX {
+            versions.raise(&n.to_string(), 1).unwrap();
+        }
+        assert!(versions.raise("one more", 1).is_err());
+        versions.raise("0", 2).unwrap();
+    }
+}

@@ -1,0 +1,293 @@
+//! The issuer's policy note as a verifier reads it: a C2SP signed note under a pinned key, and which keys it vouches
+//! for. Pure.
+//!
+//! A key set is served by whoever holds the issuer's port; the note is signed by a key that was pinned beforehand. So a
+//! key counts only when the note lists its thumbprint.
+
+use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
+use crate::jwt::SKEW_S;
+use ron_tlog::note::{Note, NoteError, VerifierKey};
+use std::collections::BTreeMap;
+
+/// Most keys that a note may list: more than a key set may hold, because revoked ones stay listed.
+const KEYS_MAX: usize = 1024;
+
+/// First line of an issuer's notes, and the name of the keys that sign them.
+pub fn origin(issuer: &str) -> String {
+    format!("{issuer}/policy")
+}
+
+/// Why a policy note is not believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoteRefused {
+    #[error("the policy note is no text")]
+    NotText,
+    #[error(
+        "the policy note is signed by no key of auth.note_vkey; if the issuer's note key has changed, look at it with `ron issuer trust`"
+    )]
+    NotPinned,
+    #[error("the policy note: {0}")]
+    Note(NoteError),
+    #[error("the policy note is that of another issuer than auth.issuer")]
+    OtherIssuer,
+    #[error("the policy note cannot be read: {0}")]
+    Text(&'static str),
+    #[error(
+        "the policy note has version {got}, older than {kept}, which this service has seen; if the issuer was restored from a backup, accept it with `ron issuer trust`"
+    )]
+    RolledBack { got: u64, kept: u64 },
+}
+
+/// What a note says, its signature checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyNote {
+    pub version: u64,
+    keys: BTreeMap<String, Listed>,
+    /// The pinned keys that signed it.
+    pub signers: Vec<VerifierKey>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    alg: String,
+    /// Unix seconds.
+    until_s: Option<u64>,
+    good: bool,
+}
+
+/// Keys of a set that its note does not vouch for, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// The note does not list them under this thumbprint and algorithm.
+    pub unlisted: u64,
+    /// It lists them as revoked.
+    pub revoked: u64,
+    /// The last of their tokens has ended.
+    pub ended: u64,
+}
+
+impl PolicyNote {
+    /// A note that a key of `pins` signed, about `issuer`.
+    pub fn open(bytes: &[u8], issuer: &str, pins: &[VerifierKey]) -> Result<Self, NoteRefused> {
+        let text = std::str::from_utf8(bytes).map_err(|_| NoteRefused::NotText)?;
+        let note = Note::parse(text).map_err(NoteRefused::Note)?;
+        let signers = note.verify(pins).map_err(|error| match error {
+            NoteError::Unverified => NoteRefused::NotPinned,
+            error => NoteRefused::Note(error),
+        })?;
+        let mut read = Self::read(&note.text, issuer)?;
+        read.signers = signers.into_iter().map(|at| pins[at].clone()).collect();
+        Ok(read)
+    }
+
+    /// The text alone; words that begin no line we know are passed over.
+    pub fn read(text: &str, issuer: &str) -> Result<Self, NoteRefused> {
+        let mut lines = text.lines();
+        if lines.next() != Some(origin(issuer).as_str()) {
+            return Err(NoteRefused::OtherIssuer);
+        }
+        let (mut version, mut named) = (None, None);
+        let mut keys = BTreeMap::new();
+        for line in lines {
+            let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+            let twice = match word {
+                "version" => version.replace(number(rest)?).is_some(),
+                "issuer" => named.replace(rest).is_some(),
+                "key" => {
+                    let (kid, listed) = listed(rest)?;
+                    keys.insert(kid, listed).is_some()
+                }
+                _ => false,
+            };
+            if twice {
+                return Err(NoteRefused::Text("it says one thing twice"));
+            }
+            if keys.len() > KEYS_MAX {
+                return Err(NoteRefused::Text("it lists more than 1024 keys"));
+            }
+        }
+        if named != Some(issuer) {
+            return Err(NoteRefused::OtherIssuer);
+        }
+        Ok(Self {
+            version: version.ok_or(NoteRefused::Text("it has no version"))?,
+            keys,
+            signers: Vec::new(),
+        })
+    }
+
+    /// Thumbprints of all keys that it lists.
+    pub fn kids(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
+
+    /// Takes the keys away that it does not vouch for. What counts is the thumbprint of the key itself, not the kid
+    /// that the set gives it.
+    pub fn narrow(&self, keys: &mut JwksSnapshot, now_s: u64) -> Ignored {
+        let mut ignored = Ignored::default();
+        keys.retain(|kid, key| {
+            let listed = self.keys.get(kid);
+            let same = |listed: &&Listed| kid == key.thumbprint() && listed.is_for(key);
+            let Some(listed) = listed.filter(same) else {
+                ignored.unlisted += 1;
+                return false;
+            };
+            let ended = listed.until_s.is_some_and(|end| end + SKEW_S < now_s);
+            ignored.revoked += u64::from(!listed.good);
+            ignored.ended += u64::from(listed.good && ended);
+            listed.good && !ended
+        });
+        keys.signed_off_by(&self.signers);
+        ignored
+    }
+}
+
+impl Listed {
+    fn is_for(&self, key: &VerifyKey) -> bool {
+        JwsAlg::parse(&self.alg) == Some(key.alg())
+    }
+}
+
+fn number(text: &str) -> Result<u64, NoteRefused> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let parsed = text.parse().ok().filter(|_| plain);
+    parsed.ok_or(NoteRefused::Text("a number is not plain decimal digits"))
+}
+
+/// `<kid> <alg> <signs from> <verifies until, or -> <good or revoked>`.
+fn listed(rest: &str) -> Result<(String, Listed), NoteRefused> {
+    let words: Vec<&str> = rest.split(' ').collect();
+    let [kid, alg, from, until, state] = words[..] else {
+        return Err(NoteRefused::Text("a key has not five words"));
+    };
+    number(from)?;
+    let until_s = match until {
+        "-" => None,
+        end => Some(number(end)?),
+    };
+    let good = match state {
+        "good" => true,
+        "revoked" => false,
+        _ => return Err(NoteRefused::Text("a key is neither good nor revoked")),
+    };
+    let listed = Listed {
+        alg: alg.to_owned(),
+        until_s,
+        good,
+    };
+    Ok((kid.to_owned(), listed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_crypto::sign::Ed25519Key;
+    use ron_proto::b64;
+    use ron_tlog::note::{Ed25519NoteSigner, NoteSigner};
+    use serde_json::{Value, json};
+
+    const ISSUER: &str = "http://issuer:1";
+    const NOW: u64 = 1_000_000;
+
+    fn signer(issuer: &str, seed: u8) -> Ed25519NoteSigner {
+        Ed25519NoteSigner::new(&origin(issuer), Ed25519Key::from_seed(&[seed; 32])).unwrap()
+    }
+
+    fn key(seed: u8) -> (String, Value) {
+        let x = Ed25519Key::from_seed(&[seed; 32]).public();
+        let kid = ron_crypto::jwk::thumbprint_okp(&x);
+        let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": b64::url(&x)});
+        (kid, jwk)
+    }
+
+    fn set(jwks: &[Value]) -> JwksSnapshot {
+        JwksSnapshot::parse(json!({"keys": jwks}).to_string().as_bytes()).unwrap()
+    }
+
+    fn text(lines: &str) -> String {
+        format!("{ISSUER}/policy\nversion 7\nissuer {ISSUER}\n{lines}")
+    }
+
+    #[test]
+    fn only_a_pinned_key_signs_and_all_pinned_signatures_must_hold() {
+        let (ours, next, other) = (signer(ISSUER, 1), signer(ISSUER, 2), signer(ISSUER, 3));
+        let sign = |signers: &[&dyn NoteSigner]| {
+            Note::sign(&text(""), signers)
+                .unwrap()
+                .to_string()
+                .into_bytes()
+        };
+        let pins = [ours.verifier().clone(), next.verifier().clone()];
+        let open = |bytes: &[u8]| PolicyNote::open(bytes, ISSUER, &pins);
+        let both = open(&sign(&[&ours, &other, &next])).unwrap();
+        assert_eq!((both.version, both.signers), (7, pins.to_vec()));
+        assert_eq!(open(&sign(&[&next])).unwrap().signers, pins[1..]);
+        assert_eq!(open(&sign(&[&other])), Err(NoteRefused::NotPinned));
+        let changed = String::from_utf8(sign(&[&ours])).unwrap();
+        let changed = changed.replace("version 7", "version 8");
+        assert!(matches!(
+            open(changed.as_bytes()),
+            Err(NoteRefused::Note(NoteError::BadSignature(_)))
+        ));
+        assert_eq!(open(b"\xff"), Err(NoteRefused::NotText));
+        assert!(matches!(open(b"{}"), Err(NoteRefused::Note(_))));
+        assert_eq!(
+            PolicyNote::open(&sign(&[&ours]), "http://issuer:2", &pins),
+            Err(NoteRefused::OtherIssuer)
+        );
+    }
+
+    #[test]
+    fn a_key_counts_only_under_its_own_thumbprint_while_it_is_good() {
+        let keys: Vec<(String, Value)> = (1..=5).map(key).collect();
+        let kid = |at: usize| &keys[at].0;
+        let lines = format!(
+            "key {} EdDSA 10 - good\nkey {} EdDSA 10 {} good\nkey {} EdDSA 10 - revoked\nkey {} ES256 10 - good\n",
+            kid(0),
+            kid(1),
+            NOW - SKEW_S - 1,
+            kid(2),
+            kid(3)
+        );
+        let note = PolicyNote::read(&text(&lines), ISSUER).unwrap();
+        assert_eq!(note.kids().count(), 4);
+        let mut all = set(&keys.iter().map(|(_, jwk)| jwk.clone()).collect::<Vec<_>>());
+        let ignored = note.narrow(&mut all, NOW);
+        assert!(all.find(kid(0)).is_some() && all.len() == 1, "{all:?}");
+        let wanted = Ignored {
+            unlisted: 2, // one of another algorithm, one that is not there
+            revoked: 1,
+            ended: 1,
+        };
+        assert_eq!(ignored, wanted);
+        // The stranger's key under a kid that the note lists.
+        let mut forged = keys[4].1.clone();
+        forged["kid"] = kid(0).as_str().into();
+        let mut forged = set(&[forged]);
+        assert_eq!(note.narrow(&mut forged, NOW).unlisted, 1);
+        assert!(forged.is_empty());
+    }
+
+    #[test]
+    fn texts_that_say_too_little_or_two_things_are_refused() {
+        let check = |text: &str| {
+            assert!(PolicyNote::read(text, ISSUER).is_err(), "{text}");
+        };
+        let head = format!("{ISSUER}/policy\n");
+        check("");
+        check(&head);
+        check(&format!("{head}version 1\n"));
+        check(&format!("{head}issuer {ISSUER}\n"));
+        check(&format!("{head}version 1\nissuer http://other\n"));
+        for version in ["", "+1", "-1", "1 ", "18446744073709551616"] {
+            check(&format!("{head}version {version}\nissuer {ISSUER}\n"));
+        }
+        check(&text("version 8\n"));
+        check(&text("issuer http://other\n"));
+        check(&text("key k EdDSA 1 - good\nkey k EdDSA 1 - revoked\n"));
+        check(&text("key k EdDSA 1 -\n"));
+        check(&text("key k EdDSA 1 - unsure\n"));
+        check(&text("key k EdDSA 1 soon good\n"));
+        assert!(PolicyNote::read(&text("later words\n\n"), ISSUER).is_ok());
+    }
+}

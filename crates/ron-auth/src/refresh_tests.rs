@@ -1,0 +1,245 @@
+//! Keys are believed as far as the policy note goes: against an issuer whose documents the test writes.
+
+use super::*;
+use crate::settings::AuthConfig;
+use ron_crypto::sign::Ed25519Key;
+use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
+use ron_proto::b64;
+use ron_proto::passport::Revoked;
+use ron_tlog::note::{Ed25519NoteSigner, Note, NoteSigner};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const ISSUER: &str = "http://issuer:1";
+static LOCK: LockSpec = LockSpec {
+    name: "test",
+    rank: 1,
+    guards: "the fake issuer",
+};
+
+/// What the port of the issuer answers; `None` is no answer.
+#[derive(Clone, Default)]
+struct Served {
+    jwks: Value,
+    note: Option<String>,
+    /// Number of the feed's last event; they all say that the policy changed.
+    events: u64,
+}
+
+struct Port(RankedMutex<Served>);
+
+impl Fetch for Port {
+    fn get(&self, url: &str, _: Deadline) -> Result<Vec<u8>, FetchError> {
+        let served = self.0.lock().clone();
+        if url.ends_with("/jwks.json") {
+            return Ok(served.jwks.to_string().into_bytes());
+        }
+        if url.ends_with("/v1/passport/policy") {
+            let note = served.note.map(String::into_bytes);
+            return note.ok_or(FetchError::Failed("status 404".into()));
+        }
+        let after = url.split(['=', '&']).nth(1).unwrap();
+        let event = |seq: u64| json!({"seq": seq, "ts": "2026-01-01T00:00:00.000Z", "revoked": Revoked::Policy { version: seq }});
+        let events: Vec<Value> = (after.parse::<u64>().unwrap() + 1..=served.events)
+            .map(event)
+            .collect();
+        let page = json!({"events": events, "next": served.events, "current_epoch": 1});
+        Ok(page.to_string().into_bytes())
+    }
+    fn close(&self) {}
+}
+
+fn note_key(seed: u8) -> Ed25519NoteSigner {
+    let name = crate::policy_note::origin(ISSUER);
+    Ed25519NoteSigner::new(&name, Ed25519Key::from_seed(&[seed; 32])).unwrap()
+}
+
+fn key(seed: u8) -> (String, Value) {
+    let x = Ed25519Key::from_seed(&[seed; 32]).public();
+    let kid = ron_crypto::jwk::thumbprint_okp(&x);
+    let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "x": b64::url(&x)});
+    (kid, jwk)
+}
+
+fn jwks(seeds: &[u8]) -> Value {
+    let keys: Vec<Value> = seeds.iter().map(|seed| key(*seed).1).collect();
+    json!({ "keys": keys })
+}
+
+/// A note about these keys, signed by these note keys.
+fn note(version: u64, seeds: &[u8], signers: &[u8]) -> String {
+    let mut text = format!("{ISSUER}/policy\nversion {version}\nissuer {ISSUER}\n");
+    for seed in seeds {
+        text += &format!("key {} EdDSA 10 - good\n", key(*seed).0);
+    }
+    let keys: Vec<Ed25519NoteSigner> = signers.iter().map(|seed| note_key(*seed)).collect();
+    let signers: Vec<&dyn NoteSigner> = keys.iter().map(|key| key as &dyn NoteSigner).collect();
+    Note::sign(&text, &signers).unwrap().to_string()
+}
+
+fn section(pins: &[u8]) -> Value {
+    let lines: Vec<String> = pins
+        .iter()
+        .map(|seed| note_key(*seed).verifier().to_string())
+        .collect();
+    json!({"issuer": ISSUER, "jwks_url": "http://issuer:1/jwks.json", "note_vkey": lines})
+}
+
+struct Rig {
+    auth: Arc<RonAuthorizer>,
+    port: Arc<Port>,
+    registry: Registry,
+}
+
+/// A service that pins note key 100.
+fn rig(dir: Option<&Path>) -> Rig {
+    let registry = Registry::new("t");
+    let clock: SharedClock = ManualClock::at(1_000_000_000);
+    let port = Arc::new(Port(RankedMutex::new(&LOCK, Served::default())));
+    let config = AuthConfig::from_section("svc-wallet", &section(&[100])).unwrap();
+    let auth = RonAuthorizer::with_fetch(config, &registry, clock, port.clone(), dir).unwrap();
+    Rig {
+        auth,
+        port,
+        registry,
+    }
+}
+
+impl Rig {
+    fn serve(&self, keys: &[u8], note: Option<String>, events: u64) {
+        *self.port.0.lock() = Served {
+            jwks: jwks(keys),
+            note,
+            events,
+        };
+    }
+
+    fn read(&self) -> Result<(), String> {
+        self.auth.refresh_keys_once().unwrap().map(drop)
+    }
+
+    fn believes(&self, seed: u8) -> bool {
+        self.auth.keys_now().find(&key(seed).0).is_some()
+    }
+
+    fn refused(&self, why: &str) {
+        let error = self.read().expect_err(why);
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_stranger_on_the_issuers_port_is_believed_nothing() {
+    let rig = rig(None);
+    rig.serve(&[9], None, 0);
+    rig.refused("the policy note cannot be read: status 404");
+    rig.serve(&[9], Some(note(1, &[9], &[200])), 0);
+    rig.refused("signed by no key of auth.note_vkey");
+    let told = rig.auth.degraded().unwrap();
+    assert!(
+        told.contains("passports get 503") && told.contains("auth.note_vkey"),
+        "{told}"
+    );
+    rig.serve(&[1], Some(note(1, &[1], &[100])), 0);
+    rig.read().unwrap();
+    assert!(rig.believes(1));
+
+    // The true note again, which anybody can fetch and serve, beside his own keys.
+    let public = Some(note(1, &[1], &[100]));
+    rig.serve(&[9], public.clone(), 0);
+    rig.refused("1 keys of the key set are not in the policy note");
+    assert!(rig.believes(1) && !rig.believes(9), "the last good ones");
+    rig.serve(&[1, 9], public, 0);
+    rig.refused("1 keys of the key set are not in the policy note");
+    assert!(rig.believes(1) && !rig.believes(9));
+    let told = rig.auth.degraded().unwrap_or_default();
+    assert_eq!(
+        told,
+        "the issuer's revocations have not been read yet; passports get 503"
+    );
+    let counted = "t_auth_keys_ignored_total{reason=\"unlisted\"} 2";
+    assert!(rig.registry.render().contains(counted));
+}
+
+#[test]
+fn an_older_note_is_refused_also_after_a_restart_until_it_is_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = rig(Some(dir.path()));
+    first.serve(&[1, 2], Some(note(7, &[1, 2], &[100])), 7);
+    first.read().unwrap();
+    first.serve(&[1], Some(note(6, &[1], &[100])), 7);
+    first.refused("has version 6, older than 7");
+    assert!(first.believes(2), "the last good ones");
+    let again = rig(Some(dir.path()));
+    again.serve(&[1], Some(note(6, &[1], &[100])), 7);
+    again.refused("has version 6, older than 7");
+    assert!(!again.believes(1));
+    again.serve(&[1], Some(note(7, &[1], &[100])), 7);
+    again.read().unwrap();
+
+    crate::write_versions(dir.path(), &std::collections::BTreeMap::new()).unwrap();
+    again.serve(&[1], Some(note(2, &[1], &[100])), 2);
+    again.refused("has version 2, older than 7");
+    again.auth.reload(&section(&[100])).unwrap();
+    again.read().unwrap();
+    assert_eq!(crate::read_versions(dir.path()).unwrap()[ISSUER], 2);
+}
+
+#[test]
+fn what_cannot_be_remembered_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(Some(dir.path()));
+    dir.close().unwrap();
+    rig.serve(&[1], Some(note(7, &[1], &[100])), 7);
+    rig.refused("cannot be written");
+    assert!(!rig.believes(1));
+}
+
+#[test]
+fn a_feed_that_ends_before_the_note_hides_revocations() {
+    let rig = rig(None);
+    rig.serve(&[1], Some(note(7, &[1], &[100])), 0);
+    rig.read().unwrap();
+    let error = rig.auth.read_feed_once(0).unwrap().unwrap_err();
+    assert!(error.contains("ends at event 0"), "{error}");
+    assert!(!rig.auth.revoked_now().synced());
+    rig.serve(&[1], Some(note(7, &[1], &[100])), 9);
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert!(rig.auth.revoked_now().synced());
+    assert_eq!(rig.auth.degraded(), None);
+}
+
+#[test]
+fn the_note_key_is_changed_without_a_moment_in_which_nothing_is_believed() {
+    let rig = rig(None);
+    let step = |pins: &[u8], signers: &[u8]| {
+        rig.auth.reload(&section(pins)).unwrap();
+        assert!(rig.believes(1), "before the next read: pins {pins:?}");
+        rig.serve(&[1], Some(note(1, &[1], signers)), 1);
+        rig.read().unwrap();
+        assert!(rig.believes(1));
+    };
+    rig.serve(&[1], Some(note(1, &[1], &[100])), 1);
+    rig.read().unwrap();
+    step(&[100], &[100, 101]); // the issuer signs with both
+    step(&[100, 101], &[100, 101]); // then the services pin both
+    step(&[101], &[100, 101]); // the new one alone
+    step(&[101], &[101]);
+    // A key that is pinned no more vouches for nothing.
+    rig.auth.reload(&section(&[102])).unwrap();
+    assert!(!rig.believes(1));
+}
+
+#[test]
+fn keys_believed_unseen_do_not_count_once_a_note_key_is_pinned() {
+    let rig = rig(None);
+    let mut unpinned = section(&[]);
+    unpinned["unpinned"] = true.into();
+    rig.auth.reload(&unpinned).unwrap();
+    rig.serve(&[9], None, 0);
+    rig.read().unwrap();
+    assert!(rig.believes(9));
+    rig.auth.reload(&section(&[100])).unwrap();
+    assert!(!rig.believes(9));
+    rig.refused("the policy note cannot be read");
+}

@@ -1,0 +1,95 @@
+//! The policy note that was signed last, beside the store: without the KMS an issuer that starts again still serves it,
+//! so that services which start meanwhile know its keys. A copy: one that cannot be read is made anew.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use ron_auth::PolicyNote;
+use ron_tlog::note::{Note, VerifierKey};
+
+/// First line of the file; then the verifier keys, an empty line, the note.
+const FORMAT: &str = "svc-passport policy note 1";
+
+/// A signed note, and the keys that verify it.
+pub type SignedNote = (String, Vec<VerifierKey>);
+
+/// The note in the file, if it is one of this issuer.
+pub fn load(path: &Path, issuer: &str) -> Option<SignedNote> {
+    let file = fs::read_to_string(path).ok()?;
+    let read = parse(&file, issuer);
+    if read.is_none() {
+        tracing::warn!(service = "svc-passport", event = "kept_note_unreadable");
+    }
+    read
+}
+
+fn parse(file: &str, issuer: &str) -> Option<SignedNote> {
+    let (head, note) = file.split_once("\n\n")?;
+    let keys = head.strip_prefix(FORMAT)?.strip_prefix('\n')?;
+    let keys: Vec<VerifierKey> = keys
+        .lines()
+        .map(|line| line.parse().ok())
+        .collect::<Option<_>>()?;
+    let signers = PolicyNote::open(note.as_bytes(), issuer, &keys)
+        .ok()?
+        .signers;
+    (signers.len() == keys.len()).then(|| (note.to_owned(), keys))
+}
+
+/// Replaces the file as a whole; durable on return.
+pub fn store(path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
+    let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let text = format!("{FORMAT}\n{}\n\n{note}", lines.join("\n"));
+    let temporary = path.with_extension("tmp");
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(dir) => fs::File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ron_crypto::sign::Ed25519Key;
+    use ron_tlog::note::Ed25519NoteSigner;
+
+    #[test]
+    fn a_note_is_found_again_and_nothing_else_is_taken_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("policy.note");
+        let signer = |seed| {
+            Ed25519NoteSigner::new("http://i/policy", Ed25519Key::from_seed(&[seed; 32])).unwrap()
+        };
+        let (a, b) = (signer(1), signer(2));
+        let note = Note::sign("http://i/policy\nversion 3\nissuer http://i\n", &[&a, &b]).unwrap();
+        let keys = [a.verifier().clone(), b.verifier().clone()];
+        assert!(load(&path, "http://i").is_none());
+        store(&path, &note, &keys).unwrap();
+        assert_eq!(
+            load(&path, "http://i"),
+            Some((note.to_string(), keys.to_vec()))
+        );
+        assert!(load(&path, "http://other").is_none());
+        let whole = fs::read_to_string(&path).unwrap();
+        for broken in [
+            whole.replace("version 3", "version 4"),
+            whole.replace("note 1\n", "note 2\n"),
+            whole.replacen(&format!("{}\n", keys[0]), "", 2),
+            whole[..whole.len() / 2].to_owned(),
+            String::new(),
+        ] {
+            fs::write(&path, &broken).unwrap();
+            let without_a =
+                broken.contains(&keys[1].to_string()) && !broken.contains(&keys[0].to_string());
+            assert_eq!(load(&path, "http://i").is_some(), without_a, "{broken}");
+        }
+    }
+}
