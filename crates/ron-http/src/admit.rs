@@ -139,6 +139,10 @@ impl Shared {
             body_cap,
             body: Vec::new(),
             held: Held::default(),
+            memory: match self.router.routes[route].need {
+                Need::Public => self.limits.stranger_memory(),
+                Need::Identity | Need::Scope(_) => self.limits.body_memory,
+            },
             coding,
             spool,
         }))

@@ -243,6 +243,8 @@ pub(crate) struct Reading {
     pub body: Vec<u8>,
     /// Its share of the process's memory.
     pub held: Held,
+    /// Up to how many bytes taken the share may grow.
+    pub memory: usize,
     /// How the body is packed.
     pub coding: Option<Coding>,
     /// Where a body goes that is streamed to disk.
@@ -257,8 +259,8 @@ impl Reading {
     }
 
     /// Makes room for the bytes that came, doubling what there is, but for no more than the body
-    /// can have. Refused when the process holds `most` bytes.
-    pub(crate) fn reserve(&mut self, came: usize, most: usize) -> Result<(), Full> {
+    /// can have. Refused when there is no memory for it.
+    pub(crate) fn reserve(&mut self, came: usize) -> Result<(), Full> {
         let can = usize::try_from(self.room().min(self.decoder.missing())).unwrap_or(usize::MAX);
         let needed = self.body.len() + came.min(can);
         if needed <= self.body.capacity() {
@@ -271,7 +273,7 @@ impl Reading {
             .saturating_mul(2)
             .max(needed)
             .min(whole);
-        self.held.grow_to(size, most)?;
+        self.held.grow_to(size, self.memory)?;
         self.body.reserve_exact(size - self.body.len());
         Ok(())
     }

@@ -17,7 +17,8 @@ pub struct Limits {
     /// valid credentials there may send [`Limits::max_body_bytes`].
     pub public_body_bytes: usize,
     /// Memory for bodies, unfinished heads and unsent answers, over all fronts of the process (429).
-    /// The first 4 KiB of each are not counted.
+    /// The first 4 KiB of each are not counted. Nothing of strangers (unfinished heads, bodies on
+    /// routes that anyone may call) is added above a quarter of it.
     pub body_memory: usize,
     /// Largest header block in bytes, without the request line (431).
     pub max_head_bytes: usize,
@@ -127,6 +128,11 @@ impl Limits {
             window: self.rate_window,
             bytes: (rate.saturating_mul(window_ms) / 1000).max(1),
         }
+    }
+
+    /// Up to how many bytes taken a stranger's are added.
+    pub(crate) fn stranger_memory(&self) -> usize {
+        self.body_memory / 4
     }
 
     /// How many requests may be in flight when another one comes: reads may use all places.

@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
             self.reclaim_all(lease);
             return Ok(());
         }
-        let rest = Input::holding(lease.input.bytes(), self.shared.limits.body_memory);
+        let rest = Input::holding(lease.input.bytes(), self.shared.limits.stranger_memory());
         self.reclaim_all(lease);
         lease.input = rest?;
         Ok(())
@@ -283,10 +283,7 @@ impl<'a> Worker<'a> {
             return Next::Starved;
         };
         let came = conn.input.bytes().len();
-        if reading
-            .reserve(came, self.shared.limits.body_memory)
-            .is_err()
-        {
+        if reading.reserve(came).is_err() {
             return self.no_room(lease);
         }
         let room = reading.room();
@@ -323,11 +320,7 @@ impl<'a> Worker<'a> {
         let most = usize::try_from(reading.body_cap).unwrap_or(usize::MAX);
         let cap = reading.body.len().saturating_mul(ratio).min(most);
         let both = reading.body.capacity().saturating_add(cap);
-        if reading
-            .held
-            .grow_to(both, self.shared.limits.body_memory)
-            .is_err()
-        {
+        if reading.held.grow_to(both, reading.memory).is_err() {
             return self.no_room(lease);
         }
         match coding.unpack(&reading.body, cap) {

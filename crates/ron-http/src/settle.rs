@@ -188,11 +188,11 @@ impl Shared {
 
     /// Counts what a client that does not read makes us keep.
     fn keep_unsent(&self, lease: &mut Lease<'_>) -> Result<(), Full> {
-        let most = self.limits.body_memory;
         if lease.input.lent {
+            let most = self.limits.stranger_memory();
             lease.input = Input::holding(lease.input.bytes(), most)?;
         }
-        lease.output.keep(most)
+        lease.output.keep(self.limits.body_memory)
     }
 
     /// When the transfer under way is given up: its pace says, where it has one.

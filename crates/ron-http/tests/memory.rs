@@ -26,8 +26,10 @@ fn refused(client: &mut Client) {
 /// The beginning of a body of that many bytes.
 fn begin(served: &Served, whole: usize, sent: usize) -> Client {
     let mut client = served.client();
-    let head = format!("POST /keep HTTP/1.1\r\nHost: t\r\nContent-Length: {whole}\r\n\r\n");
-    client.send(head).send("x".repeat(sent));
+    let head = format!("POST /keep HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer good\r\n");
+    client
+        .send(format!("{head}Content-Length: {whole}\r\n\r\n"))
+        .send("x".repeat(sent));
     client
 }
 
@@ -37,14 +39,15 @@ fn bodies_heads_and_requests_in_hand_share_one_budget() {
     let keep = Route::new(
         Method::POST,
         "/keep",
-        Need::Public,
+        Need::Identity,
         move |request, responder| {
             to.send((request, responder)).expect("the test listens");
         },
     );
     let limits = Limits {
-        body_memory: 256 * KIB,
-        public_body_bytes: 1 << 20,
+        body_memory: 256 * KIB, // of which strangers have a quarter
+        body_timeout: Duration::from_secs(60),
+        request_deadline: Duration::from_secs(60),
         ..Limits::default()
     };
     let start = |limits: &Limits| {
