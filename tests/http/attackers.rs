@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use crate::sound;
 use crate::wire::{End, Wire};
 
+/// Where attackers come from: not from where ordinary clients do.
+pub const SOURCE: [u8; 4] = [127, 0, 0, 2];
+
 /// One of many slow connections.
 struct Slow {
     stream: TcpStream,
@@ -47,7 +50,7 @@ pub fn slow(addr: SocketAddr, each: usize, patience: Duration) -> Ended {
 }
 
 fn begin(addr: SocketAddr, body: bool) -> std::io::Result<Slow> {
-    let mut stream = TcpStream::connect_timeout(&addr, Duration::from_secs(2))?;
+    let mut stream = Wire::connect_from(SOURCE, addr)?.stream;
     let start = if body {
         let head = format!("POST {} HTTP/1.1\r\nHost: t\r\n", sound::POST);
         format!("{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{")
@@ -159,7 +162,7 @@ pub fn slowhttptest(mode: &str, url: &str, seconds: u32) -> (usize, usize) {
         _ => &[],
     };
     let status = Command::new("slowhttptest")
-        .args([mode, "-c", "300", "-r", "300", "-i", "1", "-p", "2", "-g"])
+        .args([mode, "-c", "150", "-r", "150", "-i", "1", "-p", "2", "-g"])
         .args(["-l", &length, "-u", url, "-o"])
         .arg(&out)
         .args(more)

@@ -64,6 +64,23 @@ impl Wire {
         })
     }
 
+    /// A connection from another address of this host, any in 127.0.0.0/8.
+    pub fn connect_from(source: [u8; 4], addr: SocketAddr) -> std::io::Result<Self> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        // Ports of closed connections are taken again: an address has only so many.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &SocketAddr::from((source, 0)))?;
+        connect(&socket, &addr)?;
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+        Ok(Self {
+            stream,
+            read: Vec::new(),
+        })
+    }
+
     /// Sends what the server takes; a server that closed already is seen when reading.
     pub fn send(&mut self, bytes: &[u8]) -> &mut Self {
         let _ = self.stream.write_all(bytes);

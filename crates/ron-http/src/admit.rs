@@ -10,6 +10,7 @@ use crate::auth::{Need, Principal};
 use crate::body::BodyDecoder;
 use crate::conn::{After, Exchange, Reading};
 use crate::ids::ShortId;
+use crate::memory::Held;
 use crate::pace::Pace;
 use crate::parse::{Framing, Head, Refusal, parse_head};
 use crate::request::{Headers, Method, RequestHead, parse_query};
@@ -27,9 +28,6 @@ pub(crate) enum Admitted {
     /// It is answered at once.
     Answer(Response),
 }
-
-/// Most bytes reserved for a body before any of it arrived.
-const RESERVE_MAX: u64 = 16 << 10;
 
 impl Shared {
     /// Takes the head off the connection's input and decides on it. A refusal means that the
@@ -130,10 +128,6 @@ impl Shared {
         let deadline_ms = deadline_header(&head_info)?;
         let spool = self.spool(route)?;
         self.set_body_limit(lease, route);
-        let reserve = match head.framing {
-            Framing::Length(length) => length.min(RESERVE_MAX) as usize,
-            Framing::Chunked | Framing::Empty => 0,
-        };
         Ok(Box::new(Reading {
             head: head_info,
             route,
@@ -143,7 +137,12 @@ impl Shared {
             deadline_ms,
             decoder,
             body_cap,
-            body: Vec::with_capacity(reserve),
+            body: Vec::new(),
+            held: Held::default(),
+            memory: match self.router.routes[route].need {
+                Need::Public => self.limits.stranger_memory(),
+                Need::Identity | Need::Scope(_) => self.limits.body_memory,
+            },
             coding,
             spool,
         }))
@@ -178,7 +177,24 @@ impl Shared {
         if *need == Need::Public {
             return Ok(self.nobody.clone());
         }
+        self.authorize_as(need, head)
+    }
+
+    fn authorize_as(&self, need: &Need, head: &RequestHead) -> Result<Principal, Box<Response>> {
+        let now = self.clock.now();
+        let peer = || {
+            let proxies = &self.limits.trusted_proxies;
+            proxies.client(head.peer, head.transport, &head.headers)
+        };
+        if let Some(wait) = self.failures.wait(peer, now) {
+            self.metrics.reject("auth_failures");
+            let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
+            return refuse(Problem::rate_limited(seconds.saturating_add(1)));
+        }
         self.authorizer.authorize(head, need).or_else(|problem| {
+            if problem.status == 401 {
+                self.failures.count(peer(), now);
+            }
             self.metrics.reject(match problem.status {
                 401 => "unauthorized",
                 403 => "forbidden",
@@ -195,8 +211,8 @@ impl Shared {
         framing: Framing,
         head: &RequestHead,
     ) -> Result<(BodyDecoder, u64), Box<Response>> {
+        let cap = self.body_cap(route, framing, head);
         let route = &self.router.routes[route];
-        let cap = route.cap(self.limits.max_body_bytes);
         if let Err(problem) = route.check_content_type(head.header("content-type")) {
             self.metrics.reject("content_type");
             return refuse(problem);
@@ -208,6 +224,23 @@ impl Shared {
                 refuse(Problem::too_large(format!("the body is above {cap} bytes")))
             }
         }
+    }
+
+    /// The largest body that is read. Where anyone may call, a stranger's is small; who sends a
+    /// larger one shows who they are, and is looked at only then.
+    fn body_cap(&self, route: usize, framing: Framing, head: &RequestHead) -> u64 {
+        let route = &self.router.routes[route];
+        let limits = &self.limits;
+        let cap = route.cap(limits.max_body_bytes);
+        if route.need != Need::Public || route.has_own_cap() {
+            return cap;
+        }
+        let small = cap.min(limits.public_body_bytes as u64);
+        let larger = matches!(framing, Framing::Length(length) if length > small && length <= cap);
+        let known = larger
+            && head.headers.contains("authorization")
+            && self.authorize_as(&Need::Identity, head).is_ok();
+        if known { cap } else { small }
     }
 
     /// The coding of the body, if it is one that is read here.
@@ -266,14 +299,12 @@ impl Shared {
 
     /// Requests whose clients wait for an answer of a handler.
     pub(crate) fn owed(&self) -> usize {
-        let let_go = if self.draining() {
-            self.polls.load(Ordering::Acquire)
+        let polls = if self.draining() {
+            0 // they are let go
         } else {
-            0
+            self.slots.polls()
         };
-        self.in_flight
-            .load(Ordering::Acquire)
-            .saturating_sub(let_go)
+        self.in_flight.load(Ordering::Acquire) + polls
     }
 
     /// What a request is told that came, or would wait, after the drain began.

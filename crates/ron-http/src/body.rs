@@ -31,6 +31,14 @@ impl BodyDecoder {
         }
     }
 
+    /// What may still come at most.
+    pub(crate) fn missing(&self) -> u64 {
+        match self {
+            Self::Length(missing) => *missing,
+            Self::Chunked(_) => u64::MAX,
+        }
+    }
+
     /// Moves body bytes from `input` to `out`, which grows by at most `room`: what the body may
     /// still grow by under its cap.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, room: u64) -> Result<Decoded, Refusal> {

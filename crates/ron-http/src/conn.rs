@@ -8,9 +8,12 @@ use std::time::Instant;
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::ids::ShortId;
+use crate::memory::{Full, Held};
 use crate::pace::Pace;
 use crate::parse::HeadScanner;
+use crate::peer::Peer;
 use crate::request::{ClientCert, Method, RequestHead, Transport};
+use crate::responder::Hook;
 use crate::response::Body;
 use crate::source::Sending;
 use crate::spool::Spool;
@@ -24,6 +27,9 @@ pub(crate) struct Input {
     data: Vec<u8>,
     start: usize,
     end: usize,
+    /// The buffer is a worker's, and goes back to it before the connection is parked.
+    pub lent: bool,
+    _held: Held,
 }
 
 impl Input {
@@ -31,18 +37,22 @@ impl Input {
     pub(crate) fn with_size(size: usize) -> Self {
         Self {
             data: vec![0; size],
-            start: 0,
-            end: 0,
+            lent: true,
+            ..Self::default()
         }
     }
 
-    /// A buffer that holds just these bytes.
-    pub(crate) fn holding(bytes: &[u8]) -> Self {
-        Self {
+    /// A buffer that holds just these bytes, with its share of `most` bytes of memory.
+    pub(crate) fn holding(bytes: &[u8], most: usize) -> Result<Self, Full> {
+        let mut held = Held::default();
+        held.grow_to(bytes.len(), most)?;
+        Ok(Self {
             data: bytes.to_vec(),
             start: 0,
             end: bytes.len(),
-        }
+            lent: false,
+            _held: held,
+        })
     }
 
     /// What is there.
@@ -98,6 +108,7 @@ pub(crate) struct Output {
     pub source: Option<Sending>,
     /// Bytes taken by the stream so far.
     pub total: u64,
+    held: Held,
 }
 
 /// How far sending came.
@@ -119,6 +130,15 @@ impl Output {
     pub(crate) fn len(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |body| body.as_bytes().len());
         self.bytes.len() - self.sent + body - self.body_sent
+    }
+
+    /// What waits for the client to read takes its share of `most` bytes of memory.
+    pub(crate) fn keep(&mut self, most: usize) -> Result<(), Full> {
+        let body = match &self.body {
+            Some(Body::Owned(bytes)) => bytes.capacity(),
+            _ => 0,
+        };
+        self.held.grow_to(self.bytes.capacity() + body, most)
     }
 
     /// Sends what fits now; when all is sent no memory is held.
@@ -221,6 +241,10 @@ pub(crate) struct Reading {
     pub body_cap: u64,
     /// The body so far; when it goes to disk, what is on its way there.
     pub body: Vec<u8>,
+    /// Its share of the process's memory.
+    pub held: Held,
+    /// Up to how many bytes taken the share may grow.
+    pub memory: usize,
     /// How the body is packed.
     pub coding: Option<Coding>,
     /// Where a body goes that is streamed to disk.
@@ -233,6 +257,37 @@ impl Reading {
         let spooled = self.spool.as_ref().map_or(0, Spool::len);
         self.body_cap - spooled - self.body.len() as u64
     }
+
+    /// Makes room for the bytes that came, doubling what there is, but for no more than the body
+    /// can have. Refused when there is no memory for it.
+    pub(crate) fn reserve(&mut self, came: usize) -> Result<(), Full> {
+        let can = usize::try_from(self.room().min(self.decoder.missing())).unwrap_or(usize::MAX);
+        let needed = self.body.len() + came.min(can);
+        if needed <= self.body.capacity() {
+            return Ok(());
+        }
+        let whole = self.body.len().saturating_add(can);
+        let size = self
+            .body
+            .capacity()
+            .saturating_mul(2)
+            .max(needed)
+            .min(whole);
+        self.held.grow_to(size, self.memory)?;
+        self.body.reserve_exact(size - self.body.len());
+        Ok(())
+    }
+}
+
+/// Who a connection counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Its peer.
+    Peer(Peer),
+    /// A proxy that many clients come through: it counts in all and for no peer.
+    Proxy,
+    /// It is told that there is no room, and counts for nothing.
+    Refused,
 }
 
 /// A connection. It is owned by whoever holds its lease; only the owner touches the socket.
@@ -241,6 +296,9 @@ pub(crate) struct Conn {
     pub stream: Stream,
     pub peer: SocketAddr,
     pub transport: Transport,
+    pub share: Share,
+    /// Whom to tell when the client goes away while its request waits.
+    pub gone: Option<Hook>,
     /// Who the client is, once a TLS handshake has told.
     pub client_cert: Option<Arc<ClientCert>>,
     pub input: Input,
@@ -263,7 +321,12 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(stream: Stream, peer: SocketAddr, transport: Transport) -> Self {
+    pub(crate) fn new(
+        stream: Stream,
+        peer: SocketAddr,
+        transport: Transport,
+        share: Share,
+    ) -> Self {
         let step = match stream {
             Stream::Plain(_) => Step::Idle,
             Stream::Tls(_) => Step::Handshake,
@@ -272,6 +335,8 @@ impl Conn {
             stream,
             peer,
             transport,
+            share,
+            gone: None,
             client_cert: None,
             input: Input::default(),
             scan: HeadScanner::default(),
@@ -315,7 +380,10 @@ mod tests {
         input.consume(4);
         assert!(input.is_empty());
         assert_eq!(Input::default().size(), 0);
-        assert_eq!(Input::holding(b"xy").bytes(), b"xy");
+        let held = Input::holding(b"xy", 0).expect("small ones are not counted");
+        assert_eq!(held.bytes(), b"xy");
+        let large = vec![0; 2 * crate::memory::FREE];
+        assert!(Input::holding(&large, 0).is_err());
     }
 
     #[test]

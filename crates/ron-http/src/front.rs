@@ -16,11 +16,13 @@ use ron_proto::Problem;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 use crate::auth::{Authorizer, Principal};
-use crate::conn::{After, Conn, Step};
+use crate::conn::{After, Conn, Share, Step};
+use crate::failures::Failures;
 use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::listener::{Accepted, Listen, Listener, SOCKETS_MAX};
 use crate::metrics::HttpMetrics;
+use crate::peer::Peer;
 use crate::request::Transport;
 use crate::router::Router;
 use crate::settle::Shared;
@@ -123,6 +125,7 @@ impl Front {
         // successor's.
         let (sender, receiver) = queue(spec.queue, 2 * count, km);
         let (done_trigger, done) = Shutdown::pair();
+        let failures = Failures::new(limits.auth_failures_per_second, clock.now());
         let shared = Arc::new(Shared {
             router,
             authorizer,
@@ -137,7 +140,7 @@ impl Front {
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
-            polls: AtomicUsize::new(0),
+            failures,
             answered: DrainMeter::default(),
             uploads: Arc::default(),
             polling: AtomicBool::new(false),
@@ -205,6 +208,8 @@ struct Poll<'a> {
     waited: u32,
     /// When what is still open is given up; set when the front is told to end.
     give_up: Option<Instant>,
+    /// The slot at which the last idle connection was closed to make room.
+    hand: usize,
 }
 
 impl<'a> Poll<'a> {
@@ -216,6 +221,7 @@ impl<'a> Poll<'a> {
             resume: None,
             waited: 0,
             give_up: None,
+            hand: 0,
         };
         poll.watch_listeners(Watch::On);
         poll
@@ -304,7 +310,35 @@ impl<'a> Poll<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.shared.slots.used() >= self.shared.limits.max_conns
+        self.shared.slots.served() >= self.shared.limits.max_conns
+    }
+
+    /// Closes an idle connection of the peer; false when it has none.
+    fn close_idle(&mut self, peer: Peer) -> bool {
+        let Some(lease) = self.shared.slots.seize_idle(peer, &mut self.hand) else {
+            return false;
+        };
+        self.shared.metrics.reject("idle_closed");
+        drop(lease);
+        true
+    }
+
+    /// Whether another connection of the peer is taken in. Above half of the bound the peer with
+    /// most connections loses an idle one for each that it adds, and adds none when none is idle:
+    /// so no peer fills a front alone. The first connection of a peer is always welcome.
+    fn welcomes(&mut self, peer: Peer) -> bool {
+        let slots = &self.shared.slots;
+        if slots.served() < self.shared.limits.max_conns / 2 {
+            return true;
+        }
+        let (own, most_of_others) = slots.standing(peer);
+        own == 0 || own < most_of_others || self.close_idle(peer)
+    }
+
+    /// Makes room at a full front, at the cost of the peer with most connections.
+    fn makes_room(&mut self) -> bool {
+        let greediest = self.shared.slots.greediest();
+        greediest.is_some_and(|peer| self.close_idle(peer))
     }
 
     fn accept(&mut self, which: usize) {
@@ -318,7 +352,7 @@ impl<'a> Poll<'a> {
             if self.is_full() {
                 if turn > 0 {
                     return; // whether anybody else is there is told anew
-                } else if self.waits_for_room() {
+                } else if !self.makes_room() && self.waits_for_room() {
                     return self.watch_listeners(Watch::Pause(ROOM_PAUSE));
                 }
             }
@@ -335,20 +369,40 @@ impl<'a> Poll<'a> {
         }
     }
 
-    fn admit(&self, stream: Stream, peer: SocketAddr, transport: Transport) {
+    fn admit(&mut self, stream: Stream, addr: SocketAddr, transport: Transport) {
         let shared = self.shared;
-        let full = self.is_full();
-        let Ok(mut lease) = shared.slots.insert(Conn::new(stream, peer, transport)) else {
-            shared.metrics.reject("max_conns");
+        let peer = Peer::of(addr, transport);
+        let proxy = shared.limits.trusted_proxies.is_proxy(addr, transport);
+        let refused = if self.is_full() {
+            Some("max_conns")
+        } else if !proxy && !self.welcomes(peer) {
+            Some("peer_conns")
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            shared.metrics.reject(reason);
+            // A handshake costs more than the news is worth.
+            if transport == Transport::Tls || shared.slots.refused() >= REFUSAL_SLOTS {
+                return;
+            }
+        }
+        let share = match refused {
+            Some(_) => Share::Refused,
+            None if proxy => Share::Proxy,
+            None => Share::Peer(peer),
+        };
+        let conn = Conn::new(stream, addr, transport, share);
+        let Ok(mut lease) = shared.slots.insert(conn) else {
             return; // not even room to say so
         };
-        if full && transport == Transport::Tls {
-            shared.metrics.reject("max_conns"); // a handshake costs more than the news is worth
-        } else if full {
-            shared.metrics.reject("max_conns");
+        if let Some(reason) = refused {
             lease.after = After::Linger;
-            let problem = Problem::unavailable("too many connections", 1);
-            shared.finish(lease, problem.into());
+            let detail = match reason {
+                "peer_conns" => "too many connections of your address",
+                _ => "too many connections",
+            };
+            shared.finish(lease, Problem::unavailable(detail, 1).into());
         } else {
             let limits = &shared.limits;
             let limit = match lease.step {

@@ -14,7 +14,8 @@
 //! **Invariants**: a connection has one owner at a time, and only the owner touches its socket; no
 //! lock is held over I/O; an idle connection holds no buffer; authorisation runs after the head and
 //! before the body; a request is handed to a handler at most once and answered exactly once; no
-//! buffer grows without a limit of [`Limits`]. This crate knows no service.
+//! buffer grows without a limit of [`Limits`], and all of them together not above the process's budget
+//! (memory.rs); what peers share (peer.rs) none of them takes whole. This crate knows no service.
 
 mod admit;
 mod auth;
@@ -23,6 +24,7 @@ mod client;
 mod conn;
 mod date;
 mod dial;
+mod failures;
 mod front;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -30,10 +32,12 @@ pub mod fuzzing;
 mod ids;
 mod limits;
 mod listener;
+mod memory;
 mod metrics;
 mod openapi;
 mod pace;
 mod parse;
+mod peer;
 mod request;
 mod responder;
 mod response;
@@ -55,6 +59,8 @@ pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use limits::{FIELDS_MAX, Limits};
 pub use listener::Listen;
+pub use memory::Held;
+pub use peer::{Peer, Proxies};
 pub use request::{
     ClientCert, Headers, Method, Request, RequestHead, Transport, form_decode, form_fields,
 };

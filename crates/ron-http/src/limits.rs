@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::pace::Rule;
+use crate::peer::Proxies;
 
 /// The most header fields a head may ever have; [`Limits::max_fields`] may only lower it.
 pub const FIELDS_MAX: usize = 128;
@@ -12,6 +13,13 @@ pub const FIELDS_MAX: usize = 128;
 pub struct Limits {
     /// Largest request body in bytes, also of batches; a route may set its own (413).
     pub max_body_bytes: usize,
+    /// The same on routes that anyone may call, unless the route sets its own; a caller who shows
+    /// valid credentials there may send [`Limits::max_body_bytes`].
+    pub public_body_bytes: usize,
+    /// Memory for bodies, unfinished heads and unsent answers, over all fronts of the process (429).
+    /// The first 4 KiB of each are not counted. Nothing of strangers (unfinished heads, bodies on
+    /// routes that anyone may call) is added above a quarter of it.
+    pub body_memory: usize,
     /// Largest header block in bytes, without the request line (431).
     pub max_head_bytes: usize,
     /// Most header fields, at most [`FIELDS_MAX`] (431).
@@ -32,11 +40,21 @@ pub struct Limits {
     pub request_deadline: Duration,
     /// The longest wait a long poll may ask for.
     pub max_wait: Duration,
-    /// Connections at once; the next gets 503 and is closed.
+    /// Connections at once; the next gets 503 and is closed. Above half of it the peer with most
+    /// of them loses an idle one for each that it adds, and gets 503 when none is idle.
     pub max_conns: usize,
-    /// Requests handed to handlers and not answered yet; the next gets 429. An eighth of it is
-    /// kept for reads (GET and HEAD, except long polls).
+    /// Requests handed to handlers and not answered yet, long polls aside; the next gets 429. An
+    /// eighth of it is kept for reads (GET and HEAD).
     pub max_in_flight: usize,
+    /// Long polls that wait at once; the next gets 429.
+    pub long_polls: usize,
+    /// Long polls of one peer that wait at once; its next gets 429.
+    pub long_polls_per_peer: usize,
+    /// Failed authentications of one peer in a second; above it the peer gets 429 before anything
+    /// is checked. 0 for no limit.
+    pub auth_failures_per_second: u32,
+    /// Proxies whose `X-Forwarded-For` says which peer a request is of.
+    pub trusted_proxies: Proxies,
     /// Pipelined requests of one connection served in a row before others get a turn. The next is
     /// looked at only when the answer before it is sent, so what waits unsent is one answer.
     pub pipeline_depth: usize,
@@ -62,6 +80,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_body_bytes: 1 << 20,
+            public_body_bytes: 64 << 10,
+            body_memory: 64 << 20,
             max_head_bytes: 32 << 10,
             max_fields: 100,
             max_request_line_bytes: 8 << 10,
@@ -73,6 +93,10 @@ impl Default for Limits {
             max_wait: Duration::from_secs(30),
             max_conns: 1024,
             max_in_flight: 1024,
+            long_polls: 256,
+            long_polls_per_peer: 64,
+            auth_failures_per_second: 200,
+            trusted_proxies: Proxies::default(),
             pipeline_depth: 16,
             linger_timeout: Duration::from_secs(1),
             linger_bytes: 4 << 20,
@@ -104,6 +128,11 @@ impl Limits {
             window: self.rate_window,
             bytes: (rate.saturating_mul(window_ms) / 1000).max(1),
         }
+    }
+
+    /// Up to how many bytes taken a stranger's are added.
+    pub(crate) fn stranger_memory(&self) -> usize {
+        self.body_memory / 4
     }
 
     /// How many requests may be in flight when another one comes: reads may use all places.

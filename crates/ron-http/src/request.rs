@@ -11,6 +11,7 @@ use ron_proto::{IdemKey, Problem};
 use serde::de::DeserializeOwned;
 
 use crate::auth::Principal;
+use crate::memory::Held;
 use crate::parse::Field;
 use crate::spool::Upload;
 
@@ -219,6 +220,8 @@ pub struct Request {
     pub headers: Headers,
     /// The body, unpacked, at most the route's cap; empty on routes that stream to disk.
     pub body: Vec<u8>,
+    /// The body's share of the process's memory for requests; given back with the request.
+    pub memory: Held,
     /// The body on routes that stream to disk.
     pub upload: Option<Upload>,
     /// Who asks.

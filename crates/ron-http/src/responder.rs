@@ -8,6 +8,7 @@ use ron_kernel::{Deadline, ReplyWaiter, reply};
 use ron_proto::Problem;
 
 use crate::ids::ShortId;
+use crate::peer::Peer;
 use crate::response::Response;
 
 /// Which request of which connection an answer belongs to.
@@ -17,14 +18,29 @@ pub(crate) struct Ticket {
     pub token: u64,
     /// The request on it.
     pub seq: u32,
-    /// The request waits for news; a drain lets it go.
-    pub long_poll: bool,
+    /// The request has a place among the long polls, of this peer.
+    pub poll: Option<Peer>,
+}
+
+/// What is called when a client goes away while its request waits.
+pub(crate) struct Hook(pub Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Hook {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Hook")
+    }
 }
 
 /// Where answers go.
 pub(crate) trait Sink: Send + Sync {
     /// Exactly one call per ticket. `dropped` says that nobody answered on purpose.
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool);
+
+    /// True when an answer would reach nobody.
+    fn is_gone(&self, ticket: Ticket) -> bool;
+
+    /// Calls the hook once the client of a long poll is gone; at once when it is already.
+    fn on_gone(&self, ticket: Ticket, hook: Hook);
 }
 
 /// Answers one request, from whichever thread finishes the job: [`Responder::send`] writes to the
@@ -85,7 +101,7 @@ impl Responder {
         let ticket = Ticket {
             token: 0,
             seq: 0,
-            long_poll: false,
+            poll: None,
         };
         (
             Self::new(Arc::new(sink), ticket, deadline, ShortId::of("detached")),
@@ -98,6 +114,23 @@ impl Responder {
         if let Some(sink) = self.sink.take() {
             let response = self.changed(response.into());
             sink.answer(self.ticket, response, false);
+        }
+    }
+
+    /// True when nobody waits for the answer any more: the client of a long poll went away, or a
+    /// deadline passed.
+    pub fn is_gone(&self) -> bool {
+        self.sink
+            .as_ref()
+            .is_none_or(|sink| sink.is_gone(self.ticket))
+    }
+
+    /// Calls `hook` when the client of a long poll goes away before it is answered, so that
+    /// whoever keeps this responder can drop it; at once when it is gone already. The hook runs on
+    /// a thread of the front and must not wait. Not called for routes that are no long polls.
+    pub fn on_gone(&self, hook: impl FnOnce() + Send + 'static) {
+        if let Some(sink) = &self.sink {
+            sink.on_gone(self.ticket, Hook(Box::new(hook)));
         }
     }
 
@@ -149,4 +182,10 @@ impl Sink for Detached {
             let _ = to.send(response); // nobody waits: the test has ended
         }
     }
+
+    fn is_gone(&self, _ticket: Ticket) -> bool {
+        false
+    }
+
+    fn on_gone(&self, _ticket: Ticket, _hook: Hook) {}
 }

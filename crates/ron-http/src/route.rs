@@ -260,6 +260,11 @@ impl Route {
         self.bulk()
     }
 
+    /// True when the route says how large its bodies may be.
+    pub(crate) fn has_own_cap(&self) -> bool {
+        self.spool.is_some() || self.body_cap.is_some()
+    }
+
     /// Largest body in bytes.
     pub(crate) fn cap(&self, default: usize) -> u64 {
         match &self.spool {

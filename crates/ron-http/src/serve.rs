@@ -12,11 +12,12 @@ use rustix::event::epoll;
 
 use crate::admit::Admitted;
 use crate::conn::{After, Input, Reading, Step};
+use crate::memory::Full;
 use crate::parse::Refusal;
+use crate::peer::Peer;
 use crate::request::{Method, Request};
 use crate::responder::Responder;
 use crate::response::Response;
-use crate::route::Route;
 use crate::settle::Shared;
 use crate::slots::Lease;
 use crate::spool::Spool;
@@ -24,6 +25,10 @@ use crate::unpack::Fault;
 
 /// News taken in one look; a worker that finds more leaves them to the others.
 const EVENTS: usize = 32;
+/// `Retry-After` when memory for requests is used up: what takes it is gone within seconds.
+const MEMORY_RETRY_S: u32 = 1;
+/// The same when too many long polls wait.
+const POLL_RETRY_S: u32 = 2;
 /// How long a worker waits before it looks whether its front still lives.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -104,13 +109,13 @@ impl<'a> Worker<'a> {
                 match read {
                     Ok(Some(0)) if !conn.input.is_empty() || conn.reading.is_some() => {
                         self.shared.metrics.reject("closed_early");
-                        self.reclaim(&mut lease);
+                        self.reclaim_all(&mut lease);
                     }
                     Err(_) if conn.step == Step::Handshake => {
                         self.shared.metrics.reject("tls_handshake");
-                        self.reclaim(&mut lease);
+                        self.reclaim_all(&mut lease);
                     }
-                    Ok(Some(0)) | Err(_) => self.reclaim(&mut lease),
+                    Ok(Some(0)) | Err(_) => self.reclaim_all(&mut lease),
                     Ok(None) => {
                         conn.greet();
                         self.starve(lease);
@@ -142,14 +147,22 @@ impl<'a> Worker<'a> {
         lease.input = std::mem::take(&mut self.lent);
     }
 
-    /// Takes the buffer back; what is not parsed yet moves to one of its own size.
-    fn reclaim(&mut self, lease: &mut Lease<'_>) {
-        let rest = if lease.input.is_empty() {
-            Input::default()
-        } else {
-            Input::holding(lease.input.bytes())
-        };
-        let mut buffer = std::mem::replace(&mut lease.input, rest);
+    /// Takes the buffer back; what is not parsed yet moves to one of its own size. Without room
+    /// for that it is lost, and the connection has to close.
+    fn reclaim(&mut self, lease: &mut Lease<'_>) -> Result<(), Full> {
+        if lease.input.is_empty() {
+            self.reclaim_all(lease);
+            return Ok(());
+        }
+        let rest = Input::holding(lease.input.bytes(), self.shared.limits.stranger_memory());
+        self.reclaim_all(lease);
+        lease.input = rest?;
+        Ok(())
+    }
+
+    /// Takes the buffer back, and what is in it is forgotten.
+    fn reclaim_all(&mut self, lease: &mut Lease<'_>) {
+        let mut buffer = std::mem::take(&mut lease.input);
         buffer.consume(buffer.bytes().len());
         if buffer.size() > self.lent.size() {
             self.lent = buffer;
@@ -172,14 +185,26 @@ impl<'a> Worker<'a> {
                 },
             }
             if lease.input.is_empty() {
-                self.reclaim(&mut lease);
+                self.reclaim_all(&mut lease);
             }
             match self.shared.settle(lease) {
                 Some(more) => lease = more,
                 None => return,
             }
         }
+        if lease.input.lent && self.reclaim(&mut lease).is_err() {
+            return self.out_of_memory(lease);
+        }
         self.shared.enqueue(lease); // others get a turn
+    }
+
+    /// The last answer on a connection for whose bytes there is no room.
+    fn out_of_memory(&self, mut lease: Lease<'_>) {
+        self.shared.metrics.reject("body_memory");
+        lease.after = After::Linger;
+        lease.reading = None;
+        self.shared
+            .finish(lease, Problem::busy(MEMORY_RETRY_S).into());
     }
 
     /// Parks a connection that needs more bytes, under the limit of what it is sending.
@@ -207,7 +232,9 @@ impl<'a> Worker<'a> {
         };
         lease.step = step;
         lease.due = Some(due);
-        self.reclaim(&mut lease);
+        if self.reclaim(&mut lease).is_err() {
+            return self.out_of_memory(lease);
+        }
         if lease.stream.has_more() {
             return self.shared.requeue(lease); // decrypted already: no readiness will come for it
         }
@@ -255,6 +282,10 @@ impl<'a> Worker<'a> {
         let Some(reading) = conn.reading.as_mut() else {
             return Next::Starved;
         };
+        let came = conn.input.bytes().len();
+        if reading.reserve(came).is_err() {
+            return self.no_room(lease);
+        }
         let room = reading.room();
         let fed = reading
             .decoder
@@ -275,22 +306,27 @@ impl<'a> Worker<'a> {
         }
         (conn.due, conn.pace) = (None, None);
         match conn.reading.take() {
-            Some(reading) => self.complete(reading),
+            Some(reading) => self.complete(lease, reading),
             None => Next::Starved,
         }
     }
 
     /// A body that is all here: unpacked, if it is packed.
-    fn complete(&self, mut reading: Box<Reading>) -> Next {
+    fn complete(&self, lease: &mut Lease<'_>, mut reading: Box<Reading>) -> Next {
         let Some(coding) = reading.coding else {
             return Next::Call(reading);
         };
         let ratio = self.shared.limits.decompress_ratio;
         let most = usize::try_from(reading.body_cap).unwrap_or(usize::MAX);
         let cap = reading.body.len().saturating_mul(ratio).min(most);
+        let both = reading.body.capacity().saturating_add(cap);
+        if reading.held.grow_to(both, reading.memory).is_err() {
+            return self.no_room(lease);
+        }
         match coding.unpack(&reading.body, cap) {
             Ok(body) => {
                 reading.body = body;
+                reading.held.shrink_to(reading.body.capacity());
                 Next::Call(reading)
             }
             Err(fault) => {
@@ -312,6 +348,14 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// The answer to a body for which there is no memory.
+    fn no_room(&self, lease: &mut Lease<'_>) -> Next {
+        self.shared.metrics.reject("body_memory");
+        lease.after = After::Linger;
+        lease.reading = None;
+        Next::Answer(Problem::busy(MEMORY_RETRY_S).into())
+    }
+
     /// The answer to a body that cannot be written to disk.
     fn not_kept(&self, lease: &mut Lease<'_>, error: &std::io::Error) -> Next {
         self.shared.metrics.reject("spool");
@@ -329,6 +373,42 @@ impl<'a> Worker<'a> {
         Next::Answer(problem_of(refusal).into())
     }
 
+    /// A place for the request among those in flight, or among the long polls: these wait long and
+    /// hold nothing that others need. The peer whose place among the long polls it takes.
+    fn place(
+        &self,
+        lease: &Lease<'_>,
+        reading: &Reading,
+        deadline: Deadline,
+        now: Instant,
+    ) -> Result<Option<Peer>, Problem> {
+        let shared = self.shared;
+        let limits = &shared.limits;
+        if deadline.at() <= now {
+            shared.metrics.reject("deadline");
+            return Err(Problem::deadline_exceeded(
+                "the deadline had passed on arrival",
+            ));
+        }
+        if !wait_of(shared, reading).is_zero() {
+            let proxies = &limits.trusted_proxies;
+            let peer = proxies.client(lease.peer, lease.transport, &reading.head.headers);
+            let (most, share) = (limits.long_polls, limits.long_polls_per_peer);
+            if shared.slots.take_poll(peer, most, share) {
+                return Ok(Some(peer));
+            }
+            shared.metrics.reject("long_polls");
+            return Err(Problem::busy(POLL_RETRY_S));
+        }
+        let before = shared.in_flight.fetch_add(1, Ordering::AcqRel);
+        if before < limits.in_flight_for(is_read(reading)) {
+            return Ok(None);
+        }
+        let before = shared.in_flight.fetch_sub(1, Ordering::AcqRel);
+        shared.metrics.reject("in_flight");
+        Err(Problem::busy(shared.answered.seconds_for(before - 1)))
+    }
+
     /// Runs the handler of a complete request. The connection waits in its slot meanwhile, so that
     /// the deadline holds even when the handler does not return.
     fn call(
@@ -340,32 +420,16 @@ impl<'a> Worker<'a> {
         let shared = self.shared;
         let route = &shared.router.routes[reading.route];
         let deadline = deadline_of(shared, &reading, now);
-        let refused = if deadline.at() <= now {
-            shared.metrics.reject("deadline");
-            Some(Problem::deadline_exceeded(
-                "the deadline had passed on arrival",
-            ))
-        } else if shared.in_flight.fetch_add(1, Ordering::AcqRel)
-            >= shared.limits.in_flight_for(is_read(&reading, route))
-        {
-            let before = shared.in_flight.fetch_sub(1, Ordering::AcqRel);
-            shared.metrics.reject("in_flight");
-            Some(Problem::busy(shared.answered.seconds_for(before - 1)))
-        } else {
-            None
+        let poll = match self.place(&lease, &reading, deadline, now) {
+            Ok(poll) => poll,
+            Err(problem) => return Some((lease, problem.into())),
         };
-        if let Some(problem) = refused {
-            return Some((lease, problem.into()));
-        }
         shared.metrics.in_flight.inc();
-        if route.long_poll {
-            shared.polls.fetch_add(1, Ordering::AcqRel);
-        }
-        if lease.input.is_empty() {
-            self.reclaim(&mut lease);
+        if (lease.input.is_empty() || lease.input.lent) && self.reclaim(&mut lease).is_err() {
+            lease.after = After::Linger; // what follows this request is lost
         }
         let id = lease.exchange.as_ref().map(|exchange| exchange.id);
-        let ticket = lease.await_answer(deadline.at(), route.long_poll);
+        let ticket = lease.await_answer(deadline.at(), route.long_poll, poll);
         let id = id.unwrap_or_else(|| shared.ids.fresh(shared.clock.unix_ms()));
         let responder = Responder::new(shared.clone(), ticket, deadline, id);
         let request = request_of(*reading, deadline);
@@ -380,6 +444,9 @@ impl<'a> Worker<'a> {
         if let Some(answered) = shared.slots.handler_returned(ticket) {
             return Some(answered);
         }
+        if route.long_poll {
+            shared.hang_up(ticket.token); // news of its end may have come while it was inside
+        }
         if route.long_poll && shared.draining() {
             // It began to wait after the poll thread had let the others go.
             let lease = shared.slots.let_go(ticket)?;
@@ -390,8 +457,19 @@ impl<'a> Worker<'a> {
 }
 
 /// A request that the places kept for reads are for.
-fn is_read(reading: &Reading, route: &Route) -> bool {
-    matches!(reading.head.method, Method::GET | Method::HEAD) && !route.long_poll
+fn is_read(reading: &Reading) -> bool {
+    matches!(reading.head.method, Method::GET | Method::HEAD)
+}
+
+/// What a long poll waits for news, at most.
+fn wait_of(shared: &Shared, reading: &Reading) -> Duration {
+    if !shared.router.routes[reading.route].long_poll {
+        return Duration::ZERO;
+    }
+    let asked = reading.query.iter().find(|(key, _)| key == "wait");
+    let asked = asked.map(|(_, value)| value.as_str());
+    let wait = crate::request::wait_of(asked, reading.head.header("prefer"));
+    wait.unwrap_or_default().min(shared.limits.max_wait)
 }
 
 /// The problem that tells a client why its bytes were refused.
@@ -413,15 +491,7 @@ fn problem_of(refusal: Refusal) -> Problem {
 fn deadline_of(shared: &Shared, reading: &Reading, now: Instant) -> Deadline {
     let route = &shared.router.routes[reading.route];
     let mut limit = route.deadline.unwrap_or(shared.limits.request_deadline);
-    if route.long_poll {
-        let query = reading
-            .query
-            .iter()
-            .find(|(key, _)| key == "wait")
-            .map(|(_, v)| v.as_str());
-        let wait = crate::request::wait_of(query, reading.head.header("prefer"));
-        limit += wait.unwrap_or_default().min(shared.limits.max_wait);
-    }
+    limit += wait_of(shared, reading);
     if let Some(wish) = reading.deadline_ms {
         limit = limit.min(Duration::from_millis(wish));
     }
@@ -437,6 +507,7 @@ fn request_of(reading: Reading, deadline: Deadline) -> Request {
         query: reading.query,
         headers: head.headers,
         body: reading.body,
+        memory: reading.held,
         upload: reading.spool.map(Spool::done),
         principal: reading.principal,
         request_id: head.request_id,

@@ -12,12 +12,14 @@ use rustix::event::epoll;
 
 use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Exchange, Flushed, Input, Output, Step};
+use crate::failures::Failures;
 use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::listener::Listener;
+use crate::memory::Full;
 use crate::metrics::HttpMetrics;
 use crate::pace::Pace;
-use crate::responder::{Sink, Ticket};
+use crate::responder::{Hook, Sink, Ticket};
 use crate::response::{Form, Response, Rest, encode};
 use crate::router::Compiled;
 use crate::slots::{Answered, Lease, Readiness, Slots, Was};
@@ -42,10 +44,11 @@ pub(crate) struct Shared {
     pub listeners: RankedMutex<Option<Arc<Vec<Listener>>>>,
     /// No new requests from here on, except on routes that say so.
     pub draining: AtomicBool,
-    /// Requests that handlers owe an answer, also those whose client has 504 already.
+    /// Requests that handlers owe an answer, also those whose client has 504 already; long polls
+    /// that wait are not among them.
     pub in_flight: AtomicUsize,
-    /// How many of them are long polls.
-    pub polls: AtomicUsize,
+    /// Failed authentications.
+    pub failures: Failures,
     /// How fast handlers answer.
     pub answered: DrainMeter,
     /// Bodies on their way to disk.
@@ -67,6 +70,7 @@ impl Shared {
         let unix_ms = self.clock.unix_ms();
         let status = response.status;
         let exchange = lease.exchange.take();
+        lease.gone = None;
         let fresh = exchange.is_none().then(|| self.ids.fresh(unix_ms));
         let id = exchange.as_ref().map(|exchange| exchange.id).or(fresh);
         if self.draining() && lease.after == After::Keep {
@@ -151,6 +155,10 @@ impl Shared {
             }
             Ok(how @ (Flushed::Full | Flushed::Turn)) => {
                 lease.step = Step::Write;
+                if self.keep_unsent(&mut lease).is_err() {
+                    self.metrics.reject("body_memory");
+                    return None; // it does not read, and there is no room to wait for it
+                }
                 let moved = lease.output.total.saturating_sub(before);
                 let due = self.paced(&mut lease, moved);
                 match how {
@@ -176,6 +184,15 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// Counts what a client that does not read makes us keep.
+    fn keep_unsent(&self, lease: &mut Lease<'_>) -> Result<(), Full> {
+        if lease.input.lent {
+            let most = self.limits.stranger_memory();
+            lease.input = Input::holding(lease.input.bytes(), most)?;
+        }
+        lease.output.keep(self.limits.body_memory)
     }
 
     /// When the transfer under way is given up: its pace says, where it has one.
@@ -259,7 +276,25 @@ impl Shared {
             ended: flags.intersects(Flags::RDHUP | broken),
         };
         let due = self.clock.now() + self.limits.request_deadline;
-        self.slots.ready(token, news, due)
+        let queued = self.slots.ready(token, news, due);
+        if news.ended && !queued {
+            self.hang_up(token);
+        }
+        queued
+    }
+
+    /// Ends a long poll whose client is gone. The connection closes now; whoever keeps the
+    /// responder is told, and gives the place among the long polls back by dropping it.
+    pub(crate) fn hang_up(&self, token: u64) {
+        let Some(mut lease) = self.slots.abandoned(token) else {
+            return;
+        };
+        self.metrics.reject("poll_abandoned");
+        let hook = lease.gone.take();
+        drop(lease);
+        if let Some(Hook(call)) = hook {
+            call();
+        }
     }
 
     /// Queues the token of a connection that is parked as queued.
@@ -321,9 +356,11 @@ impl Shared {
 
 impl Sink for Shared {
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
-        if ticket.long_poll {
-            self.polls.fetch_sub(1, Ordering::AcqRel);
+        match ticket.poll {
+            Some(peer) => self.slots.give_poll(peer),
+            None => {
+                self.in_flight.fetch_sub(1, Ordering::AcqRel);
+            }
         }
         self.answered.count(1);
         self.metrics.in_flight.dec();
@@ -336,6 +373,16 @@ impl Sink for Shared {
             Answered::Deposited => {}
             Answered::Yours(lease, response) => self.finish(lease, response),
             Answered::Late => self.metrics.late_answers.inc(),
+        }
+    }
+
+    fn is_gone(&self, ticket: Ticket) -> bool {
+        self.slots.is_over(ticket)
+    }
+
+    fn on_gone(&self, ticket: Ticket, hook: Hook) {
+        if let Some(Hook(call)) = self.slots.watch(ticket, hook) {
+            call();
         }
     }
 }

@@ -14,14 +14,16 @@
 //! at once. So nothing is lost as long as whoever parks for input has read all there was
 //! ([`crate::stream::Stream::has_more`] is false), and for output has met a full socket.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use ron_kernel::{Gauge, LockSpec, RankedMutex};
 
-use crate::conn::Conn;
-use crate::responder::Ticket;
+use crate::conn::{Conn, Share, Step};
+use crate::peer::Peer;
+use crate::responder::{Hook, Ticket};
 use crate::response::Response;
 use crate::timer::Timer;
 
@@ -37,7 +39,7 @@ static SLOT_LOCK: LockSpec = SLOT_ROW;
 pub(crate) const FREE_ROW: LockSpec = LockSpec {
     name: "http_free",
     rank: 901,
-    guards: "the free connection slots",
+    guards: "the free connection slots, and what each peer has of them and of the long polls",
 };
 static FREE_LOCK: LockSpec = FREE_ROW;
 
@@ -99,6 +101,14 @@ struct State {
     answer: Option<Response>,
 }
 
+impl State {
+    /// True while the request has had no answer and its connection is there.
+    fn waits_for(&self, ticket: Ticket) -> bool {
+        matches!(self.phase, Phase::Waiting { seq, .. } if seq == ticket.seq)
+            && self.answer.is_none()
+    }
+}
+
 #[derive(Debug)]
 struct Slot {
     state: RankedMutex<State>,
@@ -106,11 +116,38 @@ struct Slot {
     due: AtomicU64,
 }
 
+/// What is free and who has the rest.
+#[derive(Debug, Default)]
+struct Room {
+    free: Vec<u32>,
+    peers: BTreeMap<Peer, Shares>,
+    /// Connections that are told that there is no room.
+    refused: usize,
+    polls: usize,
+}
+
+/// What one peer has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shares {
+    conns: usize,
+    polls: usize,
+}
+
+impl Room {
+    fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Shares)) {
+        let shares = self.peers.entry(peer).or_default();
+        change(shares);
+        if *shares == Shares::default() {
+            self.peers.remove(&peer);
+        }
+    }
+}
+
 /// All slots of a front.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
-    free: RankedMutex<Vec<u32>>,
+    free: RankedMutex<Room>,
     pub timer: Timer,
     connections: Gauge,
     /// Set when the front is told to end: then every closed connection wakes the poll thread.
@@ -160,7 +197,11 @@ impl Slots {
             due: AtomicU64::new(0),
         };
         let slots: Box<[Slot]> = (0..count).map(slot).collect();
-        let free = RankedMutex::new(&FREE_LOCK, (0..count as u32).rev().collect());
+        let room = Room {
+            free: (0..count as u32).rev().collect(),
+            ..Room::default()
+        };
+        let free = RankedMutex::new(&FREE_LOCK, room);
         Self {
             slots,
             free,
@@ -172,13 +213,73 @@ impl Slots {
 
     /// Connections there are.
     pub(crate) fn used(&self) -> usize {
-        self.slots.len() - self.free.lock().len()
+        self.slots.len() - self.free.lock().free.len()
+    }
+
+    /// Connections that are served: all but those that are told that there is no room.
+    pub(crate) fn served(&self) -> usize {
+        let room = self.free.lock();
+        self.slots.len() - room.free.len() - room.refused
+    }
+
+    /// How many connections are told that there is no room.
+    pub(crate) fn refused(&self) -> usize {
+        self.free.lock().refused
+    }
+
+    /// Connections of the peer, and those of the other peer that has most.
+    pub(crate) fn standing(&self, peer: Peer) -> (usize, usize) {
+        let room = self.free.lock();
+        let own = room.peers.get(&peer).map_or(0, |shares| shares.conns);
+        let others = room.peers.iter().filter(|(other, _)| **other != peer);
+        let most = others.map(|(_, shares)| shares.conns).max();
+        (own, most.unwrap_or(0))
+    }
+
+    /// The peer with most connections.
+    pub(crate) fn greediest(&self) -> Option<Peer> {
+        let room = self.free.lock();
+        let most = room.peers.iter().max_by_key(|(_, shares)| shares.conns);
+        most.map(|(peer, _)| *peer)
+    }
+
+    /// Takes a place among the long polls, at most `most` in all and `share` of one peer.
+    pub(crate) fn take_poll(&self, peer: Peer, most: usize, share: usize) -> bool {
+        let mut room = self.free.lock();
+        let own = room.peers.get(&peer).map_or(0, |shares| shares.polls);
+        let taken = room.polls < most && own < share;
+        if taken {
+            room.polls += 1;
+            room.change(peer, |shares| shares.polls += 1);
+        }
+        taken
+    }
+
+    /// Gives the place back.
+    pub(crate) fn give_poll(&self, peer: Peer) {
+        let mut room = self.free.lock();
+        room.polls -= 1;
+        room.change(peer, |shares| shares.polls -= 1);
+    }
+
+    /// Long polls whose answer somebody owes.
+    pub(crate) fn polls(&self) -> usize {
+        self.free.lock().polls
     }
 
     /// Takes in a new connection; gives it back when no slot is free.
     pub(crate) fn insert(&self, conn: Conn) -> Result<Lease<'_>, Conn> {
-        let Some(index) = self.free.lock().pop() else {
-            return Err(conn);
+        let index = {
+            let mut room = self.free.lock();
+            let Some(index) = room.free.pop() else {
+                return Err(conn);
+            };
+            match conn.share {
+                Share::Peer(peer) => room.change(peer, |shares| shares.conns += 1),
+                Share::Proxy => {}
+                Share::Refused => room.refused += 1,
+            }
+            index
         };
         let mut state = self.slots[index as usize].state.lock();
         state.phase = Phase::Leased;
@@ -257,6 +358,38 @@ impl Slots {
             let answer = state.answer.take()?;
             Some((self.lease(ticket.token, state, slot)?, answer))
         })?
+    }
+
+    /// Takes the connection of a long poll whose client is gone: an answer would reach nobody. The
+    /// end of its input counts as the end of the client; who waits for news keeps its end open.
+    pub(crate) fn abandoned(&self, token: u64) -> Option<Lease<'_>> {
+        self.with(token, |slot, state| match state.phase {
+            Phase::Waiting {
+                inside: false,
+                long_poll: true,
+                ..
+            } if state.seen.ended && state.answer.is_none() => self.lease(token, state, slot),
+            _ => None,
+        })?
+    }
+
+    /// True when the request does not wait for its answer any more.
+    pub(crate) fn is_over(&self, ticket: Ticket) -> bool {
+        let waits = self.with(ticket.token, |_, state| state.waits_for(ticket));
+        waits != Some(true)
+    }
+
+    /// Keeps the hook for the moment the client goes away; gives it back when it is gone.
+    pub(crate) fn watch(&self, ticket: Ticket, hook: Hook) -> Option<Hook> {
+        let mut hook = Some(hook);
+        self.with(ticket.token, |_, state| {
+            if state.waits_for(ticket)
+                && let Some(conn) = &mut state.conn
+            {
+                conn.gone = hook.take();
+            }
+        });
+        hook
     }
 
     /// Takes a request away from whoever owes its answer; the answer will be late.
@@ -362,7 +495,40 @@ impl Slots {
         Some((self.lease(token, &mut state, slot)?, was, answer))
     }
 
-    fn release(&self, token: u64) {
+    /// Takes an idle connection of the peer: of the next few after the last one taken the one that
+    /// is idle longest, which is the least likely to be used in this moment. Looking at a few is
+    /// enough for that, and keeps a flood of connections from costing a scan each.
+    pub(crate) fn seize_idle(&self, peer: Peer, hand: &mut usize) -> Option<Lease<'_>> {
+        const CANDIDATES: usize = 8;
+        let idle = |state: &State, was| {
+            let of_peer = |conn: &Conn| conn.step == Step::Idle && conn.share == Share::Peer(peer);
+            was == Was::Armed && state.conn.as_deref().is_some_and(of_peer)
+        };
+        let mut found: [Option<(u64, usize)>; CANDIDATES] = [None; CANDIDATES];
+        let mut count = 0;
+        for _ in 0..self.slots.len() {
+            *hand = (*hand + 1) % self.slots.len();
+            let index = *hand;
+            self.seize(index, |slot, state, was| {
+                if idle(state, was) {
+                    found[count] = Some((slot.due.load(Ordering::SeqCst), index));
+                    count += 1;
+                }
+                false
+            });
+            if count == CANDIDATES {
+                break;
+            }
+        }
+        found.sort_unstable();
+        let mut oldest = found.iter().flatten();
+        oldest.find_map(|(_, index)| {
+            let taken = self.seize(*index, |_, state, was| idle(state, was))?;
+            Some(taken.0)
+        })
+    }
+
+    fn release(&self, token: u64, share: Share) {
         let index = (token & 0xffff_ffff) as u32;
         let slot = &self.slots[index as usize];
         let mut state = slot.state.lock();
@@ -372,7 +538,15 @@ impl Slots {
         state.answer = None;
         slot.due.store(0, Ordering::Relaxed);
         drop(state);
-        self.free.lock().push(index);
+        {
+            let mut room = self.free.lock();
+            room.free.push(index);
+            match share {
+                Share::Peer(peer) => room.change(peer, |shares| shares.conns -= 1),
+                Share::Proxy => {}
+                Share::Refused => room.refused -= 1,
+            }
+        }
         self.connections.dec();
         self.wake_if_ending();
     }
@@ -408,12 +582,17 @@ impl Lease<'_> {
     }
 
     /// Parks the connection until its request is answered.
-    pub(crate) fn await_answer(mut self, due: Instant, long_poll: bool) -> Ticket {
+    pub(crate) fn await_answer(
+        mut self,
+        due: Instant,
+        long_poll: bool,
+        poll: Option<Peer>,
+    ) -> Ticket {
         self.seq = self.seq.wrapping_add(1);
         let ticket = Ticket {
             token: self.token,
             seq: self.seq,
-            long_poll,
+            poll,
         };
         let phase = Phase::Waiting {
             seq: ticket.seq,
@@ -463,8 +642,9 @@ impl DerefMut for Lease<'_> {
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
+            let share = conn.share;
             drop(conn); // closes the socket before the slot can be taken again
-            self.slots.release(self.token);
+            self.slots.release(self.token, share);
         }
     }
 }
@@ -496,7 +676,8 @@ mod tests {
     fn parked(slots: &Slots, wanted: Readiness) -> (u64, bool) {
         let (socket, _) = UnixStream::pair().expect("a socket pair");
         let peer = ([127, 0, 0, 1], 1).into();
-        let conn = Conn::new(Stream::new(socket.into()), peer, Transport::Tcp);
+        let share = Share::Peer(Peer::of(peer, Transport::Tcp));
+        let conn = Conn::new(Stream::new(socket.into()), peer, Transport::Tcp, share);
         let lease = slots.insert(conn).expect("room");
         (lease.token, again(lease, wanted))
     }

@@ -109,7 +109,8 @@ fn rig(limits: Limits, workers: usize) -> Rig {
             Route::post("/echo", Need::Public, |request| {
                 Ok(Response::bytes(200, "x/y", request.body.clone()))
             })
-            .body_bytes(&[]),
+            .body_bytes(&[])
+            .body_cap(1 << 20),
         )
         .add(Route::get(
             "/known",

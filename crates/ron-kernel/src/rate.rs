@@ -99,6 +99,15 @@ impl TokenBuckets {
         self.take_above(name, now, 0)
     }
 
+    /// After how long the next token is there, when a name that was seen lately has none now.
+    pub fn empty(&self, name: &str, now: Instant) -> Option<Duration> {
+        let buckets = self.buckets.lock();
+        let bucket = buckets.get(name)?;
+        let idle = now.saturating_duration_since(bucket.seen).as_secs_f64();
+        let missing = 1.0 - (bucket.tokens + idle * self.per_second);
+        (missing > 0.0).then(|| Duration::from_secs_f64(missing / self.per_second))
+    }
+
     /// The same for one who leaves `floor` tokens to others of the same name: to calls that matter
     /// more, and take from what is left. A floor of the whole bucket or more leaves one token to take.
     pub fn take_above(&self, name: &str, now: Instant, floor: u32) -> Result<(), Duration> {
@@ -166,6 +175,9 @@ mod tests {
         assert!(buckets.take("a", t0).is_ok());
         let wait = buckets.take("a", t0).unwrap_err();
         assert!(wait <= Duration::from_millis(100));
+        assert_eq!(buckets.empty("a", t0), Some(wait));
+        assert_eq!(buckets.empty("a", t0 + Duration::from_millis(101)), None);
+        assert_eq!(buckets.empty("b", t0), None, "never seen");
         assert!(
             buckets
                 .take("a", t0 + wait + Duration::from_millis(1))

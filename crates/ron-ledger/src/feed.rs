@@ -12,6 +12,14 @@ use crate::metrics::Metrics;
 /// Events in one page unless asked for fewer; with their receipts they stay well under 1 MiB.
 pub const PAGE: u64 = 500;
 
+/// What the thread behind the feed is told.
+pub enum Ask {
+    /// Somebody waits for news.
+    Poll(Poll),
+    /// Somebody who waited has gone away.
+    Gone,
+}
+
 /// A long poll.
 pub struct Poll {
     pub responder: Responder,
@@ -33,21 +41,27 @@ pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem
 /// Parks polls; the handler's end.
 #[derive(Clone)]
 pub struct Feed {
-    polls: Sender<Poll>,
+    polls: Sender<Ask>,
 }
 
 impl Feed {
     /// Hands polls to the thread behind `polls`.
-    pub const fn new(polls: Sender<Poll>) -> Self {
+    pub const fn new(polls: Sender<Ask>) -> Self {
         Self { polls }
     }
 
     /// Parks a poll; 429 when too many wait.
     pub fn park(&self, poll: Poll) {
-        match self.polls.try_send(poll) {
-            Ok(()) => {}
-            Err(SendError::Full(p)) => p.responder.send(Problem::busy(self.polls.retry_after_s())),
-            Err(SendError::Closed(p)) => p.responder.send(Problem::draining(1)),
+        let polls = self.polls.clone();
+        poll.responder.on_gone(move || {
+            let _ = polls.try_send(Ask::Gone); // full: looked for at what comes next
+        });
+        match self.polls.try_send(Ask::Poll(poll)) {
+            Err(SendError::Full(Ask::Poll(p))) => {
+                p.responder.send(Problem::busy(self.polls.retry_after_s()));
+            }
+            Err(SendError::Closed(Ask::Poll(p))) => p.responder.send(Problem::draining(1)),
+            _ => {}
         }
     }
 }
@@ -55,7 +69,7 @@ impl Feed {
 /// The thread's body.
 pub fn run(
     ctx: &ThreadCtx,
-    polls: &Receiver<Poll>,
+    polls: &Receiver<Ask>,
     news: &Receiver<()>,
     ledger: &Ledger,
     metrics: &Metrics,
@@ -63,28 +77,35 @@ pub fn run(
     let mut waiting: Vec<Poll> = Vec::new();
     while !ctx.shutdown.is_set() {
         match next(ctx, polls, news, soonest(&waiting)) {
-            Next::Poll(poll) => waiting.push(poll),
+            Next::Ask(ask) => take(ask, &mut waiting),
             Next::News | Next::Time => {}
             Next::Shutdown => break,
         }
-        while let Some(poll) = polls.try_recv() {
-            waiting.push(poll);
+        while let Some(ask) = polls.try_recv() {
+            take(ask, &mut waiting);
         }
+        waiting.retain(|poll| !poll.responder.is_gone());
         waiting = answer_due(waiting, ledger);
         metrics
             .polls
             .set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
     }
-    while let Some(poll) = polls.try_recv() {
-        waiting.push(poll);
+    while let Some(ask) = polls.try_recv() {
+        take(ask, &mut waiting);
     }
     for poll in waiting {
         answer(poll, ledger);
     }
 }
 
+fn take(ask: Ask, waiting: &mut Vec<Poll>) {
+    if let Ask::Poll(poll) = ask {
+        waiting.push(poll);
+    } // who is gone is looked for after every event
+}
+
 enum Next {
-    Poll(Poll),
+    Ask(Ask),
     News,
     Time,
     Shutdown,
@@ -97,9 +118,9 @@ fn soonest(waiting: &[Poll]) -> Deadline {
         .fold(idle, |soonest, p| soonest.earlier(p.until))
 }
 
-fn next(ctx: &ThreadCtx, polls: &Receiver<Poll>, news: &Receiver<()>, until: Deadline) -> Next {
+fn next(ctx: &ThreadCtx, polls: &Receiver<Ask>, news: &Receiver<()>, until: Deadline) -> Next {
     ron_kernel::select! {
-        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::Poll),
+        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::Ask),
         recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::News),
         recv(ctx.shutdown.raw()) -> _ => Next::Shutdown,
         default(until.remaining()) => Next::Time,

@@ -133,6 +133,11 @@ impl Served {
         Client::connect(self.addr())
     }
 
+    /// A client that comes from another address of this host.
+    pub fn client_from(&self, source: [u8; 4]) -> Client {
+        Client::on(connect_from(source, self.addr()))
+    }
+
     /// The value of one series, 0 when it is not there.
     pub fn metric(&self, series: &str) -> i64 {
         let text = self.registry.render();
@@ -190,6 +195,15 @@ impl Answer {
     }
 }
 
+/// A connection from an address of this host, any in 127.0.0.0/8.
+pub fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&socket, &SocketAddr::from((source, 0))).expect("an address of this host");
+    connect(&socket, &to).expect("the front accepts");
+    TcpStream::from(socket)
+}
+
 /// A blocking connection that gives up after ten seconds.
 pub struct Client {
     pub stream: TcpStream,
@@ -198,7 +212,10 @@ pub struct Client {
 
 impl Client {
     pub fn connect(addr: SocketAddr) -> Self {
-        let stream = TcpStream::connect(addr).expect("the front accepts");
+        Self::on(TcpStream::connect(addr).expect("the front accepts"))
+    }
+
+    pub fn on(stream: TcpStream) -> Self {
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
             .expect("a socket option");

@@ -130,7 +130,7 @@ fn finds(api: &Arc<Api>) -> [Route; 3] {
         .query_as::<u64>(
             "after",
             false,
-            "Only entries after this sequence; 0 reads everything",
+            "Only entries after this sequence; 0 reads everything. Beyond the head the answer comes at once, with a smaller `head`: it is another ledger",
         )
         .query_as::<u64>(
             "wait",

@@ -114,7 +114,7 @@ pub(super) fn tx(api: &Api, req: &Request) -> Answer {
 pub(super) fn events(api: &Api, req: &Request, res: Responder) {
     match asked(req) {
         Err(problem) => res.send(problem),
-        Ok((after, limit, wait)) if wait.is_zero() || api.ledger.head_seq() > after => {
+        Ok((after, limit, wait)) if wait.is_zero() || api.ledger.head_seq() != after => {
             match page(&api.ledger, after, limit) {
                 Ok(response) => res.send(response),
                 Err(problem) => res.send(problem),

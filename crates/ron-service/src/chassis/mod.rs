@@ -20,7 +20,7 @@ use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
     Authorizer, ClientTls, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
-    Principal, RequestHead, Router, ServerTls,
+    Principal, Proxies, RequestHead, Router, ServerTls,
 };
 use ron_kernel::{
     Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
@@ -43,8 +43,9 @@ static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
 static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
 static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
 
-/// Connections of the health port; a scraper, an orchestrator and an operator need few.
-const OPS_CONNS: usize = 64;
+/// Connections of the health port. A scraper, an orchestrator and an operator need few; above half
+/// of them idle ones of the peer with most give way, so these find room whoever else is connected.
+const OPS_CONNS: usize = 256;
 /// Callers whose rate is kept at one time.
 const RATE_CALLERS: usize = 16_384;
 
@@ -277,6 +278,13 @@ fn limits(config: &Config) -> Limits {
     let bytes = |key: &str| usize::try_from(config.size(key)).unwrap_or(usize::MAX);
     Limits {
         max_body_bytes: bytes("limits.max_body_bytes"),
+        public_body_bytes: bytes("limits.public_body_bytes"),
+        body_memory: bytes("limits.body_memory"),
+        long_polls: config.usize("limits.long_polls"),
+        long_polls_per_peer: config.usize("limits.long_polls_per_peer"),
+        auth_failures_per_second: u32::try_from(config.u64("limits.auth_failures_per_second"))
+            .unwrap_or(u32::MAX),
+        trusted_proxies: proxies(config),
         read_timeout: config.duration("read_timeout"),
         body_timeout: config.duration("read_timeout"),
         write_timeout: config.duration("write_timeout"),
@@ -287,6 +295,12 @@ fn limits(config: &Config) -> Limits {
         decompress_ratio: config.usize("limits.decompress_ratio_cap"),
         ..Limits::default()
     }
+}
+
+/// The proxies of the configuration, which has been checked.
+fn proxies(config: &Config) -> Proxies {
+    let blocks = config.list("trusted_proxies").iter();
+    Proxies::at(blocks.filter_map(|text| text.parse().ok()).collect())
 }
 
 /// How fast one caller may send.

@@ -67,9 +67,16 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::count(
         "max_conns",
         "1024",
-        "Open connections; the next one waits up to 100 ms for room, then gets 503 and is closed.",
+        "Open connections; the next one waits up to 100 ms for room, then gets 503 and is closed. Above half of them the \
+         peer with most loses idle ones, then gets no new ones; a peer is an address, a /64 of IPv6 or a Unix user.",
     )
     .range("1", "100000"),
+    Key::list(
+        "trusted_proxies",
+        "",
+        "Addresses or blocks, as in 10.0.0.0/24, whose X-Forwarded-For says which peer a request counts for; their \
+         connections count for no peer.",
+    ),
     Key::duration(
         "read_timeout",
         "5s",
@@ -100,6 +107,37 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "Largest request body (413).",
     )
     .range("1KiB", "64MiB"),
+    Key::size(
+        "limits.public_body_bytes",
+        "64KiB",
+        "Largest request body on routes that anyone may call (413); with valid credentials limits.max_body_bytes.",
+    )
+    .range("1KiB", "64MiB"),
+    Key::size(
+        "limits.body_memory",
+        "64MiB",
+        "Memory for request bodies, unfinished heads and unread answers above 4 KiB each, counted over all services of the \
+         process; the next gets 429.",
+    )
+    .range("1MiB", "16GiB"),
+    Key::count(
+        "limits.long_polls",
+        "256",
+        "Requests that wait for news at once; the next gets 429.",
+    )
+    .range("1", "65536"),
+    Key::count(
+        "limits.long_polls_per_peer",
+        "64",
+        "The same for one peer.",
+    )
+    .range("1", "65536"),
+    Key::count(
+        "limits.auth_failures_per_second",
+        "200",
+        "Failed authentications of one peer per second; above it the peer gets 429 before anything is checked; 0 means no limit.",
+    )
+    .range("0", "1000000"),
     Key::count(
         "limits.decompress_ratio_cap",
         "10",
@@ -131,7 +169,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::count(
         "http.max_in_flight",
         "1024",
-        "Requests taken in and not answered yet; the next gets 429.",
+        "Requests taken in and not answered yet, those that wait for news aside; the next gets 429.",
     )
     .range("1", "65536"),
     Key::count("ops.workers", "1", "Threads that answer the health port.").range("1", "8"),
@@ -290,6 +328,11 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
         ));
     }
     transport_checks(config, &mut problems);
+    for text in config.list("trusted_proxies") {
+        if let Err(why) = text.parse::<ron_proto::caveat::IpBlock>() {
+            problems.push(config.problem("trusted_proxies", format!("has {text:?}: {why}")));
+        }
+    }
     if config.str_opt("auth.jwks_url").is_some() != config.str_opt("auth.issuer").is_some() {
         let key = if config.str_opt("auth.jwks_url").is_some() {
             "auth.issuer"

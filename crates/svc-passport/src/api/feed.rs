@@ -28,7 +28,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     .query(
         "after",
         false,
-        "number of the last event seen; 0 or absent reads from the start",
+        "number of the last event seen; 0 or absent reads from the start. Beyond the last event the answer comes at once with a smaller `next`: the issuer has another history, read from 0",
     )
     .query(
         "wait",
@@ -52,6 +52,10 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
     if wait > WAIT_S_MAX {
         return responder.send(Problem::bad_request("wait may be at most 30 seconds"));
     }
+    let revoke = api.revoke.clone();
+    responder.on_gone(move || {
+        let _ = revoke.try_send(RevokeEvent::ReaderGone); // full: looked for at the next event
+    });
     let event = RevokeEvent::Read {
         after,
         until: Deadline::within(Duration::from_secs(wait)),

@@ -21,7 +21,8 @@ use crate::publish::lists::ListRow;
 use crate::publish::{KnownLists, still_kept};
 use crate::topology::STORE;
 
-/// Feed readers waiting at once; more are answered at once with an empty page.
+/// Feed readers waiting at once; more are answered at once with an empty page. The front admits
+/// fewer (`limits.long_polls`) unless it is configured otherwise.
 const WAITING_MAX: usize = 1024;
 /// Events of one page.
 pub const PAGE_MAX: usize = 1_000;
@@ -81,6 +82,8 @@ pub enum RevokeEvent {
         /// Where the page goes.
         responder: Responder,
     },
+    /// A feed reader that waits has gone away.
+    ReaderGone,
 }
 
 struct Waiting {
@@ -137,6 +140,8 @@ impl Revoker {
                     return;
                 }
             }
+            // After every event, also one that did not fit into the queue: who is gone keeps no place.
+            waiting.retain(|w| !w.responder.is_gone());
             let (due, rest): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|w| w.until.expired());
             waiting = rest;
             for w in due {
@@ -189,7 +194,8 @@ impl Revoker {
                 until,
                 responder,
             } => {
-                let nothing_new = after >= self.view.load().after();
+                // Further than the feed is: answered at once, so that the reader starts over.
+                let nothing_new = after == self.view.load().after();
                 if nothing_new && !until.expired() && waiting.len() < WAITING_MAX {
                     waiting.push(Waiting {
                         after,
@@ -200,6 +206,7 @@ impl Revoker {
                     self.answer_page(after, responder);
                 }
             }
+            RevokeEvent::ReaderGone => {} // looked for after every event
         }
     }
 
@@ -307,7 +314,8 @@ impl Revoker {
     }
 
     fn answer_page(&self, after: u64, responder: Responder) {
-        let epoch = self.view.load().epoch();
+        let view = self.view.load();
+        let (epoch, after) = (view.epoch(), after.min(view.after()));
         let page = self.stored(|store| store.page(after, PAGE_MAX, epoch));
         responder.send(page.map(|p| Response::json(200, &p)));
     }

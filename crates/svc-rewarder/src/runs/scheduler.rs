@@ -197,7 +197,8 @@ impl Scheduler {
         for (id, waiters) in &mut memory.waiters {
             let (over, on): (Vec<_>, Vec<_>) = std::mem::take(waiters)
                 .into_iter()
-                .partition(|waiter| waiter.until.expired());
+                // Who has gone away is answered too: that drops it, and gives its place to others.
+                .partition(|waiter| waiter.until.expired() || waiter.responder.is_gone());
             *waiters = on;
             for waiter in over {
                 waiter.responder.send(self.present(id));

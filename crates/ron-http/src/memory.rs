@@ -1,0 +1,88 @@
+//! The memory that request bodies, unfinished heads and unsent answers take, counted over all
+//! fronts of the process: six services in one process share one budget.
+//!
+//! The first [`FREE`] bytes of each are not counted: the bound on connections bounds them, small
+//! requests touch no shared counter, and they are served while large ones have used the budget up.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes taken now, by all fronts of the process.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of one buffer that are not counted.
+pub(crate) const FREE: usize = 4 << 10;
+
+/// There is no room in the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A share of the budget. Dropped, it is given back.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Held(usize);
+
+impl Held {
+    /// Counts a buffer that is about to have this many bytes; refused when the process would
+    /// hold more than `most`. A smaller buffer than before keeps its share.
+    pub(crate) fn grow_to(&mut self, bytes: usize, most: usize) -> Result<(), Full> {
+        let wanted = bytes.saturating_sub(FREE);
+        let Some(more) = wanted.checked_sub(self.0).filter(|more| *more > 0) else {
+            return Ok(());
+        };
+        let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            taken.checked_add(more).filter(|all| *all <= most)
+        });
+        taken.map_err(|_| Full)?;
+        self.0 = wanted;
+        Ok(())
+    }
+
+    /// Gives back what a buffer of this many bytes does not need.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let wanted = bytes.saturating_sub(FREE);
+        if let Some(less) = self.0.checked_sub(wanted) {
+            TAKEN.fetch_sub(less, Ordering::Relaxed);
+            self.0 = wanted;
+        }
+    }
+}
+
+/// A copied request holds as much once more; a copy is not refused.
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        TAKEN.fetch_add(self.0, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            TAKEN.fetch_sub(self.0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bound that other tests of this process cannot reach, and shares that only this one has.
+    const HUGE: usize = usize::MAX / 4;
+
+    #[test]
+    fn a_share_is_counted_once_refused_above_the_bound_and_given_back() {
+        let mut small = Held::default();
+        assert_eq!(small.grow_to(FREE, 0), Ok(()), "not counted");
+        let mut held = Held::default();
+        assert_eq!(held.grow_to(HUGE + FREE, HUGE - 1), Err(Full));
+        assert_eq!(held, Held::default(), "a refusal takes nothing");
+        assert_eq!(held.grow_to(HUGE / 2 + FREE, HUGE), Ok(()));
+        assert_eq!(held.grow_to(HUGE / 4, 0), Ok(()), "it has that already");
+        let copy = held.clone();
+        let mut other = Held::default();
+        assert_eq!(other.grow_to(HUGE / 4 + FREE, HUGE), Err(Full));
+        drop(copy);
+        held.shrink_to(HUGE / 4);
+        assert_eq!(other.grow_to(HUGE / 4 + FREE, HUGE), Ok(()));
+    }
+}
