@@ -202,6 +202,9 @@ pub enum Failure {
     NotSent,
     /// The peer's breaker is open: nothing was sent.
     BreakerOpen,
+    /// Nothing was sent, because the peer may be somebody else: a socket's server that runs as
+    /// another user, or plain TCP for a service token.
+    Withheld,
     /// The request was, or may have been, sent and no answer came: the outcome is unknown.
     Unknown,
     /// The peer answered more than the bound allows: the outcome is unknown.
@@ -230,7 +233,10 @@ impl CallError {
 
     /// True when the peer certainly did nothing.
     pub fn nothing_done(&self) -> bool {
-        matches!(self.kind, Failure::NotSent | Failure::BreakerOpen)
+        matches!(
+            self.kind,
+            Failure::NotSent | Failure::BreakerOpen | Failure::Withheld
+        )
     }
 }
 
@@ -332,19 +338,20 @@ impl HttpClient {
     /// Where the call goes; an error when what it carries must not go there.
     fn target(&self, call: &Call<'_>) -> Result<Uri, CallError> {
         assert_no_locks("an HTTP call");
-        let not_sent = |detail: &str| CallError::new(Failure::NotSent, detail);
-        let uri = internal_url(call.url).ok_or_else(|| not_sent("the URL is not valid"))?;
+        let withheld = |detail: &str| CallError::new(Failure::Withheld, detail);
+        let uri = internal_url(call.url)
+            .ok_or_else(|| CallError::new(Failure::NotSent, "the URL is not valid"))?;
         let plain_tcp = uri.scheme_str() != Some("https") && unix_path(&uri).is_none();
         if plain_tcp && call.headers.iter().any(holds_service_token) {
             if !self.config.insecure_loopback {
-                return Err(not_sent(
+                return Err(withheld(
                     "a service token is not sent over plain TCP, where any user of the host can take \
                      the port of a service that is down; use the service's Unix socket, as in \
                      unix:/run/ron/ron-kms/api.sock, or https (or set insecure_loopback = true)",
                 ));
             }
             if !is_loopback(&uri) {
-                return Err(not_sent(
+                return Err(withheld(
                     "a service token is sent over plain TCP on loopback only; use https",
                 ));
             }
@@ -499,7 +506,9 @@ fn call_error(error: &ureq::Error) -> CallError {
         ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
         ureq::Error::ConnectionFailed => not_sent("the peer cannot be connected to"),
         ureq::Error::Tls(why) => not_sent(why),
-        ureq::Error::Other(cause) if cause.is::<ForeignServer>() => not_sent(&cause.to_string()),
+        ureq::Error::Other(cause) if cause.is::<ForeignServer>() => {
+            CallError::new(Failure::Withheld, cause.to_string())
+        }
         ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => not_sent(
             "https needs a file of trusted authorities: tls.peer_ca_path of a service, --ca of a command",
         ),

@@ -466,6 +466,38 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_for_local_programs_is_open_to_all_in_a_directory_that_only_we_write() {
+        let dir = dir();
+        let set = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(dir.path(), mode).expect("mode");
+        };
+        set(0o755);
+        let path = dir.path().join("client.sock");
+        let open = UnixEndpoint::bind_for_clients(&path, &[]).expect("bound");
+        let mode = std::fs::metadata(&path).expect("there").mode() & 0o7777;
+        assert_eq!(mode, 0o666);
+        assert!(open.allows(4_000_000_001));
+        let uid = 4_000_000_001;
+        assert_eq!(open.transport(uid), Transport::ClientSocket { uid });
+        drop(open);
+        let some = UnixEndpoint::bind_for_clients(&path, &[7]).expect("bound");
+        assert!(some.allows(7) && !some.allows(8));
+        drop(some);
+        let fault = |path: &Path| {
+            UnixEndpoint::bind_for_clients(path, &[])
+                .expect_err("refused")
+                .to_string()
+        };
+        for mode in [0o775, 0o757, 0o1777] {
+            set(mode);
+            assert!(fault(&path).contains("chmod go-w"), "{mode:o}");
+        }
+        let long = dir.path().join("x".repeat(120)).join("s.sock");
+        assert!(fault(&long).contains("at most 107 bytes"));
+    }
+
+    #[test]
     fn a_long_path_is_a_link_to_a_short_one() {
         let dir = dir();
         let path = dir.path().join("x".repeat(120)).join("s.sock");
