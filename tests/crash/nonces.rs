@@ -82,14 +82,14 @@ fn create(fleet: &Fleet, token: &str) -> String {
         "tenant": "ron", "purpose": "nonces", "alg": "aes256-gcm",
         "op_id": "01890a5d-ac96-774b-bcce-b302099a8058",
     });
-    let url = format!("{}/v1/kms/keys", fleet.api("ron-kms"));
+    let url = format!("{}/v1/kms/keys", fleet.api_socket("ron-kms"));
     let made = json(&fleet.post(&url, Some(token), &body.to_string(), &[]), 201);
     made["key"].as_str().unwrap().to_owned()
 }
 
 /// Wraps until the service is gone; the ciphertexts that were answered.
 fn wrap_until(fleet: &Fleet, token: &str, key: &str, stop: &AtomicBool) -> Vec<Vec<u8>> {
-    let url = format!("{}/v1/kms/wrap", fleet.api("ron-kms"));
+    let url = format!("{}/v1/kms/wrap", fleet.api_socket("ron-kms"));
     let bearer = format!("Bearer {token}");
     let body = json!({"key": key, "plaintext": "aGVsbG8"}).to_string();
     let mut made = Vec::new();

@@ -53,8 +53,9 @@ impl Kms {
         let mut text = format!(
             "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\n\
              signers = 2\nsign_deadline = \"20s\"\nrequest_deadline = \"20s\"\n\
-             destroy.delay_min = \"1s\"\n",
-            dir.path().join("data").display()
+             destroy.delay_min = \"1s\"\nuds_path = \"{1}/run/api.sock\"\n",
+            dir.path().join("data").display(),
+            dir.path().display()
         );
         for tenant in ["busy", "quiet"] {
             let token = token(tenant);
@@ -79,9 +80,9 @@ impl Kms {
             .spawn()
             .unwrap();
         let kms = Self {
-            dir,
             child,
-            url: format!("http://127.0.0.1:{api}"),
+            url: format!("unix:{}/run/api.sock", dir.path().display()),
+            dir,
             http: Arc::new(http_client()),
         };
         let ready = format!("http://127.0.0.1:{health}/readyz");
