@@ -212,7 +212,8 @@ fn in_files(dir: &Path, needle: &[u8], found: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             in_files(&path, needle, found);
-        } else if std::fs::read(&path)
+        } else if path.is_file() // and no socket
+            && std::fs::read(&path)
             .unwrap()
             .windows(needle.len())
             .any(|w| w == needle)
