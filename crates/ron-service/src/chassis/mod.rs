@@ -3,11 +3,13 @@
 //! A service's `start` makes a [`Chassis`], adds its threads, routes and hooks, and ends with [`Chassis::serve`]. The
 //! health port answers from the first moment (not ready, cause `starting`), the API from `serve` on.
 
+mod inherited;
 mod ops;
 mod parts;
 mod running;
 mod transport;
 
+pub use inherited::Inherited;
 pub use ops::VersionDoc;
 pub use parts::{Parts, metrics_prefix};
 pub use running::{ReloadError, Running};

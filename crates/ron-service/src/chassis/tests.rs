@@ -481,6 +481,44 @@ fn a_port_in_use_is_one_clear_line() {
 }
 
 #[test]
+fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_ones() {
+    let held = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = |socket: &TcpListener| socket.local_addr().unwrap().to_string();
+    let (api, health) = (held(), held());
+    let pairs = [("bind_addr", text(&api)), ("health_addr", text(&health))];
+    let pairs = pairs.each_ref().map(|(key, addr)| (*key, addr.as_str()));
+    let copies = |sockets: &[&TcpListener]| {
+        let copies = sockets.iter().map(|socket| socket.try_clone().unwrap());
+        Inherited::from(copies.collect::<Vec<_>>())
+    };
+    let parts = Parts::bind_beside(&config(&pairs), copies(&[&health, &api])).unwrap();
+    assert_eq!(text(&parts.api), pairs[0].1);
+    assert_eq!(text(&parts.health), pairs[1].1);
+    drop(parts);
+    // The ports stay held: nobody else gets them while the service is away.
+    assert!(TcpListener::bind(pairs[0].1).is_err());
+    let refused = |pairs: &[(&str, &str)], sockets: &[&TcpListener], words: &[&str]| {
+        let error = Parts::bind_beside(&config(pairs), copies(sockets));
+        let Err(error) = error else {
+            panic!("a socket is left over")
+        };
+        assert_eq!(error.exit_code(), exit::CONFIG);
+        for word in words {
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    };
+    let other = held();
+    refused(
+        &pairs,
+        &[&api, &health, &other],
+        &[&text(&other), pairs[0].1, pairs[1].1, "ListenStream="],
+    );
+    let only = [pairs[0], pairs[1], ("uds_only", "true"), ("uds_path", "/x")];
+    refused(&only, &[&api, &health], &[pairs[0].1, "health_addr"]);
+    Parts::bind_beside(&config(&only), copies(&[&health])).unwrap();
+}
+
+#[test]
 fn a_failed_start_leaves_no_thread_and_no_listener() {
     let parts = Parts::ephemeral("svc-sample").unwrap();
     let health = parts.health.local_addr().unwrap();
