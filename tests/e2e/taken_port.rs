@@ -271,7 +271,7 @@ fn take(mut stream: TcpStream, heard: &Mutex<Vec<u8>>) {
     }
 }
 
-/// nginx asks the issuer's socket about every visitor, as docs/embedding.md shows.
+/// nginx asks the issuer's socket about every visitor, as docs/ops/README.md shows.
 fn nginx(rig: &Rig, dir: &Path) -> (Ended, String) {
     let client = read_json(&rig.path().join("clients/operator.json"));
     let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
