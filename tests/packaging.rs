@@ -64,6 +64,12 @@ fn uncommented(table: &Table, text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// Values for the keys that have no default.
+fn required(table: &Table) -> Vec<(&'static str, &'static str)> {
+    let rows = table.rows().into_iter().filter(|key| key.required);
+    rows.map(|key| (key.name, "...")).collect()
+}
+
 #[test]
 fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,10 +82,7 @@ fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
             panic!("{}\n{all}", each.join("\n"))
         });
         // Nothing but what has no default, and the blocks, differs from an empty file.
-        let mut pairs = Vec::new();
-        for key in table.rows().iter().filter(|key| key.required) {
-            pairs.push((key.name, "..."));
-        }
+        let pairs = required(table);
         let defaults = Config::from_pairs(table, &pairs).unwrap();
         let different: BTreeSet<&str> = defaults
             .diff(&config)
@@ -129,7 +132,9 @@ fn units_users_and_directories_belong_together() {
             format!("User={name}"),
             format!("Group={name}"),
             format!("StateDirectory={name}"),
-            format!("RuntimeDirectory={name}"),
+            format!("ReadWritePaths=/run/ron/{name}"),
+            format!("Requires={name}.socket"),
+            format!("Also={name}.socket"),
             format!("ExecStart=/usr/bin/{name} --config /etc/ron/{name}/config.toml"),
             "NoNewPrivileges=yes".to_owned(),
             "ProtectSystem=strict".to_owned(),
@@ -143,6 +148,15 @@ fn units_users_and_directories_belong_together() {
                 "{name}.service: {line}"
             );
         }
+        let socket = committed(&format!("packaging/systemd/{name}.socket"));
+        let held: Vec<&str> = socket
+            .lines()
+            .filter_map(|line| line.strip_prefix("ListenStream="))
+            .collect();
+        let defaults = Config::from_pairs(table, &required(table)).unwrap();
+        let configured = ["bind_addr", "health_addr"].map(|key| defaults.addr(key).to_string());
+        assert_eq!(held, configured, "{name}.socket");
+        assert!(socket.contains("\nWantedBy=sockets.target\n"), "{socket}");
         let sysusers = committed(&format!("packaging/sysusers.d/{name}.conf"));
         assert!(sysusers.contains(&format!("\nu {name} - ")), "{sysusers}");
         let tmpfiles = committed(&format!("packaging/tmpfiles.d/{name}.conf"));
@@ -150,6 +164,12 @@ fn units_users_and_directories_belong_together() {
             tmpfiles.contains(&format!("d /etc/ron/{name} 0750 root {name} -")),
             "{tmpfiles}"
         );
+        assert!(
+            tmpfiles.contains(&format!("d /run/ron/{name} 2750 {name} ron-callers -")),
+            "{tmpfiles}"
+        );
+        let member = format!("\nm {name} ron-callers\n");
+        assert!(sysusers.contains(&member), "{sysusers}");
         let manifest = committed(&format!("bin/{name}/Cargo.toml"));
         for part in ["systemd", "sysusers.d", "tmpfiles.d", "config"] {
             assert!(
@@ -157,6 +177,10 @@ fn units_users_and_directories_belong_together() {
                 "{name}: {part}"
             );
         }
+        assert!(
+            manifest.contains(&format!("packaging/systemd/{name}.socket")),
+            "{name}: its socket unit"
+        );
     }
 }
 

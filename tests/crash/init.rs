@@ -38,7 +38,7 @@ fn an_interrupted_init_is_finished_by_the_next() {
 /// One key per purpose, and services that work with what is there.
 fn complete(dir: Arc<tempfile::TempDir>) {
     let fleet = Fleet::start_in(dir);
-    let url = format!("{}/v1/kms/keys", fleet.api("ron-kms"));
+    let url = format!("{}/v1/kms/keys", fleet.api_socket("ron-kms"));
     let keys = json(&fleet.get(&url, Some(&fleet.operator_token())), 200);
     let names: Vec<&str> = keys["keys"]
         .as_array()

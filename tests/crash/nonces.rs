@@ -85,7 +85,7 @@ fn create(fleet: &Fleet, token: &str) -> String {
         "tenant": "ron", "purpose": "nonces", "alg": "aes256-gcm",
         "op_id": "01890a5d-ac96-774b-bcce-b302099a8058",
     });
-    let url = format!("{}/v1/kms/keys", fleet.api("ron-kms"));
+    let url = format!("{}/v1/kms/keys", fleet.api_socket("ron-kms"));
     let made = json(&fleet.post(&url, Some(token), &body.to_string(), &[]), 201);
     made["key"].as_str().unwrap().to_owned()
 }
@@ -98,7 +98,7 @@ fn wrap_until(
     stop: &AtomicBool,
     wrapped: &AtomicU32,
 ) -> Vec<Vec<u8>> {
-    let url = format!("{}/v1/kms/wrap", fleet.api("ron-kms"));
+    let url = format!("{}/v1/kms/wrap", fleet.api_socket("ron-kms"));
     let bearer = format!("Bearer {token}");
     let body = json!({"key": key, "plaintext": "aGVsbG8"}).to_string();
     let mut made = Vec::new();

@@ -92,6 +92,21 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
         &["bind_adr", "did you mean bind_addr", "--help"],
     );
 
+    let socket = ron_tests::socket_of(dir, "ron-ledger", "api");
+    assert!(text.contains(&socket), "{text}");
+    let plain = text.replace(&socket, "http://127.0.0.1:7460");
+    fs::write(&config, &plain).unwrap();
+    let plainly = ["ledger.url = http://127.0.0.1:7460", "unix:/"];
+    wrong(dir, "svc-wallet peers", &plainly);
+    fs::write(&config, format!("insecure_loopback = true\n{plain}")).unwrap();
+    let warned = sound(dir).into_iter().filter(|f| f.1 == "svc-wallet peers");
+    let warned: Vec<_> = warned.map(|f| (f.0, f.2)).collect();
+    assert!(
+        warned.len() == 2 && warned.iter().all(|f| f.0 == "warn"),
+        "{warned:?}"
+    );
+    assert!(warned[0].1.contains("insecure_loopback") && warned[1].1.contains(plainly[0]));
+
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     fs::write(&config, text.replacen("127.0.0.1:0", &addr, 1)).unwrap();

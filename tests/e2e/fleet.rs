@@ -146,8 +146,8 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
     for service in SERVICES {
         let url = format!("{console}/api/nodes/{service}/status");
         let node = json(&fleet.get(&url, None), 200);
-        assert_eq!(node["healthUrl"], fleet.health(service), "{service}");
-        assert_eq!(node["apiUrl"], fleet.api(service), "{service}");
+        assert_eq!(node["healthUrl"], fleet.health_socket(service), "{service}");
+        assert_eq!(node["apiUrl"], fleet.api_socket(service), "{service}");
     }
 }
 

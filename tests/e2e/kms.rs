@@ -53,8 +53,9 @@ impl Kms {
         let mut text = format!(
             "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\n\
              signers = 2\nsign_deadline = \"20s\"\nrequest_deadline = \"20s\"\n\
-             destroy.delay_min = \"1s\"\n",
-            dir.path().join("data").display()
+             destroy.delay_min = \"1s\"\nuds_path = \"{1}/run/api.sock\"\n",
+            dir.path().join("data").display(),
+            dir.path().display()
         );
         for tenant in ["busy", "quiet"] {
             let token = token(tenant);
@@ -79,9 +80,9 @@ impl Kms {
             .spawn()
             .unwrap();
         let kms = Self {
-            dir,
             child,
-            url: format!("http://127.0.0.1:{api}"),
+            url: format!("unix:{}/run/api.sock", dir.path().display()),
+            dir,
             http: Arc::new(http_client()),
         };
         let ready = format!("http://127.0.0.1:{health}/readyz");
@@ -211,7 +212,8 @@ fn in_files(dir: &Path, needle: &[u8], found: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             in_files(&path, needle, found);
-        } else if std::fs::read(&path)
+        } else if path.is_file() // and no socket
+            && std::fs::read(&path)
             .unwrap()
             .windows(needle.len())
             .any(|w| w == needle)

@@ -354,8 +354,7 @@ fn a_service_that_does_not_run() {
         .output()
         .unwrap());
     let key = "ron/app/ed25519/01890a5d-ac96-774b-bcce-b302099a8057";
-    let port = ron_tests::free_port();
-    let kms = format!("http://127.0.0.1:{port}");
+    let kms = ron_tests::socket_of(made(), "ron-kms", "api");
     let log = format!("{kms}/audit/v1");
     for args in [
         &["token"][..],

@@ -130,10 +130,30 @@ fn build() -> Vec<PathBuf> {
     debs
 }
 
-/// The lines of a unit's `[Service]` section.
+/// The lines of a unit's `[Service]` section, and the addresses that its socket unit holds.
 struct Unit {
     name: &'static str,
     lines: Vec<(String, String)>,
+    held: Vec<String>,
+}
+
+/// The addresses of a socket unit, where a drop-in may say others.
+fn held(tree: &Tree, name: &str) -> Vec<String> {
+    let unit = tree.at(&format!("usr/lib/systemd/system/{name}.socket"));
+    let changed = tree.at(&format!(
+        "etc/systemd/system/{name}.socket.d/addresses.conf"
+    ));
+    let mut held = Vec::new();
+    for file in [unit, changed] {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        for addr in text.lines().filter_map(|l| l.strip_prefix("ListenStream=")) {
+            match addr {
+                "" => held.clear(), // an empty line empties the list
+                addr => held.push(addr.to_owned()),
+            }
+        }
+    }
+    held
 }
 
 impl Unit {
@@ -147,7 +167,8 @@ impl Unit {
             .filter_map(|line| line.split_once('='))
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
-        Self { name, lines }
+        let held = held(tree, name);
+        Self { name, lines, held }
     }
 
     fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
@@ -170,12 +191,10 @@ impl Unit {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
             chown(path, Some(user.uid), Some(user.gid)).unwrap();
         };
-        for (key, base) in [("StateDirectory", "var/lib"), ("RuntimeDirectory", "run")] {
-            let path = tree.at(&format!("{base}/{}", self.one(key)));
-            fs::create_dir_all(&path).unwrap();
-            let mode = u32::from_str_radix(self.one(&format!("{key}Mode")), 8).unwrap();
-            own(&path, mode);
-        }
+        let data = tree.at(&format!("var/lib/{}", self.one("StateDirectory")));
+        fs::create_dir_all(&data).unwrap();
+        let mode = u32::from_str_radix(self.one("StateDirectoryMode"), 8).unwrap();
+        own(&data, mode);
         let given = tree.at(&format!("run/credentials/{}.service", self.name));
         fs::create_dir_all(&given).unwrap();
         for credential in self.all("LoadCredential") {
@@ -186,7 +205,8 @@ impl Unit {
         own(&given, 0o500);
     }
 
-    /// Starts the unit's command as the unit's user, inside the tree.
+    /// Starts the unit's command as the unit's user, inside the tree, at the first connection to an address that its
+    /// socket unit holds.
     fn start(&self, tree: &Tree) -> Child {
         let name = self.one("User");
         let user = tree.user(name);
@@ -207,8 +227,12 @@ impl Unit {
             tree.dir.path().display(),
             self.one("ExecStart"),
         );
-        Command::new("sh")
-            .args(["-c", &begin])
+        let mut activate = Command::new("systemd-socket-activate");
+        for addr in &self.held {
+            activate.args(["-l", addr]);
+        }
+        activate
+            .args(["-E", "CREDENTIALS_DIRECTORY", "sh", "-c", &begin])
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env(
@@ -276,7 +300,7 @@ fn strays(tree: &Tree, unit: &Unit) -> Vec<PathBuf> {
     let user = tree.user(unit.one("User"));
     let allowed = [
         tree.at(&format!("var/lib/{}", unit.one("StateDirectory"))),
-        tree.at(&format!("run/{}", unit.one("RuntimeDirectory"))),
+        tree.at(unit.one("ReadWritePaths")),
         tree.at(&format!("run/credentials/{}.service", unit.name)),
     ];
     let mut left = vec![tree.dir.path().to_owned()];
@@ -328,6 +352,9 @@ fn verified(tree: &Tree) {
         let unit = unit.replace("ExecStart=/", &format!("ExecStart={root}/"));
         let copy = scratch.path().join(format!("{name}.service"));
         fs::write(&copy, unit).unwrap();
+        let socket = format!("{name}.socket");
+        let packed = tree.at(&format!("usr/lib/systemd/system/{socket}"));
+        fs::copy(packed, scratch.path().join(&socket)).unwrap();
         let out = Command::new("systemd-analyze")
             .args(["verify", "--man=no", "--recursive-errors=no"])
             .arg(&copy)
@@ -339,25 +366,45 @@ fn verified(tree: &Tree) {
     }
 }
 
-/// The passport service reaches the key service through its Unix socket, which is for that one user.
-fn over_the_socket(tree: &Tree) {
-    let kms = tree.at("etc/ron/ron-kms/config.toml");
-    let text = fs::read_to_string(&kms).unwrap();
-    let caller = tree.user("svc-passport").uid;
-    fs::write(
-        &kms,
-        format!("uds_path = \"/run/ron-kms/api.sock\"\nuds_allow_uids = [\"{caller}\"]\n{text}"),
-    )
-    .unwrap();
-    let passport = tree.at("etc/ron/svc-passport/config.toml");
-    let text = fs::read_to_string(&passport).unwrap();
-    let (before, after) = text.split_once("[kms]\nurl = \"").unwrap();
-    let rest = after.split_once('"').unwrap().1;
-    fs::write(
-        &passport,
-        format!("{before}[kms]\nurl = \"unix:/run/ron-kms/api.sock\"{rest}"),
-    )
-    .unwrap();
+/// Services reach one another through Unix sockets, and each knows the users of its callers and of those it calls.
+fn sockets(tree: &Tree) {
+    let text =
+        |name: &str| fs::read_to_string(tree.at(&format!("etc/ron/{name}/config.toml"))).unwrap();
+    let list = |users: &[&str]| {
+        let uids = users
+            .iter()
+            .map(|user| format!("\"{}\"", tree.user(user).uid));
+        format!("[{}]", uids.collect::<Vec<_>>().join(", "))
+    };
+    let wallet = text("svc-wallet");
+    for line in [
+        "uds_path = \"/run/ron/svc-wallet/api.sock\"".to_owned(),
+        "health_uds_path = \"/run/ron/svc-wallet/health.sock\"".to_owned(),
+        format!(
+            "uds_allow_uids = {}",
+            list(&["root", "svc-wallet", "svc-admin"])
+        ),
+        format!(
+            "peer_uids = {}",
+            list(&["svc-wallet", "svc-passport", "ron-ledger"])
+        ),
+    ] {
+        assert!(wallet.lines().any(|have| have == line), "{line}: {wallet}");
+    }
+    assert!(
+        wallet.contains("\"unix:/run/ron/ron-ledger/api.sock"),
+        "{wallet}"
+    );
+    for name in SERVICES {
+        let dir = fs::metadata(tree.at(&format!("run/ron/{name}"))).unwrap();
+        assert_eq!(dir.mode() & 0o7777, 0o2750, "{name}");
+        assert_eq!(dir.uid(), tree.user(name).uid);
+        for which in ["api", "health"] {
+            let socket = fs::metadata(tree.at(&format!("run/ron/{name}/{which}.sock"))).unwrap();
+            assert_eq!(socket.mode() & 0o7777, 0o660, "{name} {which}");
+            assert_eq!(socket.gid(), dir.gid(), "the group ron-callers");
+        }
+    }
 }
 
 #[test]
@@ -390,7 +437,6 @@ fn packages_install_and_their_services_run_as_their_users() {
         !again.status.success() && why.contains("is there already"),
         "{why}"
     );
-    over_the_socket(&tree);
     let units: Vec<Unit> = SERVICES
         .iter()
         .map(|name| Unit::read(&tree, name))
@@ -414,9 +460,7 @@ fn packages_install_and_their_services_run_as_their_users() {
             "{name}: {status}"
         );
     }
-    let socket = fs::metadata(tree.at("run/ron-kms/api.sock")).unwrap();
-    assert_eq!(socket.mode() & 0o7777, 0o660);
-    assert_eq!(socket.gid(), tree.user("ron-kms").gid);
+    sockets(&tree);
     // The whole loop, over the installed services.
     let demo = run(Command::new(&ron)
         .args(["demo", "--json", "--data-dir"])

@@ -21,6 +21,7 @@ use processes::Rig;
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_proto::b64;
+use ron_tests::socket_of;
 use serde_json::{Value, json};
 
 /// Rounds of stops and rotations; between two of them the KMS is killed.
@@ -159,10 +160,8 @@ fn rotate(rig: &Rig) -> bool {
     let bootstrap: Value = serde_json::from_str(&read("bootstrap.json")).unwrap();
     let key = bootstrap["issuer_key"].as_str().unwrap().to_owned();
     let bearer = format!("Bearer {}", read("clients/operator.kms.token").trim());
-    let url = format!(
-        "http://127.0.0.1:{}/v1/kms/keys/{key}/rotate",
-        rig.port("ron-kms")
-    );
+    let kms = socket_of(rig.dir.path(), "ron-kms", "api");
+    let url = format!("{kms}/v1/kms/keys/{key}/rotate");
     let headers = [("Authorization", bearer.as_str())];
     let call = Call::post_json(
         &url,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use line::{Ended, Line, Way};
 use ron_http::Reply;
 use ron_proto::b64;
-use ron_tests::{Fleet, json, ron_binary};
+use ron_tests::{Fleet, json, own_sockets, ron_binary};
 use serde_json::{Value, json};
 
 /// Deadline of a request, and what a busy machine may add; less than what the call itself waits.
@@ -65,7 +65,7 @@ impl Issuer {
     }
 
     fn start(fleet: &Fleet, config: &Path, data: tempfile::TempDir, more: &[String]) -> Self {
-        let line = Line::to(&fleet.api("ron-kms"));
+        let line = Line::to(&fleet.api_socket("ron-kms"));
         let ports: Vec<TcpListener> = (0..2)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -78,11 +78,12 @@ impl Issuer {
             "log.level=error".to_owned(),
             format!("bind_addr={}", addrs[0]),
             format!("health_addr={}", addrs[1]),
-            format!("kms.url=http://127.0.0.1:{}", line.port),
+            format!("kms.url={}", line.url),
         ];
+        let sockets = own_sockets(data.path(), "svc-passport");
         let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
         command.arg("--config").arg(config).current_dir(data.path());
-        for set in sets.iter().chain(more) {
+        for set in sets.iter().chain(&sockets).chain(more) {
             command.args(["--set", set]);
         }
         let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());

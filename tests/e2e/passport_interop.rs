@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
-use ron_tests::{CALL, Fleet, http_client, json, ok, python, read_json, ron_binary, workspace};
+use ron_tests::{
+    CALL, Fleet, http_client, json, ok, own_sockets, python, read_json, ron_binary, workspace,
+};
 use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
@@ -188,7 +190,7 @@ http {{
     location / {{ auth_request /introspect; }}
     location = /introspect {{
       internal;
-      proxy_pass {passport}/oauth2/introspect;
+      proxy_pass http://{passport}:/oauth2/introspect;
       proxy_method POST;
       proxy_set_header Authorization "{basic}";
       proxy_set_header Content-Type application/x-www-form-urlencoded;
@@ -216,7 +218,7 @@ fn nginx_protects_a_page_with_our_introspection() {
         .unwrap()
         .port();
     let config = dir.path().join("nginx.conf");
-    let text = nginx_config(dir.path(), port, &fleet.api("svc-passport"), &basic);
+    let text = nginx_config(dir.path(), port, &fleet.api_socket("svc-passport"), &basic);
     std::fs::write(&config, text).unwrap();
     let _nginx = Ended(
         Command::new("/usr/sbin/nginx")
@@ -264,6 +266,7 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
         .map(|p| p.local_addr().unwrap().to_string())
         .collect();
     drop(ports);
+    let sockets = own_sockets(&fleet.dir().join("run"), "svc-passport");
     let jwks = format!("auth.jwks_url=http://{}/.well-known/jwks.json", addrs[0]);
     let _alone = Ended(
         Command::new(ron_binary().with_file_name("svc-passport"))
@@ -273,7 +276,7 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
                 "--set",
                 "log.level=error",
                 "--set",
-                "kms.url=http://127.0.0.1:9",
+                "kms.url=unix:/nowhere/api.sock",
             ])
             .args([
                 "--set",
@@ -281,7 +284,7 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
                 "--set",
                 &format!("health_addr={}", addrs[1]),
             ])
-            .args(["--set", &jwks])
+            .args(["--set", &jwks, "--set", &sockets[0], "--set", &sockets[1]])
             .stdout(Stdio::null())
             .spawn()
             .unwrap(),

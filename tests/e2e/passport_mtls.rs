@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
-use ron_tests::{Fleet, free_port, ok, ron_binary, takes_passports};
+use ron_tests::{Fleet, free_port, ok, own_sockets, ron_binary, takes_passports};
 use serde_json::Value;
 
 /// Ended by its process id, whatever happens.
@@ -72,10 +72,10 @@ fn with_tls(
         format!("tls.client_ca_path={}", path("ca.pem")),
         format!(
             "auth.jwks_url={}/.well-known/jwks.json",
-            fleet.api("svc-passport")
+            fleet.api_socket("svc-passport")
         ),
     ];
-    for set in sets.iter().chain(more) {
+    for set in sets.iter().chain(&own_sockets(dir, name)).chain(more) {
         command.args(["--set", set]);
     }
     let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
@@ -134,9 +134,9 @@ fn a_certificate_proves_its_client_and_binds_what_it_is_given() {
     let text = text.replace("[[clients]]\nid = \"operator\"\n", &operator) + named;
     let config = dir.join("issuer.toml");
     std::fs::write(&config, text).unwrap();
-    let kms = format!("kms.url={}", fleet.api("ron-kms"));
+    let kms = format!("kms.url={}", fleet.api_socket("ron-kms"));
     let (_issuer, issuer) = with_tls(dir, &fleet, "svc-passport", &config, &[kms]);
-    let ledger = format!("ledger.url={}", fleet.api("ron-ledger"));
+    let ledger = format!("ledger.url={}", fleet.api_socket("ron-ledger"));
     let wallet = fleet.dir().join("svc-wallet/config.toml");
     let (_wallet, wallet) = with_tls(dir, &fleet, "svc-wallet", &wallet, &[ledger]);
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use consumers::{CONSUMERS, Source};
 use line::{Ended, Line, Way};
 use ron_proto::b64;
-use ron_tests::{Fleet, free_port, json, ron_binary};
+use ron_tests::{Fleet, free_port, json, own_sockets, ron_binary};
 use serde_json::Value;
 
 /// Revocations act within this time, 99 of 100, on a quiet machine.
@@ -50,14 +50,12 @@ impl Beside {
             format!("data_dir={}", data.path().display()),
             format!("bind_addr=127.0.0.1:{api}"),
             format!("health_addr=127.0.0.1:{health}"),
-            format!(
-                "auth.jwks_url=http://127.0.0.1:{}/.well-known/jwks.json",
-                line.port
-            ),
+            format!("auth.jwks_url={}/.well-known/jwks.json", line.url),
         ];
         if service == "svc-wallet" {
-            sets.push(format!("ledger.url={}", fleet.api("ron-ledger")));
+            sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
+        sets.extend(own_sockets(data.path(), service));
         let mut command = Command::new(ron_binary().with_file_name(service));
         command
             .arg("--config")
@@ -101,7 +99,7 @@ struct Rig {
 impl Rig {
     fn start() -> Self {
         let fleet = Fleet::start();
-        let line = Line::to(&fleet.api("svc-passport"));
+        let line = Line::to(&fleet.api_socket("svc-passport"));
         let start = |service| Beside::start(&fleet, &line, service);
         let watched: Vec<Beside> = WATCHED.into_iter().map(start).collect();
         let source = Source::of(&fleet);

@@ -25,11 +25,7 @@ fn the_tour_with_curl_does_what_it_says() {
     let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
     let mut tour = blocks(&readme, "## A tour with curl\n");
     // The tour's ports and binary are those of a machine where nothing was changed.
-    for (service, port) in [
-        ("ron-kms", 7440),
-        ("ron-ledger", 7460),
-        ("svc-wallet", 7470),
-    ] {
+    for (service, port) in [("ron-kms", 7440), ("ron-ledger", 7460)] {
         let usual = format!("http://127.0.0.1:{port}");
         assert!(tour.contains(&usual), "{usual}");
         tour = tour.replace(&usual, &fleet.api(service));

@@ -11,7 +11,8 @@ use std::time::Duration;
 use ron_http::Call;
 use ron_kernel::{Deadline, Shutdown};
 use ron_tests::{
-    CALL, SERVICES, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports,
+    CALL, SERVICES, base_port, http_client, metric, ok, ron_binary, ron_on, socket_of,
+    takes_passports,
 };
 
 /// Ended by their process ids, whatever happens.
@@ -122,21 +123,26 @@ fn certificate(dir: &Path) -> [String; 2] {
     [cert, key].map(|path| path.display().to_string())
 }
 
-/// Every API of a fleet behind TLS: what calls it, calls `https`. The certificate and key of all.
-fn behind_tls(dir: &Path) -> [String; 2] {
+/// Every API of a fleet behind TLS, as on hosts of their own: what calls it, calls `https`, and no API has a socket.
+/// The certificate and key of all.
+fn behind_tls(dir: &Path, base: u16) -> [String; 2] {
     let [cert, key] = certificate(dir);
     let called = ["url = ", "api_url = ", "jwks_url = "];
     for name in SERVICES {
         let file = dir.join(name).join("config.toml");
         let old = std::fs::read_to_string(&file).expect("init wrote it");
         let secure = |line: &str| {
-            let line = line.to_owned() + "\n";
+            let mut line = line.to_owned() + "\n";
             if called.iter().any(|key| line.starts_with(key)) {
-                return line.replace("http://", "https://");
+                for (port, peer) in (base..).step_by(10).zip(SERVICES) {
+                    let url = format!("https://127.0.0.1:{port}");
+                    line = line.replace(&socket_of(dir, peer, "api"), &url);
+                }
             }
             line
         };
-        let mut new: String = old.lines().map(secure).collect();
+        let lines = old.lines().filter(|line| !line.starts_with("uds_path"));
+        let mut new: String = lines.map(secure).collect();
         let _ = write!(
             new,
             "\n[tls]\nenabled = true\ncert_path = \"{cert}\"\nkey_path = \"{key}\"\npeer_ca_path = \"{cert}\"\nclient_ca_path = \"{cert}\"\n",
@@ -165,7 +171,7 @@ fn six_processes_behind_tls_serve_the_whole_loop() {
         dir.path(),
         &["init", "--base-port", &base.to_string()],
     ));
-    let [cert, key] = behind_tls(dir.path());
+    let [cert, key] = behind_tls(dir.path(), base);
     let mut processes = Processes::start(dir.path());
     ready(base);
     let refused = ron_on(dir.path(), &["demo", "--json"]);

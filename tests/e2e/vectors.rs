@@ -27,7 +27,7 @@ impl Api {
     }
 
     fn post(&self, path: &str, body: &Value) -> ron_http::Reply {
-        let url = format!("{}/v1/kms/{path}", self.fleet.api("ron-kms"));
+        let url = format!("{}/v1/kms/{path}", self.fleet.api_socket("ron-kms"));
         self.fleet
             .post(&url, Some(&self.token), &body.to_string(), &[])
     }
@@ -184,7 +184,7 @@ struct Imports<'a> {
 
 impl<'a> Imports<'a> {
     fn new(api: &'a Api) -> Self {
-        let base = api.fleet.api("ron-kms");
+        let base = api.fleet.api_socket("ron-kms");
         let url = format!("{base}/v1/kms/wrapping_key?alg=x25519-hkdf-aes256-gcm");
         let doc = json(&api.fleet.get(&url, Some(&api.token)), 200);
         Self {

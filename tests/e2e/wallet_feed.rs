@@ -7,14 +7,15 @@
 mod processes;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use processes::{Rig, code};
 use ron_http::Reply;
-use ron_tests::{ok, ron_on, until};
+use ron_tests::{ok, ron_on, socket_of, until};
 use serde_json::Value;
 
 /// An issue that is done, and its answer.
@@ -50,24 +51,22 @@ fn in_the_copy(rig: &Rig, key: &str, n: u64) -> bool {
 }
 
 /// Requests go on as they are; of a page of events, when it is told to, the first one is taken out.
-fn lossy(to: u16, lose: &Arc<AtomicBool>) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
+fn lossy(at: &Path, to: PathBuf, lose: &Arc<AtomicBool>) {
+    let listener = UnixListener::bind(at).unwrap();
     let lose = Arc::clone(lose);
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (Ok(near), Ok(far)) = (stream, TcpStream::connect(("127.0.0.1", to))) else {
+            let (Ok(near), Ok(far)) = (stream, UnixStream::connect(&to)) else {
                 continue;
             };
             let lose = Arc::clone(&lose);
             std::thread::spawn(move || relay(near, far, &lose));
         }
     });
-    port
 }
 
 /// One message: its head with the empty line, and its body. `None` at the end of the connection.
-fn message(from: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
+fn message(from: &mut BufReader<UnixStream>) -> Option<(String, Vec<u8>)> {
     let (mut head, mut length) = (String::new(), 0);
     loop {
         let at = head.len();
@@ -87,7 +86,7 @@ fn message(from: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
     Some((head, body))
 }
 
-fn relay(near: TcpStream, far: TcpStream, lose: &AtomicBool) {
+fn relay(near: UnixStream, far: UnixStream, lose: &AtomicBool) {
     let (Ok(mut to_near), Ok(mut to_far)) = (near.try_clone(), far.try_clone()) else {
         return;
     };
@@ -123,13 +122,15 @@ fn relay(near: TcpStream, far: TcpStream, lose: &AtomicBool) {
 fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     let mut rig = Rig::start();
     let lose = Arc::new(AtomicBool::new(false));
-    let proxy = lossy(rig.port("ron-ledger"), &lose);
+    let run = rig.dir.path().join("run");
+    let proxy = run.join("lossy.sock");
+    lossy(&proxy, run.join("ron-ledger/api.sock"), &lose);
     rig.kill("svc-wallet");
     let config = rig.dir.path().join("svc-wallet/config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let ledger = format!("http://127.0.0.1:{}\"", rig.port("ron-ledger"));
+    let ledger = socket_of(rig.dir.path(), "ron-ledger", "api");
     assert!(text.contains(&ledger), "{text}");
-    let text = text.replace(&ledger, &format!("http://127.0.0.1:{proxy}\""));
+    let text = text.replace(&ledger, &format!("unix:{}", proxy.display()));
     std::fs::write(&config, text).unwrap();
     rig.run("svc-wallet");
     rig.wait_ready("svc-wallet");

@@ -79,6 +79,20 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The base URL of a socket of a service on a data directory: `api` or `health`.
+pub fn socket_of(dir: &Path, service: &str, which: &str) -> String {
+    format!("unix:{}/run/{service}/{which}.sock", dir.display())
+}
+
+/// Settings for a service that runs beside the one whose configuration it was given: sockets of its own below `dir`.
+pub fn own_sockets(dir: &Path, service: &str) -> [String; 2] {
+    let path = |which: &str| dir.join("sockets").join(format!("{service}-{which}.sock"));
+    [
+        format!("uds_path={}", path("api").display()),
+        format!("health_uds_path={}", path("health").display()),
+    ]
+}
+
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -213,12 +227,22 @@ impl Fleet {
         self.url(service, "health")
     }
 
-    fn url(&self, service: &str, port: &str) -> String {
+    /// Base URL of the Unix socket of a service's API: where service tokens and client secrets go.
+    pub fn api_socket(&self, service: &str) -> String {
+        self.url(service, "api_socket")
+    }
+
+    /// Base URL of the Unix socket of a service's health port.
+    pub fn health_socket(&self, service: &str) -> String {
+        self.url(service, "health_socket")
+    }
+
+    fn url(&self, service: &str, place: &str) -> String {
         let services = self.endpoints["services"].as_array().expect("a list");
         let found = services.iter().find(|s| s["service"] == service);
         found
-            .and_then(|s| s[port].as_str())
-            .expect("a known service")
+            .and_then(|s| s[place].as_str())
+            .expect("a known service and place")
             .to_owned()
     }
 
@@ -291,7 +315,7 @@ impl Fleet {
             .unwrap_or_else(|e| panic!("{method} {url}: {e}"))
     }
 
-    /// The operator's own credential at the KMS.
+    /// The operator's own credential at the KMS, which counts on its socket alone.
     pub fn operator_token(&self) -> String {
         let path = self.dir().join("clients/operator.kms.token");
         let text = std::fs::read_to_string(path).expect("the operator's token");
@@ -300,7 +324,7 @@ impl Fleet {
 
     /// A POST to the KMS by the operator; its answer, which must have the expected status.
     pub fn kms(&self, path: &str, body: &Value, status: u16) -> Value {
-        let url = format!("{}/v1/kms/{path}", self.api("ron-kms"));
+        let url = format!("{}/v1/kms/{path}", self.api_socket("ron-kms"));
         let reply = self.post(&url, Some(&self.operator_token()), &body.to_string(), &[]);
         json(&reply, status)
     }

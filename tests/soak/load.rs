@@ -121,7 +121,11 @@ impl<'a> Load<'a> {
     pub fn kms(&self) -> KmsClient {
         let file = self.rig.path().join("clients/operator.kms.token");
         let credential = Credential::from_file(&file).unwrap();
-        KmsClient::new(&self.rig.api("ron-kms"), credential, self.rig.http.clone())
+        KmsClient::new(
+            &self.rig.socket("ron-kms"),
+            credential,
+            self.rig.http.clone(),
+        )
     }
 
     /// Tries until it is done or refused for good. A refused token is thrown away.

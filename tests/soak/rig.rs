@@ -102,6 +102,11 @@ impl Rig {
         format!("http://127.0.0.1:{}", self.port(name))
     }
 
+    /// Of the API's Unix socket, where service tokens count.
+    pub fn socket(&self, name: &str) -> String {
+        ron_tests::socket_of(self.path(), name, "api")
+    }
+
     pub fn health(&self, name: &str) -> String {
         format!("http://127.0.0.1:{}", self.port(name) + 5)
     }

@@ -93,10 +93,16 @@ impl Home {
             .arg(self.path().join(name).join("config.toml"));
         let data = data.display().to_string();
         let (api, health) = (format!("127.0.0.1:{api}"), format!("127.0.0.1:{health}"));
+        let run = self.path().join("run").join(name);
+        let socket = run.join(format!("{api}.sock")).display().to_string();
+        let health_socket = run.join(format!("{health}.sock")).display().to_string();
         let own = [
             ("data_dir", data.as_str()),
             ("bind_addr", &api),
             ("health_addr", &health),
+            // Several may run at once, each on sockets of its own.
+            ("uds_path", &socket),
+            ("health_uds_path", &health_socket),
             ("log.level", "error"),
         ];
         for (key, value) in own.iter().chain(sets) {
@@ -109,6 +115,7 @@ impl Home {
         let kms = Kms {
             child,
             api: format!("http://{api}"),
+            socket: format!("unix:{socket}"),
             health: format!("http://{health}"),
             token: token.to_owned(),
             http: http_client(),
@@ -125,6 +132,8 @@ impl Home {
 pub struct Kms {
     child: Child,
     pub api: String,
+    /// The same over its Unix socket, where service tokens count.
+    pub socket: String,
     pub health: String,
     token: String,
     pub http: HttpClient,
@@ -138,7 +147,7 @@ impl Kms {
     /// GET of a path of the API, with the operator's token.
     pub fn get(&self, path: &str) -> Reply {
         let bearer = format!("Bearer {}", self.token);
-        let url = format!("{}{path}", self.api);
+        let url = format!("{}{path}", self.socket);
         let headers = [("Authorization", bearer.as_str())];
         let call = Call::get(&url, Deadline::within(CALL)).headers(&headers);
         self.http
@@ -156,7 +165,7 @@ impl Kms {
         let bearer = format!("Bearer {}", self.token);
         let mut headers = vec![("Authorization", bearer.as_str())];
         headers.extend(prefer.map(|p| ("Prefer", p)));
-        let url = format!("{}{path}", self.api);
+        let url = format!("{}{path}", self.socket);
         let call = Call::post_json(&url, body.to_string().into_bytes(), Deadline::within(CALL));
         let call = call.headers(&headers);
         self.http
@@ -168,7 +177,7 @@ impl Kms {
     pub fn try_post(&self, path: &str, body: &Value) -> Result<Reply, CallError> {
         let bearer = format!("Bearer {}", self.token);
         let headers = [("Authorization", bearer.as_str())];
-        let url = format!("{}{path}", self.api);
+        let url = format!("{}{path}", self.socket);
         let call = Call::post_json(&url, body.to_string().into_bytes(), Deadline::within(CALL));
         self.http.call(call.headers(&headers))
     }

@@ -51,7 +51,7 @@ fn tiles_and_proofs_equal_those_that_another_implementation_derives() {
         covered(&kms, last);
         let out = Command::new("python3")
             .arg(workspace().join("tests/tlog/derive.py"))
-            .arg(format!("{}/audit/v1", kms.api))
+            .arg(format!("{}/audit/v1", kms.socket))
             .arg(&token)
             .arg((last + 1).to_string())
             .output()
@@ -315,7 +315,7 @@ fn the_audit_command_reads_a_directory_and_a_url() {
     let key = kms.key("app");
     let last = batch(&kms, &key, 300);
     covered(&kms, last);
-    let url = format!("{}/audit/v1", kms.api);
+    let url = format!("{}/audit/v1", kms.socket);
     let token = home
         .path()
         .join("clients/operator.kms.token")

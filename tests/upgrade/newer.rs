@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use ron_tests::{Fleet, SERVICES, copy_tree, json, ok, ron_binary, ron_on, workspace};
+use ron_tests::{Fleet, SERVICES, copy_tree, json, ok, own_sockets, ron_binary, ron_on, workspace};
 use tempfile::TempDir;
 
 use super::{fixtures, unpack};
@@ -39,6 +39,7 @@ fn start(dir: &Path, name: &str) -> Output {
         "health_addr=127.0.0.1:0".to_owned(),
         format!("data_dir={}", at(&format!("{name}/data"))),
     ];
+    set.extend(own_sockets(dir, name));
     if matches!(name, "svc-passport" | "svc-rewarder") {
         set.push(format!(
             "kms.token_file={}",

@@ -46,7 +46,10 @@ fn get(fleet: &Fleet, service: &str, path: &str) -> Reply {
         "ron-kms" => fleet.operator_token(),
         _ => fleet.token(service, None),
     };
-    fleet.get(&format!("{}{path}", fleet.api(service)), Some(&token))
+    fleet.get(
+        &format!("{}{path}", fleet.api_socket(service)),
+        Some(&token),
+    )
 }
 
 fn balance(fleet: &Fleet, account: &str) -> Value {

@@ -25,6 +25,14 @@ pub struct Cli {
     /// Its private key (PEM), readable by its owner only.
     #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
+    /// User id that the server of a Unix socket given with --url may run as; may be repeated. Yours
+    /// when absent. For the services of a data directory it is known.
+    #[arg(long, global = true, value_name = "UID")]
+    peer_uid: Vec<u32>,
+    /// Send service tokens and client secrets over plain http on loopback too. Any user of the host
+    /// who takes the port of a service that is down gets them. RON_INSECURE_LOOPBACK=1 is the same.
+    #[arg(long, global = true)]
+    insecure_loopback: bool,
 }
 
 #[derive(Subcommand)]
@@ -54,6 +62,8 @@ impl Cli {
             return up::run(args);
         }
         shell::end_at_a_closed_pipe();
+        let insecure = std::env::var_os("RON_INSECURE_LOOPBACK").is_some_and(|set| set == "1");
+        net::allow(self.insecure_loopback || insecure, self.peer_uid);
         let own = self.client_cert.zip(self.client_key);
         if let Some(Err(why)) = self.ca.map(|ca| net::trust(ca, own)) {
             return shell::failed(why);

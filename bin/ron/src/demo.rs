@@ -15,7 +15,6 @@ use ron_proto::{Account, Amount, Asset, ContentId, EpochId, IdemKey, strict};
 use serde::Serialize;
 
 use crate::layout::Layout;
-use crate::net;
 use crate::{check, fleet, token, verifiers};
 
 /// The example epochs (see examples/rocketpool/README.md).
@@ -104,27 +103,23 @@ struct Demo {
 
 impl Demo {
     fn connect(layout: &Layout) -> Result<Self, String> {
-        let http = net::client();
-        let endpoints = fleet::known_endpoints(layout)?;
         let token = |audience: &'static str| {
             let ask = TokenAsk {
                 audience,
                 ..TokenAsk::default()
             };
-            token::fetch(layout, &http, "operator", &ask)
+            token::fetch(layout, "operator", &ask)
         };
-        let wallet = Credential::bearer(&token("svc-wallet")?);
-        let rewarder = Credential::bearer(&token("svc-rewarder")?);
+        let credential = |audience| token(audience).map(|token| Credential::bearer(&token));
+        let (wallet, rewarder) = (credential("svc-wallet")?, credential("svc-rewarder")?);
+        let to_wallet = fleet::reach(layout, "svc-wallet")?;
+        let to_rewarder = fleet::reach(layout, "svc-rewarder")?;
         let path = layout.policy().join("reward.json");
         let bytes =
             std::fs::read(&path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         Ok(Self {
-            wallet: WalletClient::new(&endpoints.of("svc-wallet")?.api, wallet, http.clone()),
-            rewarder: RewarderClient::new(
-                &endpoints.of("svc-rewarder")?.api,
-                rewarder,
-                http.clone(),
-            ),
+            wallet: WalletClient::new(&to_wallet.url, wallet, to_wallet.http),
+            rewarder: RewarderClient::new(&to_rewarder.url, rewarder, to_rewarder.http),
             policy: strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))?,
             policy_hash: ContentId::of(&bytes),
         })

@@ -1,18 +1,24 @@
-//! The six services in one process: each on its own ports and threads, reached over HTTP as if it
+//! The six services in one process: each on its own ports, sockets and threads, reached over HTTP as if it
 //! were a process of its own. A service is handed URLs and credentials, nothing else.
+//!
+//! And how commands reach the services of a data directory, in this process or in others: through the Unix
+//! sockets, of which the kernel says who listens there.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::OsRandom;
-use ron_http::DenyAll;
+use ron_http::{DenyAll, HttpClient};
 use ron_kernel::{Deadline, Registry, Shutdown, SystemClock};
 use ron_service::chassis::metrics_prefix;
 use ron_service::{Config, Parts, Running, Table, logging};
 
-use crate::layout::{Endpoint, Endpoints, Layout, SERVICES, read_json};
+use crate::layout::{
+    Endpoint, Endpoints, Layout, SERVICES, api_port, owner, read_json, socket_url,
+};
+use crate::net;
 
 /// Longest wait for a service to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
@@ -59,35 +65,88 @@ pub fn table(name: &str) -> &'static Table {
     service(name).table
 }
 
-/// Addresses of the fleet on a data directory: of the `ron up` that runs there, else those in the
-/// configuration files, where separate processes are.
-pub fn known_endpoints(layout: &Layout) -> Result<Endpoints, String> {
-    let up = layout.endpoints();
-    if up.exists() {
-        let endpoints: Endpoints = read_json(&up)?;
-        if Path::new("/proc").join(endpoints.pid.to_string()).exists() {
-            return Ok(endpoints);
-        }
-    }
-    let configured = |name: &&str| -> Result<Endpoint, String> {
-        let config = load(layout, name, None, &[])?;
-        Ok(Endpoint {
-            service: (*name).to_owned(),
-            api: api_url(&config),
-            health: format!("http://{}", config.addr("health_addr")),
-        })
-    };
-    let services = SERVICES.iter().map(configured).collect::<Result<_, _>>()?;
-    Ok(Endpoints { pid: 0, services })
+/// A service of a data directory, as a command calls it.
+pub struct Reached {
+    /// Base URL of its API.
+    pub url: String,
+    /// A client that sends nothing to a socket which another user listens on.
+    pub http: Arc<HttpClient>,
+    /// Base URL under which the service knows itself.
+    pub public_url: String,
 }
 
-/// Where a service's API is by its configuration.
-fn api_url(config: &Config) -> String {
-    let address = config.addr("bind_addr");
-    match config.path_opt("uds_path") {
-        Some(path) if config.bool("uds_only") => format!("unix:{}:", path.display()),
-        _ if config.bool("tls.enabled") => format!("https://{address}"),
-        _ => format!("http://{address}"),
+/// How to send a secret to a service: through its socket, or over TLS where it has none.
+pub fn reach(layout: &Layout, name: &str) -> Result<Reached, String> {
+    let endpoint = known_endpoint(layout, name)?;
+    let url = endpoint.api_socket.unwrap_or_else(|| endpoint.api.clone());
+    if url.starts_with("http:") && !net::insecure_loopback() {
+        return Err(format!(
+            "{name} has no Unix socket and no TLS, and any user of this host can take its port {url} while it is \
+             down; set uds_path in {}, or send the secret nevertheless with --insecure-loopback",
+            layout.config(name).display()
+        ));
+    }
+    Ok(Reached {
+        url,
+        http: net::client_of(vec![endpoint.uid]),
+        public_url: endpoint.api,
+    })
+}
+
+/// Addresses of a service on a data directory: of the `ron up` that runs there, else those in the
+/// configuration file, where separate processes are.
+fn known_endpoint(layout: &Layout, name: &str) -> Result<Endpoint, String> {
+    if let Some(running) = running(layout)? {
+        return running.of(name).cloned();
+    }
+    let config = load(layout, name, &[])?;
+    let data = config.path_opt("data_dir").map(Path::to_owned);
+    let uid = owner(&data.unwrap_or_else(|| layout.data(name)))?;
+    let (api, health) = (config.addr("bind_addr"), config.addr("health_addr"));
+    Ok(endpoint(&config, api, health, uid))
+}
+
+/// What the `ron up` that runs on a data directory says of itself. Its word on the user of the services counts
+/// only where that user, or root, has written it.
+pub fn running(layout: &Layout) -> Result<Option<Endpoints>, String> {
+    let file = layout.endpoints();
+    if !file.exists() {
+        return Ok(None);
+    }
+    let writer = owner(&file)?;
+    let endpoints: Endpoints = read_json(&file)?;
+    if !Path::new("/proc").join(endpoints.pid.to_string()).exists() {
+        return Ok(None);
+    }
+    let foreign = |e: &&Endpoint| writer != 0 && e.uid != writer;
+    match endpoints.services.iter().find(foreign) {
+        None => Ok(Some(endpoints)),
+        Some(e) => Err(format!(
+            "{} belongs to user {writer}, but says that {} runs as user {}: that is not believed; remove the file \
+             and start `ron up` again",
+            file.display(),
+            e.service,
+            e.uid
+        )),
+    }
+}
+
+/// Where a service is by its configuration, at these addresses.
+fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> Endpoint {
+    let socket = |key: &str| config.path_opt(key).map(socket_url);
+    let api_socket = socket("uds_path");
+    let api = match &api_socket {
+        Some(url) if config.bool("uds_only") => url.clone(),
+        _ if config.bool("tls.enabled") => format!("https://{api}"),
+        _ => format!("http://{api}"),
+    };
+    Endpoint {
+        service: config.service().to_owned(),
+        api,
+        health: format!("http://{health}"),
+        api_socket,
+        health_socket: socket("health_uds_path"),
+        uid,
     }
 }
 
@@ -124,13 +183,23 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Binds all ports (`base_port` 0: free ones), then starts all services.
-    pub fn start(layout: &Layout, base_port: u16) -> Result<Self, Failed> {
-        let mut ports = Vec::new();
-        for (i, name) in SERVICES.iter().enumerate() {
-            ports.push(bind(name, base_port, i as u16 * 10)?);
+    /// Binds all ports (those of the configuration; above `base_port` where it is given; 0: free ones), then
+    /// starts all services.
+    pub fn start(layout: &Layout, base_port: Option<u16>) -> Result<Self, Failed> {
+        let (mut ports, mut services) = (Vec::new(), Vec::new());
+        let uid = rustix::process::geteuid().as_raw();
+        for name in SERVICES {
+            let config = load(layout, name, &places(layout, name))?;
+            let bound = bind(name, &config, base_port)?;
+            let addr = |l: &TcpListener| l.local_addr().map_err(|e| e.to_string());
+            let (api, health) = (addr(&bound.api)?, addr(&bound.health)?);
+            services.push(endpoint(&config, api, health, uid));
+            ports.push(bound);
         }
-        let endpoints = endpoints(&ports)?;
+        let endpoints = Endpoints {
+            pid: std::process::id(),
+            services,
+        };
         let mut services = Vec::new();
         for (name, ports) in SERVICES.iter().zip(ports) {
             services.push(start_one(layout, name, ports, Some(&endpoints))?);
@@ -199,9 +268,10 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Starts it on free ports.
+    /// Starts it on its sockets and free ports.
     pub fn start(layout: &Layout, name: &'static str) -> Result<Self, String> {
-        let ports = bind(name, 0, 0)?;
+        let config = load(layout, name, &places(layout, name))?;
+        let ports = bind(name, &config, Some(0))?;
         let running = start_one(layout, name, ports, None).map_err(|e| e.why)?;
         running
             .wait_ready(Deadline::within(READY_WITHIN))
@@ -209,7 +279,7 @@ impl Temporary {
                 format!("{name} is not ready: missing {}", state.missing.join(", "))
             })?;
         Ok(Self {
-            url: running.api_url(),
+            url: layout.socket_url(name, "api"),
             running,
         })
     }
@@ -229,43 +299,24 @@ impl Temporary {
     }
 }
 
-fn bind(name: &str, base_port: u16, offset: u16) -> Result<Ports, String> {
-    let listen = |above: u16| {
-        let port = match base_port {
-            0 => 0,
-            base => base.checked_add(offset + above).ok_or_else(|| {
-                format!("--base-port {base} leaves no room for the ports above it")
-            })?,
+fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, String> {
+    let listen = |key: &str, above: u16| {
+        let addr = match base_port {
+            None => config.addr(key),
+            Some(0) => (Ipv4Addr::LOCALHOST, 0).into(),
+            Some(base) => (Ipv4Addr::LOCALHOST, api_port(base, name) + above).into(),
         };
-        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|e| {
+        TcpListener::bind(addr).map_err(|e| {
             format!(
-                "{name} cannot listen on 127.0.0.1:{port}: {e}; is another fleet running? \
-                 find it with: ss -ltnp 'sport = :{port}', or choose other ports with --base-port"
+                "{name} cannot listen on {addr}: {e}; is another fleet running? \
+                 find it with: ss -ltnp 'sport = :{}', or choose other ports with --base-port",
+                addr.port()
             )
         })
     };
     Ok(Ports {
-        api: listen(0)?,
-        health: listen(5)?,
-    })
-}
-
-fn endpoints(ports: &[Ports]) -> Result<Endpoints, String> {
-    let url = |l: &TcpListener| -> Result<String, String> {
-        let addr: SocketAddr = l.local_addr().map_err(|e| e.to_string())?;
-        Ok(format!("http://{addr}"))
-    };
-    let mut services = Vec::new();
-    for (name, ports) in SERVICES.iter().zip(ports) {
-        services.push(Endpoint {
-            service: (*name).to_owned(),
-            api: url(&ports.api)?,
-            health: url(&ports.health)?,
-        });
-    }
-    Ok(Endpoints {
-        pid: std::process::id(),
-        services,
+        api: listen("bind_addr", 0)?,
+        health: listen("health_addr", 5)?,
     })
 }
 
@@ -277,10 +328,10 @@ fn start_one(
 ) -> Result<Running, Failed> {
     let _lines = logging::speak_for(name);
     let mut flags = places(layout, name);
-    if let Some(endpoints) = endpoints {
-        flags.extend(peers(name, endpoints)?);
+    if let (Some(endpoints), "svc-passport") = (endpoints, name) {
+        flags.push(("public_url".to_owned(), endpoints.of(name)?.api.clone()));
     }
-    let config = load(layout, name, endpoints, &flags)?;
+    let config = load(layout, name, &flags)?;
     let parts = Parts {
         clock: SystemClock::shared(),
         random: Arc::new(OsRandom),
@@ -296,13 +347,9 @@ fn start_one(
     })
 }
 
-/// The configuration of a service: its file, the environment, then `flags`.
-pub fn load(
-    layout: &Layout,
-    name: &str,
-    endpoints: Option<&Endpoints>,
-    flags: &[(String, String)],
-) -> Result<Config, String> {
+/// The configuration of a service: its file, the environment, then `flags`. The console's nodes are those of this
+/// data directory where `flags` are given.
+pub fn load(layout: &Layout, name: &str, flags: &[(String, String)]) -> Result<Config, String> {
     let path = layout.config(name);
     let text = std::fs::read_to_string(&path).map_err(|e| {
         format!(
@@ -310,9 +357,9 @@ pub fn load(
             path.display()
         )
     })?;
-    let real = endpoints.filter(|_| name == "svc-admin").map(|endpoints| {
-        let (endpoints, layout) = (endpoints.clone(), layout.clone());
-        move |text: &str| real_nodes(text, &endpoints, &layout)
+    let real = (name == "svc-admin" && !flags.is_empty()).then(|| {
+        let layout = layout.clone();
+        move |text: &str| real_nodes(text, &layout)
     });
     let text = match &real {
         Some(real) => real(&text),
@@ -332,82 +379,67 @@ pub fn load(
 
 type Flags = Vec<(String, String)>;
 
-/// Everything that lies in the data directory is found there, wherever the directory is now.
+/// Everything that lies in the data directory is found there, wherever the directory is now: files, and the sockets
+/// of this service and of those that it calls.
 fn places(layout: &Layout, name: &str) -> Flags {
-    let mut flags = vec![(
-        "data_dir".to_owned(),
-        layout.data(name).display().to_string(),
-    )];
-    let mut add = |key: &str, path: std::path::PathBuf| {
-        flags.push((key.to_owned(), path.display().to_string()));
-    };
-    match name {
-        "svc-passport" => {
-            add("kms.token_file", layout.token(name, "ron-kms"));
-            add("policy.dir", layout.policy());
+    let mut flags = Flags::new();
+    let mut add = |key: &str, value: String| flags.push((key.to_owned(), value));
+    let text = |path: PathBuf| path.display().to_string();
+    add("data_dir", text(layout.data(name)));
+    add("uds_path", text(layout.socket(name, "api")));
+    add("health_uds_path", text(layout.socket(name, "health")));
+    if name != "svc-admin" {
+        add("auth.jwks_url", jwks_url(layout));
+    }
+    for (prefix, callee, callers) in [
+        ("kms", "ron-kms", ["svc-passport", "svc-rewarder"]),
+        ("ledger", "ron-ledger", ["svc-wallet", "svc-rewarder"]),
+    ] {
+        if callers.contains(&name) {
+            add(&format!("{prefix}.url"), layout.socket_url(callee, "api"));
+            add(
+                &format!("{prefix}.token_file"),
+                text(layout.token(name, callee)),
+            );
         }
-        "svc-wallet" => {
-            add("ledger.token_file", layout.token(name, "ron-ledger"));
-            add("policy.dir", layout.policy());
-        }
-        "svc-rewarder" => {
-            add("kms.token_file", layout.token(name, "ron-kms"));
-            add("ledger.token_file", layout.token(name, "ron-ledger"));
-            add("policy.dir", layout.policy());
-        }
-        _ => {}
+    }
+    if matches!(name, "svc-passport" | "svc-wallet" | "svc-rewarder") {
+        add("policy.dir", text(layout.policy()));
     }
     flags
 }
 
-/// Where the others really are.
-fn peers(name: &str, endpoints: &Endpoints) -> Result<Flags, String> {
-    let passport = &endpoints.of("svc-passport")?.api;
-    let mut flags = Vec::new();
-    let mut add = |key: &str, value: String| flags.push((key.to_owned(), value));
-    if name != "svc-admin" {
-        add("auth.jwks_url", format!("{passport}/.well-known/jwks.json"));
-    }
-    if name == "svc-passport" {
-        add("public_url", passport.clone());
-    }
-    if matches!(name, "svc-passport" | "svc-rewarder") {
-        add("kms.url", endpoints.of("ron-kms")?.api.clone());
-    }
-    if matches!(name, "svc-wallet" | "svc-rewarder") {
-        add("ledger.url", endpoints.of("ron-ledger")?.api.clone());
-    }
-    Ok(flags)
+/// Where the issuer's keys are read.
+pub fn jwks_url(layout: &Layout) -> String {
+    layout.socket_url("svc-passport", "api") + "/.well-known/jwks.json"
 }
 
-/// The console's nodes, with the addresses and token files of this run in the blocks that are named after ours.
-fn real_nodes(text: &str, endpoints: &Endpoints, layout: &Layout) -> String {
+/// The console's nodes, with the sockets and token files of this data directory in the blocks that are named after
+/// ours.
+fn real_nodes(text: &str, layout: &Layout) -> String {
+    let quoted = |value: String| serde_json::Value::from(value).to_string();
     let mut out = String::with_capacity(text.len());
-    let mut current: Option<&Endpoint> = None;
+    let mut current: Option<&str> = None;
     for line in text.lines() {
         let key = line.split('=').next().unwrap_or("").trim();
-        let replaced = match (key, current) {
+        let value = match (key, current) {
             ("id", _) => {
                 let id = line.split('"').nth(1).unwrap_or("");
-                current = endpoints.services.iter().find(|e| e.service == id);
+                current = SERVICES.into_iter().find(|service| *service == id);
                 None
             }
-            ("health_url", Some(e)) => Some(format!("health_url = \"{}\"", e.health)),
-            ("api_url", Some(e)) => Some(format!("api_url = \"{}\"", e.api)),
-            ("credential_file", Some(e)) => {
-                let path = layout.token("svc-admin", &e.service).display().to_string();
-                Some(format!(
-                    "credential_file = {}",
-                    serde_json::Value::from(path)
-                ))
+            ("health_url", Some(name)) => Some(layout.socket_url(name, "health")),
+            ("api_url", Some(name)) => Some(layout.socket_url(name, "api")),
+            ("credential_file", Some(name)) => {
+                Some(layout.token("svc-admin", name).display().to_string())
             }
-            ("jwks_url", None) => endpoints
-                .of("svc-passport")
-                .ok()
-                .map(|e| format!("jwks_url = \"{}/.well-known/jwks.json\"", e.api)),
+            ("jwks_url", None) => Some(jwks_url(layout)),
             _ => None,
         };
-        out.push_str(replaced.as_deref().unwrap_or(line));
+        match value {
+            Some(value) => out.push_str(&format!("{key} = {}", quoted(value))),
+            None => out.push_str(line),
+        }
         out.push('\n');
     }
     out
@@ -419,17 +451,9 @@ mod tests {
 
     #[test]
     fn only_our_own_nodes_get_new_addresses() {
-        let endpoints = Endpoints {
-            pid: 1,
-            services: vec![Endpoint {
-                service: "ron-kms".to_owned(),
-                api: "http://127.0.0.1:1".to_owned(),
-                health: "http://127.0.0.1:2".to_owned(),
-            }],
-        };
         let text = "[[nodes]]\nid = \"ron-kms\"\nhealth_url = \"http://x\"\napi_url = \"http://y\"\n[[nodes]]\nid = \"other\"\nhealth_url = \"http://z\"\n";
-        let want = "[[nodes]]\nid = \"ron-kms\"\nhealth_url = \"http://127.0.0.1:2\"\napi_url = \"http://127.0.0.1:1\"\n[[nodes]]\nid = \"other\"\nhealth_url = \"http://z\"\n";
-        let layout = Layout::new(None).expect("a default place");
-        assert_eq!(real_nodes(text, &endpoints, &layout), want);
+        let want = "[[nodes]]\nid = \"ron-kms\"\nhealth_url = \"unix:/d/run/ron-kms/health.sock\"\napi_url = \"unix:/d/run/ron-kms/api.sock\"\n[[nodes]]\nid = \"other\"\nhealth_url = \"http://z\"\n";
+        let layout = Layout::new(Some(Path::new("/d"))).expect("an absolute place");
+        assert_eq!(real_nodes(text, &layout), want);
     }
 }

@@ -1,9 +1,8 @@
 //! `ron init`: makes a data directory that `ron up` and the separate binaries can run from.
 //!
 //! Idempotent: what is there is kept, what is missing is made, and the last step renames
-//! `bootstrap.json` into place. The KMS and the ledger run during it, on free ports of the loopback
-//! address: the one makes the keys and signs the policies, the other makes the key of its log. They
-//! are asked over HTTP like by anybody else.
+//! `bootstrap.json` into place. The KMS and the ledger run during it: the one makes the keys and signs the
+//! policies, the other makes the key of its log. They are asked over their Unix sockets like by any operator.
 
 mod policies;
 mod templates;
@@ -24,8 +23,8 @@ use ron_tlog::note::VerifierKey;
 
 use crate::fleet;
 use crate::layout::{
-    BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, make_dir, read_json, write_atomic,
-    write_json,
+    BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, api_port, base_port, make_dir, read_json,
+    write_atomic, write_json,
 };
 use crate::net;
 use crate::{policy, verifiers};
@@ -75,22 +74,57 @@ pub struct InitArgs {
     /// Where to make it; `ron` under the user's state directory when absent.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// API port of the first service in the configuration files.
-    #[arg(long, default_value_t = BASE_PORT)]
-    base_port: u16,
+    /// API port of the first service in the configuration files; 7440 when absent. The others
+    /// follow in steps of ten, health ports are five above.
+    #[arg(long, value_parser = base_port)]
+    base_port: Option<u16>,
 }
 
 /// Runs `ron init`.
 pub fn run(args: &InitArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let made = ensure(&layout, args.base_port)?;
+    if let Some(wanted) = args.base_port.filter(|port| *port != 0) {
+        has_ports(&layout, wanted)?;
+    }
     let what = if made { "made" } else { "already complete:" };
     println!("{what} {}", layout.root.display());
     Ok(())
 }
 
-/// Makes what is missing; false when nothing was.
-pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
+/// The configuration files keep what is in them: a port that was asked for and is not there is an error.
+fn has_ports(layout: &Layout, base_port: u16) -> Result<(), String> {
+    for service in SERVICES {
+        let config = fleet::load(layout, service, &[])?;
+        let (is, wanted) = (
+            config.addr("bind_addr").port(),
+            api_port(base_port, service),
+        );
+        if is != wanted {
+            return Err(format!(
+                "--base-port {base_port} was not applied: {} is set up already, with {service} on port {is} and \
+                 not on {wanted}. `ron up --base-port {base_port}` takes other ports for one run; to change them for \
+                 good, edit bind_addr and health_addr in each {}/<service>/config.toml",
+                layout.root.display(),
+                layout.root.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The base port that an unfinished `ron init` began with: names that it gave to keys hold it.
+fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
+    if !layout.config("ron-kms").exists() {
+        return Ok(None);
+    }
+    let config = fleet::load(layout, "ron-kms", &[])?;
+    Ok(Some(config.addr("bind_addr").port()))
+}
+
+/// Makes what is missing; false when nothing was. Without a base port, or with 0, new configuration files have
+/// the usual one.
+pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     if layout.bootstrap().exists() {
         let known: Bootstrap = read_json(&layout.bootstrap())?;
         if known.format != FORMAT {
@@ -102,8 +136,9 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
         }
         return Ok(false);
     }
-    let base_port = if base_port == 0 { BASE_PORT } else { base_port };
     make_dirs(layout)?;
+    let wanted = base_port.filter(|port| *port != 0).unwrap_or(BASE_PORT);
+    let base_port = begun_with(layout)?.unwrap_or(wanted);
     let hashes = tokens(layout)?;
     let secret_hash = operator_client(layout)?;
     let log_keeper = |service: &str, note_vkey: Option<&str>| {
@@ -112,7 +147,7 @@ pub fn ensure(layout: &Layout, base_port: u16) -> Result<bool, String> {
     for service in ["ron-kms", "ron-ledger"] {
         write_if_absent(layout, service, &log_keeper(service, None))?;
     }
-    let issuer = format!("http://127.0.0.1:{}", base_port + 10);
+    let issuer = format!("http://127.0.0.1:{}", api_port(base_port, "svc-passport"));
     let ledger_vkey = during(layout, "ron-ledger", ledger_vkey)?;
     let bootstrap = during(layout, "ron-kms", |url| {
         keys_and_policies(layout, url, &issuer, ledger_vkey)
@@ -176,6 +211,9 @@ fn make_dirs(layout: &Layout) -> Result<(), String> {
     }
     for dir in ["clients", "policy", "run"] {
         make_dir(&layout.root.join(dir))?;
+    }
+    for service in SERVICES {
+        make_dir(&layout.root.join("run").join(service))?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_auth::{NoteRefused, PolicyNote, policy_note, read_versions, write_versions};
-use ron_http::Call;
+use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_tlog::note::VerifierKey;
 
@@ -79,14 +79,14 @@ struct Follower {
 fn trust(args: &TrustArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let bootstrap = layout.read_bootstrap()?;
-    let url = match &args.url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
-        None => fleet::known_endpoints(&layout)?
-            .of("svc-passport")?
-            .api
-            .clone(),
+    let (url, http) = match &args.url {
+        Some(url) => (url.trim_end_matches('/').to_owned(), net::client()),
+        None => {
+            let issuer = fleet::reach(&layout, "svc-passport")?;
+            (issuer.url, issuer.http)
+        }
     };
-    let served = served(&url, &bootstrap.issuer)?;
+    let served = served(&http, &url, &bootstrap.issuer)?;
     println!("issuer   {}", served.issuer);
     println!("note     version {}, signed by", served.note.version);
     for key in &served.note.signers {
@@ -137,8 +137,7 @@ fn said(held: &bool) -> String {
 }
 
 /// What the address serves now; believed by nobody yet.
-fn served(url: &str, issuer: &str) -> Result<Served, String> {
-    let http = net::client();
+fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> {
     let read = |path: &str| {
         let url = format!("{url}{path}");
         let reply = http

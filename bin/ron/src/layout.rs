@@ -20,6 +20,25 @@ pub const SERVICES: [&str; 6] = [
 /// API port of the first service by default; the others follow in steps of ten, health ports are
 /// five above.
 pub const BASE_PORT: u16 = 7440;
+/// The health port of the last service lies so far above the API port of the first.
+const PORTS_SPAN: u16 = (SERVICES.len() as u16 - 1) * 10 + 5;
+
+/// The value of `--base-port`, with room above it for the ports of six services; 0 is for free ports.
+pub fn base_port(text: &str) -> Result<u16, String> {
+    const HIGHEST: u16 = u16::MAX - PORTS_SPAN;
+    match text.parse() {
+        Ok(port) if port <= HIGHEST => Ok(port),
+        _ => Err(format!(
+            "it must be a port up to {HIGHEST}: the six services take ports up to {PORTS_SPAN} above it"
+        )),
+    }
+}
+
+/// API port of a service above `base_port`; its health port is five above.
+pub fn api_port(base_port: u16, service: &str) -> u16 {
+    let index = SERVICES.iter().position(|s| *s == service).unwrap_or(0);
+    base_port + index as u16 * 10
+}
 
 /// A data directory.
 #[derive(Debug, Clone)]
@@ -37,7 +56,8 @@ pub struct Endpoints {
     pub services: Vec<Endpoint>,
 }
 
-/// Addresses of one service.
+/// Addresses of one service. A port of a service that is down can be taken by any user of the host; its
+/// sockets cannot, and whoever listens there is known by `uid`. So secrets go to the sockets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Name of its binary.
@@ -46,6 +66,14 @@ pub struct Endpoint {
     pub api: String,
     /// Base URL of its health port.
     pub health: String,
+    /// The API's Unix socket as a URL, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_socket: Option<String>,
+    /// The health port's Unix socket as a URL, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_socket: Option<String>,
+    /// User id that its process runs as.
+    pub uid: u32,
 }
 
 /// `bootstrap.json`: what `ron init` made; its presence says that all of it is there.
@@ -115,6 +143,17 @@ impl Layout {
         self.service(caller).join(format!("{callee}.token"))
     }
 
+    /// A service's Unix socket: `api` or `health`.
+    pub fn socket(&self, service: &str, which: &str) -> PathBuf {
+        let dir = self.root.join("run").join(service);
+        dir.join(format!("{which}.sock"))
+    }
+
+    /// The same as a base URL.
+    pub fn socket_url(&self, service: &str, which: &str) -> String {
+        socket_url(&self.socket(service, which))
+    }
+
     /// Signed policies.
     pub fn policy(&self) -> PathBuf {
         self.root.join("policy")
@@ -157,6 +196,17 @@ impl Endpoints {
     }
 }
 
+/// The base URL of a Unix socket; encoded where a plain path could be misread in a URL.
+pub fn socket_url(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    if text.bytes().all(plain) && !text.contains(".sock/") && text.ends_with(".sock") {
+        format!("unix:{text}")
+    } else {
+        format!("http+unix://{}", ron_client::encode(&text))
+    }
+}
+
 fn default_dir() -> Option<PathBuf> {
     let set = |name: &str| {
         std::env::var_os(name)
@@ -172,6 +222,13 @@ fn default_dir() -> Option<PathBuf> {
 pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
     let bytes = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     ron_proto::strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// The user that a file belongs to.
+pub fn owner(path: &Path) -> Result<u32, String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = fs::metadata(path).map_err(|e| format!("cannot look at {}: {e}", path.display()))?;
+    Ok(meta.uid())
 }
 
 /// Makes a directory that only its owner can enter; one that exists is left as it is.
@@ -216,4 +273,29 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T, mode: u32) -> Result<(),
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| e.to_string())?;
     bytes.push(b'\n');
     write_atomic(path, &bytes, mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_port_leaves_room_for_all_ports() {
+        assert_eq!(base_port("0"), Ok(0));
+        assert_eq!(base_port("65480"), Ok(65480));
+        assert_eq!(api_port(65480, "svc-admin") + 5, u16::MAX);
+        for text in ["65481", "65530", "65536", "-1", "x", ""] {
+            let why = base_port(text).expect_err(text);
+            assert!(why.contains("up to 65480"), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn sockets_of_any_directory_have_a_url() {
+        let check = |path: &str, url: &str| assert_eq!(socket_url(Path::new(path)), url);
+        check("/srv/ron/run/x/api.sock", "unix:/srv/ron/run/x/api.sock");
+        check("/a b/api.sock", "http+unix://%2Fa%20b%2Fapi.sock");
+        check("/a:b/api.sock", "http+unix://%2Fa%3Ab%2Fapi.sock");
+        check("/x.sock/api.sock", "http+unix://%2Fx.sock%2Fapi.sock");
+    }
 }

@@ -14,7 +14,6 @@ use ron_service::signed_policy;
 
 use crate::fleet;
 use crate::layout::{Layout, write_atomic};
-use crate::net;
 
 /// Sign and verify policies.
 #[derive(Args)]
@@ -65,12 +64,8 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     let tree: serde_json::Value =
         strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
     let credential = Credential::from_file(&layout.operator_token())?;
-    let http = net::client();
-    let kms = KmsClient::new(
-        &fleet::known_endpoints(&layout)?.of("ron-kms")?.api,
-        credential,
-        http,
-    );
+    let at = fleet::reach(&layout, "ron-kms")?;
+    let kms = KmsClient::new(&at.url, credential, at.http);
     let key: Kid = bootstrap
         .policy_key
         .parse()

@@ -100,6 +100,12 @@ pub fn failed(why: String) -> ExitCode {
 /// What to do about what many commands meet: nobody there to answer, or no data directory.
 fn hint(why: &str) -> Option<&'static str> {
     let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
+    if has(&["is not sent over plain TCP"]) {
+        return Some(
+            "with a data directory the sockets are found by themselves: leave --url out, or give \
+             unix:<data directory>/run/<service>/api.sock; --insecure-loopback sends it nevertheless",
+        );
+    }
     if has(&["not reached", "refused the connection"]) {
         return Some(
             "is the service running? `ron up` starts all of them; with a --data-dir, name the same one here",

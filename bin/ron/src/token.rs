@@ -2,7 +2,6 @@
 //! nothing else.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -11,7 +10,6 @@ use ron_auth::{Holder, dpop, hybrid};
 use ron_client::{ClientProof, Credential, PassportClient, TokenAsk};
 use ron_crypto::rand;
 use ron_crypto::sign::Ed25519Key;
-use ron_http::HttpClient;
 use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
@@ -19,7 +17,6 @@ use ron_service::config::parse_duration;
 
 use crate::fleet;
 use crate::layout::{ClientFile, Layout, read_json, write_atomic};
-use crate::net;
 
 /// Longest wait for the issuer.
 const WAIT: Duration = Duration::from_secs(5);
@@ -179,39 +176,27 @@ pub fn run(args: TokenArgs) -> Result<(), String> {
 
 fn issuer(place: &Place, credential: Credential) -> Result<(Layout, PassportClient), String> {
     let layout = Layout::new(place.data_dir.as_deref())?;
-    let url = fleet::known_endpoints(&layout)?
-        .of("svc-passport")?
-        .api
-        .clone();
-    let http = net::client();
-    Ok((layout, PassportClient::new(&url, credential, http)))
+    let at = fleet::reach(&layout, "svc-passport")?;
+    Ok((layout, PassportClient::new(&at.url, credential, at.http)))
 }
 
 /// Asks for a token; also used by other subcommands.
-pub fn fetch(
-    layout: &Layout,
-    http: &Arc<HttpClient>,
-    client: &str,
-    ask: &TokenAsk<'_>,
-) -> Result<String, String> {
-    fetch_bound(layout, http, client, ask, None)
+pub fn fetch(layout: &Layout, client: &str, ask: &TokenAsk<'_>) -> Result<String, String> {
+    fetch_bound(layout, client, ask, None)
 }
 
 /// The same, bound to a holder's key.
 fn fetch_bound(
     layout: &Layout,
-    http: &Arc<HttpClient>,
     client: &str,
     ask: &TokenAsk<'_>,
     holder: Option<&Holder>,
 ) -> Result<String, String> {
-    let url = fleet::known_endpoints(layout)?
-        .of("svc-passport")?
-        .api
-        .clone();
-    let passport = PassportClient::new(&url, Credential::none(), http.clone());
+    let at = fleet::reach(layout, "svc-passport")?;
+    let passport = PassportClient::new(&at.url, Credential::none(), at.http);
     let file: ClientFile = read_json(&layout.client(client))?;
-    let proof = holder.map(|h| made_proof(h, "POST", &format!("{url}/oauth2/token"), None));
+    let endpoint = format!("{}/oauth2/token", at.public_url);
+    let proof = holder.map(|h| made_proof(h, "POST", &endpoint, None));
     let secret = ClientProof::Secret(&file.client_secret);
     passport
         .token_with(
@@ -222,7 +207,7 @@ fn fetch_bound(
             Deadline::within(WAIT),
         )
         .map(|answer| answer.access_token)
-        .map_err(|e| format!("svc-passport at {url}: {e}"))
+        .map_err(|e| format!("svc-passport at {}: {e}", at.url))
 }
 
 fn get(args: &GetArgs) -> Result<(), String> {
@@ -234,10 +219,9 @@ fn get(args: &GetArgs) -> Result<(), String> {
         caveats: &args.caveats,
     };
     let holder = args.key.as_deref().map(read_key).transpose()?;
-    let http = net::client();
     println!(
         "{}",
-        fetch_bound(&layout, &http, &args.client, &ask, holder.as_ref())?
+        fetch_bound(&layout, &args.client, &ask, holder.as_ref())?
     );
     Ok(())
 }
@@ -349,14 +333,13 @@ fn narrow_online(args: &AttenuateArgs, token: &str, ttl_s: Option<u64>) -> Resul
 
 fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let layout = Layout::new(args.place.data_dir.as_deref())?;
-    let http = net::client();
     let ask = TokenAsk {
         audience: "svc-passport",
         scope: Some("passport:revoke"),
         ttl_s: Some(60),
         caveats: &[],
     };
-    let credential = fetch(&layout, &http, "operator", &ask)?;
+    let credential = fetch(&layout, "operator", &ask)?;
     let (_, passport) = issuer(&args.place, Credential::bearer(&credential))?;
     let jti = match &args.token {
         Some(token) => Some(jti_of(token.trim())?),

@@ -13,7 +13,7 @@ use ron_service::logging::{self, Format};
 
 use crate::fleet::{Failed, Fleet};
 use crate::init;
-use crate::layout::{BASE_PORT, Layout, SERVICES, make_dir, write_json};
+use crate::layout::{Layout, SERVICES, base_port, make_dir, write_json};
 use crate::verifiers;
 
 /// Run all six services in one process.
@@ -26,10 +26,11 @@ pub struct UpArgs {
     /// is not there.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// API port of the first service; the others follow in steps of ten, health ports are five
-    /// above. 0 takes free ports.
-    #[arg(long, default_value_t = BASE_PORT)]
-    base_port: u16,
+    /// API port of the first service for this run; the others follow in steps of ten, health ports
+    /// are five above. 0 takes free ports. The configured ones when absent: 7440 and above, unless
+    /// `ron init` was told others.
+    #[arg(long, value_parser = base_port)]
+    base_port: Option<u16>,
     /// Least serious level that is logged.
     #[arg(long, default_value = "warn", value_parser = ["error", "warn", "info", "debug", "trace"])]
     log_level: String,
@@ -59,7 +60,7 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
     let fleet = Fleet::start(&layout, args.base_port)?;
     let sound = fleet
         .wait_ready()
-        .and_then(|()| verifiers::confirm(&layout, &fleet.endpoints));
+        .and_then(|()| verifiers::confirm(&layout));
     if let Err(why) = sound {
         fleet.drain();
         return Err(Failed {

@@ -10,7 +10,7 @@ use ron_tlog::note::VerifierKey;
 use ron_tlog::rotation::KeyChain;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Bootstrap, Endpoints, Layout, read_json, write_json};
+use crate::layout::{Bootstrap, Layout, read_json, write_json};
 use crate::net;
 
 /// Public keys of everything that is signed.
@@ -51,17 +51,14 @@ pub fn keep(layout: &Layout, bootstrap: &Bootstrap) -> Result<(), String> {
 }
 
 /// A running fleet whose logs have other keys than the kept ones is an alarm.
-pub fn confirm(layout: &Layout, endpoints: &Endpoints) -> Result<(), String> {
+pub fn confirm(layout: &Layout) -> Result<(), String> {
     let http = net::client();
     let within = Deadline::within(Duration::from_secs(5));
-    let ledger = LedgerClient::new(
-        &endpoints.of("ron-ledger")?.api,
-        Credential::none(),
-        http.clone(),
-    )
-    .log_vkey(within)
-    .map_err(|e| format!("ron-ledger: {e}"))?;
-    let kms = KmsClient::new(&endpoints.of("ron-kms")?.api, Credential::none(), http);
+    let url = |service| layout.socket_url(service, "api");
+    let ledger = LedgerClient::new(&url("ron-ledger"), Credential::none(), http.clone())
+        .log_vkey(within)
+        .map_err(|e| format!("ron-ledger: {e}"))?;
+    let kms = KmsClient::new(&url("ron-kms"), Credential::none(), http);
     let audit = kms
         .audit_vkey(within)
         .map_err(|e| format!("ron-kms: {e}"))?;

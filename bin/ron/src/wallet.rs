@@ -13,7 +13,6 @@ use ron_service::config::parse_duration;
 use serde::Serialize;
 
 use crate::layout::Layout;
-use crate::net;
 use crate::{fleet, token};
 
 /// Longest wait for an answer.
@@ -184,19 +183,15 @@ impl Once {
 /// Runs `ron wallet`.
 pub fn run(args: WalletArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let http = net::client();
     let ask = TokenAsk {
         audience: "svc-wallet",
         scope: None,
         ttl_s: Some(60),
         caveats: &[],
     };
-    let token = token::fetch(&layout, &http, &args.client, &ask)?;
-    let url = fleet::known_endpoints(&layout)?
-        .of("svc-wallet")?
-        .api
-        .clone();
-    let wallet = WalletClient::new(&url, Credential::bearer(&token), http);
+    let token = token::fetch(&layout, &args.client, &ask)?;
+    let at = fleet::reach(&layout, "svc-wallet")?;
+    let wallet = WalletClient::new(&at.url, Credential::bearer(&token), at.http);
     let out = Out { json: args.json };
     match args.command {
         Command::Balance { account, asset } => {

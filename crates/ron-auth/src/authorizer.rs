@@ -15,7 +15,7 @@ use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
 use ron_http::{
-    Authorizer, ClientCert, ClientTls, Need, Principal, PrincipalKind, RequestHead, Transport,
+    Authorizer, ClientCert, ClientConfig, Need, Principal, PrincipalKind, RequestHead, Transport,
 };
 use ron_kernel::{
     Counter, CounterVec, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
@@ -56,21 +56,22 @@ impl std::fmt::Debug for RonAuthorizer {
 
 impl RonAuthorizer {
     /// From the `auth` section of a service's configuration (see [`AuthConfig::from_section`]). `enforced_caveats`
-    /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body; `tls` is
-    /// what an issuer at an https URL is read by, `data_dir` where the versions of its notes are remembered (`None` in
-    /// amnesia).
+    /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body; `peers`
+    /// is how the service calls others, the issuer among them, and whether `insecure_loopback` is set; `data_dir` is
+    /// where the versions of the issuer's notes are remembered (`None` in amnesia).
     pub fn from_section(
         audience: &str,
         section: &serde_json::Value,
         enforced_caveats: &[&str],
         registry: &Registry,
         clock: SharedClock,
-        tls: Option<ClientTls>,
+        peers: ClientConfig,
         data_dir: Option<&Path>,
     ) -> Result<Arc<Self>, String> {
         let mut config = AuthConfig::from_section(audience, section)?;
         config.enforced_caveats = enforced_caveats.iter().map(|&key| key.to_owned()).collect();
-        let fetch = Arc::new(HttpFetch::new(&config.audience, tls));
+        config.insecure_loopback = peers.insecure_loopback;
+        let fetch = Arc::new(HttpFetch::new(audience, peers));
         Self::with_fetch(config, registry, clock, fetch, data_dir)
     }
 
@@ -147,6 +148,7 @@ impl RonAuthorizer {
         let old = self.config.load();
         let mut new = AuthConfig::from_section(&old.audience, section)?;
         new.enforced_caveats.clone_from(&old.enforced_caveats);
+        new.insecure_loopback = old.insecure_loopback;
         self.versions.read_again()?;
         self.config.store(new);
         self.refresher.kick();
@@ -254,15 +256,15 @@ impl RonAuthorizer {
     }
 
     fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
-        let near = match head.transport {
-            Transport::Tls | Transport::Unix { .. } => true,
-            Transport::Tcp => head.peer.ip().to_canonical().is_loopback(),
-        };
-        if !near {
-            return Err(AuthReject::NotLoopback);
+        let config = self.config.load();
+        let loopback = head.peer.ip().to_canonical().is_loopback();
+        match head.transport {
+            Transport::Tls | Transport::Unix { .. } => {}
+            Transport::Tcp if config.insecure_loopback && loopback => {}
+            Transport::Tcp => return Err(AuthReject::PlainTcp),
+            Transport::ClientSocket { .. } => return Err(AuthReject::ClientSocket),
         }
         let name = service_token::parse(token).ok_or(AuthReject::ServiceToken)?;
-        let config = self.config.load();
         let entry = config.principals.iter().find(|entry| entry.name == name);
         // Unknown names cost the same as known ones.
         let known = entry.and_then(|entry| entry.sha256);

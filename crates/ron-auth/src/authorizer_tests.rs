@@ -104,6 +104,7 @@ fn rig() -> Rig {
     });
     let mut config = AuthConfig::from_section("ron-ledger", &section).unwrap();
     config.enforced_caveats = vec!["asset".into()];
+    config.insecure_loopback = true;
     let auth =
         RonAuthorizer::with_fetch(config, &registry, clock.clone(), fake.clone(), None).unwrap();
     Rig {
@@ -308,7 +309,7 @@ fn refusals_have_their_reason_status_and_counter() {
         &[("authorization", &bearer(&rig.service))],
         "10.0.0.1:9",
         commit,
-        "not_loopback",
+        "plain_tcp",
         401,
     );
     check(

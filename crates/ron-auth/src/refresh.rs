@@ -6,7 +6,7 @@ use crate::jwks::{JwksError, JwksSnapshot, PqRule};
 use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
 use crate::revocation::RevocationView;
 use crate::settings::IssuerConfig;
-use ron_http::{Call, ClientConfig, ClientTls, HttpClient};
+use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
     Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry, Sender,
@@ -61,14 +61,13 @@ pub trait Fetch: Send + Sync {
 pub(crate) struct HttpFetch(HttpClient);
 
 impl HttpFetch {
-    pub fn new(service: &str, tls: Option<ClientTls>) -> Self {
+    pub fn new(service: &str, peers: ClientConfig) -> Self {
         Self(HttpClient::new(ClientConfig {
             user_agent: format!("{service}/auth"),
             max_response_bytes: 1 << 20,
             // The threads pace themselves; an open breaker would keep revocations away for 5 s more.
             breaker: false,
-            tls,
-            ..ClientConfig::default()
+            ..peers
         }))
     }
 }

@@ -59,8 +59,14 @@ pub enum AuthReject {
         "the service token is not known here; its SHA-256 must stand in auth.principals of this service"
     )]
     ServiceToken,
-    #[error("service tokens are accepted on loopback only")]
-    NotLoopback,
+    #[error(
+        "service tokens are not accepted over plain TCP: use this service's Unix socket (uds_path) or TLS"
+    )]
+    PlainTcp,
+    #[error(
+        "service tokens are not accepted on the socket for local programs: use a passport, or the socket for services (uds_path)"
+    )]
+    ClientSocket,
     #[error("this service accepts no passports: it has no issuer configured")]
     NoIssuer,
     #[error("the issuer's keys have not been read yet; service tokens work")]
@@ -78,7 +84,7 @@ pub enum AuthReject {
 }
 
 impl AuthReject {
-    pub const ALL: [AuthReject; 31] = [
+    pub const ALL: [AuthReject; 32] = [
         Self::Missing,
         Self::Scheme,
         Self::Oversize,
@@ -102,7 +108,8 @@ impl AuthReject {
         Self::ProofReplay,
         Self::Narrowing,
         Self::ServiceToken,
-        Self::NotLoopback,
+        Self::PlainTcp,
+        Self::ClientSocket,
         Self::NoIssuer,
         Self::NoKeys,
         Self::Scope,
@@ -138,7 +145,8 @@ impl AuthReject {
             Self::ProofReplay => "proof_replay",
             Self::Narrowing => "narrowing",
             Self::ServiceToken => "service_token",
-            Self::NotLoopback => "not_loopback",
+            Self::PlainTcp => "plain_tcp",
+            Self::ClientSocket => "client_socket",
             Self::NoIssuer => "no_issuer",
             Self::NoKeys => "no_keys",
             Self::Scope => "scope",

@@ -3,6 +3,7 @@
 use crate::jwks::PqRule;
 use crate::policy_note;
 use crate::service_token::good_name;
+use ron_http::url_origin;
 use ron_proto::Tenant;
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
@@ -21,6 +22,8 @@ pub struct AuthConfig {
     pub region: Option<String>,
     /// Caveats of [`crate::caveats::BODY_KEYS`] that this service judges itself.
     pub enforced_caveats: Vec<String>,
+    /// Take service tokens over plain TCP on loopback too.
+    pub insecure_loopback: bool,
 }
 
 /// Where passports come from.
@@ -129,6 +132,7 @@ impl AuthConfig {
             principals: Vec::new(),
             region: None,
             enforced_caveats: Vec::new(),
+            insecure_loopback: false,
         }
     }
 
@@ -168,8 +172,8 @@ fn issuer(section: &Section) -> Result<Option<IssuerConfig>, String> {
     if section.issuer.is_empty() || section.jwks_url.is_empty() {
         return Err("auth.issuer and auth.jwks_url belong together: set both or none".into());
     }
-    let origin = origin(&section.jwks_url)
-        .ok_or("auth.jwks_url must be a URL such as http://127.0.0.1:7450/.well-known/jwks.json")?;
+    let origin = url_origin(&section.jwks_url)
+        .ok_or("auth.jwks_url must be a URL such as unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json")?;
     let events_url = match section.events_url.as_str() {
         "" => format!("{origin}/v1/passport/events"),
         url => url.to_owned(),
@@ -204,7 +208,7 @@ fn pins(section: &Section) -> Result<Vec<VerifierKey>, String> {
         return Err(if section.unpinned {
             "auth.unpinned is true, but auth.note_vkey is set: drop one of the two".into()
         } else {
-            "auth.note_vkey must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). Without it              whoever takes the issuer's port makes passports; an issuer without notes needs auth.unpinned = true".into()
+            "auth.note_vkey must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). Without it whoever takes the issuer's port makes passports; an issuer without notes needs auth.unpinned = true".into()
         });
     }
     let name = policy_note::origin(&section.issuer);
@@ -220,17 +224,6 @@ fn pins(section: &Section) -> Result<Vec<VerifierKey>, String> {
         }
     };
     section.note_vkey.iter().map(pin).collect()
-}
-
-/// `scheme://host:port` of an http or https URL.
-fn origin(url: &str) -> Option<&str> {
-    let scheme = ["http://", "https://"]
-        .into_iter()
-        .find(|scheme| url.starts_with(scheme))?;
-    let host = &url[scheme.len()..];
-    let end = host.find(['/', '?', '#']).unwrap_or(host.len());
-    let good = end > 0 && !host[..end].contains(['@', ' ']);
-    good.then(|| &url[..scheme.len() + end])
 }
 
 fn principal(entry: PrincipalSection) -> Result<ServicePrincipal, String> {
@@ -338,6 +331,11 @@ mod tests {
                 PqRule::Off
             )
         );
+        let unix =
+            json!({"issuer": "i", "jwks_url": "unix:/run/p/api.sock:/.well-known/jwks.json"});
+        let unix = AuthConfig::from_section("x", &unix).unwrap();
+        let unix = unix.issuer.unwrap();
+        assert_eq!(unix.events_url, "unix:/run/p/api.sock:/v1/passport/events");
         assert_eq!(config.principals[0].sha256, Some([0xab; 32]));
         assert_eq!(config.principals[0].tenant.to_string(), "ron");
         assert_eq!(

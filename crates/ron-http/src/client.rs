@@ -21,6 +21,7 @@ use ureq::unversioned::transport::NextTimeout;
 use crate::dial::{Dial, internal_url, unix_path};
 use crate::request::Method;
 use crate::tls::ClientTls;
+use crate::uds::{ForeignServer, own_or};
 
 /// The row of the lock table that a client adds to its service's topology.
 pub const CLIENT_LOCK: LockSpec = LockSpec {
@@ -59,6 +60,12 @@ pub struct ClientConfig {
     pub patience: Duration,
     /// What https needs; without it, https URLs are refused.
     pub tls: Option<ClientTls>,
+    /// User ids that the servers of Unix sockets may run as; empty means the client's own. Asked of
+    /// the kernel for every connection before a byte is written.
+    pub peer_uids: Vec<u32>,
+    /// Send service tokens to plain `http://` URLs on loopback too. Whoever takes the port of a
+    /// service that is down gets them.
+    pub insecure_loopback: bool,
 }
 
 impl Default for ClientConfig {
@@ -73,6 +80,8 @@ impl Default for ClientConfig {
             breaker: true,
             patience: Duration::ZERO,
             tls: None,
+            peer_uids: Vec::new(),
+            insecure_loopback: false,
         }
     }
 }
@@ -193,6 +202,9 @@ pub enum Failure {
     NotSent,
     /// The peer's breaker is open: nothing was sent.
     BreakerOpen,
+    /// Nothing was sent, because the peer may be somebody else: a socket's server that runs as
+    /// another user, or plain TCP for a service token.
+    Withheld,
     /// The request was, or may have been, sent and no answer came: the outcome is unknown.
     Unknown,
     /// The peer answered more than the bound allows: the outcome is unknown.
@@ -221,7 +233,10 @@ impl CallError {
 
     /// True when the peer certainly did nothing.
     pub fn nothing_done(&self) -> bool {
-        matches!(self.kind, Failure::NotSent | Failure::BreakerOpen)
+        matches!(
+            self.kind,
+            Failure::NotSent | Failure::BreakerOpen | Failure::Withheld
+        )
     }
 }
 
@@ -256,7 +271,7 @@ impl HttpClient {
             .max_idle_age(Duration::from_secs(30)) // below the servers' idle timeout
             .no_delay(true)
             .build();
-        let dial = Dial::new(config.tls.clone());
+        let dial = Dial::new(config.tls.clone(), own_or(&config.peer_uids));
         let agent = ureq::Agent::with_parts(settings, dial, Literal::default());
         let (stop, stopped) = Shutdown::pair();
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
@@ -290,9 +305,7 @@ impl HttpClient {
     /// are tried up to three times within the deadline when no answer came; others only when
     /// nothing was sent.
     pub fn call(&self, call: Call<'_>) -> Result<Reply, CallError> {
-        assert_no_locks("an HTTP call");
-        let uri = internal_url(call.url)
-            .ok_or_else(|| CallError::new(Failure::NotSent, "the URL is not valid"))?;
+        let uri = self.target(&call)?;
         let breaker = self.breaker(&uri);
         let seed = self
             .seed
@@ -326,14 +339,36 @@ impl HttpClient {
     /// Sends a file, from where it stands, as the body of a call, once: the file is not held in
     /// memory and not sent again. The call's own body must be empty.
     pub fn send_file(&self, call: &Call<'_>, file: &File) -> Result<Reply, CallError> {
-        assert_no_locks("an HTTP call");
-        let uri = internal_url(call.url)
-            .ok_or_else(|| CallError::new(Failure::NotSent, "the URL is not valid"))?;
+        let uri = self.target(call)?;
         let breaker = self.breaker(&uri);
         guarded(breaker.as_deref(), || {
             let left = self.time_left(call)?;
             self.run(call, &uri, left, file)
         })
+    }
+
+    /// Where the call goes; an error when what it carries must not go there.
+    fn target(&self, call: &Call<'_>) -> Result<Uri, CallError> {
+        assert_no_locks("an HTTP call");
+        let withheld = |detail: &str| CallError::new(Failure::Withheld, detail);
+        let uri = internal_url(call.url)
+            .ok_or_else(|| CallError::new(Failure::NotSent, "the URL is not valid"))?;
+        let plain_tcp = uri.scheme_str() != Some("https") && unix_path(&uri).is_none();
+        if plain_tcp && call.headers.iter().any(holds_service_token) {
+            if !self.config.insecure_loopback {
+                return Err(withheld(
+                    "a service token is not sent over plain TCP, where any user of the host can take \
+                     the port of a service that is down; use the service's Unix socket, as in \
+                     unix:/run/ron/ron-kms/api.sock, or https (or set insecure_loopback = true)",
+                ));
+            }
+            if !is_loopback(&uri) {
+                return Err(withheld(
+                    "a service token is sent over plain TCP on loopback only; use https",
+                ));
+            }
+        }
+        Ok(uri)
     }
 
     /// Ends calls that run and refuses new ones: part of the drain.
@@ -436,6 +471,22 @@ impl HttpClient {
     }
 }
 
+/// Whether a header shows a service token (`ron_...`), which counts wherever it is known and never expires.
+fn holds_service_token((name, value): &(&str, &str)) -> bool {
+    let credential = ["authorization", "x-vault-token"];
+    credential.iter().any(|one| name.eq_ignore_ascii_case(one))
+        && value.split(' ').any(|word| word.starts_with("ron_"))
+}
+
+fn is_loopback(uri: &Uri) -> bool {
+    let host = uri.host().unwrap_or("");
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || host
+            .parse()
+            .is_ok_and(|ip: std::net::IpAddr| ip.to_canonical().is_loopback())
+}
+
 /// Asks the breaker before, and tells it after.
 fn guarded(
     breaker: Option<&Breaker>,
@@ -467,6 +518,9 @@ fn call_error(error: &ureq::Error) -> CallError {
         ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
         ureq::Error::ConnectionFailed => not_sent("the peer cannot be connected to"),
         ureq::Error::Tls(why) => not_sent(why),
+        ureq::Error::Other(cause) if cause.is::<ForeignServer>() => {
+            CallError::new(Failure::Withheld, cause.to_string())
+        }
         ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => not_sent(
             "https needs a file of trusted authorities: tls.peer_ca_path of a service, --ca of a command",
         ),

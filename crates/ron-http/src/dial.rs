@@ -68,6 +68,20 @@ fn unix_parts(url: &str) -> Option<(Option<String>, &str)> {
     Some((Some(socket.to_owned()), path))
 }
 
+/// What of a URL stands before its path, as in `http://127.0.0.1:7450` or `unix:/run/x.sock:`, so that
+/// another path can be put behind it; `None` when it is not a URL of http, https or a Unix socket.
+pub fn url_origin(url: &str) -> Option<&str> {
+    if let Some((socket, path)) = unix_parts(url) {
+        let good = socket.is_some_and(|socket| socket.starts_with('/')) && path.starts_with('/');
+        return good.then(|| &url[..url.len() - path.len()]);
+    }
+    let schemes = ["http://", "https://"];
+    let host = schemes.iter().find_map(|scheme| url.strip_prefix(scheme))?;
+    let host_bytes = host.find(['/', '?', '#']).unwrap_or(host.len());
+    let good = host_bytes > 0 && !host[..host_bytes].contains(['@', ' ']);
+    good.then(|| &url[..url.len() - host.len() + host_bytes])
+}
+
 /// The socket behind a host name made by [`internal_url`].
 pub(crate) fn unix_path(uri: &Uri) -> Option<PathBuf> {
     let hex = uri.host()?.strip_suffix(UNIX_HOST)?;
@@ -84,13 +98,16 @@ pub(crate) fn unix_path(uri: &Uri) -> Option<PathBuf> {
 pub(crate) struct Dial {
     tcp: TcpConnector,
     tls: Option<ClientTls>,
+    /// Users that servers of Unix sockets may run as.
+    peer_uids: Vec<u32>,
 }
 
 impl Dial {
-    pub(crate) fn new(tls: Option<ClientTls>) -> Self {
+    pub(crate) fn new(tls: Option<ClientTls>, peer_uids: Vec<u32>) -> Self {
         Self {
             tcp: TcpConnector::default(),
             tls,
+            peer_uids,
         }
     }
 
@@ -125,7 +142,7 @@ impl Connector<()> for Dial {
         _chained: Option<()>,
     ) -> Result<Option<Self::Out>, ureq::Error> {
         if let Some(path) = unix_path(details.uri) {
-            return UnixTransport::connect(details, &path)
+            return UnixTransport::connect(details, &path, &self.peer_uids)
                 .map(|transport| Some(Box::new(transport) as Self::Out));
         }
         let Some(tcp) = Connector::<()>::connect(&self.tcp, details, None)? else {
@@ -260,7 +277,11 @@ struct UnixTransport {
 }
 
 impl UnixTransport {
-    fn connect(details: &ConnectionDetails<'_>, path: &Path) -> Result<Self, ureq::Error> {
+    fn connect(
+        details: &ConnectionDetails<'_>,
+        path: &Path,
+        peer_uids: &[u32],
+    ) -> Result<Self, ureq::Error> {
         let limit = left(details.timeout).map_err(|_| ureq::Error::Timeout(Timeout::Connect))?;
         let socket = match crate::uds::dial(path, limit) {
             Ok(stream) => Arc::new(Socket(stream)),
@@ -273,6 +294,12 @@ impl UnixTransport {
                 });
             }
         };
+        // Before anything is written: a request may carry a credential.
+        match crate::uds::check_server(&socket.0, path, peer_uids) {
+            Ok(Ok(())) => {}
+            Ok(Err(foreign)) => return Err(ureq::Error::Other(Box::new(foreign))),
+            Err(_) => return Err(ureq::Error::ConnectionFailed),
+        }
         let handle: Arc<dyn ShutdownHandle> = socket.clone();
         let weak: Weak<dyn ShutdownHandle> = Arc::downgrade(&handle);
         (details.register_shutdown)(weak)?;
@@ -365,6 +392,25 @@ impl Transport for UnixTransport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_path_fits_behind_an_origin() {
+        let check = |url: &str, want: Option<&str>| assert_eq!(url_origin(url), want, "{url}");
+        check("http://a:1/.well-known/jwks.json", Some("http://a:1"));
+        check("https://a", Some("https://a"));
+        check("unix:/run/k.sock:/jwks.json", Some("unix:/run/k.sock:"));
+        check("unix:/run/k.sock/jwks.json", Some("unix:/run/k.sock"));
+        check("unix:/run/k/s:/jwks.json", Some("unix:/run/k/s:"));
+        check(
+            "http+unix://%2Frun%2Fk.sock/x",
+            Some("http+unix://%2Frun%2Fk.sock"),
+        );
+        check("unix:/run/k.sock", None);
+        check("unix:k.sock:/x", None);
+        check("ftp://x/", None);
+        check("http:///x", None);
+        check("http://u@h/x", None);
+    }
 
     #[test]
     fn urls_name_unix_sockets_in_two_forms() {

@@ -56,6 +56,7 @@ mod unpack;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
 pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
+pub use dial::url_origin;
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use limits::{FIELDS_MAX, Limits};
 pub use listener::Listen;

@@ -152,7 +152,7 @@ fn unix_accepted(socket: OwnedFd, endpoint: &UnixEndpoint) -> Accepted {
         return Accepted::Stranger;
     }
     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-    Accepted::Conn(Stream::new(socket), nowhere, Transport::Unix { uid })
+    Accepted::Conn(Stream::new(socket), nowhere, endpoint.transport(uid))
 }
 
 impl AsFd for Listener {

@@ -23,7 +23,7 @@ impl Peer {
     /// The other end of a connection.
     pub fn of(addr: SocketAddr, transport: Transport) -> Self {
         match transport {
-            Transport::Unix { uid } => Self::User(uid),
+            Transport::Unix { uid } | Transport::ClientSocket { uid } => Self::User(uid),
             Transport::Tcp | Transport::Tls => Self::at(addr.ip()),
         }
     }

@@ -150,18 +150,33 @@ pub struct ClientCert {
     pub dns_names: Vec<String>,
 }
 
-/// How the bytes of a request came here; service tokens are refused over plain TCP from afar.
+/// How the bytes of a request came here. Authorizers decide by it which credentials count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP without encryption.
     Tcp,
     /// TLS over TCP.
     Tls,
-    /// A Unix socket; the peer's user id.
+    /// A Unix socket for services and operators; the peer's user id.
     Unix {
         /// As the kernel reports it (`SO_PEERCRED`).
         uid: u32,
     },
+    /// A Unix socket for local programs: who connects is known, but stands for nothing.
+    ClientSocket {
+        /// As the kernel reports it (`SO_PEERCRED`).
+        uid: u32,
+    },
+}
+
+impl Transport {
+    /// The user id that the peer's process ran as when it connected, on Unix sockets.
+    pub const fn uid(self) -> Option<u32> {
+        match self {
+            Self::Unix { uid } | Self::ClientSocket { uid } => Some(uid),
+            Self::Tcp | Self::Tls => None,
+        }
+    }
 }
 
 /// What is known of a request before its body is read; authorizers decide on it.

@@ -4,7 +4,12 @@
 //!  configured path ──short enough──> socket, mode 0600, in a directory of mode 0700; where other users are
 //!        │                           allowed: mode 0660, in one that its group may enter (0750)
 //!        └──────────above 107 bytes─> symlink ──> <runtime directory>/ron-<hash>.sock
+//!
+//!  for local programs ─────────────> socket, mode 0666, in a directory that only its owner writes (0755)
 //! ```
+//!
+//! Both ends ask the kernel who the other is: the server for every connection it accepts, the client
+//! before it writes a byte.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::request::Transport;
 
 /// Longest path of a Unix socket address in bytes; longer ones do not fit the kernel's structure.
 pub const UNIX_PATH_MAX: usize = 107;
@@ -34,7 +41,29 @@ pub struct UnixEndpoint {
     link: Option<PathBuf>,
     /// Device and inode of the socket's file: only this one is removed.
     identity: (u64, u64),
+    audience: Audience,
+    /// Empty for any user, on a socket for local programs only.
     uids: Vec<u32>,
+}
+
+/// For whom a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    /// Services and operators, listed by user id.
+    Services,
+    /// Programs of any user of the host.
+    Clients,
+}
+
+impl Audience {
+    /// The mode of a directory that is made, and the bits that one which is there must not have. Who
+    /// can write to the directory can put a socket of their own in the place of ours.
+    const fn dir_modes(self) -> (u32, u32) {
+        match self {
+            Self::Services => (0o700, 0o027),
+            Self::Clients => (0o755, 0o022),
+        }
+    }
 }
 
 impl UnixEndpoint {
@@ -49,26 +78,44 @@ impl UnixEndpoint {
     pub fn bind(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let short = place(path, &runtime_dir())?;
         let link = (short != path).then(|| path.to_owned());
-        private_dir(&short)?;
+        guarded_dir(&short, Audience::Services)?;
         make_room(&short)?;
         if let Some(link) = &link {
-            private_dir(link)?;
+            guarded_dir(link, Audience::Services)?;
             relink(link, &short)?;
         }
-        let own = rustix::process::geteuid().as_raw();
-        let others = uids.iter().any(|uid| *uid != own);
-        let (socket, identity) = listen(&short, others)
-            .map_err(|error| UnixError(format!("cannot listen on {}: {error}", short.display())))?;
-        let uids = if uids.is_empty() {
-            vec![own]
-        } else {
-            uids.to_vec()
-        };
+        Self::listening(short, link, Audience::Services, own_or(uids))
+    }
+
+    /// Binds the path for local programs: every user may connect, or those in `uids` where it is not
+    /// empty. The directory may be open to all, but only its owner may write to it. A path above 107
+    /// bytes is refused: other users could not reach the runtime directory.
+    pub fn bind_for_clients(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
+        let name = path.display();
+        if !path.is_absolute() || path.as_os_str().len() > UNIX_PATH_MAX {
+            return Err(UnixError(format!(
+                "the socket path {name} must be absolute and at most {UNIX_PATH_MAX} bytes long"
+            )));
+        }
+        guarded_dir(path, Audience::Clients)?;
+        make_room(path)?;
+        Self::listening(path.to_owned(), None, Audience::Clients, uids.to_vec())
+    }
+
+    fn listening(
+        path: PathBuf,
+        link: Option<PathBuf>,
+        audience: Audience,
+        uids: Vec<u32>,
+    ) -> Result<Self, UnixError> {
+        let (socket, identity) = listen(&path, audience, &uids)
+            .map_err(|error| UnixError(format!("cannot listen on {}: {error}", path.display())))?;
         Ok(Self {
             socket,
-            path: short,
+            path,
             link,
             identity,
+            audience,
             uids,
         })
     }
@@ -78,9 +125,18 @@ impl UnixEndpoint {
         &self.path
     }
 
-    /// May this user connect?
+    /// May this user connect? Root could become any of the users; that it may spares `sudo ron ...` the detour.
     pub(crate) fn allows(&self, uid: u32) -> bool {
-        self.uids.contains(&uid)
+        let anybody = self.audience == Audience::Clients && self.uids.is_empty();
+        anybody || uid == 0 || self.uids.contains(&uid)
+    }
+
+    /// What a connection of this user counts as.
+    pub(crate) fn transport(&self, uid: u32) -> Transport {
+        match self.audience {
+            Audience::Services => Transport::Unix { uid },
+            Audience::Clients => Transport::ClientSocket { uid },
+        }
     }
 }
 
@@ -136,15 +192,25 @@ fn place(path: &Path, runtime: &Path) -> Result<PathBuf, UnixError> {
     Ok(runtime.join(name + ".sock"))
 }
 
-/// Makes the directory of a socket, or checks that it is private.
-fn private_dir(socket: &Path) -> Result<(), UnixError> {
+/// The listed users, or the user of this process where none is listed.
+pub(crate) fn own_or(uids: &[u32]) -> Vec<u32> {
+    if uids.is_empty() {
+        vec![rustix::process::geteuid().as_raw()]
+    } else {
+        uids.to_vec()
+    }
+}
+
+/// Makes the directory of a socket, or checks that nobody else can replace what is in it.
+fn guarded_dir(socket: &Path, audience: Audience) -> Result<(), UnixError> {
     let Some(dir) = socket.parent() else {
         return Err(UnixError("the socket path has no directory".to_owned()));
     };
     let name = dir.display();
+    let (mode_made, mode_forbidden) = audience.dir_modes();
     let made = std::fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o700)
+        .mode(mode_made)
         .create(dir);
     made.map_err(|error| UnixError(format!("cannot make the directory {name}: {error}")))?;
     let meta = std::fs::metadata(dir).map_err(|error| UnixError(format!("{name}: {error}")))?;
@@ -157,14 +223,19 @@ fn private_dir(socket: &Path) -> Result<(), UnixError> {
         )));
     }
     let mode = meta.permissions().mode() & 0o7777;
-    // Who can write here can put a socket of their own in our place; who can look in cannot.
-    if mode & 0o027 != 0 {
-        return Err(UnixError(format!(
+    if mode & mode_forbidden == 0 {
+        return Ok(());
+    }
+    Err(UnixError(match audience {
+        Audience::Services => format!(
             "the directory {name} is open to others (mode {mode:04o}); run: chmod 700 {name} (or \
              750, for callers in its group), or give the socket a directory of its own"
-        )));
-    }
-    Ok(())
+        ),
+        Audience::Clients => format!(
+            "others may write to the directory {name} (mode {mode:04o}); run: chmod go-w {name}, or \
+             give the socket a directory of its own"
+        ),
+    }))
 }
 
 /// Removes a socket file that nobody listens on; anything else in the way is an error.
@@ -224,16 +295,19 @@ fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
         .map_err(|error| UnixError(format!("cannot link {name}: {error}")))
 }
 
-/// Where `others` may come, and the group may enter the directory, the socket is the group's too;
-/// which of its users may connect is decided for every connection.
-fn listen(path: &Path, others: bool) -> io::Result<(OwnedFd, (u64, u64))> {
+/// Where other users may come, and the group may enter the directory, the socket is the group's too;
+/// which users may connect is decided for every connection.
+fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd, (u64, u64))> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     // Before it listens, so that nobody gets in earlier.
+    let own = rustix::process::geteuid().as_raw();
+    let others = uids.iter().any(|uid| *uid != own);
     let dir = path.parent().filter(|_| others);
     let dir = dir.map(std::fs::metadata).transpose()?;
     let mode = match dir.filter(|dir| dir.mode() & 0o010 != 0) {
+        _ if audience == Audience::Clients => 0o666,
         Some(dir) => {
             // Most often it is already; a service under a system call filter may not even ask.
             if std::fs::symlink_metadata(path)?.gid() != dir.gid() {
@@ -247,6 +321,41 @@ fn listen(path: &Path, others: bool) -> io::Result<(OwnedFd, (u64, u64))> {
     let meta = std::fs::symlink_metadata(path)?;
     rustix::net::listen(&socket, crate::listener::BACKLOG)?;
     Ok((socket, (meta.dev(), meta.ino())))
+}
+
+/// The server of a socket runs as another user than the client expects.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the process that listens on {} runs as uid {found}, not as {}, so nothing was sent; if that user \
+     is meant to run the service, add the uid to peer_uids, otherwise find the process: ss -lxp src {}",
+    path.display(), uid_list(expected), path.display()
+)]
+pub(crate) struct ForeignServer {
+    pub path: PathBuf,
+    pub found: u32,
+    pub expected: Vec<u32>,
+}
+
+fn uid_list(uids: &[u32]) -> String {
+    let texts: Vec<String> = uids.iter().map(u32::to_string).collect();
+    texts.join(" or ")
+}
+
+/// Whether the server at the other end, as it was when it began to listen, runs as one of these users.
+pub(crate) fn check_server(
+    stream: &UnixStream,
+    path: &Path,
+    expected: &[u32],
+) -> io::Result<Result<(), ForeignServer>> {
+    let found = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+    if expected.contains(&found) {
+        return Ok(Ok(()));
+    }
+    Ok(Err(ForeignServer {
+        path: path.to_owned(),
+        found,
+        expected: expected.to_vec(),
+    }))
 }
 
 /// Connects to a server's path, through the link of a long one; waits for room in its backlog for
@@ -354,6 +463,38 @@ mod tests {
         drop(closed);
         set(dir.path(), 0o770);
         assert!(fault(&path).contains("or 750"), "a group that writes");
+    }
+
+    #[test]
+    fn a_socket_for_local_programs_is_open_to_all_in_a_directory_that_only_we_write() {
+        let dir = dir();
+        let set = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(dir.path(), mode).expect("mode");
+        };
+        set(0o755);
+        let path = dir.path().join("client.sock");
+        let open = UnixEndpoint::bind_for_clients(&path, &[]).expect("bound");
+        let mode = std::fs::metadata(&path).expect("there").mode() & 0o7777;
+        assert_eq!(mode, 0o666);
+        assert!(open.allows(4_000_000_001));
+        let uid = 4_000_000_001;
+        assert_eq!(open.transport(uid), Transport::ClientSocket { uid });
+        drop(open);
+        let some = UnixEndpoint::bind_for_clients(&path, &[7]).expect("bound");
+        assert!(some.allows(7) && !some.allows(8));
+        drop(some);
+        let fault = |path: &Path| {
+            UnixEndpoint::bind_for_clients(path, &[])
+                .expect_err("refused")
+                .to_string()
+        };
+        for mode in [0o775, 0o757, 0o1777] {
+            set(mode);
+            assert!(fault(&path).contains("chmod go-w"), "{mode:o}");
+        }
+        let long = dir.path().join("x".repeat(120)).join("s.sock");
+        assert!(fault(&long).contains("at most 107 bytes"));
     }
 
     #[test]

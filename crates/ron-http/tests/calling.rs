@@ -254,3 +254,48 @@ fn a_try_that_may_have_been_carried_out_is_not_forgotten() {
     let error = client().call(Call::get(&url, soon())).expect_err("nobody");
     assert_eq!(error.kind, Failure::NotSent, "no try was taken: {error}");
 }
+
+#[test]
+fn service_tokens_stay_off_plain_tcp() {
+    let (addr, count) = peer(|_| {});
+    let ask = |insecure_loopback: bool, url: &str, headers: &[(&str, &str)]| {
+        let client = HttpClient::new(ClientConfig {
+            insecure_loopback,
+            ..ClientConfig::default()
+        });
+        let error = client
+            .call(Call::get(url, soon()).headers(headers))
+            .expect_err("the peer answers nothing");
+        (error.kind, error.detail)
+    };
+    let near = format!("http://{addr}/x");
+    let tokens = [
+        ("authorization", "Bearer ron_svc-wallet_AAAA"),
+        ("Authorization", "bearer  ron_svc-wallet_AAAA"),
+        ("X-Vault-Token", "ron_svc-wallet_AAAA"),
+    ];
+    for token in tokens {
+        let (kind, detail) = ask(false, &near, &[("x", "y"), token]);
+        assert_eq!(kind, Failure::Withheld);
+        assert!(detail.contains("unix:/run/ron"), "{detail}");
+        let (kind, detail) = ask(true, "http://ron.invalid:1/x", &[token]);
+        assert_eq!(kind, Failure::Withheld);
+        assert!(detail.contains("loopback only"), "{detail}");
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 0, "nobody was connected to");
+    // A passport counts at one audience for a few minutes; it is sent.
+    let passport = ("authorization", "Bearer eyJhbGciOiJFZERTQSJ9.e30.c2ln");
+    assert_eq!(ask(false, &near, &[passport]).0, Failure::Unknown);
+    assert_eq!(ask(true, &near, &[tokens[0]]).0, Failure::Unknown);
+    assert!(count.load(Ordering::SeqCst) >= 2);
+    let (kind, detail) = ask(false, "https://127.0.0.1:1/x", &[tokens[0]]);
+    assert_eq!(kind, Failure::NotSent);
+    assert!(!detail.contains("plain TCP"), "{detail}");
+    let file = std::fs::File::open("/dev/null").expect("there");
+    let url = format!("http://{addr}/x");
+    let headers = [tokens[0]];
+    let call = Call::get(&url, soon()).headers(&headers);
+    let client = HttpClient::new(ClientConfig::default());
+    let error = client.send_file(&call, &file).expect_err("refused");
+    assert_eq!(error.kind, Failure::Withheld);
+}

@@ -25,7 +25,7 @@ pub mod signed_policy;
 pub mod store;
 pub mod topology;
 
-pub use chassis::{Chassis, Parts, ReloadError, Running, client_tls};
+pub use chassis::{Chassis, Parts, ReloadError, Running, client_config};
 pub use config::{CHASSIS_KEYS, Config, ConfigProblem, Key, Kind, SubTable, Table, listen_keys};
 pub use datadir::DataDir;
 pub use error::StartError;

@@ -1,7 +1,7 @@
 //! The `main` of the thin binaries: arguments, logging, signals, reload, drain, exit codes. The only room here that
 //! touches the process.
 
-use crate::chassis::{Parts, Running};
+use crate::chassis::{Inherited, Parts, Running};
 use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
 use crate::logging::{self, LevelHandle};
@@ -44,6 +44,7 @@ fn run(table: &'static Table, start: Start) -> u8 {
     if matches.subcommand_name() == Some("check-config") {
         return say(&config.render_effective());
     }
+    let inherited = Inherited::from_env(); // it changes the environment: before there are threads
     let level = logging::init_from(&config);
     if let Err(error) = ron_crypto::process_hardening() {
         tracing::warn!(event = "hardening_incomplete", error = %error);
@@ -57,7 +58,8 @@ fn run(table: &'static Table, start: Start) -> u8 {
             );
         }
     };
-    let started = Parts::bind(&config).and_then(|parts| start(config, parts));
+    let parts = inherited.and_then(|sockets| Parts::bind_beside(&config, sockets));
+    let started = parts.and_then(|parts| start(config, parts));
     match started {
         Ok(running) => attend(running, &signals, &level),
         Err(error) => refuse(table, &error),

@@ -42,14 +42,16 @@ impl Pair {
         let node = start(
             &dir.path().join("node.toml"),
             &format!(
-                "[actions]\nenable_reload = true\n\
-                 [[auth.principals]]\nname = \"console\"\nscopes = [\"admin:operate\"]\nsha256 = \"{hash}\"\n"
+                "health_uds_path = \"{}\"\n[actions]\nenable_reload = true\n\
+                 [[auth.principals]]\nname = \"console\"\nscopes = [\"admin:operate\"]\nsha256 = \"{hash}\"\n",
+                dir.path().join("run/health.sock").display()
             ),
         );
         let credential = dir.path().join("token");
         std::fs::write(&credential, token).expect("written");
         std::fs::set_permissions(&credential, std::fs::Permissions::from_mode(0o600)).expect("set");
-        let text = console_text(dir.path(), &node.health_url(), more);
+        let socket = node.health_unix_path().expect("it is configured");
+        let text = console_text(dir.path(), &format!("unix:{}", socket.display()), more);
         let console = start(&dir.path().join("console.toml"), &text);
         Self {
             dir,

@@ -171,7 +171,7 @@ fn no_credential(id: &str, why: &str) -> Problem {
 /// What a call without an answer means for who wanted the action.
 pub fn problem_of(error: &CallError, deadline: Deadline) -> Problem {
     let (status, code, title) = match error.kind {
-        Failure::NotSent | Failure::BreakerOpen => (
+        Failure::NotSent | Failure::BreakerOpen | Failure::Withheld => (
             502,
             "upstream_connect",
             "The node cannot be reached; nothing was done",

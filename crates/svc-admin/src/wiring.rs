@@ -136,15 +136,13 @@ fn console(
 fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
     let sampling = settings.load().sampling;
     let client = Arc::new(HttpClient::new(ClientConfig {
-        user_agent: concat!("svc-admin/", env!("CARGO_PKG_VERSION")).to_owned(),
         max_idle_per_host: 2,
         max_response_bytes: sampling.max_body_bytes,
         connect_timeout: sampling.connect_timeout,
         // Gentler than between services: a node that is restarted gets the time to bind its port.
         retry_base: Duration::from_millis(100),
         retry_cap: Duration::from_secs(2),
-        tls: chassis.peers.clone(),
-        ..ClientConfig::default()
+        ..chassis.peers.clone()
     }));
     // A look that hangs must not hold up the drain.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));

@@ -34,11 +34,12 @@ fn by() -> Deadline {
 fn start(data: &Path) -> Result<Running, StartError> {
     let token = service_token::generate("tester", &TOKEN_SEED);
     let text = format!(
-        "data_dir = \"{}\"\n\
+        "data_dir = \"{}\"\nuds_only = true\nuds_path = \"{}\"\n\
          [policy]\npublic_keys = [\"{}\"]\n\
          [[auth.principals]]\nname = \"tester\"\nsha256 = \"{}\"\n\
          scopes = [\"rewarder:run\", \"rewarder:read\"]\n",
         data.display(),
+        data.join("run/api.sock").display(),
         b64::url(&key().public()),
         service_token::hash(&token)
     );

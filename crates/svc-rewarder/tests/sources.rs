@@ -37,11 +37,12 @@ fn by() -> Deadline {
 fn start(data: &Path, more: &str) -> Running {
     let token = service_token::generate("tester", &SEED);
     let text = format!(
-        "data_dir = \"{}\"\n{more}\n\
+        "data_dir = \"{}\"\nuds_only = true\nuds_path = \"{}\"\n{more}\n\
          [policy]\npublic_keys = [\"{}\"]\n\
          [[auth.principals]]\nname = \"tester\"\nsha256 = \"{}\"\n\
          scopes = [\"rewarder:run\", \"rewarder:read\"]\n",
         data.display(),
+        data.join("run/api.sock").display(),
         b64::url(&key().public()),
         service_token::hash(&token)
     );
@@ -101,8 +102,9 @@ impl Caller {
 impl Caller {
     /// The status line's begin for an upload of which only the head is sent.
     fn announced(&self, length: u64) -> String {
-        let address = self.base.trim_start_matches("http://");
-        let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+        let socket = self.base.trim_start_matches("unix:");
+        let socket = socket.trim_end_matches(':');
+        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("a connection");
         let auth = service_token::generate("tester", &SEED);
         let head = format!(
             "POST /rewarder/snapshots HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {auth}\r\n\

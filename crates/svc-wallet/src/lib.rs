@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::{Credential, LedgerClient};
-use ron_http::{ClientConfig, HttpClient};
+use ron_http::HttpClient;
 use ron_kernel::{Deadline, RankedMutex, Snapshot, ThreadCtx, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::{
@@ -139,10 +139,7 @@ fn share(
     };
     let url = &settings.ledger_url;
     let client = LedgerClient::new(url, credential()?, chassis.client.clone());
-    let feed_http = Arc::new(HttpClient::new(ClientConfig {
-        tls: chassis.peers.clone(),
-        ..ClientConfig::default()
-    }));
+    let feed_http = Arc::new(HttpClient::new(chassis.peers.clone()));
     let feed_ledger = LedgerClient::new(url, credential()?, feed_http.clone());
     // One slot per committer, one for the probe.
     let slots = settings.committers + 1;

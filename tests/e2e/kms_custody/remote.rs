@@ -2,7 +2,8 @@
 //! happens when the other one hangs, crashes and comes back.
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -133,7 +134,7 @@ fn transcript(service: &Service, alg: &str, backend: &str, salt: u128) -> Vec<St
 fn the_same_requests_get_the_same_answers_wherever_the_key_is() {
     let far = Service::start("");
     let by_ron = near(&far.url, "ron", "");
-    let by_vault = near(&format!("{}/v1/transit", far.url), "vault-transit", "");
+    let by_vault = near(&format!("{}:/v1/transit", far.url), "vault-transit", "");
     let gcm = transcript(&by_ron, "aes256-gcm", "file", 1000);
     assert!(
         gcm.len() > 25 && gcm[1].contains(&b64::url(b"a secret")),
@@ -152,14 +153,13 @@ fn the_same_requests_get_the_same_answers_wherever_the_key_is() {
     assert!(far.metric("ron_kms_ops_total{alg=\"aes256-kwp\",op=\"unwrap\",result=\"ok\"} ") >= 4);
 }
 
-/// Forwards a port to another; holds back what the far side says while `stalled`.
-fn proxy(to: u16, stalled: &Arc<AtomicBool>) -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = listener.local_addr().unwrap().port();
+/// Forwards a socket to another; holds back what the far side says while `stalled`.
+fn proxy(at: &Path, to: PathBuf, stalled: &Arc<AtomicBool>) {
+    let listener = UnixListener::bind(at).unwrap();
     let stalled = stalled.clone();
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else {
+            let Ok(server) = UnixStream::connect(&to) else {
                 continue;
             };
             let (c2, s2) = (client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -168,10 +168,9 @@ fn proxy(to: u16, stalled: &Arc<AtomicBool>) -> u16 {
             std::thread::spawn(move || forward(server, client, Some(&stalled)));
         }
     });
-    port
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, stalled: Option<&AtomicBool>) {
+fn forward(mut from: UnixStream, mut to: UnixStream, stalled: Option<&AtomicBool>) {
     let mut buffer = [0_u8; 4096];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         while stalled.is_some_and(|s| s.load(Ordering::SeqCst)) {
@@ -201,8 +200,9 @@ fn wraps(service: &Service, key: &str) -> (u16, String, Duration, bool) {
 fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
     let mut far = Service::start("");
     let stalled = Arc::new(AtomicBool::new(false));
-    let port = far.url.rsplit_once(':').unwrap().1.parse().unwrap();
-    let url = format!("http://127.0.0.1:{}", proxy(port, &stalled));
+    let between = far.dir.path().join("proxy.sock");
+    proxy(&between, far.dir.path().join("run/api.sock"), &stalled);
+    let url = format!("unix:{}", between.display());
     let near = near(&url, "ron", "sign_deadline = \"4s\"");
     let key = near.create("aes256-gcm", "remote", 1);
     let local = near.create("aes256-gcm", "file", 2);

@@ -22,6 +22,7 @@ const SCOPES: [&str; 7] = [
 /// A running ron-kms. Dropped, it is killed.
 pub struct Service {
     pub dir: TempDir,
+    /// Of its Unix socket, where service tokens count.
     pub url: String,
     pub health: String,
     pub http: HttpClient,
@@ -50,8 +51,9 @@ impl Service {
         let (api, health) = (free_port(), free_port());
         let mut text = format!(
             "data_dir = \"{}\"\nbind_addr = \"127.0.0.1:{api}\"\nhealth_addr = \"127.0.0.1:{health}\"\n\
-             signers = 2\n{more}\n",
-            dir.path().join("data").display()
+             uds_path = \"{1}/run/api.sock\"\nsigners = 2\n{more}\n",
+            dir.path().join("data").display(),
+            dir.path().display()
         );
         let scopes = SCOPES.map(|s| format!("\"kms:{s}\"")).join(", ");
         let hash = hex::encode(sha256(token().as_bytes()));
@@ -65,8 +67,8 @@ impl Service {
         write_private(&dir.path().join("token"), &token());
         let child = run(dir.path());
         let service = Self {
+            url: format!("unix:{}/run/api.sock", dir.path().display()),
             dir,
-            url: format!("http://127.0.0.1:{api}"),
             health: format!("http://127.0.0.1:{health}"),
             http: http_client(),
             child,

@@ -1,11 +1,14 @@
 //! A line between two processes that a test can cut or stall, and a process that ends with the test.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Child;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use tempfile::TempDir;
 
 /// What a line does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,29 +22,32 @@ pub enum Way {
     Stalled,
 }
 
-/// A port in front of another.
+/// A socket in front of another.
 pub struct Line {
-    /// Connect here.
-    pub port: u16,
+    /// Base URL of the near end.
+    pub url: String,
     way: Arc<AtomicU8>,
-    open: Arc<Mutex<Vec<TcpStream>>>,
+    open: Arc<Mutex<Vec<UnixStream>>>,
+    _dir: TempDir,
 }
 
 impl Line {
-    /// A line to `host:port`.
+    /// A line to the base URL of a socket.
     pub fn to(target: &str) -> Self {
-        let target = target.trim_start_matches("http://").to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let target = target.trim_start_matches("unix:").to_owned();
+        let dir = tempfile::tempdir().unwrap();
+        let near_end = dir.path().join("line.sock");
+        let listener = UnixListener::bind(&near_end).unwrap();
         let line = Self {
-            port,
+            url: format!("unix:{}", near_end.display()),
+            _dir: dir,
             way: Arc::new(AtomicU8::new(Way::Open as u8)),
             open: Arc::default(),
         };
         let (way, open) = (line.way.clone(), line.open.clone());
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                let Ok(far) = TcpStream::connect(&target) else {
+                let Ok(far) = UnixStream::connect(&target) else {
                     continue;
                 };
                 // Under the lock, so that whoever cuts the line finds this connection or is seen here.
@@ -71,7 +77,7 @@ impl Line {
     }
 }
 
-fn copy(mut from: TcpStream, mut into: TcpStream, way: &AtomicU8) {
+fn copy(mut from: UnixStream, mut into: UnixStream, way: &AtomicU8) {
     let mut buffer = [0; 8192];
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         while way.load(Ordering::SeqCst) == Way::Stalled as u8 {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use crate::layout::{BASE_PORT, Layout, SERVICES};
+use crate::layout::{BASE_PORT, Layout, SERVICES, base_port};
 
 /// Check this host: configuration, permissions, ports, clock, disk, limits, HSM and TPM.
 #[derive(Args)]
@@ -30,7 +30,7 @@ pub struct DoctorArgs {
     #[arg(long, requires = "service")]
     config: Option<PathBuf>,
     /// API port of the first service, for a data directory that does not exist yet.
-    #[arg(long, default_value_t = BASE_PORT)]
+    #[arg(long, default_value_t = BASE_PORT, value_parser = base_port)]
     base_port: u16,
     /// Print JSON.
     #[arg(long)]

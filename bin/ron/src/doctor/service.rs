@@ -9,7 +9,7 @@ use ron_service::Config;
 
 use crate::doctor::{Report, disk};
 use crate::fleet;
-use crate::layout::{Endpoints, Layout, SERVICES, read_json};
+use crate::layout::{Layout, SERVICES, api_port};
 
 /// Files looked at under one directory.
 const FILES_MAX: usize = 100_000;
@@ -28,6 +28,7 @@ pub fn look_at_file(report: &mut Report, name: &str, file: &Path) {
         return;
     };
     ports(report, name, &config);
+    transport(report, name, &config);
     if let Some(dir) = config.path_opt("data_dir") {
         private(report, name, dir);
         existing_or_parent(report, dir);
@@ -46,23 +47,24 @@ pub fn look_at_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
                 layout.root.display()
             ),
         );
-        for (at, name) in (0u16..).zip(SERVICES) {
-            let port = base_port + at * 10;
+        for name in SERVICES {
+            let port = api_port(base_port, name);
             let addrs = [port, port + 5].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
             free(report, name, &addrs);
         }
         return;
     }
     private(report, "data directory", &layout.root);
-    let running: Option<Endpoints> = read_json(&layout.endpoints())
-        .ok()
-        .filter(|known: &Endpoints| Path::new("/proc").join(known.pid.to_string()).exists());
+    let running = fleet::running(layout).unwrap_or_else(|why| {
+        report.fail("running", why, "find out who has written it");
+        None
+    });
     if let Some(known) = &running {
         let says = format!("`ron up` runs here as process {}", known.pid);
         report.ok("running", says);
     }
     for name in SERVICES {
-        let Some(config) = configured(report, name, fleet::load(layout, name, None, &[])) else {
+        let Some(config) = configured(report, name, fleet::load(layout, name, &[])) else {
             continue;
         };
         match holder(layout, name) {
@@ -72,8 +74,63 @@ pub fn look_at_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
             None if running.is_none() => ports(report, name, &config),
             _ => {}
         }
+        transport(report, name, &config);
         devices(report, name, &config);
     }
+}
+
+/// A peer that is sent a service token: the key of its URL, and of the token.
+const PEERS: [(&str, &str); 4] = [
+    ("kms.url", "kms.token_file"),
+    ("ledger.url", "ledger.token_file"),
+    ("snapshot.url", "snapshot.token_file"),
+    ("remote.url", "remote.token"),
+];
+
+/// Which ways service tokens may take: a plain port of a service that is down can be taken by any user of the host.
+fn transport(report: &mut Report, name: &str, config: &Config) {
+    const SOCKET: &str =
+        "give the peer's Unix socket, as in unix:/run/ron/ron-kms/api.sock, or an https URL";
+    let about = format!("{name} peers");
+    let allowed = config.bool("insecure_loopback");
+    if allowed {
+        report.warn(
+            &about,
+            "insecure_loopback = true: service tokens go over plain TCP, and whoever takes the port of a service \
+             that is down gets them",
+            "reach the peers through their Unix sockets, and take insecure_loopback out",
+        );
+    }
+    let rows = fleet::table(name).rows();
+    let known = |key: &str| rows.iter().any(|row| row.name == key);
+    let peers = PEERS
+        .into_iter()
+        .filter(|(url, token)| known(url) && known(token));
+    let peers = peers.filter(|(_, token)| config.is_set(token));
+    let mut plain: Vec<String> = peers
+        .filter_map(|(key, _)| Some(format!("{key} = {}", plain_http(config.str_opt(key)?)?)))
+        .collect();
+    if name == "svc-admin" {
+        for node in config.tables("nodes") {
+            if node.path_opt("credential_file").is_some()
+                && let Some(url) = plain_http(node.str("health_url"))
+            {
+                plain.push(format!("health_url = {url} of node {}", node.str("id")));
+            }
+        }
+    }
+    for what in plain {
+        let says = format!("{what} is plain http, over which a service token is ");
+        if allowed {
+            report.warn(&about, says + "sent in the clear", SOCKET);
+        } else {
+            report.fail(&about, says + "not sent: its calls fail", SOCKET);
+        }
+    }
+}
+
+fn plain_http(url: &str) -> Option<&str> {
+    url.starts_with("http://").then_some(url)
 }
 
 /// The process of a service that works in this data directory: its id stands in the lock, and may be old.

@@ -1,10 +1,11 @@
-//! The configuration files of a new data directory. Paths and peers are the defaults of separate
-//! processes on this host; `ron up` gives each service the places of the moment.
+//! The configuration files of a new data directory. Services call each other through the Unix sockets in
+//! `run/<service>`; the TCP ports are for callers with passports, browsers and Prometheus.
 
 use std::fmt::Write as _;
 
 use super::{CALLS, OPERATOR_SCOPES, TokenHashes};
-use crate::layout::{Bootstrap, Layout, SERVICES};
+use crate::fleet;
+use crate::layout::{Bootstrap, Layout, SERVICES, api_port};
 
 /// The configuration of `ron-kms` or `ron-ledger`, which call nobody. Without the issuer while there is no note key yet
 /// by which it could be known.
@@ -17,7 +18,7 @@ pub fn log_keeper(
 ) -> String {
     let mut text = head(layout, name, base_port);
     if let Some(note_vkey) = note_vkey {
-        auth(&mut text, base_port, note_vkey);
+        auth(&mut text, layout, base_port, note_vkey);
     }
     principals(&mut text, name, hashes);
     text
@@ -33,8 +34,8 @@ pub fn service(
     secret_hash: &str,
 ) -> String {
     let mut text = head(layout, name, base_port);
-    let kms = url(base_port, "ron-kms");
-    let ledger = url(base_port, "ron-ledger");
+    let url = |name: &str| quoted(&layout.socket_url(name, "api"));
+    let (kms, ledger) = (url("ron-kms"), url("ron-ledger"));
     let policy = format!(
         "[policy]\ndir = {}\npublic_keys = [\"{}\"]\n",
         quoted(&layout.policy().display().to_string()),
@@ -45,7 +46,7 @@ pub fn service(
         "svc-passport" => {
             let _ = write!(
                 text,
-                "issuer = \"{}\"\n\n[kms]\nurl = \"{kms}\"\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
+                "issuer = \"{}\"\n\n[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
                  [[clients]]\nid = \"operator\"\nsecret_hash = \"{secret_hash}\"\n\n",
                 bootstrap.issuer,
                 token("ron-kms"),
@@ -56,15 +57,15 @@ pub fn service(
         "svc-wallet" => {
             let _ = write!(
                 text,
-                "[ledger]\nurl = \"{ledger}\"\ntoken_file = {}\n\n{policy}\n",
+                "[ledger]\nurl = {ledger}\ntoken_file = {}\n\n{policy}\n",
                 token("ron-ledger")
             );
         }
         "svc-rewarder" => {
             let _ = write!(
                 text,
-                "[kms]\nurl = \"{kms}\"\ntoken_file = {}\nkey = \"{}\"\n\n\
-                 [ledger]\nurl = \"{ledger}\"\ntoken_file = {}\n\n\
+                "[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\n\n\
+                 [ledger]\nurl = {ledger}\ntoken_file = {}\n\n\
                  [policy]\ndir = {}\npublic_keys = [\"{}\"]\n\n\
                  [manifest]\npublic_keys = [\"{}\"]\n\n",
                 token("ron-kms"),
@@ -79,31 +80,38 @@ pub fn service(
     }
     if name == "svc-admin" {
         // Passports count only where auth.mode says so; the default lets whoever is on this host look.
-        auth(&mut text, base_port, &bootstrap.note_vkey);
-        nodes(&mut text, layout, base_port, bootstrap);
+        auth(&mut text, layout, base_port, &bootstrap.note_vkey);
+        nodes(&mut text, layout, bootstrap);
     } else {
-        auth(&mut text, base_port, &bootstrap.note_vkey);
+        auth(&mut text, layout, base_port, &bootstrap.note_vkey);
         principals(&mut text, name, hashes);
     }
     text
 }
 
 fn head(layout: &Layout, name: &str, base_port: u16) -> String {
-    let port = port(base_port, name);
+    let port = api_port(base_port, name);
+    let socket = |which| quoted(&layout.socket(name, which).display().to_string());
     format!(
         "# {name}, made by `ron init`. Every key is explained by `{name} print-example`.\n\
-         bind_addr = \"127.0.0.1:{port}\"\nhealth_addr = \"127.0.0.1:{}\"\ndata_dir = {}\n\n",
+         bind_addr = \"127.0.0.1:{port}\"\nhealth_addr = \"127.0.0.1:{}\"\n\
+         # Services and operators come here: nobody else can take these while the service is down.\n\
+         uds_path = {}\nhealth_uds_path = {}\ndata_dir = {}\n\n",
         port + 5,
+        socket("api"),
+        socket("health"),
         quoted(&layout.data(name).display().to_string()),
     )
 }
 
-/// Passports of our issuer are accepted, as far as its note lists the keys that signed them.
-fn auth(text: &mut String, base_port: u16, note_vkey: &str) {
-    let passport = url(base_port, "svc-passport");
+/// Passports of our issuer are accepted, as far as its note lists the keys that signed them. Its name is a public one;
+/// its keys are read where no other user of the host can serve keys in its place.
+fn auth(text: &mut String, layout: &Layout, base_port: u16, note_vkey: &str) {
     let _ = write!(
         text,
-        "[auth]\nissuer = \"{passport}\"\njwks_url = \"{passport}/.well-known/jwks.json\"\nnote_vkey = [\"{note_vkey}\"]\n\n"
+        "[auth]\nissuer = \"http://127.0.0.1:{}\"\njwks_url = {}\nnote_vkey = [\"{note_vkey}\"]\n\n",
+        api_port(base_port, "svc-passport"),
+        quoted(&fleet::jwks_url(layout))
     );
 }
 
@@ -130,13 +138,14 @@ fn principals(text: &mut String, callee: &str, hashes: &TokenHashes) {
     }
 }
 
-fn nodes(text: &mut String, layout: &Layout, base_port: u16, bootstrap: &Bootstrap) {
+fn nodes(text: &mut String, layout: &Layout, bootstrap: &Bootstrap) {
     for name in SERVICES {
-        let port = port(base_port, name);
+        let url = |which| quoted(&layout.socket_url(name, which));
         let _ = write!(
             text,
-            "[[nodes]]\nid = \"{name}\"\nhealth_url = \"http://127.0.0.1:{}\"\napi_url = \"http://127.0.0.1:{port}\"\n",
-            port + 5
+            "[[nodes]]\nid = \"{name}\"\nhealth_url = {}\napi_url = {}\n",
+            url("health"),
+            url("api")
         );
         let log = match name {
             "ron-kms" => Some(("/audit/v1", &bootstrap.audit_vkey)),
@@ -155,15 +164,6 @@ fn nodes(text: &mut String, layout: &Layout, base_port: u16, bootstrap: &Bootstr
         }
         text.push('\n');
     }
-}
-
-fn port(base_port: u16, name: &str) -> u16 {
-    let index = SERVICES.iter().position(|s| *s == name).unwrap_or(0);
-    base_port + index as u16 * 10
-}
-
-fn url(base_port: u16, name: &str) -> String {
-    format!("http://127.0.0.1:{}", port(base_port, name))
 }
 
 fn list(commas: &str) -> String {

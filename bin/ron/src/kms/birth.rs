@@ -2,12 +2,10 @@
 //! leaf of its making, the proof that the log has it, what the service states and what a TPM says.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{Credential, KmsClient, TokenAsk};
-use ron_http::HttpClient;
 use ron_kernel::{Backoff, Deadline, Shutdown};
 use ron_kms::attest::verify::{Expect, verify};
 use ron_proto::Kid;
@@ -163,25 +161,25 @@ fn proof(client: &KmsClient, leaf: u64) -> Result<String, String> {
 }
 
 fn connect(args: &AttestArgs) -> Result<KmsClient, String> {
-    let http = net::client();
     if let (Some(url), Some(path)) = (&args.url, &args.token_file) {
         let token = read_secret_file(path)?;
         let token = String::from_utf8_lossy(token.expose()).into_owned();
-        return Ok(KmsClient::new(url, Credential::bearer(token.trim()), http));
+        let credential = Credential::bearer(token.trim());
+        return Ok(KmsClient::new(url, credential, net::client()));
     }
-    fleet_client(args.data_dir.as_deref(), http)
+    fleet_client(args.data_dir.as_deref())
 }
 
-fn fleet_client(data_dir: Option<&Path>, http: Arc<HttpClient>) -> Result<KmsClient, String> {
+fn fleet_client(data_dir: Option<&Path>) -> Result<KmsClient, String> {
     let layout = Layout::new(data_dir)?;
     let ask = TokenAsk {
         audience: "ron-kms",
         ..TokenAsk::default()
     };
-    let token = token::fetch(&layout, &http, "operator", &ask)?;
-    let endpoints = fleet::known_endpoints(&layout)?;
-    let api = &endpoints.of("ron-kms")?.api;
-    Ok(KmsClient::new(api, Credential::bearer(&token), http))
+    let token = token::fetch(&layout, "operator", &ask)?;
+    let at = fleet::reach(&layout, "ron-kms")?;
+    let credential = Credential::bearer(&token);
+    Ok(KmsClient::new(&at.url, credential, at.http))
 }
 
 fn check(args: &VerifyArgs) -> Result<(), String> {

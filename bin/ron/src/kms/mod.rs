@@ -307,15 +307,17 @@ pub fn client(
     url: Option<String>,
     token_file: Option<&Path>,
 ) -> Result<KmsClient, String> {
-    let http = net::client();
     let layout = Layout::new(data_dir)?;
     let credential = match token_file {
         Some(file) => Credential::from_file(file)?,
         None => Credential::from_file(&layout.operator_token())?,
     };
-    let url = match url {
-        Some(url) => url,
-        None => fleet::known_endpoints(&layout)?.of("ron-kms")?.api.clone(),
+    let (url, http) = match url {
+        Some(url) => (url, net::client()),
+        None => {
+            let at = fleet::reach(&layout, "ron-kms")?;
+            (at.url, at.http)
+        }
     };
     Ok(KmsClient::new(&url, credential, http))
 }

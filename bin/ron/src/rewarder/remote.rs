@@ -11,7 +11,6 @@ use svc_rewarder::inputs::snapshot::Sealed;
 
 use super::{ROWS, bar};
 use crate::layout::Layout;
-use crate::net;
 use crate::{fleet, token};
 
 /// Longest wait for one call.
@@ -40,16 +39,14 @@ impl Remote {
     /// Asks the issuer of the fleet on `data_dir` for a token.
     pub fn connect(data_dir: Option<&Path>) -> Result<Self, String> {
         let layout = Layout::new(data_dir)?;
-        let http = net::client();
         let ask = TokenAsk {
             audience: "svc-rewarder",
             ..TokenAsk::default()
         };
-        let token = token::fetch(&layout, &http, "operator", &ask)?;
-        let endpoints = fleet::known_endpoints(&layout)?;
-        let api = &endpoints.of("svc-rewarder")?.api;
+        let token = token::fetch(&layout, "operator", &ask)?;
+        let at = fleet::reach(&layout, "svc-rewarder")?;
         Ok(Self {
-            client: RewarderClient::new(api, Credential::bearer(&token), http.clone()),
+            client: RewarderClient::new(&at.url, Credential::bearer(&token), at.http),
         })
     }
 

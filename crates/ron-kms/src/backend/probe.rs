@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use ron_http::{ClientConfig, HttpClient};
-use ron_service::{Config, client_tls};
+use ron_http::HttpClient;
+use ron_service::{Config, client_config};
 
 use super::line::{Fault, Session as _};
 use super::remote::Remote;
@@ -65,14 +65,10 @@ fn tpm(settings: &DeviceSettings) -> Answer {
 
 fn remote(config: &Config, settings: &DeviceSettings) -> Answer {
     let wanted = settings.remote.clone()?;
-    let answer = client_tls(config)
+    let answer = client_config(config)
         .map_err(|error| error.to_string())
-        .and_then(|tls| {
-            let http = HttpClient::new(ClientConfig {
-                tls,
-                ..ClientConfig::default()
-            });
-            let remote = Remote::new(Arc::new(http), wanted);
+        .and_then(|peers| {
+            let remote = Remote::new(Arc::new(HttpClient::new(peers)), wanted);
             let answer = remote.connect().and_then(|mut session| session.probe());
             answer.map_err(said)
         });

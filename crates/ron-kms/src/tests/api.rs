@@ -29,6 +29,8 @@ struct Served {
     running: Running,
     client: HttpClient,
     token: String,
+    /// Where its socket is: service tokens are taken there.
+    _dir: tempfile::TempDir,
 }
 
 /// The token of the principal `name`, made from its name.
@@ -45,8 +47,11 @@ fn principal(name: &str, tenant: &str, scopes: &str, more: &str) -> String {
 
 impl Served {
     fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("run/api.sock");
         let text = [
-            "amnesia = true\nsigners = 2\n".to_owned(),
+            "amnesia = true\nsigners = 2\nuds_only = true\n".to_owned(),
+            format!("uds_path = \"{}\"\n", socket.display()),
             principal("admin", "ron", ALL, ""),
             principal("reader", "ron", "\"kms:read\"", ""),
             principal("stranger", "default", ALL, ""),
@@ -62,6 +67,7 @@ impl Served {
             running,
             client,
             token: token("admin"),
+            _dir: dir,
         }
     }
 

@@ -41,7 +41,11 @@ fn rig(dir: &Path) -> Rig {
             service_token::generate(name, &[name.len() as u8; 32]),
         )
     });
-    let mut toml = format!("data_dir = \"{}\"\n", dir.display());
+    let mut toml = format!(
+        "data_dir = \"{}\"\nuds_only = true\nuds_path = \"{}\"\n",
+        dir.display(),
+        dir.join("run/api.sock").display()
+    );
     for (name, scopes, token) in &tokens {
         let scopes: Vec<String> = scopes.split(',').map(|s| format!("\"{s}\"")).collect();
         toml.push_str(&format!(

@@ -3,15 +3,17 @@
 //! A service's `start` makes a [`Chassis`], adds its threads, routes and hooks, and ends with [`Chassis::serve`]. The
 //! health port answers from the first moment (not ready, cause `starting`), the API from `serve` on.
 
+mod inherited;
 mod ops;
 mod parts;
 mod running;
 mod transport;
 
+pub use inherited::Inherited;
 pub use ops::VersionDoc;
 pub use parts::{Parts, metrics_prefix};
 pub use running::{ReloadError, Running};
-pub use transport::client_tls;
+pub use transport::client_config;
 
 use crate::config::Config;
 use crate::error::StartError;
@@ -19,8 +21,8 @@ use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
 use ron_crypto::Random;
 use ron_http::{
-    Authorizer, ClientTls, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
-    Principal, Proxies, RequestHead, Router, ServerTls,
+    Authorizer, ClientConfig, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
+    Principal, Proxies, RequestHead, Router, ServerTls, Transport,
 };
 use ron_kernel::{
     Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
@@ -71,7 +73,7 @@ pub(crate) struct Shared {
     pub capabilities: OnceLock<Vec<String>>,
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: Option<Arc<ServerTls>>,
-    pub peers: Option<ClientTls>,
+    pub peers: ClientConfig,
     pub reloads: CounterVec,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
@@ -97,8 +99,8 @@ pub struct Chassis {
     pub authorizer: Arc<dyn Authorizer>,
     /// For calls to other services; closed when the drain is over.
     pub client: Arc<HttpClient>,
-    /// What other clients of this service need to call https peers; a reload reads its files again.
-    pub peers: Option<ClientTls>,
+    /// What further clients of this service are made from; a reload reads its certificates again.
+    pub peers: ClientConfig,
     shared: Arc<Shared>,
     api: TcpListener,
     ops: FrontHandle,
@@ -130,7 +132,7 @@ impl Chassis {
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::new(&registry);
         ready.missing(STARTING, "the service is starting");
-        let peers = transport::client_tls(config)?;
+        let peers = transport::client_config(config)?;
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -180,7 +182,7 @@ impl Chassis {
             config: shared.config.clone(),
             instance: parts.instance.clone(),
             authorizer: parts.authorizer.clone(),
-            client: Arc::new(transport::client(topology.service, peers.clone())),
+            client: Arc::new(transport::client(peers.clone())),
             peers,
             api: clone(&parts.api)?,
             shared,
@@ -221,7 +223,10 @@ impl Chassis {
             &spec,
             listen,
             router.add(ops::version_route(self.topology.service)),
-            Arc::new(Gate(self.shared.clone())),
+            Arc::new(Gate {
+                shared: self.shared.clone(),
+                port: Port::Api,
+            }),
             limits(&config),
             config.usize("http.workers"),
             &self.sup,
@@ -238,6 +243,7 @@ impl Chassis {
             api = %api.addr(),
             uds = api.unix_path().map(|path| path.display().to_string()),
             health = %self.ops.addr(),
+            health_uds = self.ops.unix_path().map(|path| path.display().to_string()),
             version = env!("CARGO_PKG_VERSION"),
         );
         Ok(Running::new(self.shared, api, self.ops, self.client))
@@ -259,11 +265,15 @@ fn start_ops(
         max_conns: OPS_CONNS,
         ..limits(&config)
     };
+    let listen = transport::listen_ops(&config, listener)?;
     Front::start(
         &spec,
-        listener,
+        listen,
         ops::router(shared),
-        Arc::new(Gate(shared.clone())),
+        Arc::new(Gate {
+            shared: shared.clone(),
+            port: Port::Health,
+        }),
         limits,
         config.usize("ops.workers"),
         &shared.sup,
@@ -321,24 +331,53 @@ fn rates(config: &Config) -> Option<Rates> {
     })
 }
 
-/// The service's authorizer once it is set (nobody before), then the caller's own rate.
-struct Gate(Arc<Shared>);
+/// Which of the two fronts a gate stands before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Port {
+    Api,
+    Health,
+}
+
+/// The service's authorizer once it is set (nobody before), then the caller's own rate. On the health port only what
+/// comes over a Unix socket or TLS is heard: a token shown on a plain port could have been shown to anybody.
+struct Gate {
+    shared: Arc<Shared>,
+    port: Port,
+}
+
+impl Gate {
+    fn may_act(&self, head: &RequestHead, need: &Need) -> Result<(), Problem> {
+        let plain = self.port == Port::Health && head.transport == Transport::Tcp;
+        let config = self.shared.config.load();
+        if !plain || *need == Need::Public || config.bool("insecure_loopback") {
+            return Ok(());
+        }
+        let way = match config.path_opt("health_uds_path") {
+            Some(path) => format!("send them to its Unix socket, {}", path.display()),
+            None => "set health_uds_path and send them to that Unix socket".to_owned(),
+        };
+        Err(Problem::forbidden(format!(
+            "the plain TCP health port takes no actions, since any user of the host can hold such a port: {way}"
+        )))
+    }
+}
 
 impl Authorizer for Gate {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        let Some(authorizer) = self.0.authorizer.get() else {
+        self.may_act(head, need)?;
+        let Some(authorizer) = self.shared.authorizer.get() else {
             return Err(Problem::unavailable("the service is starting", 1));
         };
         let principal = authorizer.authorize(head, need)?;
-        self.0.rates.with(|rates| {
+        self.shared.rates.with(|rates| {
             let Some(rates) = rates else { return Ok(()) };
             let reads = head.method == Method::GET || head.method == Method::HEAD;
             let floor = if reads { 0 } else { rates.for_reads };
             rates
                 .buckets
-                .take_above(&principal.name, self.0.clock.now(), floor)
+                .take_above(&principal.name, self.shared.clock.now(), floor)
                 .map_err(|wait| {
-                    self.0.rate_limited.inc();
+                    self.shared.rate_limited.inc();
                     Problem::rate_limited(
                         u32::try_from(wait.as_secs())
                             .unwrap_or(u32::MAX)

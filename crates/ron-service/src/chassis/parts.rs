@@ -1,5 +1,6 @@
 //! What a service is given by its process: time, randomness, sockets, metrics. Nothing else of the process is touched.
 
+use super::Inherited;
 use crate::config::Config;
 use crate::error::StartError;
 use ron_crypto::{OsRandom, Random};
@@ -29,14 +30,29 @@ impl Parts {
     /// The usual parts: system clock and randomness, both addresses of the configuration bound, nobody let in until
     /// the service sets its authorizer. A port in use is an error with a hint.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
-        // With `uds_only` nobody is to reach the address: any free one is taken, and closed unused by `serve`.
-        let addr = if config.bool("uds_only") {
-            ([127, 0, 0, 1], 0).into()
-        } else {
-            config.addr("bind_addr")
+        Self::bind_beside(config, Inherited::default())
+    }
+
+    /// [`Parts::bind`], where the service manager holds sockets for the service: those with the configured addresses
+    /// are taken over, and any other is an error.
+    pub fn bind_beside(config: &Config, mut inherited: Inherited) -> Result<Self, StartError> {
+        let mut listener = |key: &str| {
+            let addr = config.addr(key);
+            inherited.take(addr).map_or_else(|| bind(key, addr), Ok)
         };
-        let api = bind("bind_addr", addr)?;
-        let health = bind("health_addr", config.addr("health_addr"))?;
+        let health = listener("health_addr")?;
+        // With `uds_only` nobody is to reach the address: any free one is taken, and closed unused by `serve`.
+        let (api, mut wanted) = if config.bool("uds_only") {
+            (
+                bind("bind_addr", ([127, 0, 0, 1], 0).into())?,
+                String::new(),
+            )
+        } else {
+            let addr = config.addr("bind_addr");
+            (listener("bind_addr")?, format!("bind_addr {addr} and "))
+        };
+        wanted.push_str(&format!("health_addr {}", config.addr("health_addr")));
+        inherited.none_left(&wanted)?;
         let instance = api
             .local_addr()
             .map_or_else(|_| config.service().to_owned(), |addr| addr.to_string());

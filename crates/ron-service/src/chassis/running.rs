@@ -79,6 +79,10 @@ impl Running {
     pub fn unix_path(&self) -> Option<&std::path::Path> {
         self.api.unix_path()
     }
+    /// The Unix socket of the health port, as clients have to name it.
+    pub fn health_unix_path(&self) -> Option<&std::path::Path> {
+        self.ops.unix_path()
+    }
     /// `http://address` of the health port.
     pub fn health_url(&self) -> String {
         format!("http://{}", self.health_addr())

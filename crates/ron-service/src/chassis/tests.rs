@@ -281,11 +281,23 @@ fn readiness_follows_causes_and_names_them() {
     assert_eq!(get(&client, &url).status, 200);
 }
 
+/// A path for a socket of the health port, and what removes it.
+fn health_socket() -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run/health.sock");
+    let path = path.to_str().unwrap().to_owned();
+    (dir, path)
+}
+
 #[test]
 fn actions_are_off_until_enabled_and_need_their_scope() {
     let client = client();
-    let off = started(&[]);
-    let url = format!("{}/api/v1/shutdown", off.health_url());
+    let (_dir, socket) = health_socket();
+    let off = started(&[("health_uds_path", &socket)]);
+    let over_unix = format!("unix:{socket}:");
+    assert_eq!(off.health_unix_path().unwrap().to_str(), Some(&*socket));
+    assert_eq!(get(&client, &format!("{over_unix}/readyz")).status, 200);
+    let url = format!("{over_unix}/api/v1/shutdown");
     assert_eq!(post(&client, &url, "admin:view").status, 403);
     let reply = post(&client, &url, "admin:operate");
     assert_eq!(reply.status, 403);
@@ -297,17 +309,19 @@ fn actions_are_off_until_enabled_and_need_their_scope() {
             .contains("actions.enable_shutdown")
     );
     assert!(!off.stop_requested());
+    drop(off);
     let on = started(&[
+        ("health_uds_path", &socket),
         ("actions.enable_shutdown", "true"),
         ("actions.enable_reload", "true"),
     ]);
     assert_eq!(
-        get(&client, &format!("{}/api/v1/shutdown", on.health_url())).status,
+        get(&client, &format!("{over_unix}/api/v1/shutdown")).status,
         405
     );
     let reply = post(
         &client,
-        &format!("{}/api/v1/reload", on.health_url()),
+        &format!("{over_unix}/api/v1/reload"),
         "admin:operate",
     );
     assert_eq!(
@@ -320,13 +334,58 @@ fn actions_are_off_until_enabled_and_need_their_scope() {
     assert_eq!(
         post(
             &client,
-            &format!("{}/api/v1/shutdown", on.health_url()),
+            &format!("{over_unix}/api/v1/shutdown"),
             "admin:operate"
         )
         .status,
         200
     );
     assert!(on.stop_requested() && on.stop_token().is_set());
+}
+
+#[test]
+fn the_plain_health_port_takes_no_actions_and_says_where_they_are_taken() {
+    let client = client();
+    let refused = |pairs: &[(&str, &str)], words: &str| {
+        let running = started(&[pairs, &[("actions.enable_shutdown", "true")]].concat());
+        let url = format!("{}/api/v1/shutdown", running.health_url());
+        let reply = post(&client, &url, "admin:operate");
+        assert_eq!(reply.status, 403);
+        let detail = reply.problem().unwrap().detail;
+        assert!(detail.contains(words), "{detail}");
+        assert!(!running.stop_requested());
+        let metrics = format!("{}/metrics", running.health_url());
+        assert_eq!(get(&client, &metrics).status, 200, "what is public stays");
+    };
+    refused(&[], "set health_uds_path");
+    let (_dir, socket) = health_socket();
+    refused(&[("health_uds_path", &socket)], &socket);
+    let open = started(&[
+        ("insecure_loopback", "true"),
+        ("actions.enable_shutdown", "true"),
+    ]);
+    let url = format!("{}/api/v1/shutdown", open.health_url());
+    assert_eq!(post(&client, &url, "admin:operate").status, 200);
+    assert!(open.stop_requested());
+}
+
+#[test]
+fn a_socket_for_local_programs_stands_beside_that_of_services() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (services, programs) = (path("run/api.sock"), path("client.sock"));
+    let running = started(&[("uds_path", &services), ("client_uds_path", &programs)]);
+    assert_eq!(running.unix_path().unwrap().to_str(), Some(&*services));
+    let mode = |path: &str| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&services), mode(&programs)), (0o600, 0o666));
+    for socket in [&services, &programs] {
+        let url = format!("unix:{socket}:/version");
+        assert_eq!(get(&client(), &url).status, 200);
+    }
+    drop(running);
+    assert!(!Path::new(&programs).exists());
 }
 
 #[test]
@@ -419,6 +478,44 @@ fn a_port_in_use_is_one_clear_line() {
 }
 
 #[test]
+fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_ones() {
+    let held = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = |socket: &TcpListener| socket.local_addr().unwrap().to_string();
+    let (api, health) = (held(), held());
+    let pairs = [("bind_addr", text(&api)), ("health_addr", text(&health))];
+    let pairs = pairs.each_ref().map(|(key, addr)| (*key, addr.as_str()));
+    let copies = |sockets: &[&TcpListener]| {
+        let copies = sockets.iter().map(|socket| socket.try_clone().unwrap());
+        Inherited::from(copies.collect::<Vec<_>>())
+    };
+    let parts = Parts::bind_beside(&config(&pairs), copies(&[&health, &api])).unwrap();
+    assert_eq!(text(&parts.api), pairs[0].1);
+    assert_eq!(text(&parts.health), pairs[1].1);
+    drop(parts);
+    // The ports stay held: nobody else gets them while the service is away.
+    assert!(TcpListener::bind(pairs[0].1).is_err());
+    let refused = |pairs: &[(&str, &str)], sockets: &[&TcpListener], words: &[&str]| {
+        let error = Parts::bind_beside(&config(pairs), copies(sockets));
+        let Err(error) = error else {
+            panic!("a socket is left over")
+        };
+        assert_eq!(error.exit_code(), exit::CONFIG);
+        for word in words {
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    };
+    let other = held();
+    refused(
+        &pairs,
+        &[&api, &health, &other],
+        &[&text(&other), pairs[0].1, pairs[1].1, "ListenStream="],
+    );
+    let only = [pairs[0], pairs[1], ("uds_only", "true"), ("uds_path", "/x")];
+    refused(&only, &[&api, &health], &[pairs[0].1, "health_addr"]);
+    Parts::bind_beside(&config(&only), copies(&[&health])).unwrap();
+}
+
+#[test]
 fn a_failed_start_leaves_no_thread_and_no_listener() {
     let parts = Parts::ephemeral("svc-sample").unwrap();
     let health = parts.health.local_addr().unwrap();
@@ -436,16 +533,13 @@ fn a_failed_start_leaves_no_thread_and_no_listener() {
 #[test]
 fn before_it_has_started_nobody_is_let_in() {
     let parts = Parts::ephemeral("svc-sample").unwrap();
-    let chassis = Chassis::new(
-        &TOPOLOGY,
-        &config(&[("actions.enable_shutdown", "true")]),
-        &parts,
-    )
-    .unwrap();
-    let url = format!(
-        "http://{}/api/v1/shutdown",
-        parts.health.local_addr().unwrap()
-    );
+    let (_dir, socket) = health_socket();
+    let pairs = [
+        ("actions.enable_shutdown", "true"),
+        ("health_uds_path", &*socket),
+    ];
+    let chassis = Chassis::new(&TOPOLOGY, &config(&pairs), &parts).unwrap();
+    let url = format!("unix:{socket}:/api/v1/shutdown");
     assert_eq!(post(&client(), &url, "admin:operate").status, 503);
     assert!(!chassis.shared.stop.1.is_set());
 }
@@ -544,7 +638,10 @@ fn transports_that_cannot_be_had_end_the_start_with_a_hint() {
         assert_eq!(error.exit_code(), exit::CONFIG);
         assert!(error.to_string().contains(words), "{error}");
     };
-    fails(&[("uds_path", "/dev/null/x.sock")], "/dev/null");
+    for key in ["uds_path", "health_uds_path", "client_uds_path"] {
+        fails(&[(key, "/dev/null/x.sock")], "/dev/null");
+        fails(&[(key, "/dev/null/x.sock")], key);
+    }
     fails(&[("tls.peer_ca_path", "/nowhere.pem")], "/nowhere.pem");
     fails(&[("tls.peer_ca_path", &key)], "key.pem");
     let tls = |cert: &str, key: &str, words: &str| {

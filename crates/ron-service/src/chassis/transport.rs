@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::error::StartError;
 use ron_http::{
     ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
-    TlsIdentity, UnixEndpoint, reload_tls,
+    TlsIdentity, UnixEndpoint, UnixError, reload_tls,
 };
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -38,18 +38,27 @@ pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Star
     Ok(Some(loaded))
 }
 
-/// The client for calls to other services.
-pub(super) fn client(service: &str, tls: Option<ClientTls>) -> HttpClient {
-    HttpClient::new(ClientConfig {
-        user_agent: format!("{service}/{}", env!("CARGO_PKG_VERSION")),
-        max_idle_per_host: 32,
-        tls,
+/// How a service calls others, as its configuration says: what every client of the service is made from.
+pub fn client_config(config: &Config) -> Result<ClientConfig, StartError> {
+    Ok(ClientConfig {
+        user_agent: format!("{}/{}", config.service(), env!("CARGO_PKG_VERSION")),
+        tls: client_tls(config)?,
+        peer_uids: uids(config, "peer_uids"),
+        insecure_loopback: config.bool("insecure_loopback"),
         ..ClientConfig::default()
     })
 }
 
+/// The client for calls to other services.
+pub(super) fn client(peers: ClientConfig) -> HttpClient {
+    HttpClient::new(ClientConfig {
+        max_idle_per_host: 32,
+        ..peers
+    })
+}
+
 /// What calls to https peers need, where it is configured: the authorities to trust, and our own certificate.
-pub fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
+fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
     let Some(ca) = config.path_opt("tls.peer_ca_path") else {
         return Ok(None);
     };
@@ -67,7 +76,7 @@ pub fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
 }
 
 /// The sockets of the API: the TCP listener, under TLS where it is enabled, unless the Unix socket replaces it; and
-/// the Unix socket.
+/// the Unix sockets, that of services first.
 pub(super) fn listen(
     config: &Config,
     tcp: TcpListener,
@@ -79,27 +88,42 @@ pub(super) fn listen(
     } else {
         Listen::default().tcp(tcp, tls)
     };
-    let Some(path) = config.path_opt("uds_path") else {
+    let listen = with_unix(config, listen, "uds_path")?;
+    let Some(path) = config.path_opt("client_uds_path") else {
         return Ok(listen);
     };
-    let endpoint = UnixEndpoint::bind(path, &uids(config)).map_err(|error| {
-        StartError::io(
-            error.to_string(),
-            "or set uds_path to a path in a directory of its own",
-        )
-    })?;
-    Ok(listen.unix(endpoint))
+    let endpoint = UnixEndpoint::bind_for_clients(path, &uids(config, "client_allow_uids"));
+    Ok(listen.unix(endpoint.map_err(|error| refused(&error, "client_uds_path"))?))
 }
 
-/// `uds_allow_uids` as numbers; the configuration has refused anything else.
-fn uids(config: &Config) -> Vec<u32> {
-    let list = config.list("uds_allow_uids");
+/// The sockets of the health port.
+pub(super) fn listen_ops(config: &Config, tcp: TcpListener) -> Result<Listen, StartError> {
+    with_unix(config, Listen::from(tcp), "health_uds_path")
+}
+
+/// And the Unix socket for services and operators that `key` names, if it does.
+fn with_unix(config: &Config, listen: Listen, key: &str) -> Result<Listen, StartError> {
+    let Some(path) = config.path_opt(key) else {
+        return Ok(listen);
+    };
+    let endpoint = UnixEndpoint::bind(path, &uids(config, "uds_allow_uids"));
+    Ok(listen.unix(endpoint.map_err(|error| refused(&error, key))?))
+}
+
+fn refused(error: &UnixError, key: &str) -> StartError {
+    let hint = format!("or set {key} to a path in a directory of its own");
+    StartError::io(error.to_string(), hint)
+}
+
+/// A list of user ids as numbers; the configuration has refused anything else.
+fn uids(config: &Config, key: &str) -> Vec<u32> {
+    let list = config.list(key);
     list.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 impl Shared {
     /// Reads the certificates again, so that new connections, from callers and to peers, use renewed ones.
     pub(super) fn reload_certificates(&self) -> Result<(), String> {
-        reload_tls(self.tls.as_deref(), self.peers.as_ref()).map_err(|error| error.to_string())
+        reload_tls(self.tls.as_deref(), self.peers.tls.as_ref()).map_err(|error| error.to_string())
     }
 }

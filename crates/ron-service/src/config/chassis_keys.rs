@@ -3,6 +3,7 @@
 use super::key::Key;
 use super::load::{Config, ConfigProblem};
 use ron_tlog::note::VerifierKey;
+use std::path::Path;
 
 /// One `[[auth.principals]]` block: who may call with a service token, a client certificate or as a Unix user.
 pub const PRINCIPAL_KEYS: &[Key] = &[
@@ -59,10 +60,35 @@ pub const CHASSIS_KEYS: &[Key] = &[
         false,
         "Serve the API on the Unix socket alone, and not at bind_addr.",
     ),
+    Key::path(
+        "health_uds_path",
+        "",
+        "Unix socket for the health port beside health_addr, under the rules of uds_path; the actions reload and shutdown are taken there.",
+    ),
     Key::list(
         "uds_allow_uids",
         "",
-        "User ids that may connect to the Unix socket; empty means only the service's own. Others must be in the group of its directory.",
+        "User ids that may connect to uds_path and health_uds_path; empty means only the service's own. Others must be in the group of their directory.",
+    ),
+    Key::path(
+        "client_uds_path",
+        "",
+        "Unix socket for the API for local programs of any user (mode 0666), absolute; only passports count there, neither service tokens nor user ids. Nobody else may write to its directory.",
+    ),
+    Key::list(
+        "client_allow_uids",
+        "",
+        "User ids that may connect to client_uds_path; empty means every user of the host.",
+    ),
+    Key::list(
+        "peer_uids",
+        "",
+        "User ids that services reached through Unix sockets may run as; empty means the service's own. Anything else that listens there is sent nothing.",
+    ),
+    Key::bool(
+        "insecure_loopback",
+        false,
+        "Send and accept service tokens over plain TCP on loopback too, and take actions on the plain health port. Dangerous: any user of the host who takes the port of a service that is down receives them, and is the bank or the issuer from then on.",
     ),
     Key::count(
         "max_conns",
@@ -232,7 +258,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::text(
         "auth.jwks_url",
         "",
-        "Where the issuer's keys are read, as in http://127.0.0.1:7450/.well-known/jwks.json.",
+        "Where the issuer's keys are read, as in unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json.",
     )
     .reloadable(),
     Key::list(
@@ -405,15 +431,29 @@ fn transport_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
         let why = "is set, but tls.enabled is false, so no client is asked for a certificate";
         problems.push(config.problem("tls.client_ca_path", why));
     }
-    if config
-        .path_opt("uds_path")
-        .is_some_and(|path| !path.is_absolute())
-    {
-        problems.push(config.problem("uds_path", "must be absolute"));
+    let mut sockets: Vec<(&Path, &str)> = Vec::new();
+    for key in ["uds_path", "health_uds_path", "client_uds_path"] {
+        let Some(path) = config.path_opt(key) else {
+            continue;
+        };
+        if !path.is_absolute() {
+            problems.push(config.problem(key, "must be absolute"));
+        }
+        if let Some((_, other)) = sockets.iter().find(|(known, _)| *known == path) {
+            problems.push(config.problem(key, format!("is the same path as {other}")));
+        }
+        sockets.push((path, key));
     }
-    if !config.is_set("uds_path") && !config.list("uds_allow_uids").is_empty() {
-        let why = "is set, but uds_path is not, so there is no socket to connect to";
+    let unused = |list: &str, paths: &[&str]| {
+        !config.list(list).is_empty() && !paths.iter().any(|path| config.is_set(path))
+    };
+    if unused("uds_allow_uids", &["uds_path", "health_uds_path"]) {
+        let why = "is set, but neither uds_path nor health_uds_path is, so there is no socket to connect to";
         problems.push(config.problem("uds_allow_uids", why));
+    }
+    if unused("client_allow_uids", &["client_uds_path"]) {
+        let why = "is set, but client_uds_path is not, so there is no socket to connect to";
+        problems.push(config.problem("client_allow_uids", why));
     }
     if config.bool("uds_only") && !config.is_set("uds_path") {
         let why = "must be set too: with uds_only there is no other way to the API";
@@ -423,10 +463,13 @@ fn transport_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
         let why = "is true, but uds_only leaves no TCP address to serve it at";
         problems.push(config.problem("tls.enabled", why));
     }
-    for uid in config.list("uds_allow_uids") {
-        if uid.parse::<u32>().is_err() {
-            let why = format!("has {uid:?}, which is no user id; list numbers, as in [\"1000\"]");
-            problems.push(config.problem("uds_allow_uids", why));
+    for key in ["uds_allow_uids", "client_allow_uids", "peer_uids"] {
+        for uid in config.list(key) {
+            if uid.parse::<u32>().is_err() {
+                let why =
+                    format!("has {uid:?}, which is no user id; list numbers, as in [\"1000\"]");
+                problems.push(config.problem(key, why));
+            }
         }
     }
 }

@@ -73,7 +73,12 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "health_addr",
         "uds_path",
         "uds_only",
+        "health_uds_path",
         "uds_allow_uids",
+        "client_uds_path",
+        "client_allow_uids",
+        "peer_uids",
+        "insecure_loopback",
         "max_conns",
         "read_timeout",
         "write_timeout",
@@ -211,7 +216,23 @@ fn keys_that_contradict_each_other_are_refused() {
     );
     check(
         "uds_allow_uids = [\"0\"]\n",
-        "ron.toml:1: uds_allow_uids is set, but uds_path is not",
+        "ron.toml:1: uds_allow_uids is set, but neither uds_path nor health_uds_path is",
+    );
+    check(
+        "client_allow_uids = [\"0\"]\n",
+        "ron.toml:1: client_allow_uids is set, but client_uds_path is not",
+    );
+    check(
+        "health_uds_path = \"x.sock\"\n",
+        "ron.toml:1: health_uds_path must be absolute",
+    );
+    check(
+        "uds_path = \"/x\"\nclient_uds_path = \"/x\"\n",
+        "ron.toml:2: client_uds_path is the same path as uds_path",
+    );
+    check(
+        "peer_uids = [\"root\"]\n",
+        "ron.toml:1: peer_uids has \"root\", which is no user id",
     );
     check("uds_only = true\n", "uds_path must be set too");
     check(

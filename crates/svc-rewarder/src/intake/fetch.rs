@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::{Caller, ClientError, Credential, Outgoing, encode};
-use ron_http::{HttpClient, Reply};
+use ron_http::{HttpClient, Reply, url_origin};
 use ron_kernel::Deadline;
 use ron_proto::values::ContentId;
 
@@ -72,12 +72,11 @@ impl Origin {
         if template.contains("{hex}") == template.contains("{cid}") {
             return Err("snapshot.url must hold {hex} or {cid} for the content id".into());
         }
-        let start = template.find("://").map(|at| at + 3);
-        let slash = start.and_then(|at| Some(at + template[at..].find('/')?));
-        let Some(slash) = slash else {
+        let base = url_origin(template).filter(|base| template[base.len()..].starts_with('/'));
+        let Some(base) = base else {
             return Err("snapshot.url must be an absolute URL with a path".into());
         };
-        let (base, path) = template.split_at(slash);
+        let path = &template[base.len()..];
         Ok(Self {
             caller: Caller::new(base, credential, http),
             path: path.into(),

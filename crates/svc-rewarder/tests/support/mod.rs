@@ -33,10 +33,13 @@ pub fn by() -> Deadline {
 /// A ready service with these lines at the top of its configuration, and a caller of it.
 pub fn start(top: &str) -> (Running, Caller) {
     let token = service_token::generate("tester", &SEED);
+    // In memory: a socket is a file.
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let text = format!(
-        "{top}\n[policy]\npublic_keys = [\"{}\"]\n\
+        "{top}\nuds_only = true\nuds_path = \"{}\"\n[policy]\npublic_keys = [\"{}\"]\n\
          [[auth.principals]]\nname = \"tester\"\nsha256 = \"{}\"\n\
          scopes = [\"rewarder:run\", \"rewarder:read\"]\n",
+        dir.path().join("run/api.sock").display(),
         b64::url(&key().public()),
         service_token::hash(&token)
     );
@@ -50,6 +53,7 @@ pub fn start(top: &str) -> (Running, Caller) {
         base: running.api_url(),
         health: running.health_url(),
         token,
+        _dir: dir,
     };
     (running, caller)
 }
@@ -87,6 +91,7 @@ pub struct Caller {
     base: String,
     health: String,
     token: String,
+    _dir: tempfile::TempDir,
 }
 
 impl Caller {

@@ -145,7 +145,7 @@ impl Link {
 /// Answers that say something of the service rather than of the request become faults.
 fn judged(reply: Result<Reply, CallError>) -> Result<Reply, Fault> {
     let reply = reply.map_err(|error| match error.kind {
-        Failure::NotSent | Failure::BreakerOpen => Fault::Gone(error.detail),
+        Failure::NotSent | Failure::BreakerOpen | Failure::Withheld => Fault::Gone(error.detail),
         Failure::Unknown => Fault::Silent,
         _ => Fault::Refused(error.detail),
     })?;

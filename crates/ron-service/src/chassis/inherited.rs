@@ -1,0 +1,58 @@
+//! Listening sockets that the service manager holds open while a service restarts, and hands over at its start
+//! (`LISTEN_FDS`, as systemd's `.socket` units do): nobody else can take their ports in between, and callers wait
+//! in the backlog.
+
+use crate::error::StartError;
+use listenfd::ListenFd;
+use std::net::{SocketAddr, TcpListener};
+
+/// TCP sockets that were handed over and not taken yet.
+#[derive(Debug, Default)]
+pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
+
+impl Inherited {
+    /// What the process was given. Removes the variables that say so, therefore it is called before any thread is
+    /// started; a second call finds nothing.
+    pub fn from_env() -> Result<Self, StartError> {
+        let mut given = ListenFd::from_env();
+        let mut sockets = Vec::with_capacity(given.len());
+        for at in 0..given.len() {
+            let taken = given.take_tcp_listener(at).and_then(|socket| {
+                let socket = socket.ok_or(std::io::ErrorKind::NotFound)?;
+                Ok((socket.local_addr()?, socket))
+            });
+            sockets.push(taken.map_err(|error| {
+                StartError::io(
+                    format!("socket {} of LISTEN_FDS cannot be taken over: {error}", at + 1),
+                    "a .socket unit of this service lists the TCP addresses bind_addr and health_addr alone",
+                )
+            })?);
+        }
+        Ok(Self(sockets))
+    }
+
+    /// The socket that listens at this address, if there is one.
+    pub(super) fn take(&mut self, addr: SocketAddr) -> Option<TcpListener> {
+        let at = self.0.iter().position(|(held, _)| *held == addr)?;
+        Some(self.0.swap_remove(at).1)
+    }
+
+    /// An error when a socket is left that the service does not serve: its callers would wait for nobody.
+    pub(super) fn none_left(&self, wanted: &str) -> Result<(), StartError> {
+        let Some((held, _)) = self.0.first() else {
+            return Ok(());
+        };
+        Err(StartError::io(
+            format!("the service manager holds {held} for this service, which listens at {wanted}"),
+            "make ListenStream= in the .socket unit and these keys agree",
+        ))
+    }
+}
+
+#[cfg(test)]
+impl From<Vec<TcpListener>> for Inherited {
+    fn from(sockets: Vec<TcpListener>) -> Self {
+        let held = |socket: TcpListener| (socket.local_addr().unwrap(), socket);
+        Self(sockets.into_iter().map(held).collect())
+    }
+}
