@@ -8,8 +8,8 @@ use crate::settings::IssuerConfig;
 use ron_http::{Call, ClientConfig, ClientTls, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
-    Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry, Sender,
-    Shutdown, ThreadCtx,
+    Backoff, ClosedCounter, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry,
+    Sender, Shutdown, ThreadCtx,
 };
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
@@ -101,7 +101,7 @@ pub(crate) struct Refresher {
     kick: Sender<()>,
     kicks: Receiver<()>,
     metrics: KernelMetrics,
-    reads: CounterVec,
+    reads: ClosedCounter,
     keys_failed: AtomicU32,
     feed_failed: AtomicU32,
     report: OnceLock<Report>,
@@ -114,11 +114,14 @@ impl Refresher {
         metrics: KernelMetrics,
         registry: &Registry,
     ) -> Self {
-        let reads = registry.counter_vec(
+        let reads = registry.counter_closed(
             "auth_refreshes_total",
             "Reads of issuer keys and revocations.",
-            &["what", "result"],
+            &[("what", &["keys", "events"]), ("result", &["ok", "failed"])],
         );
+        metrics.io_timeouts.declare(["auth_refresh"]);
+        metrics.upstream_fail.declare(["svc-passport"]);
+        metrics.parse_errors.declare(["jwks", "revocations"]);
         Self {
             fetch,
             kick,

@@ -104,6 +104,8 @@ fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, 
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
+    let causes = ["log", "projection", "snapshot", "store", "witness"];
+    chassis.ready.declare(&causes);
     auth.spawn(&chassis.sup, &TOPOLOGY);
     Ok(auth)
 }

@@ -140,6 +140,8 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
+    let causes = ["issue", "policy", "pq", "store", "verify"];
+    chassis.ready.declare(&causes);
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
     chassis.capabilities(&[

@@ -65,6 +65,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
+    chassis.ready.declare(&["policy", "store"]);
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
     chassis.on_reload(move |config| {

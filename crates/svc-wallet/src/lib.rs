@@ -207,6 +207,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> Lanes {
 fn spawn_probe(chassis: &Chassis, shared: &Shared) {
     let (upstream, ready) = (shared.upstream.clone(), chassis.ready.clone());
     let slot = shared.settings.committers;
+    ready.declare(&["ledger"]);
     ready.missing("ledger", "the ledger has not answered yet");
     chassis
         .sup
@@ -236,6 +237,7 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
         sup: chassis.sup.clone(),
         feed_http: shared.feed_http.clone(),
     };
+    chassis.ready.declare(&[watch::NO_WRITES]);
     chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));
 }
 

@@ -23,7 +23,7 @@ use ron_http::{
     Principal, RequestHead, Router, ServerTls,
 };
 use ron_kernel::{
-    Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
+    ClosedCounter, Counter, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
     RankedMutex, Registry, SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
     TokenBuckets, Topology,
 };
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: Option<Arc<ServerTls>>,
     pub peers: Option<ClientTls>,
-    pub reloads: CounterVec,
+    pub reloads: ClosedCounter,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
     hooks: RankedMutex<Hooks>,
@@ -128,6 +128,9 @@ impl Chassis {
         let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::new(&registry);
+        for row in topology.threads {
+            ready.declare(&[row.name.trim_end_matches('-')]);
+        }
         ready.missing(STARTING, "the service is starting");
         let peers = transport::client_tls(config)?;
         let shared = Arc::new(Shared {
@@ -143,10 +146,10 @@ impl Chassis {
             stop: Shutdown::pair(),
             tls: transport::server_tls(config)?,
             peers: peers.clone(),
-            reloads: registry.counter_vec(
+            reloads: registry.counter_closed(
                 "config_reloads_total",
                 "Reloads of the configuration.",
-                &["result"],
+                &[("result", &["ok", "unchanged", "refused", "invalid"])],
             ),
             reload_seconds: registry.histogram(
                 "config_reload_duration_seconds",

@@ -313,6 +313,9 @@ impl Revoker {
     }
 }
 
+/// What [`kind`] may say.
+pub const KINDS: [&str; 6] = ["jti", "subject", "kid", "epoch", "keys", "policy"];
+
 /// The label of a revocation.
 pub fn kind(revoked: &Revoked) -> &'static str {
     match revoked {
