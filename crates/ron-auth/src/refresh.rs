@@ -120,6 +120,7 @@ impl Refresher {
             &[("what", &["keys", "events"]), ("result", &["ok", "failed"])],
         );
         metrics.io_timeouts.declare(["auth_refresh"]);
+        metrics.backoff_retries.declare(["auth_refresh"]);
         metrics.upstream_fail.declare(["svc-passport"]);
         metrics.parse_errors.declare(["jwks", "revocations"]);
         Self {
@@ -168,6 +169,12 @@ impl Refresher {
                     why
                 }
             })
+    }
+
+    /// The issuer is asked again after a pause that grows.
+    fn retried(&self) {
+        let retries = &self.metrics.backoff_retries;
+        retries.with_label_values(&["auth_refresh"]).inc();
     }
 
     /// Counts the outcome and says whether it differs from the one before.
@@ -229,6 +236,7 @@ impl RonAuthorizer {
                     (interval, KICK_GAP)
                 }
                 Some(Err(_)) => {
+                    self.refresher.retried();
                     let next = pause.next_pause();
                     (next, next.min(KICK_GAP))
                 }
@@ -284,7 +292,10 @@ impl RonAuthorizer {
                     // An issuer that does not hold polls open must not be asked in a tight loop.
                     FEED_GAP.saturating_sub(self.clock.now().saturating_duration_since(started))
                 }
-                Some(Err(_)) => pause.next_pause(),
+                Some(Err(_)) => {
+                    self.refresher.retried();
+                    pause.next_pause()
+                }
             };
             self.report_state();
             if !pause.is_zero() && ctx.shutdown.wait(Deadline::within(pause)) {

@@ -1,5 +1,6 @@
 //! One registry per service, and the concurrency metrics that every service has.
 
+mod asked;
 mod closed;
 
 use std::any::Any;
@@ -8,13 +9,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
+use prometheus::core::Collector;
 pub use prometheus::{
     Histogram, HistogramVec, IntCounter as Counter, IntCounterVec as CounterVec, IntGauge as Gauge,
     IntGaugeVec as GaugeVec,
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 
+use self::asked::Asked;
 use self::closed::Declared;
 pub use self::closed::{ByLabels, Closed, ClosedCounter, ClosedGauge, DECLARED_MAX};
 use crate::topology::{QueueSpec, ThreadSpec, Topology};
@@ -311,81 +313,6 @@ fn family(metric: &impl Collector) -> Option<Family> {
     })
 }
 
-type AskedRow = (Vec<(String, String)>, Box<dyn Fn() -> f64 + Send + Sync>);
-
-struct AskedInner {
-    desc: Desc,
-    name: String,
-    help: String,
-    kind: proto::MetricType,
-    rows: Mutex<Vec<AskedRow>>,
-}
-
-/// A family of gauges, or a counter, whose values are asked for at each scrape.
-#[derive(Clone)]
-struct Asked(Arc<AskedInner>);
-
-impl Asked {
-    fn new(
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        kind: proto::MetricType,
-    ) -> prometheus::Result<Self> {
-        let labels = labels.iter().map(|l| (*l).to_owned()).collect();
-        let consts = std::collections::HashMap::new();
-        Ok(Self(Arc::new(AskedInner {
-            desc: Desc::new(name.to_owned(), help.to_owned(), labels, consts)?,
-            name: name.to_owned(),
-            help: help.to_owned(),
-            kind,
-            rows: Mutex::new(Vec::new()),
-        })))
-    }
-
-    fn row(&self, labels: &[(&str, &str)], value: impl Fn() -> f64 + Send + Sync + 'static) {
-        let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
-        let labels = labels.iter().map(owned).collect();
-        self.0.rows.lock().push((labels, Box::new(value)));
-    }
-}
-
-impl Collector for Asked {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.0.desc]
-    }
-
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        let mut family = proto::MetricFamily::default();
-        family.set_name(self.0.name.clone());
-        family.set_help(self.0.help.clone());
-        family.set_field_type(self.0.kind);
-        let rows = self.0.rows.lock();
-        let metrics = rows.iter().map(|(labels, value)| {
-            let mut metric = proto::Metric::default();
-            if self.0.kind == proto::MetricType::COUNTER {
-                let mut counter = proto::Counter::default();
-                counter.set_value(value());
-                metric.set_counter(counter);
-            } else {
-                let mut gauge = proto::Gauge::default();
-                gauge.set_value(value());
-                metric.set_gauge(gauge);
-            }
-            let pairs = labels.iter().map(|(k, v)| {
-                let mut pair = proto::LabelPair::default();
-                pair.set_name(k.clone());
-                pair.set_value(v.clone());
-                pair
-            });
-            metric.set_label(pairs.collect());
-            metric
-        });
-        family.set_metric(metrics.collect());
-        vec![family]
-    }
-}
-
 /// The concurrency metrics that every service exports under the same names. The threads and queues
 /// of a service's table are declared when its supervisor is made; what else is counted here declares
 /// its label values where it is made.
@@ -584,6 +511,56 @@ mod tests {
         }
     }
     #[test]
+    fn declared_label_values_exist_at_zero_and_others_are_found_out() {
+        let r = Registry::new("t");
+        let shapes = |more: &[&str]| {
+            r.counter_closed(
+                "ends_total",
+                "E.",
+                &[("kind", more), ("how", &["ok", "bad"])],
+            )
+        };
+        let one = shapes(&["a"]);
+        let both = shapes(&["b"]);
+        both.with_label_values(&["b", "bad"]).inc();
+        one.with_label_values(&["b", "bad"]).inc();
+        let late = r.gauge_closed("late", "L.", &[("cause", &[])]);
+        assert!(!r.render().contains("t_late"), "nothing is declared");
+        assert!(r.families().iter().all(|family| family.name != "t_late"));
+        late.declare(["x"]);
+        let text = r.render();
+        for line in [
+            "t_ends_total{how=\"ok\",kind=\"a\"} 0",
+            "t_ends_total{how=\"bad\",kind=\"a\"} 0",
+            "t_ends_total{how=\"ok\",kind=\"b\"} 0",
+            "t_ends_total{how=\"bad\",kind=\"b\"} 2",
+            "t_late{cause=\"x\"} 0",
+            "t_metrics_undeclared_total 0",
+        ] {
+            assert!(text.contains(line), "{line} missing in\n{text}");
+        }
+        let wrong = std::panic::AssertUnwindSafe(|| one.with_label_values(&["c", "ok"]).inc());
+        let outcome = std::panic::catch_unwind(wrong);
+        assert_eq!(outcome.is_err(), cfg!(debug_assertions));
+        assert!(r.render().contains("t_metrics_undeclared_total 1"));
+    }
+
+    #[test]
+    fn figures_of_the_process_have_their_usual_names() {
+        let r = Registry::new("t");
+        r.process_fn("process_cpu_seconds_total", "C.", || 1.5);
+        r.process_fn("process_open_fds", "O.", || 3.0);
+        let text = r.render();
+        for line in [
+            "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.5",
+            "# TYPE process_open_fds gauge\nprocess_open_fds 3",
+        ] {
+            assert!(text.contains(line), "{line} missing in\n{text}");
+        }
+        assert!(r.families().iter().any(|f| f.name == "process_open_fds"));
+    }
+
+    #[test]
     fn families_are_told_before_they_have_a_value() {
         let r = Registry::new("svc_x");
         r.histogram_vec("b_seconds", "B.", &["op", "how"], LATENCY_BUCKETS);
@@ -599,6 +576,7 @@ mod tests {
             ("svc_x_a_total", "counter", String::new()),
             ("svc_x_b_seconds", "histogram", "op,how".to_owned()),
             ("svc_x_depth", "gauge", "queue".to_owned()),
+            ("svc_x_metrics_undeclared_total", "counter", String::new()),
         ];
         assert_eq!(told, wanted);
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ron_kernel::{
-    ClosedCounter, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry,
+    ClosedCounter, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
+    Registry,
 };
 
 use ron_proto::kms::KeyState;
@@ -47,6 +48,8 @@ pub struct Metrics {
     pub backend_reconnects: ClosedCounter,
     /// Attestations by `result`.
     pub attest: ClosedCounter,
+    /// Failures of audit log and key store.
+    pub io_errors: ClosedCounter,
     /// Leaves appended.
     pub leaves: Counter,
     /// Leaves per durable append.
@@ -108,9 +111,10 @@ impl Evidence {
 impl Metrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry, backend: &str) -> Self {
+        let io_errors = KernelMetrics::new(r).io_errors;
+        io_errors.declare(["audit", "store"]);
         let causes = Why::ALL.map(Why::code);
         let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
-        let attested = [&causes[..], &[OK, "failed", "no_key"]].concat();
         let metrics = Self {
             ops: r.counter_vec(
                 "ops_total",
@@ -142,8 +146,9 @@ impl Metrics {
             attest: r.counter_closed(
                 "attest_total",
                 "Attestations made.",
-                &[("result", &attested)],
+                &[("result", &[OK, "refused", "failed", "no_key"])],
             ),
+            io_errors,
             leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
             batch_size: r.histogram(
                 "audit_batch_size",

@@ -38,7 +38,7 @@ use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_kernel::{Receiver, Sender, Snapshot, queue};
 use ron_proto::passport::Jwks;
-use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
+use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, signed_policy};
 
 use crate::api::Api;
 use crate::clients::Clients;
@@ -269,6 +269,10 @@ impl Core {
 
     /// The keeper of policies; a policy in files must be good and not older than any that was in force.
     fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
+        let in_force = self.policy.clone();
+        signed_policy::show_version(&chassis.registry, "issuer", move || {
+            in_force.with(|now| now.as_ref().map_or(0, |now| now.policy.version))
+        });
         let keeper = PolicyKeeper {
             source: self.settings.policy.clone(),
             keys: self.settings.policy_keys.clone(),

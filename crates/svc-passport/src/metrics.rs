@@ -54,6 +54,8 @@ pub struct Metrics {
     pub revocations: ClosedCounter,
     /// Refused requests, by reason.
     pub rejects: ClosedCounter,
+    /// Failures of the store of revocations.
+    pub io_errors: ClosedCounter,
     /// Signatures that the KMS did not give, by reason.
     pub sign_failures: ClosedCounter,
     /// Time of calls to the KMS, by operation.
@@ -78,6 +80,7 @@ impl Metrics {
         let km = KernelMetrics::new(r);
         km.upstream_fail.declare(["ron-kms", "policy"]);
         km.io_timeouts.declare(["issue"]);
+        km.io_errors.declare(["store"]);
         Self {
             issue_seconds: r.histogram_vec(
                 "issue_duration_seconds",
@@ -102,6 +105,7 @@ impl Metrics {
                 &[("kind", &crate::revoke::KINDS)],
             ),
             rejects: r.counter_closed("rejects_total", "Refused requests.", &[("reason", &refusals)]),
+            io_errors: km.io_errors,
             sign_failures: r.counter_closed(
                 "sign_failures_total",
                 "Signatures that the KMS did not give, by its code or by what happened to the call.",

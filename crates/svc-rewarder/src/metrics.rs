@@ -1,11 +1,17 @@
 //! The one table of metric names that are the rewarder's own.
 
-use ron_kernel::{ClosedCounter, ClosedGauge, Counter, Gauge, Histogram, Registry};
+use ron_kernel::{ClosedCounter, ClosedGauge, Counter, Gauge, Histogram, KernelMetrics, Registry};
 use ron_proto::rewarder::{RunState, RunTotals};
 
 /// Handles on the rewarder's metrics; clones share them.
 #[derive(Clone)]
 pub struct Metrics {
+    /// Failures of the disk, by what could not be written.
+    pub io_errors: ClosedCounter,
+    /// Calls to ledger and KMS that failed, by service.
+    pub upstream_fail: ClosedCounter,
+    /// Calls made again after a pause.
+    pub retries: ClosedCounter,
     /// Runs by how they ended.
     pub runs: ClosedCounter,
     /// Time from start to result of a computation.
@@ -41,7 +47,14 @@ impl Metrics {
     /// Makes (or finds) them in a registry.
     pub fn new(registry: &Registry) -> Self {
         let states = RunState::ALL.map(RunState::as_str);
+        let km = KernelMetrics::new(registry);
+        km.io_errors.declare(["store", "artifacts"]);
+        km.upstream_fail.declare(["ron-ledger", "ron-kms"]);
+        km.backoff_retries.declare(["settle"]);
         Self {
+            io_errors: km.io_errors,
+            upstream_fail: km.upstream_fail,
+            retries: km.backoff_retries,
             runs: registry.counter_closed(
                 "runs_total",
                 "Runs by how they ended.",

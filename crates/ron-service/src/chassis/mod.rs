@@ -17,15 +17,15 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
+use crate::vitals::{self, Certificates};
 use ron_crypto::Random;
 use ron_http::{
     Authorizer, ClientTls, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
     Principal, RequestHead, Router, ServerTls,
 };
 use ron_kernel::{
-    ClosedCounter, Counter, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
-    RankedMutex, Registry, SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
-    TokenBuckets, Topology,
+    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry,
+    SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor, TokenBuckets, Topology,
 };
 use ron_proto::Problem;
 use std::net::TcpListener;
@@ -43,6 +43,8 @@ static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
 static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
 static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
 
+/// A reload reads files and swaps snapshots.
+const RELOAD_BUCKETS: &[f64] = &[0.001, 0.01, 0.1, 1.0, 10.0];
 /// Connections of the health port; a scraper, an orchestrator and an operator need few.
 const OPS_CONNS: usize = 64;
 /// Callers whose rate is kept at one time.
@@ -71,6 +73,7 @@ pub(crate) struct Shared {
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: Option<Arc<ServerTls>>,
     pub peers: Option<ClientTls>,
+    pub certificates: Certificates,
     pub reloads: ClosedCounter,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
@@ -133,6 +136,10 @@ impl Chassis {
         }
         ready.missing(STARTING, "the service is starting");
         let peers = transport::client_tls(config)?;
+        let tls = transport::server_tls(config)?;
+        vitals::export(&registry, config);
+        let certificates = Certificates::new(&registry, config);
+        certificates.show();
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -144,7 +151,8 @@ impl Chassis {
             started: parts.clock.now(),
             capabilities: OnceLock::new(),
             stop: Shutdown::pair(),
-            tls: transport::server_tls(config)?,
+            tls,
+            certificates,
             peers: peers.clone(),
             reloads: registry.counter_closed(
                 "config_reloads_total",
@@ -154,7 +162,7 @@ impl Chassis {
             reload_seconds: registry.histogram(
                 "config_reload_duration_seconds",
                 "Time of a reload.",
-                LATENCY_BUCKETS,
+                RELOAD_BUCKETS,
             ),
             reloading: AtomicBool::new(false),
             hooks: RankedMutex::new(&HOOKS_LOCK_SPEC, Hooks::default()),

@@ -60,6 +60,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         Route::get(pattern, Need::Public, move |_| Ok(serve(&shared)))
             .summary(summary)
             .while_draining()
+            .untimed()
     };
     let post = |pattern, summary, act: fn(&Shared, &Request) -> Result<Response, Problem>| {
         let shared = shared.clone();

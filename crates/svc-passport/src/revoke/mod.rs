@@ -303,6 +303,9 @@ impl Revoker {
                 "an earlier commit failed: revocations are refused until a restart",
             );
         }
+        if result.is_err() {
+            self.metrics.io_errors.with_label_values(&["store"]).inc();
+        }
         result.map_err(|e| e.problem())
     }
 
