@@ -33,7 +33,7 @@ export function NodeView({ id, everyMs, utc, theme, ui, me }: NodeProps) {
       <Head status={data} utc={utc} askNow={askNow} />
       <Actions id={id} ui={ui} me={me} done={status.refresh} />
       {metrics.data && <Charts m={metrics.data} utc={utc} theme={theme} />}
-      {gone && <p class="note past" role="status"><StateIcon state="unknown" /> {s.sampledAt ? <>{t("lastKnown")} <Age at={s.sampledAt} utc={utc} />.</> : t("neverAnswered")}</p>}
+      {gone && <p class="note past" role="status"><StateIcon state="unknown" /> <span>{s.sampledAt ? <>{t("lastKnown")} <Age at={s.sampledAt} utc={utc} />.</> : t("neverAnswered")}</span></p>}
       <div class={gone ? "parts gone" : "parts"}>
         <div class="pair">
           <Planes status={data} />
