@@ -218,6 +218,15 @@ fn the_rules_and_the_scrape_configuration_pass_promtool() {
             String::from_utf8_lossy(&out.stderr)
         );
     }
+    let tests = workspace().join("docs/ops/alerts_test.yml");
+    let out = Command::new("promtool")
+        .args(["test", "rules"])
+        .arg(&tests)
+        .output();
+    let out = out.expect("promtool is installed by scripts/setup.sh");
+    let said = [out.stdout, out.stderr].concat();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&said));
+    each_alert_is_whole(&std::fs::read_to_string(&tests).unwrap());
     let text = std::fs::read(workspace().join("docs/ops/grafana-fleet.json")).unwrap();
     let board: Value = serde_json::from_slice(&text).unwrap();
     let panels = board["panels"].as_array().unwrap();
@@ -226,5 +235,30 @@ fn the_rules_and_the_scrape_configuration_pass_promtool() {
         let targets = panel["targets"].as_array().unwrap();
         let asks = |t: &Value| t["expr"].as_str().is_some_and(|e| !e.is_empty());
         assert!(targets.iter().all(asks), "{}", panel["title"]);
+    }
+}
+
+/// An alert has a test in which it fires, says what to do and where to read on, and names the instance.
+fn each_alert_is_whole(tests: &str) {
+    let rules = std::fs::read_to_string(workspace().join("docs/ops/alerts.yml")).unwrap();
+    let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() >= 20);
+    for alert in alerts {
+        let name = alert.lines().next().unwrap();
+        let fires = format!("'{{alertname=\"{name}\"}}', value: 1");
+        assert!(
+            tests.contains(&fires),
+            "{name} never fires in alerts_test.yml"
+        );
+        assert!(
+            alert.contains("action: \"") && alert.contains("severity: "),
+            "{name}"
+        );
+        let sums = alert.matches("sum by (").count();
+        let with_instance = alert.matches("instance").count();
+        assert!(with_instance >= sums, "{name} sums the instance away");
+        let page = alert.split("runbook_url: ").nth(1).unwrap_or_default();
+        let page = workspace().join(page.lines().next().unwrap_or_default());
+        assert!(page.is_file(), "{name}: {} is missing", page.display());
     }
 }

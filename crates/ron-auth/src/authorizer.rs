@@ -18,7 +18,7 @@ use ron_http::{
     Authorizer, ClientCert, ClientConfig, Need, Principal, PrincipalKind, RequestHead, Transport,
 };
 use ron_kernel::{
-    Counter, CounterVec, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
+    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
     queue,
 };
 use ron_proto::Problem;
@@ -41,7 +41,7 @@ pub struct RonAuthorizer {
     cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
-    failures: CounterVec,
+    failures: ClosedCounter,
     cache_hits: Counter,
     verifications: Counter,
 }
@@ -96,10 +96,10 @@ impl RonAuthorizer {
             cache: TokenCache::new(TOKENS_REMEMBERED),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
-            failures: registry.counter_vec(
+            failures: registry.counter_closed(
                 "auth_failures_total",
                 "Refused callers by reason.",
-                &["reason"],
+                &[("reason", &AuthReject::ALL.map(AuthReject::reason))],
             ),
             cache_hits: registry
                 .counter("auth_cache_hits_total", "Passports found already verified."),

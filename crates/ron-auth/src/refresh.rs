@@ -9,8 +9,8 @@ use crate::settings::IssuerConfig;
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
-    Backoff, CounterVec, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry, Sender,
-    Shutdown, Snapshot, ThreadCtx,
+    Backoff, ClosedCounter, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry,
+    Sender, Shutdown, Snapshot, ThreadCtx,
 };
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
@@ -132,8 +132,8 @@ pub(crate) struct Refresher {
     kick: Sender<()>,
     kicks: Receiver<()>,
     metrics: KernelMetrics,
-    reads: CounterVec,
-    ignored: CounterVec,
+    reads: ClosedCounter,
+    ignored: ClosedCounter,
     keys_failed: Failures,
     feed_failed: Failures,
     report: OnceLock<Report>,
@@ -146,19 +146,20 @@ impl Refresher {
         metrics: KernelMetrics,
         registry: &Registry,
     ) -> Self {
-        let reads = registry.counter_vec(
+        let reads = registry.counter_closed(
             "auth_refreshes_total",
             "Reads of issuer keys and revocations.",
-            &["what", "result"],
+            &[("what", &["keys", "events"]), ("result", &["ok", "failed"])],
         );
-        let ignored = registry.counter_vec(
+        let ignored = registry.counter_closed(
             "auth_keys_ignored_total",
             "Keys of the issuer's set that were not taken, because its policy note does not vouch for them.",
-            &["reason"],
+            &[("reason", &["unlisted", "revoked", "ended"])],
         );
-        for reason in ["unlisted", "revoked", "ended"] {
-            let _ = ignored.with_label_values(&[reason]); // there at 0
-        }
+        metrics.io_timeouts.declare(["auth_refresh"]);
+        metrics.backoff_retries.declare(["auth_refresh"]);
+        metrics.upstream_fail.declare(["svc-passport"]);
+        metrics.parse_errors.declare(["jwks", "policy_note", "revocations"]);
         Self {
             fetch,
             kick,
@@ -226,6 +227,12 @@ impl Refresher {
                 "{n} keys of the key set are not in the policy note, and were not taken"
             )),
         }
+    }
+
+    /// The issuer is asked again after a pause that grows.
+    fn retried(&self) {
+        let retries = &self.metrics.backoff_retries;
+        retries.with_label_values(&["auth_refresh"]).inc();
     }
 
     /// Counts the outcome and says whether it differs from the one before.
@@ -302,6 +309,7 @@ impl RonAuthorizer {
                     (interval, KICK_GAP)
                 }
                 Some(Err(_)) => {
+                    self.refresher.retried();
                     let next = pause.next_pause();
                     (next, next.min(KICK_GAP))
                 }
@@ -390,7 +398,10 @@ impl RonAuthorizer {
                     // An issuer that does not hold polls open must not be asked in a tight loop.
                     FEED_GAP.saturating_sub(self.clock.now().saturating_duration_since(started))
                 }
-                Some(Err(_)) => pause.next_pause(),
+                Some(Err(_)) => {
+                    self.refresher.retried();
+                    pause.next_pause()
+                }
             };
             self.report_state();
             if !pause.is_zero() && ctx.shutdown.wait(Deadline::within(pause)) {

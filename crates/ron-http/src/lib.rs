@@ -20,6 +20,7 @@
 mod admit;
 mod auth;
 mod body;
+mod cert_time;
 mod client;
 mod conn;
 mod date;
@@ -72,6 +73,7 @@ pub use router::{ApiInfo, Router};
 pub use source::Source;
 pub use spool::{Upload, UploadReader};
 pub use tls::{
-    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, reload_tls,
+    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificates_end,
+    reload_tls,
 };
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

@@ -21,7 +21,11 @@ const UNMATCHED: &str = "unmatched";
 struct RouteSeries {
     pattern: &'static str,
     method: Method,
-    seconds: Histogram,
+    /// Made with the first answer: a service has hundreds of buckets on routes that nobody calls.
+    seconds: OnceLock<Histogram>,
+    timed: bool,
+    /// Statuses from 500 on that are an answer of this route and no failure of it.
+    answers: Vec<u16>,
     by_status: [OnceLock<Counter>; STATUSES.len()],
 }
 
@@ -31,6 +35,7 @@ pub(crate) struct HttpMetrics {
     requests: CounterVec,
     seconds: HistogramVec,
     rejects: CounterVec,
+    server_errors: Counter,
     routes: Vec<RouteSeries>,
     pub connections: Gauge,
     pub in_flight: Gauge,
@@ -50,7 +55,9 @@ impl HttpMetrics {
         let series = |route: &Route| RouteSeries {
             pattern: route.pattern,
             method: route.method,
-            seconds: seconds.with_label_values(&[route.pattern, route.method.as_str()]),
+            seconds: OnceLock::new(),
+            timed: route.timed,
+            answers: route.documented_server_errors(),
             by_status: [const { OnceLock::new() }; STATUSES.len()],
         };
         Self {
@@ -63,6 +70,10 @@ impl HttpMetrics {
                 "http_rejects_total",
                 "Connections and requests refused before a handler saw them, by reason.",
                 &["reason"],
+            ),
+            server_errors: registry.counter(
+                "http_server_errors_total",
+                "Requests that failed with a status from 500 on; what /readyz answers is none.",
             ),
             routes: routes.iter().map(series).collect(),
             connections: registry.gauge("http_connections", "Open connections."),
@@ -88,7 +99,12 @@ impl HttpMetrics {
         status: u16,
         took: Duration,
     ) {
-        let Some(series) = route.and_then(|route| self.routes.get(route)) else {
+        let series = route.and_then(|route| self.routes.get(route));
+        let answer = series.is_some_and(|series| series.answers.contains(&status));
+        if status >= 500 && !answer {
+            self.server_errors.inc();
+        }
+        let Some(series) = series else {
             self.slow(UNMATCHED, method, status).inc();
             let labels = [UNMATCHED, method.as_str()];
             self.seconds
@@ -96,7 +112,13 @@ impl HttpMetrics {
                 .observe(took.as_secs_f64());
             return;
         };
-        series.seconds.observe(took.as_secs_f64());
+        if series.timed {
+            let seconds = series.seconds.get_or_init(|| {
+                self.seconds
+                    .with_label_values(&[series.pattern, series.method.as_str()])
+            });
+            seconds.observe(took.as_secs_f64());
+        }
         match STATUSES.iter().position(|known| *known == status) {
             Some(cell) if series.method == method => {
                 let counter = series.by_status[cell]

@@ -94,6 +94,7 @@ pub struct Route {
     pub(crate) spool: Option<SpoolTo>,
     pub(crate) idempotency_key: Option<bool>,
     pub(crate) while_draining: bool,
+    pub(crate) timed: bool,
 }
 
 impl Route {
@@ -131,6 +132,7 @@ impl Route {
             spool: None,
             idempotency_key: None,
             while_draining: false,
+            timed: true,
         }
     }
 
@@ -289,6 +291,18 @@ impl Route {
     pub fn while_draining(mut self) -> Self {
         self.while_draining = true;
         self
+    }
+
+    /// Its times are not measured: only monitors call it, and they would make most of a quiet service's series.
+    pub fn untimed(mut self) -> Self {
+        self.timed = false;
+        self
+    }
+
+    /// Statuses from 500 on that it returns as documents of its own, such as `/readyz` while not ready.
+    pub(crate) fn documented_server_errors(&self) -> Vec<u16> {
+        let statuses = self.returns.iter().map(|(status, _)| *status);
+        statuses.filter(|status| *status >= 500).collect()
     }
 
     /// The method and pattern, such as `GET /v1/things/{id}`.

@@ -14,6 +14,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 use zeroize::Zeroizing;
 
+use crate::cert_time::not_after;
 use crate::request::ClientCert;
 
 /// Largest PEM file that is read, in bytes.
@@ -193,6 +194,15 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
             .map_err(|error| TlsError(format!("{}: {error}", path.display())))?;
     }
     Ok(store)
+}
+
+/// When the first of the certificates in a PEM file to end does so, in Unix seconds; `None` when one is not X.509.
+pub fn certificates_end(path: &Path) -> Result<Option<i64>, TlsError> {
+    let certificates = certificates(path)?;
+    let ends = certificates.iter().map(|der| not_after(der.as_ref()));
+    Ok(ends
+        .collect::<Option<Vec<_>>>()
+        .and_then(|all| all.into_iter().min()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

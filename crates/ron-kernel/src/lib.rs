@@ -49,8 +49,8 @@ pub use crossbeam_channel::select;
 pub use hang::{HangError, HangPool, HangSpec, Pending};
 pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
 pub use metrics::{
-    BuiltQueue, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
-    LATENCY_BUCKETS, Registry,
+    BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, Gauge, GaugeVec, Histogram,
+    HistogramVec, KernelMetrics, LATENCY_BUCKETS, Registry,
 };
 pub use published::Published;
 pub use queue::{Expires, Receiver, Recv, SendError, Sender, queue};

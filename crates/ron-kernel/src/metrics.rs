@@ -1,19 +1,25 @@
 //! One registry per service, and the concurrency metrics that every service has.
 
+mod asked;
+mod closed;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus::core::{Collector, Desc};
+use prometheus::core::Collector;
 pub use prometheus::{
     Histogram, HistogramVec, IntCounter as Counter, IntCounterVec as CounterVec, IntGauge as Gauge,
     IntGaugeVec as GaugeVec,
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 
-use crate::topology::{QueueSpec, Topology};
+use self::asked::Asked;
+use self::closed::Declared;
+pub use self::closed::{ByLabels, Closed, ClosedCounter, ClosedGauge, DECLARED_MAX};
+use crate::topology::{QueueSpec, ThreadSpec, Topology};
 
 /// Upper bounds in seconds for latencies from 50 us to 10 s.
 pub const LATENCY_BUCKETS: &[f64] = &[
@@ -29,8 +35,14 @@ pub struct Registry(Arc<Inner>);
 struct Inner {
     prefix: &'static str,
     prometheus: prometheus::Registry,
+    /// Figures of the whole process, under the names that every exporter uses: without the prefix.
+    process: prometheus::Registry,
     made: Mutex<BTreeMap<String, Box<dyn Any + Send>>>,
     families: Mutex<BTreeMap<String, Family>>,
+    /// Declared label values, by the name of their family.
+    closed: Mutex<BTreeMap<String, Declared>>,
+    /// Label values counted without a declaration; exported, and 0 unless the code is wrong.
+    undeclared: Counter,
     built: Mutex<Built>,
 }
 
@@ -91,13 +103,23 @@ impl Registry {
     pub fn new(prefix: &'static str) -> Self {
         let prometheus = prometheus::Registry::new_custom(Some(prefix.to_owned()), None)
             .expect("a metric prefix is a non-empty constant");
-        Self(Arc::new(Inner {
+        let undeclared = Counter::new(
+            "metrics_undeclared_total",
+            "Label values counted without having been declared; must stay 0.",
+        );
+        let undeclared = undeclared.expect("the name is a valid constant");
+        let new = Self(Arc::new(Inner {
             prefix,
             prometheus,
+            process: prometheus::Registry::new(),
             made: Mutex::new(BTreeMap::new()),
             families: Mutex::new(BTreeMap::new()),
+            closed: Mutex::new(BTreeMap::new()),
+            undeclared: undeclared.clone(),
             built: Mutex::new(Built::default()),
-        }))
+        }));
+        new.made("metrics_undeclared_total", || Ok(undeclared));
+        new
     }
 
     /// The prefix without the underscore.
@@ -113,6 +135,49 @@ impl Registry {
     /// A counter by labels; its name ends in `_total`.
     pub fn counter_vec(&self, name: &str, help: &str, labels: &[&str]) -> CounterVec {
         self.made(name, || CounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A counter by labels whose values are all known: every combination exists at 0 from here on, so
+    /// that `increase()` sees the first event. The same name may be given again with further values.
+    ///
+    /// # Panics
+    /// When there are more than [`DECLARED_MAX`] combinations.
+    pub fn counter_closed(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &[&str])],
+    ) -> ClosedCounter {
+        let names: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
+        let make = || CounterVec::new(Opts::new(name, help), &names);
+        self.closed(name, labels, make)
+    }
+
+    /// A gauge by labels whose values are all known, as [`Registry::counter_closed`].
+    pub fn gauge_closed(&self, name: &str, help: &str, labels: &[(&str, &[&str])]) -> ClosedGauge {
+        let names: Vec<&str> = labels.iter().map(|(label, _)| *label).collect();
+        let make = || GaugeVec::new(Opts::new(name, help), &names);
+        self.closed(name, labels, make)
+    }
+
+    fn closed<V: ByLabels>(
+        &self,
+        name: &str,
+        labels: &[(&str, &[&str])],
+        make: impl FnOnce() -> prometheus::Result<V>,
+    ) -> Closed<V> {
+        let closed = self.made(name, || {
+            Ok(Closed {
+                series: make()?,
+                declared: Arc::default(),
+                undeclared: self.0.undeclared.clone(),
+            })
+        });
+        let values: Vec<&[&str]> = labels.iter().map(|(_, values)| *values).collect();
+        closed.declare_all(&values);
+        let declared = closed.declared.clone();
+        self.0.closed.lock().insert(name.to_owned(), declared);
+        closed
     }
 
     /// A gauge.
@@ -153,31 +218,60 @@ impl Registry {
         value: impl Fn() -> i64 + Send + Sync + 'static,
     ) {
         let names: Vec<&str> = labels.iter().map(|(k, _)| *k).collect();
-        let asked: Asked = self.made(name, || Asked::new(name, help, &names));
-        let values = labels
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        asked
-            .0
-            .rows
-            .lock()
-            .push((values.collect(), Box::new(value)));
+        let kind = proto::MetricType::GAUGE;
+        let asked: Asked = self.made(name, || Asked::new(name, help, &names, kind));
+        asked.row(labels, move || value() as f64);
+    }
+
+    /// A figure of the whole process, asked for at each scrape. Its name has no prefix and begins with
+    /// `process_`; one that ends in `_total` is a counter, any other a gauge.
+    pub fn process_fn(
+        &self,
+        name: &str,
+        help: &str,
+        value: impl Fn() -> f64 + Send + Sync + 'static,
+    ) {
+        let kind = match name.ends_with("_total") {
+            true => proto::MetricType::COUNTER,
+            false => proto::MetricType::GAUGE,
+        };
+        let asked = self.made_in(&self.0.process, name, || Asked::new(name, help, &[], kind));
+        asked.row(&[], value);
     }
 
     /// All families made so far, by name; also those that have no value yet and are not rendered.
+    /// A family of declared label values exists once a value is declared.
     pub fn families(&self) -> Vec<Family> {
-        self.0.families.lock().values().cloned().collect()
+        let closed = self.0.closed.lock();
+        let unused = |name: &str| closed.get(name).is_some_and(|d| d.lock().is_empty());
+        let families = self.0.families.lock();
+        let used = families.iter().filter(|(name, _)| !unused(name));
+        used.map(|(_, family)| family.clone()).collect()
     }
 
     /// All metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail, and families come from this registry alone.
-        let _ = TextEncoder::new().encode_utf8(&self.0.prometheus.gather(), &mut out);
+        for registry in [&self.0.prometheus, &self.0.process] {
+            let _ = TextEncoder::new().encode_utf8(&registry.gather(), &mut out);
+        }
         out
     }
 
     fn made<M>(&self, name: &str, make: impl FnOnce() -> prometheus::Result<M>) -> M
+    where
+        M: Collector + Clone + Send + 'static,
+    {
+        self.made_in(&self.0.prometheus, name, make)
+    }
+
+    fn made_in<M>(
+        &self,
+        registry: &prometheus::Registry,
+        name: &str,
+        make: impl FnOnce() -> prometheus::Result<M>,
+    ) -> M
     where
         M: Collector + Clone + Send + 'static,
     {
@@ -189,11 +283,13 @@ impl Registry {
                 .clone();
         }
         let metric = make().expect("metric names and labels are valid constants");
-        self.0
-            .prometheus
+        registry
             .register(Box::new(metric.clone()))
             .expect("a name is registered once");
-        if let Some(family) = family(self.0.prefix, &metric) {
+        if let Some(mut family) = family(&metric) {
+            if std::ptr::eq(registry, &raw const self.0.prometheus) {
+                family.name = format!("{}_{}", self.0.prefix, family.name);
+            }
             self.0.families.lock().insert(name.to_owned(), family);
         }
         made.insert(name.to_owned(), Box::new(metric.clone()));
@@ -201,7 +297,7 @@ impl Registry {
     }
 }
 
-fn family(prefix: &str, metric: &impl Collector) -> Option<Family> {
+fn family(metric: &impl Collector) -> Option<Family> {
     let kind = match metric.collect().first()?.get_field_type() {
         proto::MetricType::COUNTER => "counter",
         proto::MetricType::HISTOGRAM => "histogram",
@@ -210,163 +306,112 @@ fn family(prefix: &str, metric: &impl Collector) -> Option<Family> {
     let descs = metric.desc();
     let desc = descs.first()?;
     Some(Family {
-        name: format!("{prefix}_{}", desc.fq_name),
+        name: desc.fq_name.clone(),
         kind,
         labels: desc.variable_labels.clone(),
         help: desc.help.clone(),
     })
 }
 
-type AskedRow = (Vec<(String, String)>, Box<dyn Fn() -> i64 + Send + Sync>);
-
-struct AskedInner {
-    desc: Desc,
-    name: String,
-    help: String,
-    rows: Mutex<Vec<AskedRow>>,
-}
-
-/// A family of gauges that are asked for at each scrape.
-#[derive(Clone)]
-struct Asked(Arc<AskedInner>);
-
-impl Asked {
-    fn new(name: &str, help: &str, labels: &[&str]) -> prometheus::Result<Self> {
-        let labels = labels.iter().map(|l| (*l).to_owned()).collect();
-        let consts = std::collections::HashMap::new();
-        Ok(Self(Arc::new(AskedInner {
-            desc: Desc::new(name.to_owned(), help.to_owned(), labels, consts)?,
-            name: name.to_owned(),
-            help: help.to_owned(),
-            rows: Mutex::new(Vec::new()),
-        })))
-    }
-}
-
-impl Collector for Asked {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.0.desc]
-    }
-
-    fn collect(&self) -> Vec<proto::MetricFamily> {
-        let mut family = proto::MetricFamily::default();
-        family.set_name(self.0.name.clone());
-        family.set_help(self.0.help.clone());
-        family.set_field_type(proto::MetricType::GAUGE);
-        let rows = self.0.rows.lock();
-        let metrics = rows.iter().map(|(labels, value)| {
-            let mut metric = proto::Metric::default();
-            let mut gauge = proto::Gauge::default();
-            gauge.set_value(value() as f64);
-            metric.set_gauge(gauge);
-            let pairs = labels.iter().map(|(k, v)| {
-                let mut pair = proto::LabelPair::default();
-                pair.set_name(k.clone());
-                pair.set_value(v.clone());
-                pair
-            });
-            metric.set_label(pairs.collect());
-            metric
-        });
-        family.set_metric(metrics.collect());
-        vec![family]
-    }
-}
-
-/// The concurrency metrics that every service exports under the same names.
+/// The concurrency metrics that every service exports under the same names. The threads and queues
+/// of a service's table are declared when its supervisor is made; what else is counted here declares
+/// its label values where it is made.
 #[derive(Clone, Debug)]
 pub struct KernelMetrics {
     registry: Registry,
-    /// Items dropped from a drop-oldest queue, or at shutdown.
-    pub queue_dropped: CounterVec,
+    /// Items dropped from a drop-oldest queue.
+    pub queue_dropped: ClosedCounter,
     /// Items refused because a queue was full.
-    pub busy_rejections: CounterVec,
+    pub busy_rejections: ClosedCounter,
     /// Threads started, by kind.
-    pub tasks_spawned: CounterVec,
+    pub tasks_spawned: ClosedCounter,
     /// Threads still running when the drain deadline passed.
-    pub tasks_aborted: CounterVec,
-    /// Jobs given up because of shutdown.
-    pub tasks_canceled: CounterVec,
+    pub tasks_aborted: ClosedCounter,
+    /// Threads that ended in time when the drain told them to.
+    pub tasks_canceled: ClosedCounter,
     /// Restarts after a panic or an early return.
-    pub restarts: CounterVec,
+    pub restarts: ClosedCounter,
     /// Operations that missed their deadline.
-    pub io_timeouts: CounterVec,
+    pub io_timeouts: ClosedCounter,
     /// I/O errors, by kind.
-    pub io_errors: CounterVec,
+    pub io_errors: ClosedCounter,
     /// Retries after a backoff.
-    pub backoff_retries: CounterVec,
+    pub backoff_retries: ClosedCounter,
     /// Items a slow subscriber lost.
-    pub bus_lagged: CounterVec,
+    pub bus_lagged: ClosedCounter,
     /// Failed calls to another service.
-    pub upstream_fail: CounterVec,
+    pub upstream_fail: ClosedCounter,
     /// Jobs being worked on now.
-    pub worker_inflight: GaugeVec,
+    pub worker_inflight: ClosedGauge,
     /// Inputs that could not be parsed.
-    pub parse_errors: CounterVec,
+    pub parse_errors: ClosedCounter,
     /// Drains, by result.
-    pub drains: CounterVec,
+    pub drains: ClosedCounter,
 }
+
+/// Values of `shutdown_drains_total{result}`: every thread came in time, or some did not.
+pub(crate) const DRAINED: [&str; 2] = ["clean", "stragglers"];
 
 impl KernelMetrics {
     /// Makes (or finds) the set in a registry.
     pub fn new(r: &Registry) -> Self {
-        let kind = &["kind"];
+        let by = |name, help, label| r.counter_closed(name, help, &[(label, &[])]);
         Self {
             registry: r.clone(),
-            queue_dropped: r.counter_vec(
+            queue_dropped: by(
                 "queue_dropped_total",
                 "Items dropped from a queue.",
-                &["queue"],
+                "queue",
             ),
-            busy_rejections: r.counter_vec(
+            busy_rejections: by(
                 "busy_rejections_total",
                 "Items refused by a full queue.",
-                &["queue"],
+                "queue",
             ),
-            tasks_spawned: r.counter_vec("tasks_spawned_total", "Threads started.", kind),
-            tasks_aborted: r.counter_vec(
+            tasks_spawned: by("tasks_spawned_total", "Threads started.", "kind"),
+            tasks_aborted: by(
                 "tasks_aborted_total",
                 "Threads left behind at the drain deadline.",
-                kind,
+                "kind",
             ),
-            tasks_canceled: r.counter_vec(
+            tasks_canceled: by(
                 "tasks_canceled_total",
-                "Jobs given up because of shutdown.",
-                kind,
+                "Threads that ended in time when the drain told them to.",
+                "kind",
             ),
-            restarts: r.counter_vec(
+            restarts: by(
                 "service_restarts_total",
                 "Thread restarts after a panic.",
-                kind,
+                "kind",
             ),
-            io_timeouts: r.counter_vec(
+            io_timeouts: by(
                 "io_timeouts_total",
                 "Operations that missed their deadline.",
-                &["op"],
+                "op",
             ),
-            io_errors: r.counter_vec("io_errors_total", "Input and output errors.", kind),
-            backoff_retries: r.counter_vec(
-                "backoff_retries_total",
-                "Retries after a backoff.",
-                &["op"],
-            ),
-            bus_lagged: r.counter_vec(
-                "bus_lagged_total",
-                "Items lost by slow subscribers.",
-                &["bus"],
-            ),
-            upstream_fail: r.counter_vec(
+            io_errors: by("io_errors_total", "Input and output errors.", "kind"),
+            backoff_retries: by("backoff_retries_total", "Retries after a backoff.", "op"),
+            bus_lagged: by("bus_lagged_total", "Items lost by slow subscribers.", "bus"),
+            upstream_fail: by(
                 "upstream_fail_total",
                 "Failed calls to another service.",
-                &["svc"],
+                "svc",
             ),
-            worker_inflight: r.gauge_vec("worker_inflight", "Jobs being worked on now.", kind),
-            parse_errors: r.counter_vec(
+            worker_inflight: r.gauge_closed(
+                "worker_inflight",
+                "Jobs being worked on now.",
+                &[("kind", &[])],
+            ),
+            parse_errors: by(
                 "parse_errors_total",
                 "Inputs that could not be parsed.",
-                kind,
+                "kind",
             ),
-            drains: r.counter_vec("shutdown_drains_total", "Drains by result.", &["result"]),
+            drains: r.counter_closed(
+                "shutdown_drains_total",
+                "Drains by result.",
+                &[("result", &DRAINED)],
+            ),
         }
     }
 
@@ -385,17 +430,45 @@ impl KernelMetrics {
     /// # Panics
     /// When the service's table has no such row.
     pub(crate) fn built_queue(&self, spec: &'static QueueSpec, capacity: usize) {
+        self.declare_queue(spec);
         let mut built = self.registry.0.built.lock();
         built.check(spec);
         let capacity = capacity.max(1);
         built.queues.push(BuiltQueue { spec, capacity });
     }
 
-    /// From now on only queues of this table may be built.
+    fn declare_queue(&self, spec: &QueueSpec) {
+        for counter in [
+            &self.queue_dropped,
+            &self.busy_rejections,
+            &self.io_timeouts,
+        ] {
+            counter.declare([spec.name]);
+        }
+    }
+
+    /// Declares one row of the thread table.
+    pub(crate) fn declare_threads(&self, spec: &ThreadSpec) {
+        for counter in [
+            &self.tasks_spawned,
+            &self.tasks_aborted,
+            &self.tasks_canceled,
+            &self.restarts,
+        ] {
+            counter.declare([spec.name]);
+        }
+    }
+
+    /// From now on only queues of this table may be built; its rows are declared.
     ///
     /// # Panics
     /// When a queue that is not in it was built before.
     pub(crate) fn bind(&self, table: &'static Topology) {
+        table
+            .threads
+            .iter()
+            .for_each(|row| self.declare_threads(row));
+        table.queues.iter().for_each(|row| self.declare_queue(row));
         let mut built = self.registry.0.built.lock();
         if !built.tables.iter().any(|t| std::ptr::eq(*t, table)) {
             built.tables.push(table);
@@ -438,6 +511,56 @@ mod tests {
         }
     }
     #[test]
+    fn declared_label_values_exist_at_zero_and_others_are_found_out() {
+        let r = Registry::new("t");
+        let shapes = |more: &[&str]| {
+            r.counter_closed(
+                "ends_total",
+                "E.",
+                &[("kind", more), ("how", &["ok", "bad"])],
+            )
+        };
+        let one = shapes(&["a"]);
+        let both = shapes(&["b"]);
+        both.with_label_values(&["b", "bad"]).inc();
+        one.with_label_values(&["b", "bad"]).inc();
+        let late = r.gauge_closed("late", "L.", &[("cause", &[])]);
+        assert!(!r.render().contains("t_late"), "nothing is declared");
+        assert!(r.families().iter().all(|family| family.name != "t_late"));
+        late.declare(["x"]);
+        let text = r.render();
+        for line in [
+            "t_ends_total{how=\"ok\",kind=\"a\"} 0",
+            "t_ends_total{how=\"bad\",kind=\"a\"} 0",
+            "t_ends_total{how=\"ok\",kind=\"b\"} 0",
+            "t_ends_total{how=\"bad\",kind=\"b\"} 2",
+            "t_late{cause=\"x\"} 0",
+            "t_metrics_undeclared_total 0",
+        ] {
+            assert!(text.contains(line), "{line} missing in\n{text}");
+        }
+        let wrong = std::panic::AssertUnwindSafe(|| one.with_label_values(&["c", "ok"]).inc());
+        let outcome = std::panic::catch_unwind(wrong);
+        assert_eq!(outcome.is_err(), cfg!(debug_assertions));
+        assert!(r.render().contains("t_metrics_undeclared_total 1"));
+    }
+
+    #[test]
+    fn figures_of_the_process_have_their_usual_names() {
+        let r = Registry::new("t");
+        r.process_fn("process_cpu_seconds_total", "C.", || 1.5);
+        r.process_fn("process_open_fds", "O.", || 3.0);
+        let text = r.render();
+        for line in [
+            "# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.5",
+            "# TYPE process_open_fds gauge\nprocess_open_fds 3",
+        ] {
+            assert!(text.contains(line), "{line} missing in\n{text}");
+        }
+        assert!(r.families().iter().any(|f| f.name == "process_open_fds"));
+    }
+
+    #[test]
     fn families_are_told_before_they_have_a_value() {
         let r = Registry::new("svc_x");
         r.histogram_vec("b_seconds", "B.", &["op", "how"], LATENCY_BUCKETS);
@@ -453,6 +576,7 @@ mod tests {
             ("svc_x_a_total", "counter", String::new()),
             ("svc_x_b_seconds", "histogram", "op,how".to_owned()),
             ("svc_x_depth", "gauge", "queue".to_owned()),
+            ("svc_x_metrics_undeclared_total", "counter", String::new()),
         ];
         assert_eq!(told, wanted);
     }

@@ -55,6 +55,7 @@ impl<T: Clone> Ring<T> {
     /// # Panics
     /// When the row does not say drop-oldest, or is not in the service's table.
     pub fn new(spec: &'static QueueSpec, capacity: usize, metrics: &KernelMetrics) -> Self {
+        metrics.bus_lagged.declare([spec.name]);
         let lagged = metrics.bus_lagged.with_label_values(&[spec.name]);
         let ring = Self::build(spec, capacity, Some(lagged));
         metrics.built_queue(spec, capacity);

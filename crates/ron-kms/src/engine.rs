@@ -305,7 +305,7 @@ fn assemble(
         credits: Credits::new(settings.audit_queue),
         batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
         wrapping,
-        health: AuditHealth::new(parts.ready.clone(), metrics.integrity_failed.clone()),
+        health: AuditHealth::new(parts.ready.clone(), &metrics),
         metrics,
         clock: parts.clock.clone(),
         random: parts.random.clone(),

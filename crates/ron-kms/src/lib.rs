@@ -49,6 +49,17 @@ use config::Settings;
 use engine::{Engine, EngineParts};
 use topology::TOPOLOGY;
 
+/// What may weaken or stop the service, besides its threads and backends.
+const CAUSES: [&str; 7] = [
+    "anchor",
+    "attestation",
+    "audit",
+    "checkpoint",
+    "log_keys",
+    "store",
+    "witness",
+];
+
 /// Starts the service on the sockets of `parts`. Touches no signal, logger, environment or exit.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings = Settings::from_config(&config).map_err(StartError::Config)?;
@@ -65,6 +76,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     )
     .map_err(StartError::config_text)?;
     authorizer.on_state(chassis.ready.hook("passports"));
+    chassis.ready.declare(&CAUSES);
     authorizer.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = Arc::new(VaultTokens(authorizer.clone()));
     chassis.capabilities(&capabilities(&settings));

@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, Registry};
+use ron_kernel::{
+    ClosedCounter, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
+    Registry,
+};
 
 use ron_proto::kms::KeyState;
 use ron_service::log_host::asker::WitnessMetrics;
 
+use crate::audit::leaf::OK;
+use crate::backend::BackendKind;
+use crate::error::Why;
 use crate::keys::KeyIndex;
 
 /// From 10 us: an Ed25519 signature takes about 10 us, a durable answer some milliseconds.
@@ -33,15 +39,17 @@ pub struct Metrics {
     /// Time from the parsed request to its answer, by `op`, `alg`.
     pub op_seconds: HistogramVec,
     /// Refusals by `reason`.
-    pub rejects: CounterVec,
+    pub rejects: ClosedCounter,
     /// Keys by `alg`, `state`.
     pub keys: GaugeVec,
     /// Sessions by `backend`, `state`.
     pub backend_sessions: GaugeVec,
     /// Reconnections by `backend`.
-    pub backend_reconnects: CounterVec,
+    pub backend_reconnects: ClosedCounter,
     /// Attestations by `result`.
-    pub attest: CounterVec,
+    pub attest: ClosedCounter,
+    /// Failures of audit log and key store.
+    pub io_errors: ClosedCounter,
     /// Leaves appended.
     pub leaves: Counter,
     /// Leaves per durable append.
@@ -63,7 +71,7 @@ pub struct Metrics {
     /// What shows that leaves and signatures belong together.
     pub evidence: Evidence,
     /// Native calls given up on, by `backend`.
-    pub quarantined: CounterVec,
+    pub quarantined: ClosedCounter,
     /// Blocks of nonces reserved.
     pub nonce_blocks: Counter,
     /// Operations remembered by their id.
@@ -80,7 +88,7 @@ pub struct Evidence {
     /// Witnesses.
     pub witness: WitnessMetrics,
     /// Answers that waited for their proof, by `result`.
-    pub proof_waits: CounterVec,
+    pub proof_waits: ClosedCounter,
 }
 
 impl Evidence {
@@ -91,10 +99,10 @@ impl Evidence {
                 "Signatures made by a backend; those beyond the leaves never left.",
             ),
             witness: WitnessMetrics::new(r),
-            proof_waits: r.counter_vec(
+            proof_waits: r.counter_closed(
                 "proof_waits_total",
                 "Answers that waited for their proof.",
-                &["result"],
+                &[("result", &["proved", "failed", "unwitnessed", "late"])],
             ),
         }
     }
@@ -103,6 +111,10 @@ impl Evidence {
 impl Metrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry, backend: &str) -> Self {
+        let io_errors = KernelMetrics::new(r).io_errors;
+        io_errors.declare(["audit", "store"]);
+        let causes = Why::ALL.map(Why::code);
+        let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
         let metrics = Self {
             ops: r.counter_vec(
                 "ops_total",
@@ -115,19 +127,28 @@ impl Metrics {
                 &["op", "alg"],
                 OP_BUCKETS,
             ),
-            rejects: r.counter_vec("rejects_total", "Refused operations.", &["reason"]),
+            rejects: r.counter_closed(
+                "rejects_total",
+                "Refused operations.",
+                &[("reason", &reasons)],
+            ),
             keys: r.gauge_vec("keys", "Keys held.", &["alg", "state"]),
             backend_sessions: r.gauge_vec(
                 "backend_sessions",
                 "Sessions of each backend.",
                 &["backend", "state"],
             ),
-            backend_reconnects: r.counter_vec(
+            backend_reconnects: r.counter_closed(
                 "backend_reconnects_total",
                 "Reconnections to a backend.",
-                &["backend"],
+                &[("backend", &BackendKind::ALL.map(BackendKind::as_str))],
             ),
-            attest: r.counter_vec("attest_total", "Attestations made.", &["result"]),
+            attest: r.counter_closed(
+                "attest_total",
+                "Attestations made.",
+                &[("result", &[OK, "refused", "failed", "no_key"])],
+            ),
+            io_errors,
             leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
             batch_size: r.histogram(
                 "audit_batch_size",
@@ -161,7 +182,11 @@ impl Metrics {
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
             evidence: Evidence::new(r),
-            quarantined: r.counter_vec("quarantined_calls", QUARANTINED, &["backend"]),
+            quarantined: r.counter_closed(
+                "quarantined_calls",
+                QUARANTINED,
+                &[("backend", &BackendKind::ALL.map(BackendKind::as_str))],
+            ),
             nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
             replay_remembered: r.gauge("replay_remembered", REMEMBERED),
             replay_forgotten: r.counter("replay_forgotten_total", FORGOTTEN),
@@ -170,7 +195,6 @@ impl Metrics {
             .backend_sessions
             .with_label_values(&[backend, "open"])
             .set(1);
-        metrics.backend_reconnects.with_label_values(&[backend]);
         metrics
     }
 
@@ -180,7 +204,7 @@ impl Metrics {
         self.op_seconds
             .with_label_values(&[op, alg])
             .observe(took.as_secs_f64());
-        if result != crate::audit::leaf::OK {
+        if result != OK {
             self.rejects.with_label_values(&[result]).inc();
         }
     }

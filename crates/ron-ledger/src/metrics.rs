@@ -1,6 +1,6 @@
 //! The ledger's metrics, all in one table.
 
-use ron_kernel::{Counter, CounterVec, Gauge, Histogram, LATENCY_BUCKETS, Registry};
+use ron_kernel::{ClosedCounter, Counter, CounterVec, Gauge, Histogram, LATENCY_BUCKETS, Registry};
 
 /// Entries per flush.
 const BATCH_BUCKETS: &[f64] = &[
@@ -33,7 +33,7 @@ pub struct Metrics {
     /// Bytes of memory the key files take.
     pub keys_bytes: Gauge,
     /// Snapshots by result.
-    pub snapshots: CounterVec,
+    pub snapshots: ClosedCounter,
     /// Time to write one.
     pub snapshot_seconds: Histogram,
     /// Entries the projection is behind.
@@ -75,7 +75,11 @@ impl Metrics {
                 "key_files_memory_bytes",
                 "Memory that the filters of the key files take.",
             ),
-            snapshots: r.counter_vec("snapshots_total", "Snapshots of the state.", &["result"]),
+            snapshots: r.counter_closed(
+                "snapshots_total",
+                "Snapshots of the state.",
+                &[("result", &["done", "failed"])],
+            ),
             snapshot_seconds: r.histogram(
                 "snapshot_seconds",
                 "Time to write a snapshot.",

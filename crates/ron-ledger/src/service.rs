@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::RonAuthorizer;
-use ron_kernel::{Deadline, Receiver, Snapshot, ThreadCtx, queue};
+use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
@@ -60,7 +60,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         km: chassis.km.clone(),
         clock: chassis.clock.clone(),
         metrics: metrics.clone(),
-        health: Arc::new(Readiness(chassis.ready.clone())),
+        health: Arc::new(Readiness::new(&chassis)),
         commits: settings.commits,
     };
     let (ledger, news) = writer::spawn(engine, with);
@@ -105,6 +105,8 @@ fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, 
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
+    let causes = ["log", "projection", "snapshot", "store", "witness"];
+    chassis.ready.declare(&causes);
     auth.spawn(&chassis.sup, &TOPOLOGY);
     Ok(auth)
 }
@@ -184,15 +186,27 @@ fn spawn_checkpoints(chassis: &Chassis, room: &Arc<CheckpointRoom>) {
 }
 
 /// The ledger's state as readiness causes.
-struct Readiness(ReadyBoard);
+struct Readiness(ReadyBoard, ClosedCounter);
+
+impl Readiness {
+    fn new(chassis: &Chassis) -> Self {
+        let errors = &chassis.km.io_errors;
+        errors.declare(["store", "snapshot"]);
+        Self(chassis.ready.clone(), errors.clone())
+    }
+}
 
 impl Health for Readiness {
     fn store_failed(&self, why: &str) {
+        self.1.with_label_values(&["store"]).inc();
         self.0.missing("store", why);
     }
     fn snapshot(&self, why: Option<&str>) {
         match why {
-            Some(why) => self.0.degrade("snapshot", why),
+            Some(why) => {
+                self.1.with_label_values(&["snapshot"]).inc();
+                self.0.degrade("snapshot", why);
+            }
             None => self.0.clear("snapshot"),
         }
     }

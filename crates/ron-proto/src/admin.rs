@@ -46,7 +46,8 @@ pub struct Reason {
     pub text: String,
 }
 
-/// One plane of a node (listener, worker pool, writer, ...), as the node itself reports it.
+/// One plane of a node (listener, worker pool, writer, ...), as the node itself reports it; of a node that does not
+/// answer, the last known planes with health `unknown`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodePlane {
@@ -112,7 +113,7 @@ pub struct NodeSummary {
     pub polled_at: Option<Timestamp>,
     /// True when the figures are older than three sampling intervals.
     pub stale: bool,
-    /// Restarts of the node's threads since it started.
+    /// Restarts of the node's threads since it started, and of its process within the window.
     pub restarts: u64,
 }
 
@@ -263,7 +264,8 @@ pub struct Facet {
     pub requests_total: f64,
 }
 
-/// `GET /api/nodes/{id}/metrics/facets`: the node's routes, busiest first.
+/// `GET /api/nodes/{id}/metrics/facets`: the node's routes, busiest first; of a node that does not answer, as they
+/// were at its last answer.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FacetList {

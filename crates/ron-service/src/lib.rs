@@ -24,6 +24,7 @@ pub mod ready;
 pub mod signed_policy;
 pub mod store;
 pub mod topology;
+mod vitals;
 
 pub use chassis::{Chassis, Parts, ReloadError, Running, client_config};
 pub use config::{CHASSIS_KEYS, Config, ConfigProblem, Key, Kind, SubTable, Table, listen_keys};

@@ -270,6 +270,7 @@ impl CheckpointRoom {
         registry: &Registry,
         metric: &str,
     ) -> Arc<Self> {
+        ready.declare(&["checkpoint"]);
         let published_ms = Arc::new(AtomicI64::new(now_ms(&clock)));
         let (age, age_clock) = (published_ms.clone(), clock.clone());
         registry.gauge_fn(

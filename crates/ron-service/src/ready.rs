@@ -1,6 +1,6 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use ron_kernel::{GaugeVec, LockSpec, RankedMutex, Registry, Supervisor};
+use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor};
 use ron_proto::status::{Health, Readiness};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,9 @@ static READY_LOCK_SPEC: LockSpec = READY_LOCK;
 
 /// The cause that stands until a service has started. What else is wrong meanwhile is news, not an alarm.
 pub(crate) const STARTING: &str = "starting";
+
+const DRAINING: &str = "draining";
+const FATAL: &str = "fatal";
 
 /// Seconds after which asking again makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
@@ -49,7 +52,8 @@ impl Causes {
 #[derive(Clone)]
 pub struct ReadyBoard {
     causes: Arc<RankedMutex<Causes>>,
-    gauge: GaugeVec,
+    gauge: ClosedGauge,
+    ready: Gauge,
 }
 
 impl std::fmt::Debug for ReadyBoard {
@@ -60,15 +64,25 @@ impl std::fmt::Debug for ReadyBoard {
 
 impl ReadyBoard {
     pub fn new(registry: &Registry) -> Self {
-        let gauge = registry.gauge_vec(
+        let gauge = registry.gauge_closed(
             "readyz_degraded",
             "1 for each cause that weakens or stops the service.",
-            &["cause"],
+            &[("cause", &[STARTING, DRAINING, FATAL])],
+        );
+        let ready = registry.gauge(
+            "ready",
+            "1 while the service serves writes (/readyz answers 200), else 0.",
         );
         Self {
             causes: Arc::new(RankedMutex::new(&READY_LOCK_SPEC, Causes::default())),
             gauge,
+            ready,
         }
+    }
+
+    /// Names causes that may come: `readyz_degraded{cause}` shows them at 0 until then.
+    pub fn declare(&self, causes: &[&str]) {
+        self.gauge.declare(causes.iter().copied());
     }
 
     /// Weakens the service; it stays ready.
@@ -123,6 +137,7 @@ impl ReadyBoard {
 
     /// A reporter for one cause of weakness: `Some(why)` degrades, `None` clears.
     pub fn hook(&self, cause: &'static str) -> impl Fn(Option<String>) + Send + Sync + 'static {
+        self.declare(&[cause]);
         let board = self.clone();
         move |why| match why {
             Some(why) => board.degrade(cause, why),
@@ -171,16 +186,29 @@ pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
         }
     }
     if supervisor.draining() {
-        readiness.missing.push("draining".to_owned());
+        readiness.missing.push(DRAINING.to_owned());
     }
     if supervisor.fatal().is_some() {
-        readiness.missing.push("fatal".to_owned());
+        readiness.missing.push(FATAL.to_owned());
     }
     readiness.missing.sort();
     readiness.degraded.sort();
     readiness.ready = readiness.missing.is_empty();
     readiness.retry_after = (!readiness.ready).then_some(RETRY_AFTER_S);
     readiness
+}
+
+/// Shows [`readiness`] in the metrics; called at each scrape, because threads come and go by themselves.
+pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
+    let now = readiness(board, supervisor);
+    board.ready.set(i64::from(now.ready));
+    let planes = supervisor.planes();
+    let names = planes.iter().map(|plane| plane.name);
+    for cause in names.chain([DRAINING, FATAL]) {
+        let told = |causes: &[String]| causes.iter().any(|told| told == cause);
+        let on = told(&now.missing) || told(&now.degraded);
+        board.gauge.with_label_values(&[cause]).set(i64::from(on));
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +219,9 @@ mod tests {
     fn causes_come_and_go() {
         let registry = Registry::new("t");
         let board = ReadyBoard::new(&registry);
+        board.declare(&["kms", "store"]);
+        let quiet = "t_readyz_degraded{cause=\"kms\"} 0";
+        assert!(registry.render().contains(quiet), "{}", registry.render());
         assert!(board.snapshot().ready);
         board.degrade("kms", "no answer");
         board.missing("store", "disk full");

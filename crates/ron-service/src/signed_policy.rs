@@ -3,6 +3,7 @@
 //! A policy is believed only when its bytes are canonical, its signature verifies under the pinned
 //! public key, and its version is not older than the newest one seen. Every refusal names the file.
 
+use ron_kernel::Registry;
 use std::path::{Path, PathBuf};
 
 use ron_proto::policy::{PolicySig, policy_message};
@@ -105,6 +106,20 @@ pub fn check<T: DeserializeOwned>(
         bytes: bytes.to_vec(),
         sig: sig.clone(),
     })
+}
+
+/// Exports which version is in force, as `policy_version{kind}`; `version` is 0 while there is none.
+pub fn show_version(
+    registry: &Registry,
+    kind: &str,
+    version: impl Fn() -> u64 + Send + Sync + 'static,
+) {
+    registry.gauge_fn(
+        "policy_version",
+        "Version of the signed policy in force; 0 while there is none.",
+        &[("kind", kind)],
+        move || i64::try_from(version()).unwrap_or(i64::MAX),
+    );
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, PolicyError> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ron_kernel::reply::{ReplySender, reply};
 use ron_kernel::{
-    CounterVec, Deadline, KernelMetrics, Receiver, Recv, Registry, Sender, SharedClock, Snapshot,
-    ThreadCtx, queue,
+    ClosedCounter, Deadline, KernelMetrics, Receiver, Recv, Registry, Sender, SharedClock,
+    Snapshot, ThreadCtx, queue,
 };
 use ron_proto::admin::{AuditEntry, AuditList};
 use ron_proto::{Problem, Timestamp};
@@ -59,7 +59,7 @@ pub struct Audit {
     dropped: AtomicU64,
     path: Option<PathBuf>,
     clock: SharedClock,
-    lines: CounterVec,
+    lines: ClosedCounter,
 }
 
 impl std::fmt::Debug for Audit {
@@ -81,10 +81,10 @@ impl Audit {
         let store = open(path.as_ref())?;
         let (recent, heads) = load(&store)?;
         let (tx, rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, metrics);
-        let lines = registry.counter_vec(
+        let lines = registry.counter_closed(
             "actions_total",
             "Lines of the audit by action and result.",
-            &["action", "result"],
+            &[("action", &ACTIONS), ("result", &RESULTS)],
         );
         let audit = Self {
             tx,
@@ -254,6 +254,11 @@ fn write_head(store: &Store, head: &SeenHead) -> Result<(), StoreError> {
         Ok(())
     })
 }
+
+/// What a line may be about; `other` is a path that no action has.
+const ACTIONS: [&str; 5] = ["reload", "shutdown", "refresh", "session", "other"];
+/// How a line may end.
+const RESULTS: [&str; 5] = ["started", "done", "denied", "failed", "unknown"];
 
 /// A line without a result yet; the writer gives number and time.
 pub fn line(action: &str, node: Option<&str>, who: &crate::gate::Who) -> AuditEntry {

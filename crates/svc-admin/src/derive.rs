@@ -57,6 +57,24 @@ pub fn events_since(rings: &Rings, role: Role, from_ms: u64) -> u64 {
     sum.round() as u64
 }
 
+/// Requests within the slots from `from_ms` on, without those of monitors, and how many failed with a 5xx.
+pub fn outcomes_since(rings: &Rings, from_ms: u64) -> (u64, u64) {
+    let (mut all, mut failed) = (0.0, 0.0);
+    for series in rings.series() {
+        let Role::Requests {
+            status_class,
+            ours: false,
+        } = series.role
+        else {
+            continue;
+        };
+        let more = rings.increase_since(series, from_ms).unwrap_or(0.0);
+        all += more;
+        failed += if status_class == 5 { more } else { 0.0 };
+    }
+    (all.round() as u64, failed.round() as u64)
+}
+
 /// The newest value of each series of `role`, added up by the label `by`.
 pub fn latest_by(rings: &Rings, role: Role, by: &str) -> BTreeMap<String, f64> {
     let mut out = BTreeMap::new();

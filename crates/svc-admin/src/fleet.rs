@@ -66,6 +66,10 @@ impl Fleet {
         clock: SharedClock,
         metrics: KernelMetrics,
     ) -> (Self, Receiver<Event>) {
+        metrics.upstream_fail.declare(["node"]);
+        metrics.io_timeouts.declare(["poll"]);
+        metrics.io_errors.declare(["connect"]);
+        metrics.parse_errors.declare(["topology"]);
         let (events, told) = queue(&METRICS_CMD, METRICS_CMD.capacity, &metrics);
         let fleet = Self {
             roster: Snapshot::new(Roster::default()),

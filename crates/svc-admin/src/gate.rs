@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ron_auth::RonAuthorizer;
 use ron_http::{Authorizer, Headers, Method, Need, Principal, PrincipalKind, Request, RequestHead};
-use ron_kernel::{CounterVec, Registry, Snapshot};
+use ron_kernel::{ClosedCounter, Registry, Snapshot};
 use ron_proto::{Problem, scope};
 
 use crate::audit::{SharedAudit, ended, line};
@@ -84,7 +84,7 @@ pub struct Gate {
     pub passports: Arc<RonAuthorizer>,
     settings: Arc<Snapshot<Settings>>,
     audit: SharedAudit,
-    refusals: CounterVec,
+    refusals: ClosedCounter,
 }
 
 impl Gate {
@@ -94,10 +94,10 @@ impl Gate {
         audit: SharedAudit,
         registry: &Registry,
     ) -> Self {
-        let refusals = registry.counter_vec(
+        let refusals = registry.counter_closed(
             "ingress_refusals_total",
             "Callers refused in mode ingress, by reason.",
-            &["reason"],
+            &[("reason", &["peer", "missing", "repeated", "group"])],
         );
         Self {
             passports,

@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ron_kernel::Published;
-use ron_proto::admin::{NodeQueue, NodeRates, NodeState, PollingStats};
+use ron_proto::admin::{Facet, NodePlane, NodeQueue, NodeRates, NodeState, PollingStats};
 
 use crate::config::{NodeSpec, Sampling};
 use crate::derive;
 use crate::dialect::{Status, TopologyFacts};
 use crate::promtext::{Item, Reader};
 use crate::rings::{Rings, Role};
-use crate::state::{Facts, Ready, Silence};
+use crate::state::{Facts, Ready, Silence, is_unreachable};
 use crate::topology::NODE_LOCK_ROW;
 
 /// What one look at a node brought.
@@ -58,6 +58,8 @@ pub struct NodeView {
     /// Oldest first.
     pub points: Arc<[Point]>,
     pub polling: PollingStats,
+    /// The routes as they were at the last answer, while there is none; else empty.
+    pub last_routes: Arc<[Facet]>,
 }
 
 /// A node and all that is known of it.
@@ -80,6 +82,7 @@ impl Node {
         let memory = Memory {
             rings: Rings::new(sampling.slots(), sampling.max_series),
             points: VecDeque::new(),
+            restarts: VecDeque::new(),
             view: view.clone(),
             sampling,
         };
@@ -111,6 +114,8 @@ impl Node {
 struct Memory {
     rings: Rings,
     points: VecDeque<Point>,
+    /// When the process was found to have begun anew, in unix milliseconds; within the window.
+    restarts: VecDeque<u64>,
     view: NodeView,
     sampling: Sampling,
 }
@@ -123,6 +128,10 @@ impl Memory {
         view.facts.interval_ms = interval_ms;
         match outcome {
             Outcome::Silent { silence, detail } => {
+                if view.facts.failures == 0 {
+                    let from = now_ms.saturating_sub(self.sampling.window.as_millis() as u64);
+                    view.last_routes = derive::facets(&self.rings, from).into();
+                }
                 self.rings.gap(now_ms);
                 view.facts.failures = view.facts.failures.saturating_add(1);
                 view.facts.silence = Some(silence);
@@ -136,7 +145,9 @@ impl Memory {
     }
 
     fn answered(&mut self, answers: Answers, now_ms: u64) {
+        self.note_restart(&answers, now_ms);
         let view = &mut self.view;
+        view.last_routes = Arc::default();
         view.facts.failures = 0;
         view.facts.silence = None;
         view.facts.answered_at = Some(now_ms);
@@ -172,6 +183,24 @@ impl Memory {
         }
     }
 
+    /// A process that has been up for less time than its last answer is ago, or than it said then, is another one.
+    fn note_restart(&mut self, answers: &Answers, now_ms: u64) {
+        let up = |status: &Status| status.uptime_seconds;
+        let (Some(before), Some(now), Some(at)) = (
+            up(&self.view.status),
+            answers.status.as_ref().and_then(up),
+            self.view.facts.answered_at,
+        ) else {
+            return;
+        };
+        let apart = now_ms.saturating_sub(at) / 1000;
+        // Whole seconds on both sides, and a look takes its time.
+        let lost = now + 2 <= before + apart && now <= apart;
+        if now < before || lost {
+            self.restarts.push_back(now_ms);
+        }
+    }
+
     /// Brings everything that is told from the rings up to date.
     fn figures(&mut self, now_ms: u64) {
         let from = now_ms.saturating_sub(self.sampling.window.as_millis() as u64);
@@ -186,6 +215,13 @@ impl Memory {
             rates: view.rates.clone(),
         });
         view.points = self.points.iter().cloned().collect();
+        while self.restarts.front().is_some_and(|at| *at < from) {
+            self.restarts.pop_front();
+        }
+        view.facts.process_restarts_in_window = self.restarts.len() as u64;
+        let (all, failed) = derive::outcomes_since(rings, from);
+        view.facts.requests_in_window = all;
+        view.facts.server_errors_in_window = failed;
         view.facts.restarts_in_window = derive::events_since(rings, Role::Restarts, from);
         view.facts.late_checkpoints_in_window =
             derive::events_since(rings, Role::LateCheckpoints, from);
@@ -234,13 +270,23 @@ fn queues(rings: &Rings, topology: &TopologyFacts) -> Vec<NodeQueue> {
     out
 }
 
-/// The restarts of all planes of a node.
+/// The restarts of a node's threads since it began, and of its process within the window.
 pub fn restarts(view: &NodeView) -> u64 {
-    view.facts
-        .planes
-        .iter()
-        .map(|plane| plane.restart_count)
-        .sum()
+    let planes = view.facts.planes.iter();
+    let threads: u64 = planes.map(|plane| plane.restart_count).sum();
+    threads.max(view.facts.restarts_in_window) + view.facts.process_restarts_in_window
+}
+
+/// The planes as they may be shown at `now_ms`: of a node that does not answer, how each is nobody knows.
+pub fn planes(view: &NodeView, now_ms: u64) -> Vec<NodePlane> {
+    let mut planes = view.facts.planes.clone();
+    if is_unreachable(&view.facts, now_ms) {
+        for plane in &mut planes {
+            plane.health = NodeState::Unknown;
+            plane.ready = false;
+        }
+    }
+    planes
 }
 
 /// True when the state says that the last answer no longer describes the node.
@@ -312,10 +358,6 @@ pub(crate) mod tests {
         assert_eq!(node.view().rates.request_rate, Some(10.0));
         assert_eq!(node.view().queues[0].depth, Some(3.0));
         assert_eq!(judge(&node.view().facts, 10_000).state, NodeState::Healthy);
-        let refused = || Outcome::Silent {
-            silence: Silence::Refused,
-            detail: "refused".into(),
-        };
         node.absorb(refused(), 15_000, 5_000);
         let view = node.view();
         assert_eq!(judge(&view.facts, 15_000).state, NodeState::Down);
@@ -353,6 +395,90 @@ pub(crate) mod tests {
             node.absorb(answer(&body(1)), at, 5_000);
         }
         assert_eq!(judge(&node.view().facts, 75_000).state, NodeState::Healthy);
+    }
+
+    fn up_for(seconds: u64) -> Outcome {
+        let Outcome::Answered(mut answers) = answer("up 1\n") else {
+            unreachable!("it answers")
+        };
+        let status = answers.status.as_mut().expect("a status");
+        status.uptime_seconds = Some(seconds);
+        status.planes = vec![NodePlane {
+            name: "http".into(),
+            health: NodeState::Healthy,
+            ready: true,
+            restart_count: 0,
+            reason: None,
+        }];
+        Outcome::Answered(answers)
+    }
+
+    fn refused() -> Outcome {
+        Outcome::Silent {
+            silence: Silence::Refused,
+            detail: "refused".into(),
+        }
+    }
+
+    #[test]
+    fn a_process_that_began_anew_is_noticed_for_a_window() {
+        let node = node("a");
+        node.absorb(up_for(100), 5_000, 5_000);
+        node.absorb(up_for(105), 10_000, 5_000);
+        node.absorb(up_for(109), 15_000, 5_000);
+        assert_eq!(node.view().facts.process_restarts_in_window, 0);
+        node.absorb(up_for(3), 20_000, 5_000);
+        let told = judge(&node.view().facts, 20_000);
+        assert_eq!(told.reasons[0].code, "process_restarted", "{told:?}");
+        assert_eq!(restarts(&node.view()), 1);
+        // Gone for a while and back: it may have been up for longer than before it went.
+        node.absorb(refused(), 25_000, 5_000);
+        node.absorb(up_for(15), 45_000, 5_000);
+        assert_eq!(node.view().facts.process_restarts_in_window, 2);
+        // Not asked for a while, but the same process.
+        node.absorb(up_for(40), 70_000, 5_000);
+        assert_eq!(node.view().facts.process_restarts_in_window, 2);
+        for at in (75_000..=110_000).step_by(5_000) {
+            node.absorb(up_for(at / 1000 - 30), at, 5_000);
+        }
+        assert_eq!(judge(&node.view().facts, 110_000).state, NodeState::Healthy);
+    }
+
+    #[test]
+    fn of_a_node_that_does_not_answer_nothing_is_healthy_and_its_routes_are_kept() {
+        let node = node("a");
+        node.absorb(answer(&requests(10)), 5_000, 5_000);
+        node.absorb(up_for(10), 10_000, 5_000);
+        assert_eq!(planes(&node.view(), 10_000)[0].health, NodeState::Healthy);
+        node.absorb(answer(&requests(60)), 15_000, 5_000);
+        node.absorb(up_for(20), 20_000, 5_000);
+        node.absorb(refused(), 25_000, 5_000);
+        let view = node.view();
+        let plane = &planes(&view, 25_000)[0];
+        assert_eq!((plane.health, plane.ready), (NodeState::Unknown, false));
+        assert_eq!(view.last_routes[0].facet, "GET /v1/a");
+        node.absorb(refused(), 30_000, 5_000);
+        assert_eq!(node.view().last_routes.len(), 1, "kept");
+        node.absorb(up_for(40), 40_000, 5_000);
+        assert!(node.view().last_routes.is_empty());
+        assert_eq!(planes(&node.view(), 40_000)[0].health, NodeState::Healthy);
+    }
+
+    #[test]
+    fn failing_requests_degrade_a_node_that_says_it_is_well() {
+        let node = node("a");
+        let body = |good: u32, bad: u32| {
+            format!(
+                "x_http_requests_total{{route=\"/v1/a\",method=\"GET\",status=\"200\"}} {good}\n\
+                 x_http_requests_total{{route=\"/v1/a\",method=\"GET\",status=\"503\"}} {bad}\n\
+                 x_http_requests_total{{route=\"/readyz\",method=\"GET\",status=\"503\"}} {bad}\n"
+            )
+        };
+        node.absorb(answer(&body(0, 0)), 5_000, 5_000);
+        node.absorb(answer(&body(30, 10)), 10_000, 5_000);
+        let told = judge(&node.view().facts, 10_000);
+        let words = "25 % of answers within the window are server errors";
+        assert_eq!(told.reasons[0].text, words, "{told:?}");
     }
 
     #[test]

@@ -84,6 +84,10 @@ impl Fleet {
         if silence == Silence::Timeout {
             self.metrics.io_timeouts.with_label_values(&["poll"]).inc();
         }
+        if matches!(silence, Silence::Refused | Silence::Broken) {
+            let errors = &self.metrics.io_errors;
+            errors.with_label_values(&["connect"]).inc();
+        }
         self.metrics
             .upstream_fail
             .with_label_values(&["node"])

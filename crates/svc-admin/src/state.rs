@@ -9,6 +9,11 @@ use ron_proto::admin::{NodePlane, NodeState, Reason};
 pub const STALE_INTERVALS: u64 = 3;
 /// Polls without an answer after which a node counts as down.
 pub const LOST_POLLS: u32 = 2;
+/// Share of server errors within the window above which a node is degraded. A service that only fails is not down: it
+/// answers, says why, and nobody would restart it for that alone.
+pub const ERRORS_DEGRADED_ABOVE: f64 = 0.01;
+/// Requests within the window below which that share says nothing.
+pub const ERRORS_LEAST_REQUESTS: u64 = 20;
 
 /// Why a poll brought no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +70,11 @@ pub struct Facts {
     pub critical: Vec<String>,
     /// Thread restarts seen within the sampling window.
     pub restarts_in_window: u64,
+    /// How often the process itself began anew within the sampling window.
+    pub process_restarts_in_window: u64,
+    /// Requests within the sampling window, without those of monitors, and how many of them failed with a 5xx.
+    pub requests_in_window: u64,
+    pub server_errors_in_window: u64,
     /// Checkpoints that came late within the sampling window.
     pub late_checkpoints_in_window: u64,
 }
@@ -106,6 +116,13 @@ pub fn is_stale(facts: &Facts, now_ms: u64) -> bool {
 
 fn stale_after(facts: &Facts) -> u64 {
     facts.interval_ms.saturating_mul(STALE_INTERVALS)
+}
+
+/// True when the node does not answer, or has not for so long that what it said before is the past.
+pub fn is_unreachable(facts: &Facts, now_ms: u64) -> bool {
+    facts.answered_at.is_none()
+        || is_stale(facts, now_ms)
+        || judge_reach(facts, now_ms).is_some_and(|verdict| verdict.state == NodeState::Down)
 }
 
 /// Decides what can be decided without believing the last answer.
@@ -210,6 +227,20 @@ fn judge_planes(facts: &Facts, found: &mut Findings) {
 }
 
 fn judge_history(facts: &Facts, found: &mut Findings) {
+    judge_errors(facts, found);
+    match facts.process_restarts_in_window {
+        0 => {}
+        1 => found.add(
+            NodeState::Degraded,
+            "process_restarted",
+            "the process was restarted within the window".to_owned(),
+        ),
+        n => found.add(
+            NodeState::Degraded,
+            "process_restarted",
+            format!("the process was restarted {n} times within the window"),
+        ),
+    }
     if facts.restarts_in_window > 0 {
         found.add(
             NodeState::Degraded,
@@ -228,6 +259,25 @@ fn judge_history(facts: &Facts, found: &mut Findings) {
                 "{} late within the window",
                 count(facts.late_checkpoints_in_window, "log checkpoint")
             ),
+        );
+    }
+}
+
+fn judge_errors(facts: &Facts, found: &mut Findings) {
+    let (all, failed) = (facts.requests_in_window, facts.server_errors_in_window);
+    if all < ERRORS_LEAST_REQUESTS {
+        return;
+    }
+    let share = failed as f64 / all as f64;
+    if share > ERRORS_DEGRADED_ABOVE {
+        let percent = match share * 100.0 {
+            few @ 0.0..10.0 => format!("{few:.1}"),
+            many => format!("{many:.0}"),
+        };
+        found.add(
+            NodeState::Degraded,
+            "server_errors",
+            format!("{percent} % of answers within the window are server errors"),
         );
     }
 }
@@ -293,293 +343,5 @@ fn span(ms: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: u64 = 1_000_000;
-
-    fn facts() -> Facts {
-        Facts {
-            polled_at: Some(NOW - 1000),
-            answered_at: Some(NOW - 1000),
-            interval_ms: 5000,
-            ready: Some(Ready {
-                ready: true,
-                ..Ready::default()
-            }),
-            own_health: Some(NodeState::Healthy),
-            planes: vec![plane("http", NodeState::Healthy, None)],
-            ..Facts::default()
-        }
-    }
-
-    fn plane(name: &str, health: NodeState, reason: Option<&str>) -> NodePlane {
-        NodePlane {
-            name: name.to_owned(),
-            health,
-            ready: health != NodeState::Down,
-            restart_count: 0,
-            reason: reason.map(str::to_owned),
-        }
-    }
-
-    fn check(change: impl FnOnce(&mut Facts), state: NodeState, codes: &[&str], words: &str) {
-        let mut f = facts();
-        change(&mut f);
-        let got = judge(&f, NOW);
-        assert_eq!(got.state, state, "{got:?}");
-        assert_eq!(
-            got.reasons
-                .iter()
-                .map(|r| r.code.as_str())
-                .collect::<Vec<_>>(),
-            codes,
-            "{got:?}"
-        );
-        assert!(
-            got.reasons.iter().any(|r| r.text.contains(words)) || words.is_empty(),
-            "{words:?} in {got:?}"
-        );
-    }
-
-    #[test]
-    fn reach_decides_first() {
-        check(|_| {}, NodeState::Healthy, &[], "");
-        check(
-            |f| {
-                *f = Facts {
-                    interval_ms: 5000,
-                    ..Facts::default()
-                }
-            },
-            NodeState::Unknown,
-            &["not_polled"],
-            "not asked yet",
-        );
-        check(
-            |f| f.polled_at = Some(NOW - 15_001),
-            NodeState::Unknown,
-            &["look_too_old"],
-            "15 s ago",
-        );
-        check(
-            |f| f.polled_at = Some(NOW - 15_000),
-            NodeState::Healthy,
-            &[],
-            "",
-        );
-    }
-
-    #[test]
-    fn silence_takes_two_polls_unless_refused() {
-        check(
-            |f| {
-                f.failures = 1;
-                f.silence = Some(Silence::Refused);
-            },
-            NodeState::Down,
-            &["connection_refused"],
-            "last answer 1 s ago",
-        );
-        check(
-            |f| {
-                f.failures = 1;
-                f.silence = Some(Silence::Timeout);
-            },
-            NodeState::Healthy,
-            &[],
-            "",
-        );
-        check(
-            |f| {
-                f.failures = 2;
-                f.silence = Some(Silence::Timeout);
-            },
-            NodeState::Down,
-            &["timeout"],
-            "no answer in time for 2 polls",
-        );
-        check(
-            |f| {
-                f.failures = 1;
-                f.silence = Some(Silence::Timeout);
-                f.answered_at = None;
-            },
-            NodeState::Unknown,
-            &["timeout"],
-            "first poll",
-        );
-        check(
-            |f| {
-                f.failures = 3;
-                f.silence = Some(Silence::Foreign);
-                f.answered_at = None;
-            },
-            NodeState::Down,
-            &["not_understood"],
-            "for 3 polls",
-        );
-    }
-
-    #[test]
-    fn readiness_decides_next() {
-        let not_ready = Ready {
-            missing: vec!["ledger".into()],
-            ..Ready::default()
-        };
-        check(
-            |f| f.ready = Some(not_ready.clone()),
-            NodeState::Degraded,
-            &["not_ready"],
-            "not ready: ledger missing",
-        );
-        check(
-            |f| {
-                f.ready = Some(Ready {
-                    draining: true,
-                    ..not_ready.clone()
-                });
-            },
-            NodeState::Down,
-            &["draining"],
-            "draining",
-        );
-        check(
-            |f| {
-                f.ready = Some(Ready {
-                    ready: true,
-                    degraded: vec!["jwks: no keys yet".into()],
-                    ..Ready::default()
-                });
-            },
-            NodeState::Degraded,
-            &["cause"],
-            "jwks",
-        );
-        check(|f| f.ready = None, NodeState::Healthy, &[], "");
-    }
-
-    #[test]
-    fn planes_and_history_speak() {
-        check(
-            |f| {
-                f.planes
-                    .push(plane("writer", NodeState::Down, Some("disk full")));
-            },
-            NodeState::Degraded,
-            &["plane_down"],
-            "writer down: disk full",
-        );
-        check(
-            |f| {
-                f.own_health = Some(NodeState::Down);
-                f.planes.push(plane("writer", NodeState::Down, None));
-                f.planes.insert(0, plane("pool", NodeState::Degraded, None));
-            },
-            NodeState::Down,
-            &["plane_down", "plane_degraded"],
-            "writer down",
-        );
-        check(
-            |f| {
-                f.own_health = Some(NodeState::Down);
-                f.critical = vec!["audit".into()];
-                f.planes.push(plane("store", NodeState::Down, None));
-            },
-            NodeState::Degraded,
-            &["plane_down"],
-            "store down",
-        );
-        check(
-            |f| {
-                f.critical = vec!["audit".into()];
-                f.planes.push(plane("audit", NodeState::Down, None));
-            },
-            NodeState::Down,
-            &["plane_down"],
-            "audit down",
-        );
-    }
-
-    #[test]
-    fn critical_planes_and_restarts_speak() {
-        check(
-            |f| {
-                f.ready = Some(Ready {
-                    ready: true,
-                    degraded: vec!["kms".into()],
-                    ..Ready::default()
-                });
-                f.planes
-                    .push(plane("kms", NodeState::Degraded, Some("no answer")));
-            },
-            NodeState::Degraded,
-            &["plane_degraded"],
-            "kms degraded: no answer",
-        );
-        check(
-            |f| f.restarts_in_window = 2,
-            NodeState::Degraded,
-            &["restarts"],
-            "2 threads restarted",
-        );
-        check(
-            |f| f.late_checkpoints_in_window = 1,
-            NodeState::Degraded,
-            &["stale_checkpoint"],
-            "1 log checkpoint late",
-        );
-        check(
-            |f| f.own_health = Some(NodeState::Degraded),
-            NodeState::Degraded,
-            &["self_reported"],
-            "calls itself degraded",
-        );
-        check(
-            |f| {
-                f.planes[0].ready = false;
-            },
-            NodeState::Degraded,
-            &["plane_not_ready"],
-            "http not ready",
-        );
-    }
-
-    #[test]
-    fn every_state_but_healthy_has_a_reason() {
-        for failures in 0..4 {
-            for age in [0, 14_000, 16_000] {
-                for silence in [
-                    Silence::Refused,
-                    Silence::Timeout,
-                    Silence::Broken,
-                    Silence::Foreign,
-                ] {
-                    for own in [NodeState::Healthy, NodeState::Degraded, NodeState::Down] {
-                        let f = Facts {
-                            polled_at: Some(NOW - age),
-                            failures,
-                            silence: (failures > 0).then_some(silence),
-                            own_health: Some(own),
-                            ..facts()
-                        };
-                        let got = judge(&f, NOW);
-                        assert_eq!(
-                            got.state == NodeState::Healthy,
-                            got.reasons.is_empty(),
-                            "{f:?} {got:?}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn spans_are_short() {
-        assert_eq!(
-            [span(0), span(119_999), span(120_000), span(7_200_000)],
-            ["0 s", "119 s", "2 min", "2 h"]
-        );
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;

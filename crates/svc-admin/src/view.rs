@@ -16,7 +16,7 @@ use ron_proto::admin::{
 
 use crate::derive::{Fold, on_grid, short};
 use crate::fleet::{Fleet, Roster};
-use crate::node::{Node, NodeView, is_gone, restarts};
+use crate::node::{Node, NodeView, is_gone, planes, restarts};
 use crate::state::{Verdict, is_stale, judge};
 
 /// Time between two builds.
@@ -197,7 +197,7 @@ fn row(
     };
     OverviewNode {
         summary,
-        planes: view.facts.planes.clone(),
+        planes: planes(view, now),
         rates,
         series: tiny(view, now, fleet),
     }

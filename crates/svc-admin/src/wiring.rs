@@ -169,6 +169,7 @@ fn authorize(
     )
     .map_err(StartError::config_text)?;
     passports.on_state(chassis.ready.hook("passports"));
+    chassis.ready.declare(&["discovery"]);
     passports.spawn(&chassis.sup, &TOPOLOGY);
     let reloaded = passports.clone();
     chassis.on_reload(move |new| reloaded.reload(&auth_section(new)));

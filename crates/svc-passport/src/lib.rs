@@ -38,7 +38,7 @@ use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_kernel::{Receiver, Sender, Snapshot, queue};
 use ron_proto::passport::Jwks;
-use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
+use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, signed_policy};
 
 use crate::api::Api;
 use crate::clients::Clients;
@@ -141,6 +141,8 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
+    let causes = ["issue", "policy", "pq", "store", "verify"];
+    chassis.ready.declare(&causes);
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
     chassis.capabilities(&[
@@ -276,6 +278,10 @@ impl Core {
 
     /// The keeper of policies; a policy in files must be good and not older than any that was in force.
     fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
+        let in_force = self.policy.clone();
+        signed_policy::show_version(&chassis.registry, "issuer", move || {
+            in_force.with(|now| now.as_ref().map_or(0, |now| now.policy.version))
+        });
         let keeper = PolicyKeeper {
             source: self.settings.policy.clone(),
             keys: self.settings.policy_keys.clone(),

@@ -1,6 +1,45 @@
 //! The one table of this service's own metrics (prefix `svc_passport_`).
 
-use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
+use crate::policy::pq_alg;
+use ron_kernel::{
+    ClosedCounter, Counter, Gauge, Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS,
+    Registry,
+};
+use ron_proto::problem::COMMON;
+use ron_proto::{Alg, CaveatError};
+
+/// Codes of refusals that not every service has.
+const OWN_REFUSALS: [&str; 6] = [
+    CaveatError::UNKNOWN,
+    CaveatError::BAD,
+    CaveatError::OVER_MAX,
+    "invalid_authorization_details",
+    "no_acceptable_alg",
+    "ttl_too_long",
+];
+
+/// Codes of the KMS that say why it did not sign, and what may happen to a call; last, any other.
+const SIGN_FAILURES: &[&str] = &[
+    "attestation_missing",
+    "audit_unavailable",
+    "bad_request",
+    "busy",
+    "deadline_exceeded",
+    "draining",
+    "forbidden",
+    "internal",
+    "key_not_active",
+    "no_answer",
+    "not_found",
+    "not_sent",
+    "payload_refused",
+    "refused",
+    "store_unavailable",
+    "uses_exhausted",
+    "version_not_head",
+    OTHER,
+];
+const OTHER: &str = "other";
 
 /// Handles on the metrics.
 #[derive(Debug, Clone)]
@@ -10,11 +49,15 @@ pub struct Metrics {
     /// Time to judge one token, by result.
     pub verify_seconds: HistogramVec,
     /// Tokens handed out, by JWS algorithm.
-    pub issued: CounterVec,
+    pub issued: ClosedCounter,
     /// Revocations made durable, by kind.
-    pub revocations: CounterVec,
+    pub revocations: ClosedCounter,
     /// Refused requests, by reason.
-    pub rejects: CounterVec,
+    pub rejects: ClosedCounter,
+    /// Failures of the store of revocations.
+    pub io_errors: ClosedCounter,
+    /// Signatures that the KMS did not give, by reason.
+    pub sign_failures: ClosedCounter,
     /// Time of calls to the KMS, by operation.
     pub kms_seconds: HistogramVec,
     /// Classical tokens handed out where one with ML-DSA was preferred.
@@ -29,6 +72,15 @@ impl Metrics {
     /// Makes (or finds) the metrics in a registry.
     pub fn new(r: &Registry) -> Self {
         let times = LATENCY_BUCKETS;
+        let common = COMMON.iter().map(|kind| kind.code);
+        let refusals: Vec<&str> = common.chain(OWN_REFUSALS).collect();
+        let pq = [Alg::MlDsa44, Alg::MlDsa65, Alg::MlDsa87];
+        let pq = pq.into_iter().filter_map(pq_alg).flatten();
+        let algs: Vec<&str> = ["EdDSA", "ES256"].into_iter().chain(pq).collect();
+        let km = KernelMetrics::new(r);
+        km.upstream_fail.declare(["ron-kms", "policy"]);
+        km.io_timeouts.declare(["issue"]);
+        km.io_errors.declare(["store"]);
         Self {
             issue_seconds: r.histogram_vec(
                 "issue_duration_seconds",
@@ -42,9 +94,23 @@ impl Metrics {
                 &["result"],
                 times,
             ),
-            issued: r.counter_vec("tokens_issued_total", "Tokens handed out.", &["alg"]),
-            revocations: r.counter_vec("revocations_total", "Revocations made durable.", &["kind"]),
-            rejects: r.counter_vec("rejects_total", "Refused requests.", &["reason"]),
+            issued: r.counter_closed(
+                "tokens_issued_total",
+                "Tokens handed out.",
+                &[("alg", &algs)],
+            ),
+            revocations: r.counter_closed(
+                "revocations_total",
+                "Revocations made durable.",
+                &[("kind", &crate::revoke::KINDS)],
+            ),
+            rejects: r.counter_closed("rejects_total", "Refused requests.", &[("reason", &refusals)]),
+            io_errors: km.io_errors,
+            sign_failures: r.counter_closed(
+                "sign_failures_total",
+                "Signatures that the KMS did not give, by its code or by what happened to the call.",
+                &[("reason", SIGN_FAILURES)],
+            ),
             kms_seconds: r.histogram_vec(
                 "kms_call_duration_seconds",
                 "Time of calls to the KMS.",
@@ -62,5 +128,12 @@ impl Metrics {
             ),
             epoch: r.gauge("epoch_current", "The current epoch."),
         }
+    }
+
+    /// A signature was not given; `why` is a code of the KMS or one of [`SIGN_FAILURES`].
+    pub fn sign_failed(&self, why: &str) {
+        let reason = SIGN_FAILURES.iter().find(|reason| **reason == why);
+        let reason = reason.unwrap_or(&OTHER);
+        self.sign_failures.with_label_values(&[reason]).inc();
     }
 }

@@ -1,13 +1,19 @@
 //! The one table of metric names that are the rewarder's own.
 
-use ron_kernel::{Counter, CounterVec, Gauge, GaugeVec, Histogram, Registry};
-use ron_proto::rewarder::RunTotals;
+use ron_kernel::{ClosedCounter, ClosedGauge, Counter, Gauge, Histogram, KernelMetrics, Registry};
+use ron_proto::rewarder::{RunState, RunTotals};
 
 /// Handles on the rewarder's metrics; clones share them.
 #[derive(Clone)]
 pub struct Metrics {
+    /// Failures of the disk, by what could not be written.
+    pub io_errors: ClosedCounter,
+    /// Calls to ledger and KMS that failed, by service.
+    pub upstream_fail: ClosedCounter,
+    /// Calls made again after a pause.
+    pub retries: ClosedCounter,
     /// Runs by how they ended.
-    pub runs: CounterVec,
+    pub runs: ClosedCounter,
     /// Time from start to result of a computation.
     pub compute_seconds: Histogram,
     /// Accounts weighed.
@@ -19,17 +25,17 @@ pub struct Metrics {
     /// The last computed residual.
     pub residual: Gauge,
     /// Settlement entries by what the ledger said.
-    pub intents: CounterVec,
+    pub intents: ClosedCounter,
     /// Results given up because of shutdown; their runs are computed again at the next start.
     pub dropped_results: Counter,
     /// Time of one ledger call with settlement entries.
     pub emit_seconds: Histogram,
     /// Broken invariants.
-    pub invariant_failures: CounterVec,
+    pub invariant_failures: ClosedCounter,
     /// What was removed past its retention.
-    pub swept: CounterVec,
+    pub swept: ClosedCounter,
     /// Runs by state.
-    pub by_state: GaugeVec,
+    pub by_state: ClosedGauge,
 }
 
 /// From half a millisecond to a minute.
@@ -40,8 +46,20 @@ const COMPUTE_BUCKETS: &[f64] = &[
 impl Metrics {
     /// Makes (or finds) them in a registry.
     pub fn new(registry: &Registry) -> Self {
+        let states = RunState::ALL.map(RunState::as_str);
+        let km = KernelMetrics::new(registry);
+        km.io_errors.declare(["store", "artifacts"]);
+        km.upstream_fail.declare(["ron-ledger", "ron-kms"]);
+        km.backoff_retries.declare(["settle"]);
         Self {
-            runs: registry.counter_vec("runs_total", "Runs by how they ended.", &["status"]),
+            io_errors: km.io_errors,
+            upstream_fail: km.upstream_fail,
+            retries: km.backoff_retries,
+            runs: registry.counter_closed(
+                "runs_total",
+                "Runs by how they ended.",
+                &[("status", &states)],
+            ),
             compute_seconds: registry.histogram(
                 "compute_duration_seconds",
                 "Time to compute one epoch.",
@@ -60,10 +78,10 @@ impl Metrics {
                 "residual_minor",
                 "Residual of the last computed epoch, in minor units, at most 2^63-1.",
             ),
-            intents: registry.counter_vec(
+            intents: registry.counter_closed(
                 "intents_total",
                 "Settlement entries by the ledger's answer.",
-                &["result"],
+                &[("result", &["accepted", "dup", "refused"])],
             ),
             dropped_results: registry.counter(
                 "dropped_results_total",
@@ -74,17 +92,17 @@ impl Metrics {
                 "Time of one ledger call with settlement entries.",
                 ron_kernel::LATENCY_BUCKETS,
             ),
-            invariant_failures: registry.counter_vec(
+            invariant_failures: registry.counter_closed(
                 "invariant_failures_total",
                 "Broken invariants by kind; each quarantines a run.",
-                &["kind"],
+                &[("kind", &["overflow", "conservation"])],
             ),
-            swept: registry.counter_vec(
+            swept: registry.counter_closed(
                 "swept_total",
                 "Artifacts and snapshots removed past their retention.",
-                &["kind"],
+                &[("kind", &["artifacts", "snapshot"])],
             ),
-            by_state: registry.gauge_vec("runs", "Runs by state.", &["state"]),
+            by_state: registry.gauge_closed("runs", "Runs by state.", &[("state", &states)]),
         }
     }
 

@@ -66,6 +66,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     )
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
+    chassis.ready.declare(&["policy", "store"]);
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
     chassis.on_reload(move |config| {
@@ -147,6 +148,7 @@ fn assemble(
         stages.spawn(&EMIT, move |ctx| emitter.run(ctx));
     }
     let ready = chassis.ready.clone();
+    let store_errors = metrics.io_errors.with_label_values(&["store"]);
     let scheduler = Scheduler {
         work_req: queues.work_req.1.clone(),
         updates: queues.updates.1.clone(),
@@ -158,7 +160,10 @@ fn assemble(
         compute_budget: settings.compute_budget,
         clock: chassis.clock.clone(),
         metrics,
-        store_fault: Box::new(move |why| ready.missing("store", why)),
+        store_fault: Box::new(move |why| {
+            store_errors.inc();
+            ready.missing("store", why);
+        }),
     };
     spawn_scheduler(
         &chassis.sup,

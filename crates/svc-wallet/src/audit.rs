@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
+use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
 use ron_proto::Timestamp;
 use ron_proto::ledger::{EntryKey, PrincipalName};
 use serde::Serialize;
@@ -70,8 +70,9 @@ impl Audit {
     }
 }
 
-/// The thread's body: ends when shut down and the queue is empty. Without a directory the lines go nowhere.
-pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>) {
+/// The thread's body: ends when shut down and the queue is empty. Without a directory the lines go nowhere; a write
+/// that fails is counted in `errors`.
+pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>, errors: &Counter) {
     let mut out = dir.map(|d| Stream::new(d.to_owned()));
     let mut some = Vec::with_capacity(LINES);
     loop {
@@ -89,6 +90,7 @@ pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>) {
         if let Some(out) = &mut out
             && let Err(why) = out.write(&some)
         {
+            errors.inc();
             tracing::warn!(event = "audit_lines_lost", lines = some.len(), reason = %why);
         }
         some.clear();

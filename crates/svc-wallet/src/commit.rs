@@ -150,10 +150,6 @@ impl Committer {
     }
 
     fn failed(&self, why: &str) {
-        self.km
-            .upstream_fail
-            .with_label_values(&["ron-ledger"])
-            .inc();
         tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
     }
 
@@ -205,7 +201,7 @@ impl Committer {
         let client = &self.upstream.client;
         let found = self
             .upstream
-            .watched(slot, || client.by_key(principal, key, within));
+            .watched(slot, within, || client.by_key(principal, key, within));
         let event = found.ok()?;
         matches!(event.entry, Entry::Abandon { .. })
             .then(|| vec![event.answer.as_replayed(); mine.len()])

@@ -72,7 +72,7 @@ impl Feed {
             }
             tracing::debug!(event = "feed_interrupted", reason = %why);
             match why {
-                Ended::Call(_) => {}
+                Ended::Call(_) => self.metrics.feed_failed(),
                 Ended::Answers(_) => copy = None,
                 Ended::Back { .. } => {
                     tracing::warn!(event = "feed_restarted", reason = %why);

@@ -106,6 +106,8 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     spawn_watch(&chassis, &shared);
     let policy = Arc::new(Snapshot::new(policy));
     on_reload(&chassis, &auth, &policy);
+    let in_force = policy.clone();
+    signed_policy::show_version(&chassis.registry, "wallet", move || in_force.load().version);
 
     let api = Arc::new(Api {
         policy,
@@ -150,8 +152,10 @@ fn share(
     let pinned = spawn_pins(chassis, home.as_deref())?;
     let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
     let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
+    chassis.km.io_errors.declare(["audit"]);
+    let errors = chassis.km.io_errors.with_label_values(&["audit"]);
     chassis.sup.spawn(&AUDIT, move |ctx| {
-        audit::run(ctx, &lines_rx, audit_dir.as_deref());
+        audit::run(ctx, &lines_rx, audit_dir.as_deref(), &errors);
     });
     Ok(Shared {
         balances: Arc::new(Balances::new(settings.balances_keep)),
@@ -205,6 +209,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> Lanes {
 fn spawn_probe(chassis: &Chassis, shared: &Shared) {
     let (upstream, ready) = (shared.upstream.clone(), chassis.ready.clone());
     let slot = shared.settings.committers;
+    ready.declare(&["ledger"]);
     ready.missing("ledger", "the ledger has not answered yet");
     chassis
         .sup
@@ -234,6 +239,7 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
         sup: chassis.sup.clone(),
         feed_http: shared.feed_http.clone(),
     };
+    chassis.ready.declare(&[watch::NO_WRITES]);
     chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));
 }
 

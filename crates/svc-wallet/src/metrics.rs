@@ -1,18 +1,29 @@
 //! The one table of this service's own metrics (prefix `svc_wallet_`).
 
 use ron_kernel::{
-    Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, LATENCY_BUCKETS, Registry,
-    SharedClock,
+    ClosedCounter, ClosedGauge, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec,
+    KernelMetrics, LATENCY_BUCKETS, Registry, SharedClock,
 };
+use ron_proto::ledger::{LEDGER_CLOSED, RefusalCode};
+use ron_proto::problem::COMMON;
 use std::time::Instant;
+
+/// The ledger, as a label.
+pub const LEDGER: &str = "ron-ledger";
+/// Calls to it, as `op` in `io_timeouts_total`.
+const CALLS: [&str; 3] = ["commit", "probe", "read"];
+/// Codes of refusals that neither every service nor the ledger has.
+const OWN_REFUSALS: [&str; 2] = ["retry_later", LEDGER_CLOSED];
 
 /// Handles on the metrics.
 #[derive(Debug, Clone)]
 pub struct Metrics {
+    /// The kernel's, for what is counted of calls to the ledger.
+    pub km: KernelMetrics,
     /// Requests by operation.
     pub requests: CounterVec,
     /// Refused requests by reason.
-    pub rejects: CounterVec,
+    pub rejects: ClosedCounter,
     /// Answers that were given before.
     pub replays: Counter,
     /// Debits with another nonce than the next.
@@ -26,7 +37,7 @@ pub struct Metrics {
     /// Ledger calls by operation and outcome.
     pub upstream: CounterVec,
     /// 0 closed, 1 half open, 2 open.
-    pub breaker: GaugeVec,
+    pub breaker: ClosedGauge,
     /// Age of the balances that were answered.
     pub staleness: Histogram,
     /// Entries of the ledger that the feed has not seen yet.
@@ -40,10 +51,22 @@ pub struct Metrics {
 impl Metrics {
     /// Makes (or finds) the metrics in a registry.
     pub fn new(r: &Registry) -> Self {
+        let km = KernelMetrics::new(r);
+        km.upstream_fail.declare([LEDGER]);
+        km.io_timeouts.declare(CALLS);
+        km.backoff_retries.declare(["commit", "feed"]);
+        let common = COMMON.iter().map(|kind| kind.code);
+        let refused = RefusalCode::ALL.iter().map(|code| code.as_str());
+        let refusals: Vec<&str> = common.chain(refused).chain(OWN_REFUSALS).collect();
         let sizes = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
         Self {
+            km,
             requests: r.counter_vec("requests_total", "Requests by operation.", &["op"]),
-            rejects: r.counter_vec("rejects_total", "Refused requests by reason.", &["reason"]),
+            rejects: r.counter_closed(
+                "rejects_total",
+                "Refused requests by reason.",
+                &[("reason", &refusals)],
+            ),
             replays: r.counter("idem_replays_total", "Answers that had been given before."),
             nonce_conflicts: r.counter(
                 "nonce_conflicts_total",
@@ -62,7 +85,11 @@ impl Metrics {
                 "Calls to another service.",
                 &["svc", "op", "outcome"],
             ),
-            breaker: r.gauge_vec("breaker_state", "0 closed, 1 half open, 2 open.", &["svc"]),
+            breaker: r.gauge_closed(
+                "breaker_state",
+                "0 closed, 1 half open, 2 open.",
+                &[("svc", &[LEDGER])],
+            ),
             staleness: r.histogram(
                 "balance_staleness_seconds",
                 "Age of the balances that were answered.",
@@ -81,6 +108,25 @@ impl Metrics {
                 "Times that events of the ledger were missed.",
             ),
         }
+    }
+
+    /// A call to the ledger that brought no usable answer, `late` when its time ran out. `op` is one of [`CALLS`].
+    pub fn ledger_failed(&self, op: &'static str, late: bool) {
+        self.km.upstream_fail.with_label_values(&[LEDGER]).inc();
+        if late {
+            self.km.io_timeouts.with_label_values(&[op]).inc();
+        }
+    }
+
+    /// The event feed broke off; it is taken up again after a pause.
+    pub fn feed_failed(&self) {
+        self.km.upstream_fail.with_label_values(&[LEDGER]).inc();
+        self.retried("feed");
+    }
+
+    /// A call to the ledger is made again after a pause.
+    pub fn retried(&self, op: &'static str) {
+        self.km.backoff_retries.with_label_values(&[op]).inc();
     }
 
     /// One accepted write is answered.

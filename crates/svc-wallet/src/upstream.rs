@@ -156,9 +156,8 @@ impl Upstream {
                 return open.map_or_else(not_done, Committed::Unknown);
             }
             tries += 1;
-            let done = self.watched(slot, || {
-                self.client.commit_once(request, Deadline::within(TRY_MAX))
-            });
+            let by = Deadline::within(TRY_MAX);
+            let done = self.watched(slot, by, || self.client.commit_once(request, by));
             match done {
                 Ok(answer) if answer.results.len() == request.entries.len() => {
                     return Committed::Answered(answer);
@@ -180,6 +179,7 @@ impl Upstream {
                 Some(why) if tries >= TRIES => return Committed::Unknown(why),
                 _ => {}
             }
+            self.metrics.retried("commit");
             self.idle.1.wait(Deadline::within(backoff.next_pause()));
         }
     }
@@ -188,6 +188,7 @@ impl Upstream {
     pub fn watched<T>(
         &self,
         slot: usize,
+        by: Deadline,
         call: impl FnOnce() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         self.clocks.begin(slot, self.clock.now());
@@ -200,12 +201,10 @@ impl Upstream {
             Err(ClientError::Refused { .. }) => "refused",
         };
         self.count("commit", outcome);
-        // A refusal is an answer; only silence and failure count against the ledger.
-        let alive = match &done {
-            Ok(_) => true,
-            Err(ClientError::Refused { status, .. }) => *status < 500,
-            Err(_) => false,
-        };
+        let alive = alive(&done);
+        if !alive {
+            self.metrics.ledger_failed("commit", by.expired());
+        }
         self.breaker.record(self.clock.now(), alive);
         self.show_breaker();
         done
@@ -221,9 +220,13 @@ impl Upstream {
     /// One look whether the ledger answers at all, with the clock on it.
     pub fn probe(&self, slot: usize) -> Result<(), ClientError> {
         self.clocks.begin(slot, self.clock.now());
-        let done = self.client.head(Deadline::within(TRY_MAX));
+        let by = Deadline::within(TRY_MAX);
+        let done = self.client.head(by);
         self.clocks.end(slot, self.clock.now(), answered(&done));
         self.away.store(done.is_err(), Ordering::Release);
+        if !alive(&done) {
+            self.metrics.ledger_failed("probe", by.expired());
+        }
         if let Ok(head) = &done {
             self.note_closed(head.closed.as_ref());
         }
@@ -303,6 +306,15 @@ fn closed_of(e: &ClientError) -> Problem {
 /// Did the ledger answer, with whatever?
 const fn answered<T>(done: &Result<T, ClientError>) -> bool {
     matches!(done, Ok(_) | Err(ClientError::Refused { .. }))
+}
+
+/// A refusal is an answer; only silence and failure count against the ledger.
+const fn alive<T>(done: &Result<T, ClientError>) -> bool {
+    match done {
+        Ok(_) => true,
+        Err(ClientError::Refused { status, .. }) => *status < 500,
+        Err(_) => false,
+    }
 }
 
 /// Shared by everybody.

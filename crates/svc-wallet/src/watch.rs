@@ -21,7 +21,7 @@ use crate::upstream::SharedUpstream;
 /// Pause between two looks.
 const EVERY: Duration = Duration::from_millis(20);
 /// Readiness cause.
-const NO_WRITES: &str = "ledger_writes";
+pub const NO_WRITES: &str = "ledger_writes";
 
 /// What the watch looks at.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::Ed25519NoteSigner;
 use ron_tlog::tree::verify_consistency;
 use ron_tlog::witness::AddCheckpoint;
-use witness::{Job, Room, WITNESS_QUEUE, What};
+use witness::{Job, Room, STATUSES, WITNESS_QUEUE, What};
 
 /// A size for loom and one for shuttle.
 const fn size(loom: usize, shuttle: usize) -> usize {
@@ -233,7 +233,7 @@ fn race_for_a_witness() {
             notes: notes.clone(),
             clock: SystemClock::shared(),
             ready: ready::ReadyBoard::new(&ron_kernel_real::Registry::new("m")),
-            asked: Registry::new("m").counter_vec("asked", "Asked.", &["status"]),
+            asked: Registry::new("m").counter_closed("asked", "Asked.", &[("status", STATUSES)]),
         };
         let owner = spawn(move || {
             room.run(&context());

@@ -46,6 +46,8 @@ pub struct HangSpec {
     pub capacity: usize,
     /// Hanging threads that are replaced at the same time; past it the pool shrinks.
     pub aside_max: usize,
+    /// What its calls may be named, in `io_timeouts_total{op}`.
+    pub ops: &'static [&'static str],
 }
 
 /// Why a call gave no answer.
@@ -149,6 +151,8 @@ impl<H: 'static> HangPool<H> {
         let metrics = supervisor.metrics();
         let (tx, jobs) = queue(spec.queue, spec.capacity, metrics);
         let (aside_total, aside_now) = aside_metrics(metrics, spec.threads.name);
+        metrics.io_timeouts.declare(spec.ops.iter().copied());
+        metrics.worker_inflight.declare([spec.threads.name]);
         let inner = Arc::new(Inner {
             supervisor: supervisor.clone(),
             make: Box::new(make),
@@ -167,7 +171,7 @@ impl<H: 'static> HangPool<H> {
     }
 
     /// Calls `job` on a worker's handle and waits for its answer until the deadline. `op` names the
-    /// call in `io_timeouts_total{op}`: one of a closed set.
+    /// call in `io_timeouts_total{op}`: one of [`HangSpec::ops`].
     pub fn call<R: Send + 'static>(
         &self,
         op: &'static str,

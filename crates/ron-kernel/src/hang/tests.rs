@@ -51,6 +51,7 @@ fn rig(size: usize, aside_max: usize) -> Rig {
         size,
         capacity: 2,
         aside_max,
+        ops: &["sign"],
     };
     let made = Arc::new(AtomicUsize::new(0));
     let counter = made.clone();
@@ -234,6 +235,7 @@ fn a_handle_that_cannot_be_made_is_an_answer_and_is_tried_again() {
         size: 1,
         capacity: 2,
         aside_max: 0,
+        ops: &["sign"],
     };
     let tries = AtomicUsize::new(0);
     let pool = HangPool::start(&sup, spec, move |_| {

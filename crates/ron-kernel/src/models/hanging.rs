@@ -84,6 +84,7 @@ fn callers_learn_the_truth_and_every_thread_ends() {
             size: size(1, 2),
             capacity: 1,
             aside_max: 1,
+            ops: &["op"],
         };
         let pool = HangPool::start(&sup, spec, |_| Ok(()));
         let callers: Vec<_> = (0..size(1, 4))

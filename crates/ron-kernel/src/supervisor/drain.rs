@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Entry, Supervisor};
 use crate::exit;
 use crate::locks::assert_no_locks;
+use crate::metrics::{ClosedCounter, DRAINED};
 use crate::time::Deadline;
 use crate::topology::Stage;
 
@@ -40,6 +41,7 @@ impl Supervisor {
         if crate::sync::mutant("drain") {
             self.0.stages.iter().for_each(|stage| stage.0.fire());
         }
+        let canceled = &self.0.metrics.tasks_canceled;
         let mut late = Vec::new();
         for stage in Stage::ALL {
             let entries = self.close_stage(stage);
@@ -48,13 +50,13 @@ impl Supervisor {
             // writers flush although a worker hangs.
             let reserved = within / 10 * self.stages_after(stage);
             let share = Deadline::at_instant(start + within.saturating_sub(reserved));
-            late.extend(join(entries, share));
+            late.extend(join(entries, share, canceled));
         }
-        let stragglers = self.left_behind(join(late, deadline));
-        let result = if stragglers.is_empty() {
-            "clean"
-        } else {
-            "stragglers"
+        let stragglers = self.left_behind(join(late, deadline, canceled));
+        let [clean, some_late] = DRAINED;
+        let result = match stragglers.is_empty() {
+            true => clean,
+            false => some_late,
         };
         self.0.metrics.drains.with_label_values(&[result]).inc();
         DrainReport {
@@ -107,8 +109,8 @@ impl Supervisor {
     }
 }
 
-/// Joins those who end before the deadline; hands back the others.
-fn join(entries: Vec<Entry>, deadline: Deadline) -> Vec<Entry> {
+/// Joins and counts those who end before the deadline; hands back the others.
+fn join(entries: Vec<Entry>, deadline: Deadline, canceled: &ClosedCounter) -> Vec<Entry> {
     let mut late = Vec::new();
     for entry in entries {
         if !entry.ended.wait(deadline) {
@@ -119,6 +121,7 @@ fn join(entries: Vec<Entry>, deadline: Deadline) -> Vec<Entry> {
         if let Some(handle) = handle {
             handle.join();
         }
+        canceled.with_label_values(&[entry.spec.name]).inc();
     }
     late
 }

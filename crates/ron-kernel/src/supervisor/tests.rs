@@ -72,6 +72,8 @@ fn wait(ctx: &ThreadCtx) {
 #[test]
 fn a_panicking_worker_is_back_within_100_ms_and_the_pool_says_so() {
     let (registry, sup) = supervisor();
+    let restarts = |n: u32| format!("t_service_restarts_total{{kind=\"t-pool-\"}} {n}");
+    assert!(registry.render().contains(&restarts(0)), "before the first");
     let runs = Arc::new(AtomicUsize::new(0));
     let back = Arc::new(Mutex::new(None));
     let (r, b) = (runs.clone(), back.clone());
@@ -87,11 +89,7 @@ fn a_panicking_worker_is_back_within_100_ms_and_the_pool_says_so() {
     let plane = &sup.planes()[0];
     assert_eq!((plane.total, plane.restarts), (2, 1));
     assert!(plane.reason.as_ref().unwrap().contains("first run"));
-    assert!(
-        registry
-            .render()
-            .contains("t_service_restarts_total{kind=\"t-pool-\"} 1")
-    );
+    assert!(registry.render().contains(&restarts(1)));
     assert_eq!(
         sup.drain(Duration::from_secs(1)).stragglers,
         Vec::<String>::new()
@@ -119,7 +117,7 @@ fn a_flapping_critical_thread_is_fatal_after_its_budget() {
 
 #[test]
 fn stages_stop_in_order_and_stragglers_are_named() {
-    let (_registry, sup) = supervisor();
+    let (registry, sup) = supervisor();
     let order = Arc::new(Mutex::new(Vec::new()));
     for spec in [&WRITER, &LOOP] {
         let order = order.clone();
@@ -131,14 +129,18 @@ fn stages_stop_in_order_and_stragglers_are_named() {
     let report = sup.drain(Duration::from_secs(5));
     assert_eq!(report.stragglers, Vec::<String>::new());
     assert_eq!(*order.lock(), ["t-loop", "t-writer"]);
+    let ended = "t_tasks_canceled_total{kind=\"t-writer\"} 1";
+    assert!(registry.render().contains(ended), "{}", registry.render());
 
-    let (_registry, sup) = supervisor();
+    let (registry, sup) = supervisor();
     let (free, held) = bounded::<()>(0);
     sup.spawn(&LOOP, move |_| {
         let _ = held.recv();
     });
     let report = sup.drain(Duration::from_millis(30));
     assert_eq!(report.stragglers, ["t-loop"]);
+    let left = "t_tasks_aborted_total{kind=\"t-loop\"} 1";
+    assert!(registry.render().contains(left), "{}", registry.render());
     drop(free);
 }
 

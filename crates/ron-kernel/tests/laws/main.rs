@@ -93,6 +93,7 @@ impl Rig {
             size,
             capacity: 2,
             aside_max: 1,
+            ops: &["op"],
         };
         HangPool::start(&self.sup, spec, |_| Ok(()))
     }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use ron_kernel::Counter;
+
+use crate::metrics::Metrics;
 use ron_service::ReadyBoard;
 
 /// Shared state of the audit log. Cloning shares it.
@@ -12,6 +14,7 @@ pub struct AuditHealth {
     failed: Arc<OnceLock<String>>,
     ready: ReadyBoard,
     integrity_failed: Counter,
+    io_errors: Counter,
 }
 
 /// What is wrong.
@@ -27,11 +30,12 @@ pub enum Fault {
 
 impl AuditHealth {
     /// A log in order.
-    pub fn new(ready: ReadyBoard, integrity_failed: Counter) -> Self {
+    pub fn new(ready: ReadyBoard, metrics: &Metrics) -> Self {
         Self {
             failed: Arc::default(),
             ready,
-            integrity_failed,
+            integrity_failed: metrics.integrity_failed.clone(),
+            io_errors: metrics.io_errors.with_label_values(&["audit"]),
         }
     }
 
@@ -47,8 +51,10 @@ impl AuditHealth {
 
     /// Refuses every signature and change from now on; verification goes on.
     pub fn fail(&self, fault: Fault, reason: &str) {
-        if fault == Fault::Tampering {
-            self.integrity_failed.inc();
+        match fault {
+            Fault::Failure => self.io_errors.inc(),
+            Fault::Tampering => self.integrity_failed.inc(),
+            Fault::Newer => {}
         }
         if self.failed.set(reason.to_owned()).is_ok() {
             self.ready.missing("audit", reason);

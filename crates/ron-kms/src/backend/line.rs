@@ -81,6 +81,8 @@ pub struct LineParts {
     pub probe_every: Duration,
     /// Under which name readiness shows it.
     pub cause: &'static str,
+    /// Names of its calls, as [`Line::run`] is given them.
+    pub ops: &'static [&'static str],
 }
 
 /// What surrounds a line.
@@ -166,7 +168,9 @@ impl<S: Session> Line<S> {
             size: parts.sessions,
             capacity: CALLS,
             aside_max: ASIDE_MAX,
+            ops: parts.ops,
         };
+        around.ready.declare(&[parts.cause]);
         let empty = |_: &ThreadCtx| {
             Ok(Seat {
                 session: None,

@@ -482,5 +482,15 @@ impl Device for Pkcs11Device {
     }
 }
 
+/// Names of the calls.
+pub const OPS: &[&str] = &[
+    "probe",
+    "pkcs11_make",
+    "pkcs11_sign",
+    "pkcs11_destroy",
+    "pkcs11_wrap",
+    "pkcs11_unwrap",
+];
+
 /// What a new key signs once, to show that it works; no payload begins like this.
 const PROOF: &[u8] = b"ron-kms/v1/new key";

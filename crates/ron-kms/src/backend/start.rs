@@ -39,6 +39,7 @@ fn remote(settings: &Settings, around: &Around, http: &Arc<HttpClient>) -> Optio
         sessions,
         probe_every: settings.devices.probe_every,
         cause: "remote",
+        ops: super::remote::OPS,
     };
     let line = Line::start(parts, around.clone(), move || remote.connect());
     Some(Arc::new(RemoteDevice::new(line, api)))
@@ -67,6 +68,7 @@ fn pkcs11(
         sessions: wanted.sessions,
         probe_every: settings.devices.probe_every,
         cause: "pkcs11",
+        ops: super::pkcs11::OPS,
     };
     let line = Line::start(parts, around.clone(), move || driver.connect());
     Some(Arc::new(Pkcs11Device::new(line, random.clone())))
@@ -95,6 +97,7 @@ fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
         sessions: 1,
         probe_every: settings.devices.probe_every,
         cause: "tpm",
+        ops: super::tpm::OPS,
     };
     let line = Line::start(parts, around.clone(), move || at.connect());
     Some(TpmDevice::new(line, wanted.counter_index))

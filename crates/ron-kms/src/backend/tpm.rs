@@ -438,6 +438,17 @@ fn fixed(signature: &Signature) -> Result<Vec<u8>, Fault> {
     }
 }
 
+/// Names of the calls.
+pub const OPS: &[&str] = &[
+    "probe",
+    "tpm_make",
+    "tpm_sign",
+    "tpm_counter",
+    "tpm_seal",
+    "tpm_unseal",
+    "tpm_attest",
+];
+
 /// The backend.
 pub struct TpmDevice {
     line: Line<TpmSession>,

@@ -128,8 +128,8 @@ fn evidence_is_refused_where_the_key_would_be() {
     assert_eq!(rig.attest(&doc, of(None, vec![])).code(), "forbidden");
     let counted = |result| rig.gauge(&format!("ron_kms_attest_total{{result=\"{result}\"}} "));
     assert_eq!(
-        (counted("ok"), counted("forbidden"), counted("bad_request")),
-        (2, 1, 1)
+        (counted("ok"), counted("refused"), counted("no_key")),
+        (2, 4, 0)
     );
     rig.stop();
 }

@@ -19,15 +19,15 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
+use crate::vitals::{self, Certificates};
 use ron_crypto::Random;
 use ron_http::{
     Authorizer, ClientConfig, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
     Principal, Proxies, RequestHead, Router, ServerTls, Transport,
 };
 use ron_kernel::{
-    Counter, CounterVec, Histogram, KernelMetrics, LATENCY_BUCKETS, LockSpec, QueueSpec,
-    RankedMutex, Registry, SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
-    TokenBuckets, Topology,
+    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry,
+    SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor, TokenBuckets, Topology,
 };
 use ron_proto::Problem;
 use std::net::TcpListener;
@@ -45,6 +45,8 @@ static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
 static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
 static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
 
+/// A reload reads files and swaps snapshots.
+const RELOAD_BUCKETS: &[f64] = &[0.001, 0.01, 0.1, 1.0, 10.0];
 /// Connections of the health port. A scraper, an orchestrator and an operator need few; above half
 /// of them idle ones of the peer with most give way, so these find room whoever else is connected.
 const OPS_CONNS: usize = 256;
@@ -74,7 +76,8 @@ pub(crate) struct Shared {
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: Option<Arc<ServerTls>>,
     pub peers: ClientConfig,
-    pub reloads: CounterVec,
+    pub certificates: Certificates,
+    pub reloads: ClosedCounter,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
     hooks: RankedMutex<Hooks>,
@@ -131,8 +134,15 @@ impl Chassis {
         let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::new(&registry);
+        for row in topology.threads {
+            ready.declare(&[row.name.trim_end_matches('-')]);
+        }
         ready.missing(STARTING, "the service is starting");
         let peers = transport::client_config(config)?;
+        let tls = transport::server_tls(config)?;
+        vitals::export(&registry, config);
+        let certificates = Certificates::new(&registry, config);
+        certificates.show();
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -144,17 +154,18 @@ impl Chassis {
             started: parts.clock.now(),
             capabilities: OnceLock::new(),
             stop: Shutdown::pair(),
-            tls: transport::server_tls(config)?,
+            tls,
+            certificates,
             peers: peers.clone(),
-            reloads: registry.counter_vec(
+            reloads: registry.counter_closed(
                 "config_reloads_total",
                 "Reloads of the configuration.",
-                &["result"],
+                &[("result", &["ok", "unchanged", "refused", "invalid"])],
             ),
             reload_seconds: registry.histogram(
                 "config_reload_duration_seconds",
                 "Time of a reload.",
-                LATENCY_BUCKETS,
+                RELOAD_BUCKETS,
             ),
             reloading: AtomicBool::new(false),
             hooks: RankedMutex::new(&HOOKS_LOCK_SPEC, Hooks::default()),

@@ -1,7 +1,7 @@
 //! The health port: liveness, readiness, metrics, version, status, topology, and the two actions.
 
 use super::{ReloadError, Shared};
-use crate::ready::readiness;
+use crate::ready::{readiness, show};
 use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
 use ron_kernel::{Count, LockSpec, PlaneState, QueueSpec};
 use ron_proto::status::{
@@ -60,6 +60,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         Route::get(pattern, Need::Public, move |_| Ok(serve(&shared)))
             .summary(summary)
             .while_draining()
+            .untimed()
     };
     let post = |pattern, summary, act: fn(&Shared, &Request) -> Result<Response, Problem>| {
         let shared = shared.clone();
@@ -110,6 +111,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 fn metrics(shared: &Shared) -> Response {
+    show(&shared.ready, &shared.sup);
     Response::bytes(200, METRICS_TYPE, shared.registry.render())
 }
 

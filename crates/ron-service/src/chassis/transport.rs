@@ -124,6 +124,9 @@ fn uids(config: &Config, key: &str) -> Vec<u32> {
 impl Shared {
     /// Reads the certificates again, so that new connections, from callers and to peers, use renewed ones.
     pub(super) fn reload_certificates(&self) -> Result<(), String> {
-        reload_tls(self.tls.as_deref(), self.peers.tls.as_ref()).map_err(|error| error.to_string())
+        reload_tls(self.tls.as_deref(), self.peers.tls.as_ref())
+            .map_err(|error| error.to_string())?;
+        self.certificates.show();
+        Ok(())
     }
 }

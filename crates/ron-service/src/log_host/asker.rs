@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ron_http::HttpClient;
 use ron_kernel::{
-    CounterVec, Deadline, Gauge, Receiver, Recv, Registry, SharedClock, Shutdown, ThreadCtx,
+    ClosedCounter, Deadline, Gauge, Receiver, Recv, Registry, SharedClock, Shutdown, ThreadCtx,
 };
 use ron_tlog::append::LogReader;
 use ron_tlog::note::{Note, NoteSignature};
@@ -89,7 +89,7 @@ impl WitnessSettings {
 #[derive(Clone)]
 pub struct WitnessMetrics {
     /// Cosignatures asked for, by `result`.
-    pub asked: CounterVec,
+    pub asked: ClosedCounter,
     /// Entries under a checkpoint that a quorum of witnesses has cosigned.
     pub cosigned_size: Gauge,
 }
@@ -98,10 +98,10 @@ impl WitnessMetrics {
     /// Registers `witness_asked_total` and `cosigned_size`.
     pub fn new(registry: &Registry) -> Self {
         Self {
-            asked: registry.counter_vec(
+            asked: registry.counter_closed(
                 "witness_asked_total",
                 "Cosignatures asked for.",
-                &["result"],
+                &[("result", &["cosigned", "failed", "betrayed"])],
             ),
             cosigned_size: registry.gauge(
                 "cosigned_size",

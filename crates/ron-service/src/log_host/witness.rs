@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{
-    Count, CounterVec, Deadline, KernelMetrics, LockSpec, Overflow, QueueSpec, RankedMutex,
+    ClosedCounter, Count, Deadline, KernelMetrics, LockSpec, Overflow, QueueSpec, RankedMutex,
     Receiver, Recv, Registry, SendError, Sender, SharedClock, Snapshot, Stage, Supervisor,
     ThreadCtx, ThreadSpec, queue,
 };
@@ -64,6 +64,9 @@ pub(crate) enum What {
 
 pub(crate) type Notes = Arc<Snapshot<BTreeMap<String, Arc<str>>>>;
 
+/// How a request to cosign may be answered.
+pub(crate) const STATUSES: &[&str] = &["200", "400", "403", "404", "409", "422", "503"];
+
 /// What the thread owns.
 pub(crate) struct Room {
     pub(crate) store: WitnessStore,
@@ -71,7 +74,7 @@ pub(crate) struct Room {
     pub(crate) notes: Notes,
     pub(crate) clock: SharedClock,
     pub(crate) ready: ReadyBoard,
-    pub(crate) asked: CounterVec,
+    pub(crate) asked: ClosedCounter,
 }
 
 /// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`, `POST /log-keys` for logs that
@@ -84,6 +87,7 @@ pub fn serve(
     clock: SharedClock,
     ready: ReadyBoard,
 ) -> Vec<Route> {
+    ready.declare(&["witness"]);
     let (to, jobs) = queue(&QUEUE, QUEUE.capacity, km);
     let notes: Notes = Arc::new(Snapshot::new(store.notes()));
     let vkey = store.cosigner().verifier().to_string();
@@ -93,10 +97,10 @@ pub fn serve(
         notes: notes.clone(),
         clock,
         ready: ready.clone(),
-        asked: registry.counter_vec(
+        asked: registry.counter_closed(
             "checkpoints_total",
             "Requests to cosign a checkpoint.",
-            &["status"],
+            &[("status", STATUSES)],
         ),
     };
     let (slot, handle) = (RankedMutex::new(&LOCK, Some(room)), sup.clone());

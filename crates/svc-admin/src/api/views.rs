@@ -14,9 +14,10 @@ use serde::Serialize;
 use super::Console;
 use crate::derive;
 use crate::gate;
-use crate::node::Node;
+use crate::node::{Node, planes};
 use crate::promtext::{Item, Labels, Reader};
 use crate::rings::{Rings, Series};
+use crate::state::is_unreachable;
 use crate::view::{Doc, doc};
 
 /// Most series in one query answer.
@@ -75,8 +76,11 @@ pub fn status(console: &Console, request: &Request) -> Result<Response, Problem>
     let (node, summary) = find(console, request)?;
     let view = node.view();
     let said = view.facts.ready.clone().unwrap_or_default();
+    let now = console.fleet.clock.unix_ms();
+    let unreachable = is_unreachable(&view.facts, now);
     let mut threads = view.topology.threads.clone();
     for thread in &mut threads {
+        thread.live = thread.live.filter(|_| !unreachable);
         // The planes of the last look know better than a topology that is read less often.
         thread.restarts = view
             .facts
@@ -90,10 +94,15 @@ pub fn status(console: &Console, request: &Request) -> Result<Response, Problem>
         summary,
         health_url: node.spec.health_url.clone(),
         api_url: node.spec.api_url.clone(),
-        ready: view.facts.ready.as_ref().map(|r| r.ready),
+        ready: view
+            .facts
+            .ready
+            .as_ref()
+            .map(|r| r.ready)
+            .filter(|_| !unreachable),
         missing: said.missing,
         degraded: said.degraded,
-        planes: view.facts.planes.clone(),
+        planes: planes(&view, now),
         capabilities: view.status.capabilities.clone(),
         queues: view.queues.clone(),
         threads,
@@ -126,7 +135,11 @@ pub fn facets(console: &Console, request: &Request) -> Result<Response, Problem>
     request.query_only(&[])?;
     let (node, _) = find(console, request)?;
     let from = from_ms(console, console.fleet.sampling.window.as_secs());
-    let mut facets = node.with_rings(|rings| derive::facets(rings, from));
+    // While it does not answer its series have ended, and its routes are those of the last answer.
+    let mut facets = node.view().last_routes.to_vec();
+    if facets.is_empty() {
+        facets = node.with_rings(|rings| derive::facets(rings, from));
+    }
     for facet in &mut facets {
         for value in [
             &mut facet.request_rate,

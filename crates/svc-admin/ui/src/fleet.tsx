@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { Num, Overview, OverviewNode, State } from "./api.ts";
 import { Age, Card, Figure, Spark, StateBadge, StateIcon, uptime } from "./bits.tsx";
 import { Chart, type Line } from "./chart.tsx";
-import { rate, seconds, span } from "./format.ts";
+import { percent, rate, seconds, span } from "./format.ts";
 import { t } from "./i18n.ts";
 import { setQuery, type Route } from "./live.ts";
 
@@ -32,6 +32,8 @@ function Verdict({ overview, utc }: { overview: Overview; utc: boolean }) {
   const bad = overview.nodes.filter((x) => x.summary.state !== "healthy");
   const words = bad.length === 0 ? (n === 1 ? t("oneHealthy") : t("allHealthy", { n })) : bad.length === 1 ? t("attentionOne", { n }) : t("attention", { k: bad.length, n });
   const slow = overview.nodes.reduce<OverviewNode | null>((a, b) => ((b.rates.p99Seconds ?? -1) > (a?.rates.p99Seconds ?? -1) ? b : a), null);
+  const asked = overview.nodes.reduce((sum, x) => sum + (x.rates.requestRate ?? 0), 0);
+  const failed = overview.nodes.reduce((sum, x) => sum + (x.rates.requestRate ?? 0) * (x.rates.errorRatio ?? 0), 0);
   const restarts = overview.nodes.reduce((sum, x) => sum + x.summary.restarts, 0);
   return (
     <div class={`verdict v-${overview.state}`}>
@@ -47,6 +49,7 @@ function Verdict({ overview, utc }: { overview: Overview; utc: boolean }) {
       <dl class="tiles">
         <div><dt>{t("servicesHealthy")}</dt><dd>{overview.counts.healthy}<small> / {n}</small></dd></div>
         <div><dt>{t("requests")}</dt><dd><Figure value={overview.requestRate} of={rate} /><small> {t("perSecond")}</small></dd></div>
+        <div class={failed > 0 ? "bad" : ""}><dt>{t("errors")}</dt><dd><Figure value={asked > 0 ? failed / asked : null} of={percent} /></dd></div>
         <div><dt>{t("slowest")}</dt><dd><Figure value={slow?.rates.p99Seconds ?? null} of={seconds} />{slow?.rates.p99Seconds != null && <small class="under">{slow.summary.displayName}</small>}</dd></div>
         <div><dt>{t("restarts")}</dt><dd>{restarts}</dd></div>
       </dl>
@@ -74,6 +77,7 @@ function TrafficCard({ overview, utc, theme }: { overview: Overview; utc: boolea
 const SORTS: Record<string, (a: OverviewNode, b: OverviewNode) => number> = {
   name: (a, b) => a.summary.displayName.localeCompare(b.summary.displayName),
   rate: (a, b) => (b.rates.requestRate ?? -1) - (a.rates.requestRate ?? -1),
+  errors: (a, b) => (b.rates.errorRatio ?? -1) - (a.rates.errorRatio ?? -1),
   p99: (a, b) => (b.rates.p99Seconds ?? -1) - (a.rates.p99Seconds ?? -1),
   uptime: (a, b) => (a.summary.uptimeSeconds ?? Infinity) - (b.summary.uptimeSeconds ?? Infinity),
 };
@@ -112,7 +116,7 @@ function Table({ overview, route, utc }: { overview: Overview; route: Route; utc
         <table class="fleet">
           <thead><tr>
             <th scope="col">{t("state")}</th>{head("name", t("service"))}<th scope="col" class="why">{t("why")}</th>
-            {head("rate", t("requests"), "num")}{head("p99", t("p99"), "num")}<th scope="col">{t("planes")}</th>{head("uptime", t("uptime"), "num")}<th scope="col" class="num">{t("seen")}</th>
+            {head("rate", t("requests"), "num")}{head("errors", t("errors"), "num")}{head("p99", t("p99"), "num")}<th scope="col">{t("planes")}</th>{head("uptime", t("uptime"), "num")}<th scope="col" class="num">{t("seen")}</th>
           </tr></thead>
           <tbody>{rows.slice(0, pages * PAGE).map((x) => <Row key={x.summary.id} node={x} utc={utc} />)}</tbody>
         </table>
@@ -138,6 +142,7 @@ function Row({ node, utc }: { node: OverviewNode; utc: boolean }) {
         {s.reasons.length > 2 && <small class="quiet">+{s.reasons.length - 2}</small>}
       </td>
       <td class="num wide"><Spark values={node.series.requestRate} /><span class="fig"><Figure value={gone ? null : rates.requestRate} of={rate} /></span></td>
+      <td class={`num${!gone && rates.errorRatio ? " bad" : ""}`}><Figure value={gone ? null : rates.errorRatio} of={percent} /></td>
       <td class="num wide"><Spark values={node.series.p99Seconds} width={72} /><span class="fig"><Figure value={gone ? null : rates.p99Seconds} of={seconds} /></span></td>
       <td><PlaneDots planes={planes} gone={gone} /></td>
       <td class="num">{gone ? <span class="quiet">–</span> : span(uptime(s.uptimeSeconds, s.sampledAt))}</td>

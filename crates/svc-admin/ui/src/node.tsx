@@ -3,7 +3,7 @@
 import type { FacetList, Me, MetricsSummary, NodeStatus, Queue, UiConfig } from "./api.ts";
 import { HttpError, send } from "./api.ts";
 import { Actions } from "./act.tsx";
-import { Age, Card, Figure, StateBadge, uptime } from "./bits.tsx";
+import { Age, Card, Figure, StateBadge, StateIcon, uptime } from "./bits.tsx";
 import { Chart } from "./chart.tsx";
 import { percent, rate, seconds, span, whole } from "./format.ts";
 import { t } from "./i18n.ts";
@@ -21,22 +21,28 @@ export function NodeView({ id, everyMs, utc, theme, ui, me }: NodeProps) {
   if (status.error instanceof HttpError && status.error.status === 404) {
     return <>{back}<div class="empty"><h1>{t("notFound")}</h1><p>{t("notFoundHint")}</p></div></>;
   }
-  const s = status.data;
-  if (!s) return <>{back}<p class="none" role="status">{status.error ? status.error.message : t("loading")}</p></>;
+  const data = status.data;
+  if (!data) return <>{back}<p class="none" role="status">{status.error ? status.error.message : t("loading")}</p></>;
+  const s = { ...data.summary, consecutive: data.polling.consecutiveFailures };
+  // Down while it answers (draining, a critical plane) is news; down because it does not answer makes all below the past.
+  const gone = s.stale || s.state === "unknown" || (s.state === "down" && s.consecutive > 0);
   const askNow = () => void send("POST", `${base}/refresh`).catch(() => null).then(() => setTimeout(status.refresh, 600));
   return (
     <>
       {back}
-      <Head status={s} utc={utc} askNow={askNow} />
+      <Head status={data} utc={utc} askNow={askNow} />
       <Actions id={id} ui={ui} me={me} done={status.refresh} />
       {metrics.data && <Charts m={metrics.data} utc={utc} theme={theme} />}
-      <div class="pair">
-        <Planes status={s} />
-        <Queues queues={s.queues} />
+      {gone && <p class="note past" role="status"><StateIcon state="unknown" /> <span>{s.sampledAt ? <>{t("lastKnown")} <Age at={s.sampledAt} utc={utc} />.</> : t("neverAnswered")}</span></p>}
+      <div class={gone ? "parts gone" : "parts"}>
+        <div class="pair">
+          <Planes status={data} />
+          <Queues queues={data.queues} />
+        </div>
+        <Topology queues={data.queues} />
+        {facets.data && facets.data.facets.length > 0 && <Routes facets={facets.data} gone={gone} />}
+        <Threads status={data} />
       </div>
-      <Topology queues={s.queues} />
-      {facets.data && facets.data.facets.length > 0 && <Routes facets={facets.data} />}
-      <Threads status={s} />
     </>
   );
 }
@@ -122,11 +128,11 @@ function Queues({ queues }: { queues: Queue[] }) {
   );
 }
 
-function Routes({ facets }: { facets: FacetList }) {
+function Routes({ facets, gone }: { facets: FacetList; gone: boolean }) {
   const called = facets.facets.filter((f) => f.requestsTotal > 0);
   const quiet = facets.facets.length - called.length;
   return (
-    <Card flush title={t("routes")} hint={t("routesHint")}>
+    <Card flush title={t("routes")} hint={gone ? t("routesPast") : t("routesHint")}>
       <div class="scroll" tabIndex={0}><table>
         <thead><tr><th scope="col">{t("route")}</th><th scope="col" class="num">{t("perSecond")}</th><th scope="col" class="num">{t("errors")}</th><th scope="col" class="num">{t("refused")}</th><th scope="col" class="num">p50</th><th scope="col" class="num">p95</th><th scope="col" class="num">p99</th><th scope="col" class="num">{t("total")}</th></tr></thead>
         <tbody>{called.map((f) => (
@@ -136,7 +142,7 @@ function Routes({ facets }: { facets: FacetList }) {
           </tr>
         ))}</tbody>
       </table></div>
-      {quiet > 0 && <p class="more">{t("quietRoutes", { n: quiet })}</p>}
+      {quiet > 0 && !gone && <p class="more">{t("quietRoutes", { n: quiet })}</p>}
     </Card>
   );
 }
@@ -148,7 +154,7 @@ function Threads({ status }: { status: NodeStatus }) {
       <div class="scroll" tabIndex={0}><table>
         <thead><tr><th scope="col">{t("thread")}</th><th scope="col" class="num">{t("live")}</th><th scope="col" class="num">{t("restarts")}</th><th scope="col">{t("job")}</th></tr></thead>
         <tbody>{status.threads.map((x) => (
-          <tr><th scope="row"><code>{x.name}</code></th><td class="num">{whole(x.live)}<small> / {whole(x.total)}</small></td><td class="num"><Figure value={x.restarts} of={whole} /></td><td>{x.job}</td></tr>
+          <tr><th scope="row"><code>{x.name}</code></th><td class="num"><Figure value={x.live} of={whole} /><small> / {whole(x.total)}</small></td><td class="num"><Figure value={x.restarts} of={whole} /></td><td>{x.job}</td></tr>
         ))}</tbody>
       </table></div>
     </Card>

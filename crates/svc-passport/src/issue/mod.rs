@@ -343,6 +343,7 @@ impl Issuer {
                 Err(code) if may_retry && code == "version_not_head" => rotated.push(job),
                 Err(code) => {
                     tracing::warn!(service = "svc-passport", event = "sign_refused", code = %code);
+                    self.metrics.sign_failed(&code);
                     self.refuse(job, refusal(&code));
                 }
             }
@@ -360,6 +361,11 @@ impl Issuer {
     fn kms_problem(&self, error: &ClientError) -> Problem {
         self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
         tracing::warn!(service = "svc-passport", event = "kms_call_failed", why = %error);
+        self.metrics.sign_failed(match error {
+            ClientError::Unknown { .. } => "no_answer",
+            ClientError::NotSent { .. } => "not_sent",
+            ClientError::Refused { .. } => error.code().unwrap_or("refused"),
+        });
         match error {
             ClientError::Unknown { .. } => {
                 Problem::unavailable("the KMS did not answer in time; no token was issued", 2)

@@ -310,6 +310,9 @@ impl Revoker {
                 "an earlier commit failed: revocations are refused until a restart",
             );
         }
+        if result.is_err() {
+            self.metrics.io_errors.with_label_values(&["store"]).inc();
+        }
         result.map_err(|e| e.problem())
     }
 
@@ -320,6 +323,9 @@ impl Revoker {
         responder.send(page.map(|p| Response::json(200, &p)));
     }
 }
+
+/// What [`kind`] may say.
+pub const KINDS: [&str; 6] = ["jti", "subject", "kid", "epoch", "keys", "policy"];
 
 /// The label of a revocation.
 pub fn kind(revoked: &Revoked) -> &'static str {

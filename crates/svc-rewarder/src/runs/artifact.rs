@@ -88,6 +88,10 @@ impl ArtifactWriter {
             policy,
         } = product;
         if let Err(error) = dir::write(&target, computed, snapshot, policy) {
+            self.metrics
+                .io_errors
+                .with_label_values(&["artifacts"])
+                .inc();
             (self.disk)(Some(format!("artifacts cannot be written: {error}")));
             return News::Failed(reason(
                 "io",

@@ -161,6 +161,8 @@ impl Emitter {
                     )));
                 }
                 Err(PortError::Away(detail)) => {
+                    let svc = if what == KMS { "ron-kms" } else { "ron-ledger" };
+                    self.metrics.upstream_fail.with_label_values(&[svc]).inc();
                     let wait = backoff.next_pause();
                     if backoff.steps() >= TRIES {
                         let why = format!("{what} is away: {detail}");
@@ -175,6 +177,7 @@ impl Emitter {
                     if shutdown.wait(Deadline::within(wait)) {
                         return Err(Pause::Stop);
                     }
+                    self.metrics.retries.with_label_values(&["settle"]).inc();
                 }
             }
         }

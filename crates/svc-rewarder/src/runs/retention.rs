@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ron_kernel::{CounterVec, SharedClock, Shutdown};
+use ron_kernel::{ClosedCounter, SharedClock, Shutdown};
 use ron_proto::rewarder::RunState;
 use ron_proto::values::{ContentId, Tenant};
 
@@ -34,7 +34,7 @@ pub struct Retention {
     /// Time.
     pub clock: SharedClock,
     /// What went, by kind.
-    pub swept: CounterVec,
+    pub swept: ClosedCounter,
 }
 
 impl Retention {

@@ -152,6 +152,8 @@ impl Api {
                     .upstream
                     .with_label_values(&["ron-ledger", "read", "failed"])
                     .inc();
+                self.metrics
+                    .ledger_failed("read", matches!(error, ClientError::Unknown { .. }));
                 Problem::unavailable("the ledger cannot be read now", 2)
             }
         }

@@ -204,6 +204,15 @@ fn name_of(handle: &Handle) -> Result<&str, Fault> {
     std::str::from_utf8(&handle.0).map_err(|_| Fault::Refused("the key's name is damaged".into()))
 }
 
+/// Names of the calls.
+pub const OPS: &[&str] = &[
+    "probe",
+    "remote_make",
+    "remote_destroy",
+    "remote_wrap",
+    "remote_unwrap",
+];
+
 /// The backend.
 pub struct RemoteDevice {
     line: Line<RemoteSession>,

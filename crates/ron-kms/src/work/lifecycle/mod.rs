@@ -494,6 +494,8 @@ impl Lifecycle {
 
     pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
         self.stopped = true;
+        let errors = &self.kms.metrics.io_errors;
+        errors.with_label_values(&["store"]).inc();
         self.ready.missing(
             "store",
             "the key store cannot be written; restart after mending it",

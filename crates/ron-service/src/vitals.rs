@@ -1,0 +1,156 @@
+//! What every exporter tells of its process and its host: processor time, memory, descriptors, disk, certificates.
+
+use crate::config::Config;
+use ron_kernel::{ClosedGauge, Registry};
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+
+/// Ticks per second of the times in `/proc`; Linux fixes it at 100 for user space on every architecture we build for.
+const USER_HZ: f64 = 100.0;
+
+/// Registers the figures that are asked for at each scrape.
+pub(crate) fn export(registry: &Registry, config: &Config) {
+    registry.gauge_fn(
+        "build_info",
+        "Always 1; the label tells the version of the build.",
+        &[("version", env!("CARGO_PKG_VERSION"))],
+        || 1,
+    );
+    registry.process_fn(
+        "process_cpu_seconds_total",
+        "Processor time of the whole process, in seconds.",
+        || cpu_seconds().unwrap_or(0.0),
+    );
+    registry.process_fn(
+        "process_resident_memory_bytes",
+        "Memory that the whole process holds.",
+        || memory("VmRSS:").unwrap_or(0.0),
+    );
+    registry.process_fn(
+        "process_virtual_memory_bytes",
+        "Address space of the whole process.",
+        || memory("VmSize:").unwrap_or(0.0),
+    );
+    registry.process_fn("process_open_fds", "Open file descriptors.", || {
+        read_dir("/proc/self/fd").map_or(0.0, |all| all.count() as f64)
+    });
+    registry.process_fn("process_max_fds", "Descriptors that may be open.", || {
+        max_fds().unwrap_or(0.0)
+    });
+    let start = start_seconds().unwrap_or(0.0);
+    registry.process_fn(
+        "process_start_time_seconds",
+        "When the process began, in Unix seconds.",
+        move || start,
+    );
+    if let Some(dir) = data_dir(config) {
+        registry.gauge_fn(
+            "disk_free_bytes",
+            "Room that is left for the service on the file system of a directory.",
+            &[("dir", "data_dir")],
+            move || free(&dir).unwrap_or(0),
+        );
+    }
+}
+
+/// `None` where nothing is written, so that there is no disk to watch.
+fn data_dir(config: &Config) -> Option<PathBuf> {
+    let dir = config
+        .path_opt("data_dir")
+        .filter(|_| !config.bool("amnesia"))?;
+    Some(dir.to_owned())
+}
+
+/// The ends of the certificates in use; [`Certificates::show`] is called whenever they were read.
+pub(crate) struct Certificates(Vec<(&'static str, PathBuf)>, ClosedGauge);
+
+impl Certificates {
+    pub fn new(registry: &Registry, config: &Config) -> Self {
+        let serves = config.bool("tls.enabled");
+        let calls = config.path_opt("tls.peer_ca_path").is_some();
+        let files = [
+            ("own", "tls.cert_path", serves || calls),
+            ("client_ca", "tls.client_ca_path", serves),
+            ("peer_ca", "tls.peer_ca_path", calls),
+        ];
+        let used =
+            |(name, key, used)| Some((name, config.path_opt(key).filter(|_| used)?.to_owned()));
+        let files: Vec<(&str, PathBuf)> = files.into_iter().filter_map(used).collect();
+        let uses: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+        let gauge = registry.gauge_closed(
+            "certificate_not_after_seconds",
+            "When the first certificate of a file in use ends, in Unix seconds.",
+            &[("use", &uses)],
+        );
+        Self(files, gauge)
+    }
+
+    /// Reads the files as the transport has just read them.
+    pub fn show(&self) {
+        for (name, path) in &self.0 {
+            // A file that cannot be read was refused before; what is shown stays what is in use.
+            if let Ok(Some(end)) = ron_http::certificates_end(path) {
+                self.1.with_label_values(&[name]).set(end);
+            }
+        }
+    }
+}
+
+/// The fields of `/proc/self/stat` behind the name, which may hold spaces; the first is field 3 of proc(5).
+fn stat() -> Option<Vec<f64>> {
+    let text = read_to_string("/proc/self/stat").ok()?;
+    let fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some(fields.map(|field| field.parse().unwrap_or(0.0)).collect())
+}
+
+/// User and system time: fields 14 and 15.
+fn cpu_seconds() -> Option<f64> {
+    let stat = stat()?;
+    Some((stat.get(11)? + stat.get(12)?) / USER_HZ)
+}
+
+/// Boot time and field 22, the ticks from boot to the start.
+fn start_seconds() -> Option<f64> {
+    let boot = read_to_string("/proc/stat").ok()?;
+    let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
+    let boot: f64 = boot.trim().parse().ok()?;
+    Some(boot + stat()?.get(19)? / USER_HZ)
+}
+
+fn memory(row: &str) -> Option<f64> {
+    let status = read_to_string("/proc/self/status").ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(row))?;
+    let kib: f64 = value.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+fn max_fds() -> Option<f64> {
+    let limits = read_to_string("/proc/self/limits").ok()?;
+    let row = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    row.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// What an ordinary user may still write; the share that file systems keep for root is not ours.
+fn free(dir: &Path) -> Option<i64> {
+    let stat = rustix::fs::statvfs(dir).ok()?;
+    i64::try_from(stat.f_bavail.saturating_mul(stat.f_frsize)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_has_figures() {
+        assert!(cpu_seconds().is_some_and(|s| s >= 0.0));
+        assert!(memory("VmRSS:").is_some_and(|bytes| bytes > 1e5));
+        assert!(max_fds().is_some_and(|n| n > 10.0));
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        let start = start_seconds().unwrap();
+        assert!(start > 1e9 && start <= now.as_secs_f64() + 1.0, "{start}");
+        assert!(free(Path::new("/")).is_some());
+        assert_eq!(free(Path::new("/no/such/directory")), None);
+    }
+}

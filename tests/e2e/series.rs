@@ -1,0 +1,262 @@
+//! What Prometheus sees of a fleet: series that alerts wait for exist before the first event, quiet services have few,
+//! and every metric is written by something.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
+
+#[path = "support/processes.rs"]
+mod processes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use processes::Rig;
+use ron_tests::{Fleet, SERVICES, ok, until, workspace};
+
+/// Series of one service that nobody has asked anything yet.
+const QUIET_MAX: usize = 500;
+/// Alerts on what this fleet does not have: it serves without TLS.
+const NOT_HERE: [&str; 1] = ["_certificate_not_after_seconds"];
+
+fn page(fleet: &Fleet, service: &str) -> String {
+    let reply = fleet.get(&format!("{}/metrics", fleet.health(service)), None);
+    String::from_utf8(reply.body).unwrap()
+}
+
+fn samples(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().filter(|line| !line.starts_with('#'))
+}
+
+/// Prefix and name, such as `svc_wallet` and `_ready`.
+fn prefix(service: &str) -> String {
+    service.replace('-', "_")
+}
+
+#[test]
+fn a_quiet_fleet_has_the_series_that_alerts_wait_for() {
+    let fleet = Fleet::start();
+    let pages: BTreeMap<&str, String> = SERVICES.map(|s| (s, page(&fleet, s))).into();
+    for (service, page) in &pages {
+        let count = samples(page).count();
+        assert!(count <= QUIET_MAX, "{service} has {count} series");
+        let p = prefix(service);
+        for line in [
+            "_ready",
+            "_http_server_errors_total",
+            "_metrics_undeclared_total",
+            "_config_reloads_total{result=\"refused\"}",
+            "_shutdown_drains_total{result=\"stragglers\"}",
+            "_auth_failures_total{reason=\"signature\"}",
+            "_upstream_fail_total{svc=\"svc-passport\"}",
+            "_backoff_retries_total{op=\"auth_refresh\"}",
+            "_busy_rejections_total{queue=\"http\"}",
+            "_queue_dropped_total{queue=\"auth_refresh\"}",
+            "_readyz_degraded{cause=\"draining\"}",
+            "_readyz_degraded{cause=\"passports\"}",
+        ] {
+            let line = format!("{p}{line} ");
+            let found = samples(page).any(|sample| sample.starts_with(&line));
+            assert!(found, "{line} is missing in\n{page}");
+        }
+        for figure in [
+            "process_cpu_seconds_total ",
+            "process_resident_memory_bytes ",
+            "process_open_fds ",
+            "process_max_fds ",
+            "process_start_time_seconds ",
+            &format!("{p}_build_info{{version="),
+            &format!("{p}_disk_free_bytes{{dir=\"data_dir\"}} "),
+        ] {
+            let found = samples(page).any(|sample| sample.starts_with(figure));
+            assert!(found, "{figure} is missing in\n{page}");
+        }
+        each_thread_may_restart(&fleet, service, page);
+    }
+    every_alert_has_series(&pages);
+}
+
+fn each_thread_may_restart(fleet: &Fleet, service: &str, page: &str) {
+    let url = format!("{}/api/v1/topology", fleet.health(service));
+    let topology = ron_tests::json(&fleet.get(&url, None), 200);
+    for row in topology["threads"].as_array().unwrap() {
+        let kind = row["name"].as_str().unwrap();
+        for counter in ["service_restarts", "tasks_aborted", "tasks_canceled"] {
+            let line = format!("{}_{counter}_total{{kind=\"{kind}\"}} 0", prefix(service));
+            assert!(samples(page).any(|s| s == line), "{line} is missing");
+        }
+    }
+}
+
+/// Every selector of every rule finds a series somewhere in the fleet.
+fn every_alert_has_series(pages: &BTreeMap<&str, String>) {
+    let rules = std::fs::read_to_string(workspace().join("docs/ops/alerts.yml")).unwrap();
+    let all: Vec<&str> = pages.values().flat_map(|page| samples(page)).collect();
+    let mut seen = 0;
+    for (name, labels) in selectors(&rules) {
+        if name == "up" || NOT_HERE.iter().any(|absent| name == *absent) {
+            continue;
+        }
+        seen += 1;
+        let matching = |sample: &&&str| {
+            let (series, _) = sample.rsplit_once(' ').unwrap();
+            let (own, block) = series.split_once('{').unwrap_or((series, ""));
+            own.ends_with(&name) && labels.iter().all(|label| block.contains(label.as_str()))
+        };
+        assert!(
+            all.iter().any(|s| matching(&s)),
+            "no {name} with {labels:?}"
+        );
+    }
+    assert!(seen >= 20, "only {seen} selectors were read");
+}
+
+/// Metric names (without `.+`) and equality matchers of the expressions; `job` is Prometheus's own.
+fn selectors(rules: &str) -> Vec<(String, Vec<String>)> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for (at, _) in rules.match_indices('{') {
+        let Some((block, _)) = rules[at + 1..].split_once('}') else {
+            continue;
+        };
+        if !block.contains("job=\"ron\"") {
+            continue; // an annotation
+        }
+        let before = &rules[..at];
+        let plain = &before[before.trim_end_matches(word).len()..];
+        let name = match block.split_once("__name__=~\".+") {
+            Some((_, rest)) => rest.split('"').next().unwrap(),
+            None => plain,
+        };
+        let equal =
+            |pair: &&str| pair.contains("=\"") && !pair.contains("!=") && !pair.starts_with("job");
+        let labels = block.split(", ").filter(equal).map(str::to_owned);
+        found.push((name.to_owned(), labels.collect()));
+    }
+    found
+}
+
+#[test]
+fn whatever_happens_is_counted_under_a_declared_label() {
+    let fleet = Fleet::start();
+    ok(&fleet.ron(&["demo"]));
+    let api = |service: &str, path: &str| format!("{}{path}", fleet.api(service));
+    let token = fleet.token("svc-wallet", None);
+    for (url, token, status) in [
+        (
+            api("svc-wallet", "/v1/balance?account=a&asset=x"),
+            None,
+            401,
+        ),
+        (api("svc-wallet", "/v1/balance"), Some(token.as_str()), 400),
+        (api("ron-kms", "/v1/kms/keys"), Some(token.as_str()), 401),
+        (api("svc-wallet", "/no/such/route"), None, 404),
+        (api("svc-admin", "/api/nodes/none/status"), None, 404),
+    ] {
+        assert_eq!(fleet.get(&url, token).status, status, "{url}");
+    }
+    let bad = fleet.post(&api("svc-wallet", "/v1/transfer"), Some(&token), "{}", &[]);
+    assert!((400..500).contains(&bad.status), "{}", bad.status);
+    for args in [
+        &["--audience", "svc-wallet", "--scope", "kms:sign"][..],
+        &["--audience", "svc-wallet", "--ttl", "9d"],
+        &["--audience", "svc-wallet", "--caveat", "nonsense=1"],
+    ] {
+        assert!(!fleet.ron(&[&["token"][..], args].concat()).status.success());
+    }
+    let pid = fleet.pid().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-HUP", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    for service in SERVICES {
+        let p = prefix(service);
+        until("it reloads", || {
+            let line = format!("{p}_config_reloads_total{{result=\"unchanged\"}} ");
+            fleet.metric(service, &line) >= 1.0
+        });
+        let page = page(&fleet, service);
+        let undeclared = format!("{p}_metrics_undeclared_total 0");
+        assert!(samples(&page).any(|s| s == undeclared), "{service}\n{page}");
+    }
+    let failed = "svc_wallet_auth_failures_total{reason=\"missing\"} ";
+    assert!(fleet.metric("svc-wallet", failed) >= 1.0);
+}
+
+#[test]
+fn a_ledger_that_does_not_answer_moves_the_wallets_counters() {
+    let rig = Rig::start();
+    let wallet = |line: &str| rig.wallet_metric(&format!("svc_wallet_{line} "));
+    let fails = "upstream_fail_total{svc=\"ron-ledger\"}";
+    until("the wallet is ready", || wallet("ready") == 1);
+    let before = (wallet(fails), wallet("io_timeouts_total{op=\"probe\"}"));
+    rig.signal("ron-ledger", "-STOP");
+    until("it is not ready, and says so", || wallet("ready") == 0);
+    until("its failed calls are counted", || {
+        wallet(fails) >= before.0 + 2
+    });
+    until("as timeouts", || {
+        wallet("io_timeouts_total{op=\"probe\"}") >= before.1 + 2
+    });
+    rig.signal("ron-ledger", "-CONT");
+    until("it is ready again", || wallet("ready") == 1);
+}
+
+/// Fields of the metric tables, and whether anything else names them.
+#[test]
+fn every_metric_is_written_by_something() {
+    let mut sources = Vec::new();
+    gather(&workspace().join("crates"), &mut sources);
+    let tables = sources.iter().filter(|(path, _)| {
+        let own = path.strip_prefix(workspace()).unwrap();
+        own.components().count() == 4 && path.ends_with("src/metrics.rs")
+    });
+    let mut looked = 0;
+    let mut idle = BTreeSet::new();
+    for (path, text) in tables {
+        let home = path.parent().unwrap();
+        for field in text.lines().filter_map(metric_field) {
+            looked += 1;
+            let use_of = format!(".{field}");
+            let kernel = path.starts_with(workspace().join("crates/ron-kernel"));
+            let used = |(at, text): &&(PathBuf, String)| {
+                let where_it_may_be = kernel || at.starts_with(home);
+                where_it_may_be && uses(text, &use_of)
+            };
+            if !sources.iter().any(|source| used(&source)) {
+                idle.insert(format!("{}: {field}", path.display()));
+            }
+        }
+    }
+    assert!(looked > 80, "only {looked} fields were found");
+    assert!(idle.is_empty(), "nothing writes these: {idle:#?}");
+}
+
+fn gather(dir: &Path, into: &mut Vec<(PathBuf, String)>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("ui") && !path.ends_with("tests") {
+            gather(&path, into);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            into.push((path.clone(), std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// The name in `pub name: Counter,` and its kin.
+fn metric_field(line: &str) -> Option<&str> {
+    let (name, kind) = line.trim().strip_prefix("pub ")?.split_once(": ")?;
+    let kinds = ["Counter", "Gauge", "Histogram", "Closed"];
+    kinds.iter().any(|k| kind.starts_with(k)).then_some(name)
+}
+
+/// Whether `use_of` is in the text as a whole word, and not only to be handed on.
+fn uses(text: &str, use_of: &str) -> bool {
+    text.match_indices(use_of).any(|(at, _)| {
+        let after = text[at + use_of.len()..].trim_start();
+        after.starts_with('.') && !after.starts_with(".declare")
+            || after.starts_with([',', ';', ')'])
+    })
+}
