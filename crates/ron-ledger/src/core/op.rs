@@ -1,7 +1,9 @@
 //! One checked entry with its canonical request bytes: what the state machine takes in.
 
 use ron_proto::Amount;
-use ron_proto::ledger::{Entry, EntryKey, EntryKind, MAX_WIRE_INTEGER, PrincipalName, TxId};
+use ron_proto::ledger::{
+    Entry, EntryKey, EntryKind, MAX_WIRE_INTEGER, PrincipalName, TxId, is_pool_of,
+};
 
 use super::codec::{DecodeError, In, Out};
 use super::op_codec::{decode, encode};
@@ -173,10 +175,21 @@ fn check(entry: &Entry) -> Result<(), BadEntry> {
             count("nonce", *nonce, 1)
         }
         Entry::EpochOpen {
+            tenant,
+            epoch,
+            from,
             amount_minor,
             recipients,
+            adjusts,
             ..
         } => {
+            // A rule of the core, so that no caller who settles for many tenants pays one's epoch from another's pool.
+            if !is_pool_of(tenant, from) {
+                return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
+            }
+            if adjusts.as_ref() == Some(epoch) {
+                return bad("adjusts", "must name another epoch");
+            }
             count("recipients", *recipients, 0)?;
             if (*recipients == 0) != (amount_minor.0 == 0)
                 || amount_minor.0 < u128::from(*recipients)

@@ -104,6 +104,7 @@ pub(super) fn refused(code: RefusalCode, expected: Option<u64>) -> EntryAnswer {
         code,
         seq: None,
         expected,
+        paid_by: None,
         replayed: false,
     }
 }
