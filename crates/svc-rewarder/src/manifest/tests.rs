@@ -45,11 +45,11 @@ pub(super) fn signed(document: &Value) -> VerifiedPolicy {
 
 pub(super) fn document(edit: &Value) -> Value {
     let mut document = json!({
-        "format": 1, "id": "test", "version": 3, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": "1000"},
+        "format": 1, "tenant": "default", "id": "test", "version": 3, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": "1000"},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     for (key, value) in edit.as_object().expect("an object of replaced fields") {
         document[key] = value.clone();
@@ -70,6 +70,7 @@ pub(super) fn run(snapshot: &Sealed, policy: &VerifiedPolicy) -> Computed {
     compute(
         &tenant,
         &"e:1".parse().expect("an epoch"),
+        None,
         snapshot,
         policy,
         &(),
@@ -255,7 +256,8 @@ fn an_idle_epoch_pays_nobody() {
 
 #[test]
 fn run_keys_keep_their_parts_apart() {
-    let key = |tenant: &str, epoch: &str, snapshot: u8, policy: u8| {
+    let key = |tenant: &str, epoch: &str, snapshot: u8, policy: u8, adjusts: Option<&str>| {
+        let adjusts = adjusts.map(|epoch| epoch.parse().expect("an epoch"));
         let (tenant, epoch) = (
             tenant.parse().expect("a tenant"),
             epoch.parse().expect("an epoch"),
@@ -263,19 +265,69 @@ fn run_keys_keep_their_parts_apart() {
         run_key(
             &tenant,
             &epoch,
+            adjusts.as_ref(),
             &ContentId([snapshot; 32]),
             &ContentId([policy; 32]),
             RuleSet::Hamilton1,
         )
     };
     let keys = [
-        key("ab", "c", 1, 2),
-        key("a", "bc", 1, 2),
-        key("ab", "c", 2, 1),
-        key("ab", "d", 1, 2),
+        key("ab", "c", 1, 2, None),
+        key("a", "bc", 1, 2, None),
+        key("ab", "c", 2, 1, None),
+        key("ab", "d", 1, 2, None),
+        key("ab", "c", 1, 2, Some("d")),
+        key("ab", "d", 1, 2, Some("c")),
     ];
     for (at, one) in keys.iter().enumerate() {
         assert!(!keys[at + 1..].contains(one));
+    }
+}
+
+#[test]
+fn a_source_is_tenant_policy_and_usage_kept_apart() {
+    let of = |tenant: &str, policy: &str, snapshot: u8| {
+        let (tenant, policy) = (
+            tenant.parse().expect("a tenant"),
+            policy.parse().expect("a policy"),
+        );
+        source(&tenant, &policy, &ContentId([snapshot; 32]))
+    };
+    let sources = [
+        of("ab", "c", 1),
+        of("a", "bc", 1),
+        of("ab", "c", 2),
+        of("ab", "d", 1),
+    ];
+    for (at, one) in sources.iter().enumerate() {
+        assert!(!sources[at + 1..].contains(one));
+    }
+    assert_eq!(of("ab", "c", 1), sources[0]);
+}
+
+#[test]
+fn a_policy_pays_for_its_tenant_from_its_pools_alone() {
+    let good = signed(&document(&json!({})));
+    let usage = snapshot(1);
+    let other = "another".parse().expect("a tenant");
+    let epoch = "e".parse().expect("an epoch");
+    let why = compute(&other, &epoch, None, &usage, &good, &()).expect_err("another tenant's");
+    assert!(
+        why.to_string().contains("belongs to tenant default"),
+        "{why}"
+    );
+    for pool in [
+        "pool:another/test",
+        "pool:test",
+        "acct:default/test",
+        "pool:default/",
+    ] {
+        let edit = json!({"pool": {"account": pool, "amount_minor": "1"}});
+        let policy = serde_json::from_value(document(&edit)).expect("a policy");
+        let why = crate::calculus::check_policy(&policy)
+            .expect_err(pool)
+            .to_string();
+        assert!(why.contains("pool:<tenant>/<name>"), "{why}");
     }
 }
 
@@ -344,7 +396,7 @@ fn golden_epochs_come_out_bit_for_bit() {
         let sealed = import::csv(csv.expect("committed"), ImportKind::Totals).expect("good rows");
         let epoch = name.parse().expect("an epoch");
         let tenant = "default".parse().expect("a tenant");
-        let got = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
+        let got = compute(&tenant, &epoch, None, &sealed, &policy, &()).expect("a run");
         let manifest = serde_json::to_value(&got.manifest).expect("JSON");
         assert_eq!(manifest, want["manifest"], "{name}");
         let table = got.table.expect("paid");
@@ -362,8 +414,7 @@ fn pools_and_amounts_up_to_the_last_bit() {
     let text = format!("account,metric,amount\na,m,{}\nb,m,{}\n", u128::MAX - 1, 1);
     let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("2^128-1 in all");
     for (rule_set, want) in [("hamilton/1", 0), ("floor/1", 0)] {
-        let edit =
-            json!({"rule_set": rule_set, "pool": {"account": "pool:test", "amount_minor": max}});
+        let edit = json!({"rule_set": rule_set, "pool": {"account": "pool:default/test", "amount_minor": max}});
         let computed = run(&sealed, &signed(&document(&edit)));
         let payouts = computed.table.expect("paid").payouts().expect("readable");
         let paid: Vec<u128> = payouts.iter().map(|payout| payout.amount_minor.0).collect();
@@ -444,7 +495,7 @@ fn hostile_policies_are_refused_with_their_place() {
         (json!({"surprise": 1}), "unknown field"),
         (json!({"rule_set": "hamilton/9"}), "column"),
         (
-            json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}),
+            json!({"pool": {"account": "pool:default/test", "amount_minor": "-1"}}),
             "column",
         ),
         (
@@ -486,7 +537,7 @@ fn small_golden_epochs_come_out_byte_for_byte() {
         assert_eq!(policy.canonical, read(dir::POLICY), "{name}");
         let tenant = "default".parse().expect("a tenant");
         let epoch = name.parse().expect("an epoch");
-        let computed = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
+        let computed = compute(&tenant, &epoch, None, &sealed, &policy, &()).expect("a run");
         let table = computed.table.expect("paid");
         assert_eq!(
             table.bytes().expect("in memory").as_ref(),
@@ -535,7 +586,7 @@ fn a_parquet_export_holds_every_payout() {
     let temp = tempfile::tempdir().expect("a directory");
     for (name, pool) in [("small", "1000000"), ("large", &u128::MAX.to_string())] {
         let dir = temp.path().join(name);
-        let edit = json!({"pool": {"account": "pool:test", "amount_minor": pool}});
+        let edit = json!({"pool": {"account": "pool:default/test", "amount_minor": pool}});
         write_run(&dir, 900, &edit);
         let reader = super::reader::Reader::open(&dir).expect("a run");
         let payouts = reader.range(0, reader.len()).expect("readable");

@@ -105,6 +105,7 @@ pub fn verify_watched(
         Target::Nowhere,
         &manifest.tenant,
         &manifest.epoch_id,
+        manifest.adjusts.as_ref(),
         &snapshot,
         &policy,
         watch,
