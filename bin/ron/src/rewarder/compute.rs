@@ -21,7 +21,7 @@ use super::{ROWS, bar};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// Compute an epoch: with --out here, into a run directory that verify and prove read; without, in
+/// Compute an epoch: with --out here, into a run directory that `verify --unsigned`, prove, export and plot read; without, in
 /// the running service, which settles it where settlement is automatic.
 #[derive(Args)]
 #[command(

@@ -30,6 +30,7 @@ pub(super) fn pins() -> Pins {
     Pins {
         policy: ring(POLICY_KEY, 1),
         manifest: ring(MANIFEST_KEY, 2),
+        unsigned: false,
     }
 }
 
@@ -139,6 +140,7 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
     let swapped = Pins {
         policy: pins().manifest,
         manifest: pins().policy,
+        unsigned: false,
     };
     assert!(
         verify_run_dir(&target, &swapped).is_err(),

@@ -74,6 +74,7 @@ fn a_run_goes_from_request_to_settled() {
     let pins = verify::Pins {
         policy: ring(1),
         manifest: ring(2),
+        unsigned: false,
     };
     let dir = dir::path(
         &root.path().join("runs"),
@@ -517,6 +518,7 @@ fn snapshots_go_some_time_after_they_were_last_wanted() {
     let pins = verify::Pins {
         policy: ring(1),
         manifest: ring(2),
+        unsigned: false,
     };
     verify::verify_run_dir(&dir, &pins).expect("its run has a link of its own");
     let gone = library.snapshot(&tenant(), &settled).expect_err("gone");
