@@ -295,4 +295,6 @@ mod laws_tests;
 #[cfg(test)]
 mod quarantine_tests;
 #[cfg(test)]
+mod tenant_tests;
+#[cfg(test)]
 mod tests;
