@@ -174,33 +174,7 @@ fn check(entry: &Entry) -> Result<(), BadEntry> {
             positive(*amount_minor)?;
             count("nonce", *nonce, 1)
         }
-        Entry::EpochOpen {
-            tenant,
-            epoch,
-            from,
-            amount_minor,
-            recipients,
-            adjusts,
-            ..
-        } => {
-            // A rule of the core, so that no caller who settles for many tenants pays one's epoch from another's pool.
-            if !is_pool_of(tenant, from) {
-                return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
-            }
-            if adjusts.as_ref() == Some(epoch) {
-                return bad("adjusts", "must name another epoch");
-            }
-            count("recipients", *recipients, 0)?;
-            if (*recipients == 0) != (amount_minor.0 == 0)
-                || amount_minor.0 < u128::from(*recipients)
-            {
-                return bad(
-                    "amount_minor",
-                    "must be at least one minor unit per recipient, and 0 without recipients",
-                );
-            }
-            Ok(())
-        }
+        Entry::EpochOpen { .. } => check_epoch_open(entry),
         Entry::Payout {
             amount_minor,
             index,
@@ -216,6 +190,37 @@ fn check(entry: &Entry) -> Result<(), BadEntry> {
         | Entry::EpochClose { .. }
         | Entry::Abandon { .. } => Ok(()),
     }
+}
+
+fn check_epoch_open(entry: &Entry) -> Result<(), BadEntry> {
+    let bad = |field, why| Err(BadEntry { field, why });
+    let Entry::EpochOpen {
+        tenant,
+        epoch,
+        from,
+        amount_minor,
+        recipients,
+        adjusts,
+        ..
+    } = entry
+    else {
+        unreachable!("called for epoch_open only");
+    };
+    // A rule of the core, so that no caller who settles for many tenants pays one's epoch from another's pool.
+    if !is_pool_of(tenant, from) {
+        return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
+    }
+    if adjusts.as_ref() == Some(epoch) {
+        return bad("adjusts", "must name another epoch");
+    }
+    count("recipients", *recipients, 0)?;
+    if (*recipients == 0) != (amount_minor.0 == 0) || amount_minor.0 < u128::from(*recipients) {
+        return bad(
+            "amount_minor",
+            "must be at least one minor unit per recipient, and 0 without recipients",
+        );
+    }
+    Ok(())
 }
 
 fn positive(amount: Amount) -> Result<(), BadEntry> {

@@ -175,12 +175,11 @@ impl Model {
             return ensure(bound == e, No::EpochConflict);
         }
         let named = text(e, "adjusts");
-        match self.paid.get(&text(e, "source")) {
-            Some(last) => ensure(*last == named, No::UsagePaid)?,
-            None => {
-                let known = named.is_empty() || self.epochs.contains_key(&named);
-                ensure(known, No::EpochUnknown)?;
-            }
+        if let Some(last) = self.paid.get(&text(e, "source")) {
+            ensure(*last == named, No::UsagePaid)?;
+        } else {
+            let known = named.is_empty() || self.epochs.contains_key(&named);
+            ensure(known, No::EpochUnknown)?;
         }
         self.live(&from)?;
         // An unknown pool or asset is short even of nothing.
