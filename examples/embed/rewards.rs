@@ -37,6 +37,7 @@ fn main() -> Result<(), Failure> {
     let computed = compute(
         &"default".parse()?,
         &"2026-w47".parse()?,
+        None,
         &usage,
         &policy()?,
         &(),
@@ -61,14 +62,14 @@ fn main() -> Result<(), Failure> {
 /// Policies count only when a pinned key has signed them.
 fn policy() -> Result<VerifiedPolicy, Failure> {
     let document = json!({
-        "format": 1, "id": "traffic", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:traffic", "amount_minor": "1000"},
+        "format": 1, "tenant": "default", "id": "traffic", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/traffic", "amount_minor": "1000"},
         "metrics": {
             "bytes": {"weight": "1", "class": "metering"},
             "requests": {"weight": "1/2", "class": "metering"}
         },
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:traffic"}
+        "residual": {"owner": "pool:default/traffic"}
     });
     let key = Ed25519Key::generate(&OsRandom);
     let message = policy_message(POLICY_KIND, &jcs::canonicalize(&document));

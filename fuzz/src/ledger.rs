@@ -100,7 +100,7 @@ impl Run {
 
     /// An operation from five bytes: kind, key, accounts, amount and nonce, pick.
     fn entry(&self, b: &[u8]) -> Option<Entry> {
-        let name = |n: u8| format!("acc:{}", n % 4).parse::<Account>().expect("a name");
+        let name = |n: u8| format!("pool:t/{}", n % 4).parse::<Account>().expect("a name");
         let (from, to) = (name(b[2]), name(b[2] >> 2));
         let asset = format!("as{}", b[2] >> 4 & 1).parse().expect("a name");
         let principal = "p".parse().expect("a name");
@@ -208,6 +208,8 @@ impl Run {
                     commitment,
                     sum_root: commitment,
                     recipients,
+                    source: commitment,
+                    adjusts: None,
                 }
             }
             12 => {

@@ -194,11 +194,12 @@ impl Lane {
         })
     }
 
-    fn upload(&self, to: &Rewarder, usage: &str) -> Option<String> {
+    /// Each epoch pays usage of its own time, or it would be paid already.
+    fn upload(&self, to: &Rewarder, usage: &str, period: &str) -> Option<String> {
         let reply = self.call(
             to,
             Method::POST,
-            "/rewarder/snapshots",
+            &format!("/rewarder/snapshots?period={period}"),
             Some(("text/csv", usage)),
         );
         let reply = reply.ok().filter(Reply::is_success)?;
@@ -226,7 +227,7 @@ impl Lane {
                 return false;
             }
             if !asked {
-                let cid = self.upload(to, &self.usage);
+                let cid = self.upload(to, &self.usage, epoch);
                 let reply = cid.and_then(|cid| self.compute(to, epoch, &cid));
                 asked = reply.is_some_and(|reply| reply.is_success());
             }
@@ -309,7 +310,7 @@ impl Lane {
         let mut fresh = self.rewarder();
         let began = Instant::now();
         let other = loop {
-            if let Some(cid) = self.upload(&fresh, &self.other) {
+            if let Some(cid) = self.upload(&fresh, &self.other, epoch) {
                 break cid;
             }
             assert!(
@@ -354,7 +355,7 @@ impl Lane {
         }
         assert!(payees > 1_000, "more than one batch: {payees}");
         let pool = self.policy["pool"]["account"].as_str().unwrap();
-        let left = self.balance(&pool.replace(':', "%3A"));
+        let left = self.balance(&pool.replace(':', "%3A").replace('/', "%2F"));
         assert_eq!(left, funded - total * epochs, "nothing is made or lost");
         println!("{payees} payees, each paid once in each of {epochs} epochs");
     }

@@ -89,6 +89,16 @@ fn rewards_are_exact_and_proved() {
         proved: acct:bob gets 331 of this epoch\n\
         a forged proof fails: ";
     assert!(said.starts_with(wanted), "{said}");
+    // Nor need the directory be there, wherever it is named from.
+    for dir in ["new", "newer/deeper", "./here"] {
+        let out = Command::new(program("embed-rewards"))
+            .arg(dir)
+            .current_dir(home.path())
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{dir}: {out:?}");
+        assert!(home.path().join(dir).join("run/run.json").exists());
+    }
 }
 
 /// Runs the check of a token; whether it lets in, and what it says.

@@ -445,6 +445,84 @@ fn ends_on_the_command_line(kms: &Kms, key: &str) {
 }
 
 #[test]
+fn a_file_of_any_size_is_signed_and_checked_on_the_command_line() {
+    let kms = Kms::start();
+    let make = |payload: &str| {
+        kms.said(&[
+            "create",
+            "--tenant",
+            "quiet",
+            "--purpose",
+            "cli",
+            "--alg",
+            "ed25519",
+            "--payload",
+            payload,
+        ])
+    };
+    let any = make("any");
+    let bytes: Vec<u8> = (0..200_000_u32).map(|n| (n % 251) as u8).collect();
+    for (name, length) in [("edge", 65_536), ("above", 65_537), ("large", 200_000)] {
+        std::fs::write(kms.dir.path().join(name), &bytes[..length]).unwrap();
+        let signature = kms.said(&["sign", &any, "--file", name]);
+        let check =
+            |file: &str| kms.ron(&["verify", &any, "--file", file, "--signature", &signature]);
+        assert!(check(name).status.success(), "{name}");
+        let mut other = bytes[..length].to_vec();
+        other[length - 1] ^= 1;
+        std::fs::write(kms.dir.path().join("other"), &other).unwrap();
+        assert!(!check("other").status.success(), "{name}: one byte changed");
+    }
+    // A key for digests signs small files too, when that is asked for.
+    let digest = make("digest");
+    let why = kms.refused(&["sign", &digest, "--message", "small"]);
+    assert!(why.contains("payload_refused"), "{why}");
+    let signature = kms.said(&["sign", &digest, "--digest", "--message", "small"]);
+    kms.said(&[
+        "verify",
+        &digest,
+        "--digest",
+        "--message",
+        "small",
+        "--signature",
+        &signature,
+    ]);
+    kms.said(&["sign", &digest, "--file", "large"]);
+    // One that may sign neither says what to do.
+    let tokens = make(r#"{"jwt":{"typ":["at+jwt"],"iss":"http://x","aud":["y"],"max_ttl_s":60}}"#);
+    let why = kms.refused(&["sign", &tokens, "--file", "large"]);
+    assert!(
+        why.contains("payload_refused") && why.contains("--payload digest"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_birth_certificate_is_asked_for_with_the_token_that_was_given() {
+    let fleet = ron_tests::Fleet::start();
+    let key = fleet.bootstrap()["issuer_key"].as_str().unwrap().to_owned();
+    let out = fleet.dir().join("birth.json");
+    let out = out.to_str().unwrap();
+    // The operator's own token, as every other command of `ron kms`.
+    ron_tests::ok(&fleet.ron(&["kms", "attest", &key, "--out", out]));
+    // Another token is used, and not one that could do it instead.
+    let token = fleet.dir().join("wrong.token");
+    std::fs::write(&token, self::token("nobody")).unwrap();
+    private(&token);
+    let file = token.to_str().unwrap();
+    let refused = fleet.ron(&["kms", "--token-file", file, "attest", &key, "--out", out]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && why.contains("unauthorized"),
+        "{why}"
+    );
+    // The token's file alone, and the URL of the data directory.
+    let own = fleet.dir().join("clients/operator.kms.token");
+    let own = own.to_str().unwrap();
+    ron_tests::ok(&fleet.ron(&["kms", "--token-file", own, "attest", &key, "--out", out]));
+}
+
+#[test]
 fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     let kms = Kms::start();
     let seed = rand::bytes::<32>();

@@ -102,6 +102,84 @@ fn an_epoch_goes_through_the_fleet_and_comes_back_proven() {
     altered(dir, &run, data);
 }
 
+/// As `ron rewarder --help` shows it, without a service but for the keys.
+#[test]
+fn a_run_computed_here_is_verified_here() {
+    let fleet = Fleet::start();
+    let work = tempfile::tempdir().unwrap();
+    let (dir, data) = (work.path(), fleet.dir().to_str().unwrap());
+    let usage = "account,metric,amount\nacct:alice,smoothing_pool,3\nacct:bob,smoothing_pool,1\n";
+    std::fs::write(dir.join("usage.csv"), usage).unwrap();
+    let policy = fleet.dir().join("policy/reward.json");
+    let policy = policy.to_str().unwrap();
+    ok(&ron(
+        dir,
+        &[
+            "import",
+            "usage.csv",
+            "--period",
+            "2026-11",
+            "--out",
+            "usage.sealed",
+        ],
+    ));
+    let compute = [
+        "compute",
+        "2026-11",
+        "--snapshot",
+        "usage.sealed",
+        "--policy",
+        policy,
+        "--data-dir",
+        data,
+    ];
+    ok(&ron(dir, &[&compute[..], &["--out", "run"]].concat()));
+    let said = ok(&ron(
+        dir,
+        &["verify", "run", "--unsigned", "--data-dir", data],
+    ));
+    assert!(said.contains("signed by nobody"), "{said}");
+    ok(&ron(dir, &["prove", "run", "acct:alice"]));
+    // With the policy's key alone there is no data directory to ask.
+    let key = read(&fleet.dir().join("verifiers.json"))["policy_public_key"].clone();
+    let key = key.as_str().unwrap();
+    let empty = dir.join("empty");
+    let elsewhere = [
+        "--unsigned",
+        "--policy-key",
+        key,
+        "--data-dir",
+        empty.to_str().unwrap(),
+    ];
+    ok(&ron(dir, &[&["verify", "run"][..], &elsewhere].concat()));
+    // Only where it is said is a run taken that nobody has signed.
+    let why = refused(dir, &["verify", "run", "--data-dir", data]);
+    assert!(
+        why.contains("run.sig.json") && why.contains("--unsigned"),
+        "{why}"
+    );
+    // A signature that is there must hold all the same, and so must everything else.
+    std::fs::write(dir.join("run/run.sig.json"), "{}").unwrap();
+    let why = refused(dir, &["verify", "run", "--unsigned", "--data-dir", data]);
+    assert!(why.contains("run.sig.json"), "{why}");
+    std::fs::remove_file(dir.join("run/run.sig.json")).unwrap();
+    let mut snapshot = std::fs::read(dir.join("run/snapshot.bin")).unwrap();
+    snapshot[56] ^= 1;
+    std::fs::write(dir.join("run/snapshot.bin"), snapshot).unwrap();
+    let why = refused(dir, &["verify", "run", "--unsigned", "--data-dir", data]);
+    assert!(why.contains("snapshot.bin"), "{why}");
+    // Another tenant's epoch is not computed by this policy.
+    let why = refused(
+        dir,
+        &[&compute[..], &["--out", "other", "--tenant", "other"]].concat(),
+    );
+    assert!(why.contains("belongs to tenant default"), "{why}");
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
 /// The demo funds the pool and pays its own epochs; ours needs one pool more.
 fn fund(fleet: &Fleet) {
     let policy = std::fs::read(fleet.dir().join("policy/reward.json")).unwrap();

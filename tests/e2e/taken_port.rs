@@ -383,6 +383,7 @@ fn the_rewarder(rig: &mut Rig) {
         policy_id: rules.id.clone(),
         policy_hash: ContentId::of(&policy),
         dry_run: false,
+        adjusts: None,
     };
     let asked = rewarder.compute(&epoch, &request, Duration::ZERO, soon());
     asked.unwrap();

@@ -32,6 +32,9 @@ fn money_moves_once_and_leaves_a_proof() {
         "a replay is the first answer byte for byte"
     );
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
+    let quoted = post("\"k-2\"", "transfer", transfer);
+    assert_eq!(quoted.body, first.body, "a quoted string is the same key");
+    assert_eq!(quoted.header("idempotency-replayed"), Some("true"));
     let other = transfer.replace("250", "251");
     assert_eq!(
         json(&post("k-2", "transfer", &other), 422)["code"],

@@ -143,12 +143,12 @@ def random_epoch(rng, path):
     weights = ["1", "2", "1/3", "7/5", "40"]
     pool = rng.choice([10, 10**6, 10**13, 10**18 + 7])
     policy = {
-        "format": 1, "id": "random", "version": 1, "asset": "ron",
+        "format": 1, "tenant": "default", "id": "random", "version": 1, "asset": "ron",
         "rule_set": rng.choice(["hamilton/1", "hamilton/1", "floor/1"]),
-        "pool": {"account": "pool:r", "amount_minor": str(pool)},
+        "pool": {"account": "pool:default/r", "amount_minor": str(pool)},
         "metrics": {m: {"weight": rng.choice(weights), "class": "metering"} for m in metrics},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:r"},
+        "residual": {"owner": "pool:default/r"},
     }
     if rng.random() < 0.5:
         policy["caps"] = {"account_minor": str(max(1, pool // rng.choice([2, 5, 50, size])))}

@@ -5,6 +5,7 @@ Shares no code with the service: weights and caps are `fractions.Fraction`, ever
 `int`. Needs the `blake3` package for content ids.
 
     rewarder_check.py --policy P --csv C --tenant T --epoch E           print the epoch as JSON
+    ... --period X --adjusts E  of usage of this period, correcting that epoch
     ... --run-dir D     compare with a run directory (run.json, payouts.bin, snapshot.bin)
     ... --manifest F    compare with a manifest (`-` reads standard input)
     ... --payouts       add every payout to what is printed
@@ -60,7 +61,7 @@ def read_usage(path):
     return usage, sorted(metrics)
 
 
-def sealed_snapshot(usage, metrics):
+def sealed_snapshot(usage, metrics, period=""):
     accounts = sorted(usage, key=str.encode)
     width = max((len(a) for a in accounts), default=0)
     body = bytearray()
@@ -69,7 +70,7 @@ def sealed_snapshot(usage, metrics):
         for metric in metrics:
             body += usage[account].get(metric, 0).to_bytes(16, "big")
     head = b"RONUSG1\n" + width.to_bytes(4, "big") + len(metrics).to_bytes(4, "big")
-    head += len(accounts).to_bytes(8, "big") + b3(bytes(body))
+    head += len(accounts).to_bytes(8, "big") + b3(bytes(body)) + period.encode().ljust(64, b"\0")
     for metric in metrics:
         amounts = [totals.get(metric, 0) for totals in usage.values()]
         head += metric.encode().ljust(64, b"\0")
@@ -179,17 +180,19 @@ def merkle_sum_root(rows):
     return {"root": cid(root), "count": len(rows), "total_minor": str(total)}
 
 
-def recompute(csv_path, policy, tenant, epoch):
+def recompute(csv_path, policy, tenant, epoch, period="", adjusts=""):
     usage, metrics = read_usage(csv_path)
     unknown = [m for m in metrics if m not in policy["metrics"]]
     assert not unknown, f"the policy does not name {unknown}"
-    snapshot = sealed_snapshot(usage, metrics)
+    assert policy["tenant"] == tenant, "the policy is another tenant's"
+    snapshot = sealed_snapshot(usage, metrics, period)
     paid, pool = shares(usage, policy)
     payout = sum(paid.values())
     rows, table = payout_table(paid, pool - payout, policy)
     policy_hash = b3(canonical(policy))
     key = blake3(b"ron-rewarder/v1/run-key\0")
-    for part in (tenant.encode(), epoch.encode(), b3(snapshot), policy_hash, policy["rule_set"].encode()):
+    for part in (tenant.encode(), epoch.encode(), b3(snapshot), policy_hash, policy["rule_set"].encode(),
+                 adjusts.encode()):
         key.update(len(part).to_bytes(4, "big") + part)
     manifest = {
         "version": 1,
@@ -215,6 +218,8 @@ def recompute(csv_path, policy, tenant, epoch):
         },
         "payouts": merkle_sum_root(rows),
     }
+    if adjusts:
+        manifest["adjusts"] = adjusts
     manifest["commitment"] = cid(b3(b"ron-rewarder/v1/commitment\0", canonical(manifest)))
     manifest["status"] = "ok"
     return manifest, rows, table, snapshot
@@ -257,6 +262,8 @@ def main():
     parser.add_argument("--csv")
     parser.add_argument("--tenant", default="default")
     parser.add_argument("--epoch")
+    parser.add_argument("--period", default="")
+    parser.add_argument("--adjusts", default="")
     parser.add_argument("--run-dir")
     parser.add_argument("--manifest")
     parser.add_argument("--payouts", action="store_true")
@@ -270,7 +277,8 @@ def main():
         return golden(arguments, policy)
     if not arguments.csv or not arguments.epoch:
         parser.error("--csv and --epoch are needed")
-    manifest, rows, table, snapshot = recompute(arguments.csv, policy, arguments.tenant, arguments.epoch)
+    manifest, rows, table, snapshot = recompute(
+        arguments.csv, policy, arguments.tenant, arguments.epoch, arguments.period, arguments.adjusts)
     found = []
     if arguments.run_dir:
         found += compare_dir(arguments.run_dir, manifest, table, snapshot)

@@ -212,12 +212,12 @@ fn prepare(load: &Load<'_>) -> Kid {
     let made = load
         .kms()
         .create_key(&request, Deadline::within(ron_tests::CALL));
-    load.issue("fund", "pool:soak", "pts", EPOCH_PAYS * 10_000);
+    load.issue("fund", "pool:default/soak", "pts", EPOCH_PAYS * 10_000);
     let policy = json!({
-        "format": 1, "id": "soak", "version": 1, "rule_set": "hamilton/1", "asset": "pts",
-        "pool": {"account": "pool:soak", "amount_minor": EPOCH_PAYS.to_string()},
+        "format": 1, "tenant": "default", "id": "soak", "version": 1, "rule_set": "hamilton/1", "asset": "pts",
+        "pool": {"account": "pool:default/soak", "amount_minor": EPOCH_PAYS.to_string()},
         "metrics": {"work": {"weight": "1", "class": "metering"}},
-        "classes_allowed": ["metering"], "residual": {"owner": "pool:soak"}
+        "classes_allowed": ["metering"], "residual": {"owner": "pool:default/soak"}
     });
     let path = load.rig.path().join("soak.json");
     std::fs::write(&path, policy.to_string()).unwrap();

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ron_proto::rewarder::RunStatus;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
+use svc_rewarder::manifest::dir::RUN_SIG;
 use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
 
 use crate::layout::Layout;
@@ -53,6 +54,9 @@ pub enum RewarderCommand {
     Verify {
         /// The run's directory; every run of the data directory when absent.
         dir: Option<PathBuf>,
+        /// Take a run that nobody has signed, as `compute --out` makes it: everything else is checked.
+        #[arg(long, requires = "dir")]
+        unsigned: bool,
         #[command(flatten)]
         keys: RunKeys,
     },
@@ -90,9 +94,13 @@ pub fn ledger(args: LogArgs) -> Result<(), String> {
 /// Runs `ron rewarder verify | prove`.
 pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
     match command {
-        RewarderCommand::Verify { dir, keys } => {
+        RewarderCommand::Verify {
+            dir,
+            unsigned,
+            keys,
+        } => {
             let layout = Layout::new(keys.data_dir.as_deref())?;
-            let pins = keys.pins(&layout)?;
+            let pins = keys.pins(&layout, unsigned)?;
             let dirs = match dir {
                 Some(dir) => vec![dir],
                 None => run_dirs(&layout)?,
@@ -136,7 +144,7 @@ impl LogPlace {
 }
 
 impl RunKeys {
-    fn pins(&self, layout: &Layout) -> Result<Pins, String> {
+    fn pins(&self, layout: &Layout, unsigned: bool) -> Result<Pins, String> {
         let kept = verifiers::read(layout);
         let one =
             |given: &Option<String>, kept: Result<String, String>| -> Result<KeyRing, String> {
@@ -148,7 +156,12 @@ impl RunKeys {
             };
         Ok(Pins {
             policy: one(&self.policy_key, kept.clone().map(|k| k.policy_public_key))?,
-            manifest: one(&self.manifest_key, kept.map(|k| k.manifest_public_key))?,
+            // Without a key no signature holds, so a run that has one is refused all the same.
+            manifest: match one(&self.manifest_key, kept.map(|k| k.manifest_public_key)) {
+                Err(_) if unsigned && self.manifest_key.is_none() => KeyRing::default(),
+                found => found?,
+            },
+            unsigned,
         })
     }
 }
@@ -160,7 +173,7 @@ pub fn kept_pins(layout: &Layout) -> Result<Pins, String> {
         policy_key: None,
         manifest_key: None,
     }
-    .pins(layout)
+    .pins(layout, false)
 }
 
 /// Verdict on a ledger.
@@ -183,7 +196,15 @@ pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
 
 /// Verdict on a run.
 pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
-    let verified = verify_run_dir(dir, pins).map_err(|e| format!("run {}: {e}", dir.display()))?;
+    let verified = verify_run_dir(dir, pins).map_err(|e| {
+        let unsigned = e.file == RUN_SIG && !dir.join(RUN_SIG).exists();
+        let hint = if unsigned {
+            "; nobody has signed this run. One that `ron rewarder compute --out` made is checked with --unsigned"
+        } else {
+            ""
+        };
+        format!("run {}: {e}{hint}", dir.display())
+    })?;
     let m = &verified.manifest;
     if m.status == RunStatus::Quarantined {
         let (epoch, commitment) = (&m.epoch_id, &m.commitment);
@@ -191,8 +212,12 @@ pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
             "quarantine verified: epoch {epoch}, nothing is paid, {commitment}"
         ));
     }
+    let signed = match verified.signature {
+        Some(_) => "manifest verified",
+        None => "computed again and equal, signed by nobody",
+    };
     Ok(format!(
-        "manifest verified: epoch {}, {} recipients, {} paid, {} residual, {}",
+        "{signed}: epoch {}, {} recipients, {} paid, {} residual, {}",
         m.epoch_id,
         m.totals.recipients,
         m.totals.payout_minor,

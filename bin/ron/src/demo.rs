@@ -186,6 +186,7 @@ impl Demo {
             policy_id: self.policy.id.clone(),
             policy_hash: self.policy_hash,
             dry_run: false,
+            adjusts: None,
         };
         let wait = Duration::from_secs(10);
         let first = self

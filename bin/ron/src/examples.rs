@@ -169,7 +169,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "rewarder verify",
-        "ron rewarder verify run\nron rewarder verify --data-dir /srv/ron   # every run there",
+        "ron rewarder verify run --unsigned   # made by compute --out\nron rewarder verify --data-dir /srv/ron   # every run there",
     ),
     ("rewarder prove", "ron rewarder prove run acct:alice"),
 ];

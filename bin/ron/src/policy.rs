@@ -8,9 +8,11 @@ use ron_client::{Credential, KmsClient};
 use ron_kernel::Deadline;
 use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::policy::{PolicySig, policy_digest};
+use ron_proto::rewarder::{POLICY_KIND, RewardPolicy};
 use ron_proto::{Kid, b64, jcs, strict};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
+use svc_rewarder::calculus::check_policy;
 
 use crate::fleet;
 use crate::layout::{Layout, write_atomic};
@@ -63,6 +65,9 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
         .map_err(|e| format!("cannot read {}: {e}", args.file.display()))?;
     let tree: serde_json::Value =
         strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
+    if args.kind == POLICY_KIND {
+        check_reward(&tree).map_err(|e| format!("{}: {e}", args.file.display()))?;
+    }
     let credential = Credential::from_file(&layout.operator_token())?;
     let at = fleet::reach(&layout, "ron-kms")?;
     let kms = KmsClient::new(&at.url, credential, at.http);
@@ -74,6 +79,13 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
     Ok(())
+}
+
+/// What the rewarder would refuse is not signed.
+fn check_reward(policy: &serde_json::Value) -> Result<(), String> {
+    let policy = strict::from_slice::<RewardPolicy>(policy.to_string().as_bytes());
+    let policy = policy.map_err(|e| format!("not a reward policy: {e}"))?;
+    check_policy(&policy).map_err(|e| e.to_string())
 }
 
 /// Canonical bytes of a policy and its signature by the KMS.

@@ -177,8 +177,8 @@ fn parameters(route: &Route, schemas: &mut SchemaGenerator) -> Vec<Value> {
     if let Some(required) = route.idempotency_key {
         all.push(json!({
             "name": "Idempotency-Key", "in": "header", "required": required,
-            "description": "Sending the same again with the same key is safe and tells the outcome.",
-            "schema": { "type": "string", "pattern": "^[A-Za-z0-9._:-]{1,64}$" },
+            "description": "Sending the same again with the same key is safe and tells the outcome. Bare, or as a quoted string.",
+            "schema": { "type": "string", "pattern": "^([A-Za-z0-9._:-]{1,64}|\"[A-Za-z0-9._:-]{1,64}\")$" },
         }));
     }
     all

@@ -342,7 +342,8 @@ impl Request {
         wait_of(query, self.header("prefer"))
     }
 
-    /// The `Idempotency-Key` header; 400 when it is missing, repeated or malformed.
+    /// The `Idempotency-Key` header, bare or as a quoted string (the form of structured fields): both are the same key.
+    /// 400 when it is missing, repeated or malformed.
     pub fn idempotency_key(&self) -> Result<IdemKey, Problem> {
         self.idempotency_key_opt()?
             .ok_or_else(|| Problem::bad_request("the Idempotency-Key header is required"))
@@ -354,7 +355,7 @@ impl Request {
             0 => Ok(None),
             1 => {
                 let text = self.header("idempotency-key").unwrap_or("");
-                let key = text.parse::<IdemKey>().map_err(|error| {
+                let key = unquoted(text).parse::<IdemKey>().map_err(|error| {
                     Problem::bad_request(format!("the Idempotency-Key header: {error}"))
                 })?;
                 Ok(Some(key))
@@ -364,6 +365,14 @@ impl Request {
             )),
         }
     }
+}
+
+/// What a quoted string holds; anything else as it is. A key has neither quotes nor backslashes, so there is nothing to
+/// unescape, and what is left of a badly quoted one is no key.
+fn unquoted(text: &str) -> &str {
+    text.strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(text)
 }
 
 /// The only type of JSON bodies.
@@ -481,6 +490,36 @@ mod tests {
         assert_eq!(shown, [("b", "1"), ("a", "x&y"), ("c", "")]);
         assert_eq!(parse_query("a=%"), None);
         assert_eq!(parse_query(&"a=1&".repeat(QUERY_PAIRS_MAX + 1)), None);
+    }
+
+    #[test]
+    fn a_quoted_string_is_what_it_holds() {
+        let key = |text: &str| {
+            unquoted(text)
+                .parse::<IdemKey>()
+                .ok()
+                .map(|k| k.to_string())
+        };
+        for good in ["abc-1", "\"abc-1\""] {
+            assert_eq!(key(good).as_deref(), Some("abc-1"), "{good}");
+        }
+        for bad in [
+            "\"",
+            "\"\"",
+            "\"abc",
+            "abc\"",
+            "\"\"abc\"\"",
+            "\"a\\bc\"",
+            "\"abc\";p=1",
+            "\"a b\"",
+            "'abc'",
+            "\"abc\" ",
+        ] {
+            assert_eq!(key(bad), None, "{bad}");
+        }
+        let longest = "a".repeat(64);
+        assert_eq!(key(&format!("\"{longest}\"")), Some(longest.clone()));
+        assert_eq!(key(&format!("\"{longest}a\"")), None);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub fn answer(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> EntryAnswe
             code,
             seq: Some(seq),
             expected,
+            paid_by: verdict.paid_by().cloned(),
             replayed: false,
         };
     }
@@ -74,6 +75,7 @@ pub fn mismatch(op: &Op) -> EntryAnswer {
         code,
         seq: None,
         expected: None,
+        paid_by: None,
         replayed: false,
     }
 }

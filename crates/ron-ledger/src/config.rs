@@ -19,7 +19,7 @@ static OWN: [Key; 7] = [
     Key::list(
         "ledger.pool_prefixes",
         "pool:",
-        "Accounts that reward epochs may be funded from, by prefix.",
+        "Accounts that reward epochs may be funded from, by prefix. Whatever is here, an epoch is funded from a pool of its tenant alone: pool:<tenant>/<name>.",
     )
     .reloadable(),
     Key::count(

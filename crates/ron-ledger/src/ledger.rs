@@ -313,6 +313,8 @@ impl Ledger {
                 from: e.from.clone(),
                 escrow: escrow_account(tenant, epoch),
                 recipients: e.recipients,
+                source: e.source,
+                adjusts: e.adjusts.clone(),
                 amount_minor: Amount(e.total),
                 paid_minor: Amount(e.paid),
                 next_index: e.next_index,

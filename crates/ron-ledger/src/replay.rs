@@ -95,7 +95,7 @@ impl Replay {
             op,
             limit: match verdict {
                 Verdict::Limited(limit) => Some(limit),
-                Verdict::Done(_) | Verdict::Refused { .. } => None,
+                Verdict::Done(_) | Verdict::Refused { .. } | Verdict::Paid(_) => None,
             },
             bytes: bytes.to_vec(),
         });

@@ -27,6 +27,22 @@ pub const MAX_MEMO_BYTES: usize = 256;
 pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
 /// Accounts under this prefix belong to the ledger: only `epoch_open`, `payout` and `epoch_close` touch them.
 pub const ESCROW_PREFIX: &str = "escrow:";
+/// Pools of reward epochs are accounts under this prefix, each below its tenant: `pool:<tenant>/<name>`.
+pub const POOL_PREFIX: &str = "pool:";
+
+/// True when `account` is a pool of `tenant`: `pool:`, the tenant, a slash and a name. A dot of the tenant's name is a
+/// colon there, because accounts have no dots and tenants no colons; so no two tenants share a pool.
+pub fn is_pool_of(tenant: &Tenant, account: &Account) -> bool {
+    let below = account.as_str().strip_prefix(POOL_PREFIX);
+    let Some((owner, name)) = below.and_then(|below| below.split_once('/')) else {
+        return false;
+    };
+    let spelt = tenant
+        .as_str()
+        .bytes()
+        .map(|b| if b == b'.' { b':' } else { b });
+    !name.is_empty() && owner.bytes().eq(spelt)
+}
 
 /// A text with a checked form: `FromStr`, `TryFrom`, `Display`, serde as a string, a schema with its rule.
 macro_rules! text {
@@ -312,7 +328,7 @@ pub enum Entry {
         principal: PrincipalName,
         tenant: Tenant,
         epoch: EpochId,
-        /// The pool account, under a configured prefix.
+        /// The pool account, below `pool:<tenant>/`.
         from: Account,
         asset: Asset,
         /// The sum of all payouts.
@@ -323,6 +339,11 @@ pub enum Entry {
         sum_root: ContentId,
         /// Number of payouts; indices are 0..recipients.
         recipients: u64,
+        /// What is paid for: names tenant, policy and usage. A tenant pays a source once, whatever its epochs are called.
+        source: ContentId,
+        /// The earlier epoch that this one corrects: the only way to pay a source again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        adjusts: Option<EpochId>,
     },
     /// Pays recipient `index` (the epoch's next) out of escrow.
     Payout {
@@ -451,6 +472,9 @@ pub enum EntryAnswer {
         /// `nonce_conflict`: the nonce that would have been accepted; `index_gap`: the epoch's next index.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expected: Option<u64>,
+        /// `usage_paid`: the epoch that paid this usage.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        paid_by: Option<EpochId>,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
     },
@@ -521,11 +545,13 @@ pub enum RefusalCode {
     Abandoned,
     /// The key belongs to another request.
     IdempotencyMismatch,
+    /// Another epoch of the tenant paid this usage; `paid_by` names it.
+    UsagePaid,
 }
 
 impl RefusalCode {
     /// Every code, in the order of its number in the log.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
         Self::LimitsExceeded,
@@ -543,6 +569,7 @@ impl RefusalCode {
         Self::LinkedFailed,
         Self::Abandoned,
         Self::IdempotencyMismatch,
+        Self::UsagePaid,
     ];
 
     /// The code on the wire, also the `code` of a problem made from it.
@@ -565,6 +592,7 @@ impl RefusalCode {
             Self::LinkedFailed => "linked_failed",
             Self::Abandoned => "abandoned",
             Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::UsagePaid => "usage_paid",
         }
     }
 
@@ -588,6 +616,7 @@ impl RefusalCode {
             Self::LinkedFailed => "another entry of the same linked commit was refused",
             Self::Abandoned => "the key was given up before the entry arrived",
             Self::IdempotencyMismatch => "the key belongs to another request",
+            Self::UsagePaid => "another epoch paid this usage",
         }
     }
 }
@@ -839,6 +868,11 @@ pub struct EpochDoc {
     pub from: Account,
     pub escrow: Account,
     pub recipients: u64,
+    /// What the epoch pays for.
+    pub source: ContentId,
+    /// The earlier epoch that it corrects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adjusts: Option<EpochId>,
     /// The sum of all payouts.
     pub amount_minor: Amount,
     /// What has been paid so far.

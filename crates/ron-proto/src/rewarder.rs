@@ -39,6 +39,8 @@ pub const POLICY_KIND: &str = "reward";
 pub type Metric = Purpose;
 /// Names a line of policies of which each version replaces the last.
 pub type PolicyId = Purpose;
+/// Names the time that usage was measured in, such as `2026-11`: the alphabet of an epoch's id.
+pub type UsagePeriod = EpochId;
 
 /// An exact non-negative rational in lowest terms: `"3/2"`, or `"2"` when the denominator is 1.
 /// Both parts fit 64 bits. One number has one spelling, so one policy has one hash.
@@ -186,7 +188,7 @@ pub struct MetricRule {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolRule {
-    /// The account that funds every epoch of this policy.
+    /// The account that funds every epoch of this policy, below `pool:<tenant>/`.
     pub account: Account,
     /// What one epoch may pay, in minor units.
     pub amount_minor: Amount,
@@ -264,6 +266,8 @@ impl RuleSet {
 pub struct RewardPolicy {
     /// [`POLICY_FORMAT`].
     pub format: u32,
+    /// Whose policy it is: no other tenant sees it or pays by it.
+    pub tenant: Tenant,
     /// The line of policies this one belongs to.
     pub id: PolicyId,
     /// Grows by each change; an older version never replaces a newer one.
@@ -342,6 +346,9 @@ pub struct MetricTotal {
 pub struct SnapshotInfo {
     /// Content id of the sealed file.
     pub cid: ContentId,
+    /// The time the usage was measured in, where the import named it. The same usage of two periods has two content ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period: Option<UsagePeriod>,
     /// Number of accounts.
     pub accounts: u64,
     /// Length of the sealed file in bytes.
@@ -363,6 +370,10 @@ pub struct ComputeRequest {
     /// Compute and keep the manifest, but never pay, and leave the epoch free.
     #[serde(default)]
     pub dry_run: bool,
+    /// The epoch that this one corrects, and whose usage it may therefore pay again. Such a run is settled only when that
+    /// is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adjusts: Option<EpochId>,
 }
 
 /// Where a run is.
@@ -486,6 +497,9 @@ pub struct EpochRun {
     pub policy_id: PolicyId,
     /// The policy's hash.
     pub policy_hash: ContentId,
+    /// The epoch that it corrects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adjusts: Option<EpochId>,
     /// Names these inputs for this epoch.
     pub run_key: ContentId,
     /// The manifest's commitment, once computed.
@@ -580,6 +594,9 @@ pub struct RunManifest {
     pub tenant: Tenant,
     /// Which epoch.
     pub epoch_id: EpochId,
+    /// The earlier epoch that it corrects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adjusts: Option<EpochId>,
     /// Names the inputs for this epoch.
     pub run_key: ContentId,
     /// What went in.

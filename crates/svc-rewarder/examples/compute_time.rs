@@ -92,6 +92,7 @@ fn make(accounts: u64, dir: &Path) -> Result<(), Failure> {
 fn seal(dir: &Path) -> Result<(), Failure> {
     let options = import::Options {
         kind: ImportKind::Totals,
+        period: None,
         target: Target::file(&dir.join("snapshot.bin"))?,
         rows_max: u64::MAX,
         cancel: None,
@@ -123,7 +124,7 @@ fn run(dir: &Path) -> Result<(), Failure> {
     let sealed = sealed?;
     let target = Target::file(&dir.join("payouts.bin"))?;
     let (computed, compute_us) =
-        timed(|| compute_to(target, &tenant, &epoch, &sealed, &policy, &()));
+        timed(|| compute_to(target, &tenant, &epoch, None, &sealed, &policy, &()));
     let computed = computed?;
     let out = dir.join("run");
     let _ = std::fs::remove_dir_all(&out); // of an earlier try
@@ -194,15 +195,15 @@ fn csv(accounts: u64, path: &Path) -> std::io::Result<()> {
 
 fn document() -> Value {
     json!({
-        "format": 1, "id": "bench", "version": 1, "rule_set": "hamilton/1", "asset": "rpl",
-        "pool": {"account": "pool:bench", "amount_minor": "50000000000000000000000"},
+        "format": 1, "tenant": "default", "id": "bench", "version": 1, "rule_set": "hamilton/1", "asset": "rpl",
+        "pool": {"account": "pool:default/bench", "amount_minor": "50000000000000000000000"},
         "metrics": {
             "collateral": {"weight": "1", "class": "metering"},
             "oracle": {"weight": "1/2", "class": "metering"},
             "smoothing_pool": {"weight": "40", "class": "metering"}
         },
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:bench"}
+        "residual": {"owner": "pool:default/bench"}
     })
 }
 

@@ -15,7 +15,7 @@ static KEYS: [Key; 30] = [
     Key::path(
         "policy.dir",
         "",
-        "Directory with reward.json and reward.json.sig, for every tenant.",
+        "Directory with reward.json, reward-*.json and their .sig, each for the tenant it names.",
     ),
     Key::list(
         "policy.public_keys",

@@ -66,7 +66,7 @@ fn an_epoch_in_amnesia_leaves_nothing_anywhere() {
     for row in 0..90_000 {
         let _ = writeln!(rows, "account:{:07},m,{}", (row * 7_919) % 90_000, row + 1);
     }
-    let pool = json!({"pool": {"account": "pool:test", "amount_minor": "100000000"}});
+    let pool = json!({"pool": {"account": "pool:default/test", "amount_minor": "100000000"}});
     let request = caller.inputs(&policy(&pool), &rows);
     let epoch = "e1".parse().expect("an epoch");
     let run = caller

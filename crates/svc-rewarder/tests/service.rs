@@ -103,11 +103,11 @@ impl Caller {
 
 fn signed(edit: &Value) -> SignedPolicy {
     let mut policy = json!({
-        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": "1000"},
+        "format": 1, "tenant": "default", "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": "1000"},
         "metrics": {"m": {"weight": "3/2", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     for (field, value) in edit.as_object().expect("an object of replaced fields") {
         policy[field] = value.clone();
@@ -201,6 +201,7 @@ fn inputs(caller: &Caller) -> ComputeRequest {
         policy_id: id,
         policy_hash: stored.hash,
         dry_run: false,
+        adjusts: None,
     }
 }
 

@@ -130,11 +130,11 @@ fn usage(rows: usize) -> String {
 
 fn policy() -> SignedPolicy {
     let policy = json!({
-        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": "1000000"},
+        "format": 1, "tenant": "default", "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": "1000000"},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     let message = policy_message(POLICY_KIND, &jcs::canonicalize(&policy));
     let value = b64::url(&key().sign(&message));
@@ -262,6 +262,7 @@ fn a_content_id_is_fetched_from_another_service_and_computed() {
             stored.expect("stored").hash
         },
         dry_run: false,
+        adjusts: None,
     };
     let epoch = "e1".parse().expect("an epoch");
     let wait = Duration::from_secs(25);

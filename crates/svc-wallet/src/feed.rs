@@ -195,6 +195,7 @@ mod tests {
                 code: ron_proto::ledger::RefusalCode::Abandoned,
                 seq: Some(*seq),
                 expected: None,
+                paid_by: None,
                 replayed: false,
             },
         };

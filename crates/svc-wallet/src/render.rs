@@ -146,6 +146,7 @@ mod tests {
             code,
             seq: Some(seq),
             expected,
+            paid_by: None,
             replayed,
         }
     }

@@ -1,20 +1,17 @@
 //! `ron kms attest` makes a key's birth certificate, `ron kms verify-birth` checks one offline: the
 //! leaf of its making, the proof that the log has it, what the service states and what a TPM says.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ron_client::{Credential, KmsClient, TokenAsk};
+use ron_client::KmsClient;
 use ron_kernel::{Backoff, Deadline, Shutdown};
 use ron_kms::attest::verify::{Expect, verify};
 use ron_proto::Kid;
 use ron_proto::kms::{ATTEST_VERSION, AttestRequest, BirthCertificate};
-use ron_service::config::read_secret_file;
 
-use crate::layout::{Layout, read_json, write_json};
-use crate::net;
-use crate::{fleet, token};
+use crate::layout::{read_json, write_json};
 
 /// Longest wait for one call.
 const CALL: Duration = Duration::from_secs(10);
@@ -51,7 +48,7 @@ pub struct AttestArgs {
     /// The key service.
     #[arg(skip)]
     url: Option<String>,
-    /// Service token with the scope kms:read, for the URL; mode 0600.
+    /// File with a token of the scope kms:read.
     #[arg(skip)]
     token_file: Option<PathBuf>,
 }
@@ -111,7 +108,11 @@ fn bytes(name: &str, text: &str) -> Result<Vec<u8>, String> {
 }
 
 fn attest(args: &AttestArgs) -> Result<(), String> {
-    let client = connect(args)?;
+    let client = super::client(
+        args.data_dir.as_deref(),
+        args.url.clone(),
+        args.token_file.as_deref(),
+    )?;
     let request = AttestRequest {
         version: args.key_version,
         nonce: bytes("nonce", &args.nonce)?.into(),
@@ -158,28 +159,6 @@ fn proof(client: &KmsClient, leaf: u64) -> Result<String, String> {
             }
         }
     }
-}
-
-fn connect(args: &AttestArgs) -> Result<KmsClient, String> {
-    if let (Some(url), Some(path)) = (&args.url, &args.token_file) {
-        let token = read_secret_file(path)?;
-        let token = String::from_utf8_lossy(token.expose()).into_owned();
-        let credential = Credential::bearer(token.trim());
-        return Ok(KmsClient::new(url, credential, net::client()));
-    }
-    fleet_client(args.data_dir.as_deref())
-}
-
-fn fleet_client(data_dir: Option<&Path>) -> Result<KmsClient, String> {
-    let layout = Layout::new(data_dir)?;
-    let ask = TokenAsk {
-        audience: "ron-kms",
-        ..TokenAsk::default()
-    };
-    let token = token::fetch(&layout, "operator", &ask)?;
-    let at = fleet::reach(&layout, "ron-kms")?;
-    let credential = Credential::bearer(&token);
-    Ok(KmsClient::new(&at.url, credential, at.http))
 }
 
 fn check(args: &VerifyArgs) -> Result<(), String> {

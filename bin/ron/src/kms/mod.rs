@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
+use ron_crypto::hash::Sha256;
 use ron_kernel::Deadline;
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, KeyBackend, PayloadPolicy, Period, RetireKey, RotateEvery,
-    RotateRequest, SignRequest, Signature, UpdateKey, VerifyMode, VerifyRequest,
+    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, MESSAGE_BYTES_MAX, PayloadPolicy,
+    Period, RetireKey, RotateEvery, RotateRequest, SignRequest, Signature, UpdateKey, VerifyMode,
+    VerifyRequest,
 };
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 
@@ -189,9 +191,19 @@ struct What {
     /// The bytes as text.
     #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
     message: Option<String>,
-    /// The bytes as a file of at most 64 KiB; `-` or nothing is standard input.
+    /// The bytes as a file of any size; `-` or nothing is standard input. Of more than 64 KiB the SHA-256 is signed,
+    /// as with --digest.
     #[arg(long)]
     file: Option<PathBuf>,
+    /// Sign the SHA-256 of the bytes, in the KMS's own form for digests (`ron kms verify` checks it), not the bytes.
+    #[arg(long)]
+    digest: bool,
+}
+
+/// What is signed.
+enum Content {
+    Message(Vec<u8>),
+    Digest(Digest),
 }
 
 #[derive(Args)]
@@ -385,29 +397,66 @@ fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String>
 }
 
 impl What {
-    fn bytes(&self) -> Result<Vec<u8>, String> {
+    fn content(&self) -> Result<Content, String> {
         if let Some(text) = &self.message {
-            return Ok(text.clone().into_bytes());
+            return self.read(text.as_bytes()).map_err(|e| e.to_string());
         }
         let named = self.file.as_deref().filter(|file| *file != Path::new("-"));
-        if let Some(file) = named {
-            return std::fs::read(file).map_err(|e| format!("cannot read {}: {e}", file.display()));
+        if let Some(path) = named {
+            let read = std::fs::File::open(path).and_then(|file| self.read(file));
+            return read.map_err(|e| format!("cannot read {}: {e}", path.display()));
         }
+        let read = self.read(std::io::stdin().lock());
+        read.map_err(|e| format!("cannot read standard input: {e}"))
+    }
+
+    /// The bytes, or their digest where that is wanted or there are more than a request may have.
+    fn read(&self, mut from: impl std::io::Read) -> std::io::Result<Content> {
         let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut bytes);
-        read.map_err(|e| format!("cannot read standard input: {e}"))?;
-        Ok(bytes)
+        let most = MESSAGE_BYTES_MAX as u64;
+        from.by_ref().take(most + 1).read_to_end(&mut bytes)?;
+        if !self.digest && bytes.len() <= MESSAGE_BYTES_MAX {
+            return Ok(Content::Message(bytes));
+        }
+        let mut hash = Sha256::new();
+        while !bytes.is_empty() {
+            hash.update(&bytes);
+            bytes.clear();
+            from.by_ref().take(most).read_to_end(&mut bytes)?;
+        }
+        let digest = Digest::new(DigestAlg::Sha256, &hash.finish());
+        Ok(Content::Digest(digest))
     }
 }
 
 fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
+    let request = match ask.what.content()? {
+        Content::Message(bytes) => SignRequest::message(ask.key, bytes),
+        Content::Digest(digest) => SignRequest::digest(ask.key, digest),
+    };
     let request = SignRequest {
         version: ask.version,
         context: ask.context,
         op_id: Some(op_id(ask.op_id)),
-        ..SignRequest::message(ask.key, ask.what.bytes()?)
+        ..request
     };
-    show::signatures(&told(kms.sign(&request, soon()))?, json)
+    let answer = match (told(kms.sign(&request, soon())), &request.digest) {
+        (Err(why), Some(_)) if why.contains("payload_refused") => {
+            return Err(format!(
+                "{why}\nhint: more than {MESSAGE_BYTES_MAX} bytes are signed as their digest, which this key may not sign; \
+                 make one with `--payload any` or `--payload digest`"
+            ));
+        }
+        (answer, _) => answer?,
+    };
+    show::signatures(&answer, json)?;
+    if let Some(digest) = &request.digest {
+        eprintln!(
+            "signed is the digest sha256:{}, in the KMS's own form; `ron kms verify` with the same bytes checks it",
+            digest.value
+        );
+    }
+    Ok(())
 }
 
 fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
@@ -425,10 +474,14 @@ fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
         })
     };
     let signatures: Result<Vec<_>, String> = ask.signatures.iter().map(one).collect();
+    let (message, digest) = match ask.what.content()? {
+        Content::Message(bytes) => (Some(Bytes(bytes)), None),
+        Content::Digest(digest) => (None, Some(digest)),
+    };
     let request = VerifyRequest {
         version: ask.version,
-        message: Some(Bytes(ask.what.bytes()?)),
-        digest: None,
+        message,
+        digest,
         signatures: signatures?,
         mode: match ask.mode.as_str() {
             "or" => VerifyMode::Or,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use ron_proto::rewarder::{ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
-use ron_proto::{ContentId, EpochId, strict};
+use ron_proto::{ContentId, EpochId, Tenant, strict};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use svc_rewarder::calculus::{Usage as _, Watch};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify_stored};
@@ -21,7 +21,7 @@ use super::{ROWS, bar};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// Compute an epoch: with --out here, into a run directory that verify and prove read; without, in
+/// Compute an epoch: with --out here, into a run directory that `verify --unsigned`, prove, export and plot read; without, in
 /// the running service, which settles it where settlement is automatic.
 #[derive(Args)]
 #[command(
@@ -41,12 +41,15 @@ pub struct ComputeArgs {
     /// Compute here, and put the run into this directory, which must not exist.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Whose epoch it is; in the service, the caller's.
-    #[arg(long, default_value = "default")]
-    tenant: String,
+    /// Whose epoch it is; in the service, the caller's. That of the policy when absent.
+    #[arg(long)]
+    tenant: Option<Tenant>,
     /// Key of policies (base64url), instead of the one in verifiers.json; for --out.
     #[arg(long, allow_hyphen_values = true)]
     policy_key: Option<String>,
+    /// The epoch that this one corrects, and whose usage it may therefore pay again.
+    #[arg(long)]
+    adjusts: Option<EpochId>,
     /// Compute, but never pay; for the service.
     #[arg(long, conflicts_with = "out")]
     dry_run: bool,
@@ -106,8 +109,9 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", out.display());
     let out = &std::path::absolute(out).map_err(cannot)?;
     let epoch = args.epoch.parse().map_err(|e| format!("{e}"))?;
-    let tenant = args.tenant.parse().map_err(|e| format!("{e}"))?;
     let policy = trusted_policy(args)?;
+    let tenant = args.tenant.as_ref().unwrap_or(&policy.policy.tenant);
+    let adjusts = args.adjusts.as_ref();
     let sealed =
         Sealed::open(Path::new(&args.snapshot)).map_err(|e| format!("{}: {e}", args.snapshot))?;
     let parent = dir_of(out);
@@ -116,7 +120,7 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let table = parent.join(format!(".payouts.{name}"));
     let target = Target::file(&table).map_err(cannot)?;
     let watch = Bar(bar("compute", sealed.accounts() as u64, ROWS));
-    let computed = compute_to(target, &tenant, &epoch, &sealed, &policy, &watch);
+    let computed = compute_to(target, tenant, &epoch, adjusts, &sealed, &policy, &watch);
     watch.0.finish_and_clear();
     let written = computed.map_err(|e| e.to_string()).and_then(|computed| {
         dir::write(out, &computed, &sealed, &policy).map_err(cannot)?;
@@ -180,6 +184,7 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
         policy_id: id,
         policy_hash: stored.hash,
         dry_run: args.dry_run,
+        adjusts: args.adjusts.clone(),
     };
     let asked = remote
         .client

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use ron_proto::rewarder::{ImportKind, SnapshotInfo};
+use ron_proto::rewarder::{ImportKind, SnapshotInfo, UsagePeriod};
 use svc_rewarder::inputs::import::{Format, Input, Options, Spill, import_inputs};
 use svc_rewarder::inputs::source::{Positioned, Target};
 
@@ -15,7 +15,7 @@ use super::{BYTES, bar, remote, size};
 /// Seal usage: sort and sum rows of account, metric, amount into a content-addressed snapshot.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron rewarder import usage.csv --out usage.sealed\n  \
+    after_help = "Examples:\n  ron rewarder import usage.csv --period 2026-11 --out usage.sealed\n  \
                   ron rewarder import events/ --kind events --memory 64MiB --out usage.sealed\n  \
                   ron rewarder import usage.ndjson --out usage.sealed --upload"
 )]
@@ -27,6 +27,10 @@ pub struct ImportArgs {
     /// totals: one row per account and metric. events: rows are added up.
     #[arg(long, default_value = "totals", value_parser = ["totals", "events"])]
     kind: String,
+    /// The time the usage was measured in, such as 2026-11: 1 to 64 of [A-Za-z0-9:._-]. A policy pays a snapshot once, so
+    /// the same usage of another time needs another period.
+    #[arg(long)]
+    period: Option<UsagePeriod>,
     /// Where the sealed snapshot goes.
     #[arg(long)]
     out: PathBuf,
@@ -76,6 +80,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
         } else {
             ImportKind::Totals
         },
+        period: args.period.clone(),
         target: Target::file(&temp).map_err(cannot)?,
         spill: Some(Spill {
             memory: args.memory,

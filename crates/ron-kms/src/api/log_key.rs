@@ -18,7 +18,7 @@ pub fn route(kms: &Arc<Kms>) -> Route {
         Need::Scope(scope::KMS_ADMIN),
         move |request, responder| rotate(&kms, request, responder),
     )
-    .summary("Make a new signing key of the audit log, cross-signed with the present one; idempotent by op_id for 24 hours")
+    .summary("Make a new signing key of the audit log, cross-signed with the present one; for a service token of tenant ron, never for a passport; idempotent by op_id for 24 hours")
     .body::<RotateLogKey>()
     .returns::<RotateLogKeyAnswer>(200)
     .errors(&[400, 401, 403, 409, 413, 415, 422, 429, 500, 503, 504])

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ron_http::Principal;
+use ron_http::{Principal, PrincipalKind};
 use ron_proto::Tenant;
 use ron_proto::kms::{
     Bytes, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc, WaitingDoc,
@@ -237,8 +237,34 @@ impl KeyIndex {
     }
 }
 
+/// The tenant of what the installation itself rests on: the keys of issuer, notes, policies and manifests, and the audit
+/// log's own.
+pub const SYSTEM: &str = "ron";
+
+/// Whether the caller may act on the installation itself. No passport may, whatever its tenant says: it is signed with a
+/// key of this installation, so whoever holds the issuer's credential could widen that credential with it.
+pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
+    let whole = caller
+        .key_prefixes
+        .as_deref()
+        .is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix_covers(prefix, SYSTEM)));
+    if caller.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Service && whole {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Why::Forbidden,
+        "this concerns the installation itself: use the operator's token (`ron` does so by itself), not a passport",
+    ))
+}
+
 /// Whether the caller may name this key at all.
 pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
+    if kid.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Passport {
+        return Err(Refusal::new(
+            Why::Forbidden,
+            "keys of tenant ron are the installation's own: use a service token, not a passport",
+        ));
+    }
     if caller.tenant != kid.tenant {
         return Err(Refusal::new(
             Why::Forbidden,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{PayloadPolicy, RotateLogKey, RotateLogKeyAnswer, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
 use ron_tlog::append::{CrashMode, FaultKind, SimDisk};
@@ -9,7 +10,7 @@ use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Note, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
 
-use super::{Rig, file_settings, op_id, settings};
+use super::{Rig, file_settings, op_id, principal, settings};
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::ring::{CHAIN_FILE, open_checkpoint};
 use crate::audit::verify::{verify_dir, verify_on};
@@ -27,6 +28,45 @@ fn request(op: u128) -> RotateLogKey {
 
 fn rotated(rig: &Rig, op: u128) -> RotateLogKeyAnswer {
     rig.rotate_log_key(request(op)).json()
+}
+
+#[test]
+fn only_the_operators_token_rotates_the_logs_key() {
+    let rig = Rig::memory();
+    let first = rotated(&rig, 1);
+    let passport = |tenant: &str| Principal {
+        kind: PrincipalKind::Passport,
+        ..principal(tenant, None)
+    };
+    for (caller, who) in [
+        (principal("default", None), "another tenant's token"),
+        (principal("evil", Some(&["ron/"])), "with the prefix"),
+        (
+            principal("ron", Some(&["ron/app/"])),
+            "a token for some keys",
+        ),
+        (principal("ron", Some(&[])), "a token for no key"),
+        (passport("evil"), "a passport"),
+        (passport("default"), "a passport"),
+        (passport("ron"), "a passport that says it is of tenant ron"),
+    ] {
+        assert_eq!(
+            rig.rotate_log_key_as(&caller, request(2)).status,
+            403,
+            "{who}"
+        );
+        // Nor is the answer of an operation told to them.
+        assert_eq!(
+            rig.rotate_log_key_as(&caller, request(1)).status,
+            403,
+            "{who}"
+        );
+    }
+    let operator = principal("ron", Some(&["ron/"]));
+    let next = rig.rotate_log_key_as(&operator, request(3));
+    let next: RotateLogKeyAnswer = next.json();
+    assert_eq!(next.number, first.number + 1, "none of them did");
+    rig.stop();
 }
 
 /// Keys of `chain` that signed the note, by number.

@@ -283,7 +283,11 @@ impl Rig {
     }
 
     pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
-        let (asked, waiter) = self.asked(&self.caller);
+        self.rotate_log_key_as(&self.caller, request)
+    }
+
+    pub fn rotate_log_key_as(&self, caller: &Principal, request: RotateLogKey) -> Got {
+        let (asked, waiter) = self.asked(caller);
         self.engine
             .kms
             .submit_store(StoreJob::RotateLogKey(asked, request));

@@ -1,5 +1,6 @@
 //! From a request to its durable answer: signing, rotation, replay, limits, overload.
 
+use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{
     CreateKey, Digest, DigestAlg, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, RotateAnswer,
     RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest, Signature, VerifyMode,
@@ -11,6 +12,7 @@ use super::{Rig, create_request, memory_settings, op_id, principal, signed};
 use crate::audit::leaf::{Leaf, Op};
 use crate::keys::PublicKey;
 use crate::keys::material::SUPPORTED;
+use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::verify::verify;
 
 fn leaf(rig: &Rig, index: u64) -> Leaf {
@@ -167,6 +169,32 @@ fn only_the_tenant_and_the_prefix_of_the_caller() {
     assert_eq!(create("ron", Some(&["ron/issuer/"]), 20), 201);
     assert_eq!(create("ron", Some(&["ron/manifest/"]), 21), 403);
     assert_eq!(create("default", None, 22), 403);
+    rig.stop();
+}
+
+#[test]
+fn no_passport_uses_a_key_of_the_installation() {
+    let rig = Rig::memory();
+    let doc = rig.create("policy", Alg::Ed25519, PayloadPolicy::Any, 1);
+    let passport = |tenant: &str| Principal {
+        kind: PrincipalKind::Passport,
+        ..principal(tenant, None)
+    };
+    for tenant in ["ron", "default", "evil"] {
+        let caller = passport(tenant);
+        let request = SignRequest::message(doc.key.clone(), *b"x");
+        assert_eq!(rig.sign_as(&caller, request).status, 403, "{tenant}");
+        let request = create_request("policy", Alg::Ed25519, PayloadPolicy::Any, 20);
+        assert_eq!(rig.create_as(&caller, request).status, 403, "{tenant}");
+        let change = KeyRequest::Rotate(RotateRequest::default());
+        assert_eq!(
+            rig.change_as(&caller, &doc.key, change).status,
+            403,
+            "{tenant}"
+        );
+        let index = rig.engine.kms.index.load();
+        assert!(index.find(&caller, &doc.key).is_err(), "{tenant}");
+    }
     rig.stop();
 }
 

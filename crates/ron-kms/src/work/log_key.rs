@@ -20,6 +20,7 @@ use crate::audit::ring::{SIGNING_MAX, keep_chain};
 use crate::audit::writer::Draft;
 use crate::engine::audit_dir;
 use crate::error::{Refusal, Why};
+use crate::keys::index::may_run_system;
 use crate::store::log_key::{LOG_KEY_NAME, NewLogKey};
 use crate::store::write::OpRow;
 use crate::store::{KeyStore, StoreError};
@@ -40,7 +41,13 @@ impl Lifecycle {
             body,
             asked: &asked,
         };
-        let begun = match self.admit_change(&change) {
+        let allowed = may_run_system(&asked.caller);
+        // As with keys: who may not do it learns nothing from an operation id, and the refusal is a leaf.
+        let seen = match &allowed {
+            Ok(()) => self.admit_change(&change),
+            Err(_) => Ok(None),
+        };
+        let begun = match seen {
             Ok(Some(answer)) => return answer.send(asked),
             Ok(None) => self.kms.admit(&asked, 1),
             Err(refusal) => Err(refusal),
@@ -49,7 +56,7 @@ impl Lifecycle {
             Ok(credits) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
         };
-        match self.next_log_key(request) {
+        match allowed.and_then(|()| self.next_log_key(request)) {
             Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
             Ok(new) => {
                 let outcome = self.change_log_key(&change, new, leaf, credits);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ron_proto::ledger::{Entry, RefusalCode, TxId};
-use ron_proto::{Account, Asset, Timestamp};
+use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use super::Verdict;
 use super::delta::{Delta, Touched};
@@ -393,6 +393,14 @@ impl Step<'_> {
         self.layers()
             .find_map(|d| d.epochs.get(key))
             .or_else(|| self.state.epochs.get(key))
+    }
+
+    /// The epoch of the tenant that paid this source last.
+    pub(super) fn paid_by(&self, tenant: &Tenant, source: ContentId) -> Option<&EpochId> {
+        let key = (tenant.clone(), source);
+        self.layers()
+            .find_map(|d| d.sources.get(&key))
+            .or_else(|| self.state.sources.get(&key))
     }
 
     pub(super) fn epoch_mut(&mut self, key: &EpochKey) -> &mut EpochRow {

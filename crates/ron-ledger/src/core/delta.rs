@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ron_proto::Account;
 
 use super::KeyHash;
-use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, State};
+use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, Sources, State};
 use crate::table::{ByHash, ByRow, Table};
 
 /// An account row as a batch leaves it.
@@ -26,6 +26,7 @@ pub struct Delta {
     pub(super) assets: BTreeMap<u32, AssetRow>,
     pub(super) holds: BTreeMap<u64, Option<HoldRow>>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
+    pub(super) sources: Sources,
     pub(super) keys: ByHash<KeyHash, u64>,
     pub(super) key_list: Vec<(KeyHash, u64)>,
     pub(super) accounts_added: u32,
@@ -87,6 +88,7 @@ impl Delta {
         self.assets.extend(group.assets);
         self.holds.extend(group.holds);
         self.epochs.extend(group.epochs);
+        self.sources.extend(group.sources);
         for (key, seq) in group.key_list {
             self.add_key(key, seq);
         }
@@ -130,6 +132,7 @@ impl State {
             self.set_hold(seq, hold);
         }
         self.epochs.extend(delta.epochs);
+        self.sources.extend(delta.sources);
     }
 
     pub(super) fn set_hold(&mut self, seq: u64, hold: Option<HoldRow>) {

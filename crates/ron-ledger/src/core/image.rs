@@ -113,6 +113,7 @@ impl State {
             s.epochs.insert(key, epoch(&mut i)?);
         }
         i.end()?;
+        s.sources = Self::sources_of(&s.epochs).map_err(ImageError::Audit)?;
         s.audit().map_err(ImageError::Audit)?;
         Ok(s)
     }
@@ -170,6 +171,8 @@ fn put_epoch(o: &mut Out, e: &EpochRow) {
     o.text(e.from.as_str());
     o.varint(u64::from(e.asset));
     o.varint(e.recipients);
+    o.bytes(&e.source.0);
+    o.option(e.adjusts.as_ref(), |o, epoch| o.text(epoch.as_str()));
     o.amount(e.total);
     o.amount(e.paid);
     o.varint(e.next_index);
@@ -189,6 +192,8 @@ fn epoch(i: &mut In<'_>) -> Result<EpochRow, DecodeError> {
         from: i.value()?,
         asset: row_number(i)?,
         recipients: i.varint()?,
+        source: ContentId(i.array()?),
+        adjusts: i.option(In::value)?,
         total: i.amount()?,
         paid: i.amount()?,
         next_index: i.varint()?,

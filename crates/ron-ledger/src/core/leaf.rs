@@ -3,9 +3,10 @@
 //! ```text
 //! leaf    := 0x01 | ts varint (unix ms) | link | verdict | request
 //! link    := 0x00 | 0x01 position varint, length varint      (one linked commit)
-//! verdict := 0x00 (0xff from text, asset text, amount)? | code (1..) expected? | 0xfe (0x01 varint | 0x02 amount)
+//! verdict := 0x00 (0xff from text, asset text, amount)? | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount)
 //!            0xfe: refused by the operator's limit of accounts (1) or of one account's total (2)
-//!            the effect: of a done capture, release, expire; expected: a varint with nonce_conflict, index_gap
+//!            the effect: of a done capture, release, expire; expected: a varint with nonce_conflict, index_gap;
+//!            paid_by: the epoch, with usage_paid
 //! request := 0x00 origin text (genesis) | kind (1..13) fields
 //! ```
 
@@ -113,6 +114,7 @@ fn read_verdict(i: &mut In<'_>) -> Result<Option<Verdict>, DecodeError> {
         0 => return Ok(None),
         LIMITED => return read_limit(i).map(|limit| Some(Verdict::Limited(limit))),
         n => match RefusalCode::ALL.get(usize::from(n) - 1) {
+            Some(RefusalCode::UsagePaid) => return Ok(Some(Verdict::Paid(i.value()?))),
             Some(code) => *code,
             None => return i.fail(format!("refusal {n} is not known")),
         },
@@ -214,6 +216,10 @@ pub(super) fn encode(ts: Timestamp, link: Option<Link>, verdict: &Verdict, op: &
             if carries_expected(*code) {
                 o.varint(expected.unwrap_or(0));
             }
+        }
+        Verdict::Paid(epoch) => {
+            o.byte(refusal_number(RefusalCode::UsagePaid));
+            o.text(epoch.as_str());
         }
         Verdict::Limited(Limit::Accounts(most)) => {
             o.bytes(&[LIMITED, 1]);

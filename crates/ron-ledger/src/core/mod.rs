@@ -29,7 +29,7 @@ pub use op::{BadEntry, KeyHash, Op};
 pub use state::{AccountRow, AssetRow, Balance, EpochKey, EpochRow, Frozen, HoldRow, State};
 
 use ron_proto::ledger::RefusalCode;
-use ron_proto::{Account, Amount, Asset};
+use ron_proto::{Account, Amount, Asset, EpochId};
 
 /// What became of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub enum Verdict {
     },
     /// Nothing changed, because of a limit that the operator set.
     Limited(Limit),
+    /// Nothing changed: this epoch paid the usage.
+    Paid(EpochId),
 }
 
 impl Verdict {
@@ -59,6 +61,15 @@ impl Verdict {
             Self::Done(_) => None,
             Self::Refused { code, expected } => Some((*code, *expected)),
             Self::Limited(_) => Some((RefusalCode::LimitsExceeded, None)),
+            Self::Paid(_) => Some((RefusalCode::UsagePaid, None)),
+        }
+    }
+
+    /// The epoch that paid the usage, where that is why the entry was refused.
+    pub const fn paid_by(&self) -> Option<&EpochId> {
+        match self {
+            Self::Paid(epoch) => Some(epoch),
+            _ => None,
         }
     }
 

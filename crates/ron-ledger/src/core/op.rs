@@ -1,7 +1,9 @@
 //! One checked entry with its canonical request bytes: what the state machine takes in.
 
 use ron_proto::Amount;
-use ron_proto::ledger::{Entry, EntryKey, EntryKind, MAX_WIRE_INTEGER, PrincipalName, TxId};
+use ron_proto::ledger::{
+    Entry, EntryKey, EntryKind, MAX_WIRE_INTEGER, PrincipalName, TxId, is_pool_of,
+};
 
 use super::codec::{DecodeError, In, Out};
 use super::op_codec::{decode, encode};
@@ -172,22 +174,7 @@ fn check(entry: &Entry) -> Result<(), BadEntry> {
             positive(*amount_minor)?;
             count("nonce", *nonce, 1)
         }
-        Entry::EpochOpen {
-            amount_minor,
-            recipients,
-            ..
-        } => {
-            count("recipients", *recipients, 0)?;
-            if (*recipients == 0) != (amount_minor.0 == 0)
-                || amount_minor.0 < u128::from(*recipients)
-            {
-                return bad(
-                    "amount_minor",
-                    "must be at least one minor unit per recipient, and 0 without recipients",
-                );
-            }
-            Ok(())
-        }
+        Entry::EpochOpen { .. } => check_epoch_open(entry),
         Entry::Payout {
             amount_minor,
             index,
@@ -203,6 +190,37 @@ fn check(entry: &Entry) -> Result<(), BadEntry> {
         | Entry::EpochClose { .. }
         | Entry::Abandon { .. } => Ok(()),
     }
+}
+
+fn check_epoch_open(entry: &Entry) -> Result<(), BadEntry> {
+    let bad = |field, why| Err(BadEntry { field, why });
+    let Entry::EpochOpen {
+        tenant,
+        epoch,
+        from,
+        amount_minor,
+        recipients,
+        adjusts,
+        ..
+    } = entry
+    else {
+        unreachable!("called for epoch_open only");
+    };
+    // A rule of the core, so that no caller who settles for many tenants pays one's epoch from another's pool.
+    if !is_pool_of(tenant, from) {
+        return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
+    }
+    if adjusts.as_ref() == Some(epoch) {
+        return bad("adjusts", "must name another epoch");
+    }
+    count("recipients", *recipients, 0)?;
+    if (*recipients == 0) != (amount_minor.0 == 0) || amount_minor.0 < u128::from(*recipients) {
+        return bad(
+            "amount_minor",
+            "must be at least one minor unit per recipient, and 0 without recipients",
+        );
+    }
+    Ok(())
 }
 
 fn positive(amount: Amount) -> Result<(), BadEntry> {

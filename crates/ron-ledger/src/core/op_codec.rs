@@ -142,6 +142,8 @@ fn encode_settlement(entry: &Entry, o: &mut Out) {
             commitment,
             sum_root,
             recipients,
+            source,
+            adjusts,
         } => {
             o.text(principal.as_str());
             o.text(tenant.as_str());
@@ -152,6 +154,8 @@ fn encode_settlement(entry: &Entry, o: &mut Out) {
             o.bytes(&commitment.0);
             o.bytes(&sum_root.0);
             o.varint(*recipients);
+            o.bytes(&source.0);
+            o.option(adjusts.as_ref(), |o, epoch| o.text(epoch.as_str()));
         }
         Entry::Payout {
             principal,
@@ -437,6 +441,8 @@ fn decode_settlement(kind: u8, i: &mut In<'_>) -> Result<Entry, DecodeError> {
                 commitment,
                 sum_root,
                 recipients,
+                source: content(i)?,
+                adjusts: i.option(In::value)?,
             }
         }
         11 => {

@@ -2,7 +2,7 @@
 //! leaves nothing behind. Order of checks: reserved, frozen, nonce, ceiling, funds, the operator's limits.
 
 use ron_proto::ledger::{ESCROW_PREFIX, Entry, RefusalCode, TxId, escrow_account};
-use ron_proto::{Account, Amount, Asset, Timestamp};
+use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use super::decide::Step;
 use super::limits::{ACCOUNTS_MAX, Limit};
@@ -354,6 +354,8 @@ impl Step<'_> {
             commitment,
             sum_root,
             recipients,
+            source,
+            adjusts,
             ..
         } = entry
         else {
@@ -365,6 +367,8 @@ impl Step<'_> {
                 && e.sum_root == *sum_root
                 && e.from == *from
                 && e.recipients == *recipients
+                && e.source == *source
+                && e.adjusts == *adjusts
                 && e.total == amount_minor.0
                 && self.asset(e.asset).name == *asset;
             return if same {
@@ -374,7 +378,9 @@ impl Step<'_> {
             };
         }
         let escrow = escrow_account(tenant, epoch);
-        let checked = self.check_pool(from, asset, amount_minor.0);
+        let checked = self
+            .check_source(tenant, *source, adjusts.as_ref())
+            .and_then(|()| self.check_pool(from, asset, amount_minor.0));
         let room = || self.room_among(&escrow, ACCOUNTS_MAX);
         let (pool, asset) = match checked.and_then(|rows| room().map(|()| rows)) {
             Ok(rows) => rows,
@@ -389,6 +395,8 @@ impl Step<'_> {
             from: from.clone(),
             asset,
             recipients: *recipients,
+            source: *source,
+            adjusts: adjusts.clone(),
             total: amount_minor.0,
             paid: 0,
             next_index: 0,
@@ -396,8 +404,26 @@ impl Step<'_> {
             closed_seq: None,
             runs: Vec::new(),
         };
-        self.top().epochs.insert(key, row);
+        let top = self.top();
+        top.sources.insert((key.0.clone(), *source), key.1.clone());
+        top.epochs.insert(key, row);
         Ok(DONE)
+    }
+
+    /// Usage is paid once. Who corrects an epoch names the one that paid last, so that no correction is made twice.
+    fn check_source(
+        &self,
+        tenant: &Tenant,
+        source: ContentId,
+        adjusts: Option<&EpochId>,
+    ) -> Rule<()> {
+        match (self.paid_by(tenant, source), adjusts) {
+            (Some(paid), named) if named != Some(paid) => Err(Verdict::Paid(paid.clone())),
+            (None, Some(named)) if self.epoch(&(tenant.clone(), named.clone())).is_none() => {
+                no(RefusalCode::EpochUnknown)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {

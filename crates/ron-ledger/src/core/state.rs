@@ -106,6 +106,10 @@ pub struct EpochRow {
     pub from: Account,
     pub asset: u32,
     pub recipients: u64,
+    /// What it pays for.
+    pub source: ContentId,
+    /// The earlier epoch that it corrects.
+    pub adjusts: Option<EpochId>,
     /// The sum of all payouts.
     pub total: u128,
     pub paid: u128,
@@ -143,6 +147,9 @@ impl EpochRow {
     }
 }
 
+/// What was paid for, and by which epoch last. One item per epoch at most, and made again from the epochs.
+pub(super) type Sources = BTreeMap<(Tenant, ContentId), EpochId>;
+
 /// Everything, as of the last applied sequence.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -156,6 +163,7 @@ pub struct State {
     pub(super) holds_by_account: BTreeSet<(u32, u64)>,
     pub(super) expiries: BTreeSet<(Timestamp, u64)>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
+    pub(super) sources: Sources,
 }
 
 /// A copy of a state that later entries do not reach; cheap to take.
@@ -252,6 +260,23 @@ impl State {
         self.epochs.get(key)
     }
 
+    /// The sources again from the epochs, in the order of their opening. The message names the first epoch that pays
+    /// what another has paid and does not say that it corrects it.
+    pub(super) fn sources_of(epochs: &BTreeMap<EpochKey, EpochRow>) -> Result<Sources, String> {
+        let mut opened: Vec<_> = epochs.iter().collect();
+        opened.sort_unstable_by_key(|(_, row)| row.opened_seq);
+        let mut sources = Sources::new();
+        for ((tenant, epoch), row) in opened {
+            let paid = sources.insert((tenant.clone(), row.source), epoch.clone());
+            if let Some(paid) = paid.filter(|paid| row.adjusts.as_ref() != Some(paid)) {
+                return Err(format!(
+                    "epoch {tenant}/{epoch} pays what epoch {paid} has paid"
+                ));
+            }
+        }
+        Ok(sources)
+    }
+
     /// A copy for a snapshot.
     pub fn freeze(&self) -> Frozen {
         Frozen {
@@ -295,6 +320,9 @@ impl State {
         }
         if !held.is_empty() {
             return Err("a hold is on an account without that asset".to_owned());
+        }
+        if Self::sources_of(&self.epochs)? != self.sources {
+            return Err("the sources paid for are not those of the epochs".to_owned());
         }
         for (row, sum) in self.assets.iter().zip(sums) {
             if row.issued.checked_sub(row.burned) != Some(sum) || row.circulating != sum {

@@ -93,12 +93,12 @@ fn receipts_of_settlement_name_the_escrow() {
         op(all)
     };
     let open = base(
-        json!({"kind": "epoch_open", "from": "pool:a", "asset": "ron", "amount_minor": "9",
-        "commitment": content, "sum_root": content, "recipients": 2}),
+        json!({"kind": "epoch_open", "from": "pool:t/a", "asset": "ron", "amount_minor": "9",
+        "commitment": content, "sum_root": content, "recipients": 2, "source": content}),
     );
     assert_eq!(
         told(&open, None),
-        json!({"op": "epoch_open", "from": "pool:a", "to": escrow, "asset": "ron", "amount_minor": "9", "idem": "epoch_open:t/e"})
+        json!({"op": "epoch_open", "from": "pool:t/a", "to": escrow, "asset": "ron", "amount_minor": "9", "idem": "epoch_open:t/e"})
     );
     let payout =
         base(json!({"kind": "payout", "index": 1, "to": "b", "asset": "ron", "amount_minor": "4"}));
@@ -124,6 +124,7 @@ fn refusals_and_mismatches() {
         code,
         seq,
         expected,
+        paid_by: None,
         replayed,
     };
     let conflict = Verdict::Refused {

@@ -21,7 +21,7 @@ fn reopening_gives_the_same_state_and_root() {
     let mut e = open(&disk);
     commit(
         &mut e,
-        vec![issue("i", "a", 1_000), issue("j", "pool:x", 100)],
+        vec![issue("i", "a", 1_000), issue("j", "pool:t/x", 100)],
         false,
     );
     for n in 1..=300 {
@@ -35,7 +35,7 @@ fn reopening_gives_the_same_state_and_root() {
         &mut e,
         vec![
             hold("h", "a", 50, 301, T0 + 1_000),
-            epoch_open("e1", "pool:x", 60, 2, 1),
+            epoch_open("e1", "pool:t/x", 60, 2, 1),
         ],
         false,
     );
@@ -298,13 +298,43 @@ fn holds_end_by_themselves_also_after_a_restart() {
 }
 
 #[test]
+fn what_was_paid_is_known_after_a_restart_with_a_snapshot_and_without() {
+    let disk = SimDisk::new();
+    let mut e = open(&disk);
+    commit(&mut e, vec![issue("i", "pool:t/r", 100)], false);
+    let first = paying(epoch_open("e", "pool:t/r", 10, 1, 1), 5, None);
+    assert!(done(&commit(&mut e, vec![first], false)[0]));
+    let refused = |e: &mut crate::engine::Engine, name: &str| {
+        let again = paying(epoch_open(name, "pool:t/r", 10, 1, 2), 5, None);
+        let said = commit(e, vec![again], false).remove(0);
+        let Decision::Fresh { verdict, .. } = said else {
+            panic!("{said:?}")
+        };
+        assert_eq!(verdict, Verdict::Paid("e".parse().unwrap()));
+    };
+    refused(&mut e, "e-2");
+    drop(e);
+    let mut e = open(&disk);
+    refused(&mut e, "e-3");
+    let job = e.begin_snapshot(true).expect("there is something new");
+    e.snapshotter().write(&job).unwrap();
+    drop(e);
+    let mut e = open(&disk);
+    assert_eq!(e.opened().replayed, 0);
+    refused(&mut e, "e-4");
+    let corrects = paying(epoch_open("e-5", "pool:t/r", 10, 1, 2), 5, Some("e"));
+    assert!(done(&commit(&mut e, vec![corrects], false)[0]));
+    e.shared().state(|s| s.audit().unwrap());
+}
+
+#[test]
 fn epochs_settle_once() {
     let disk = SimDisk::new();
     let mut e = open(&disk);
-    commit(&mut e, vec![issue("i", "pool:r", 100)], false);
+    commit(&mut e, vec![issue("i", "pool:t/r", 100)], false);
     let all = || {
         vec![
-            epoch_open("e", "pool:r", 30, 3, 1),
+            epoch_open("e", "pool:t/r", 30, 3, 1),
             payout("e", 0, "a", 10),
             payout("e", 1, "b", 10),
             payout("e", 2, "c", 10),
@@ -319,7 +349,7 @@ fn epochs_settle_once() {
     assert_eq!(image(&e), before);
     let other = commit(
         &mut e,
-        vec![epoch_open("e", "pool:r", 30, 3, 2), epoch_close("e", 2)],
+        vec![epoch_open("e", "pool:t/r", 30, 3, 2), epoch_close("e", 2)],
         false,
     );
     assert!(other.iter().all(|d| matches!(

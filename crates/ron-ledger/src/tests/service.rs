@@ -219,7 +219,7 @@ fn a_long_poll_is_answered_when_something_comes() {
 fn scopes_pools_and_bad_input() {
     let dir = tempfile::tempdir().unwrap();
     let rig = rig(dir.path());
-    rig.commit(vec![issue("i", "pool:x", 100), issue("j", "acc", 100)]);
+    rig.commit(vec![issue("i", "pool:t/x", 100), issue("j", "acc", 100)]);
     let denied = |who: &str, e: Entry| {
         assert_eq!(
             rig.commit_as(who, vec![e]).unwrap_err(),
@@ -230,13 +230,16 @@ fn scopes_pools_and_bad_input() {
     denied("reader", issue("k", "a", 1));
     denied("rewarder", issue("k", "a", 1));
     denied("rewarder", transfer("k", "acc", "b", 1, 1));
-    denied("wallet", epoch_open("e", "pool:x", 10, 1, 1));
+    denied("wallet", epoch_open("e", "pool:t/x", 10, 1, 1));
     denied("rewarder", epoch_open("e", "acc", 10, 1, 1));
+    // Whatever the prefixes allow, the core funds a tenant's epoch from the tenant's pools alone.
+    let foreign = rig.commit_as("rewarder", vec![epoch_open("e", "pool:u/x", 10, 1, 1)]);
+    assert_eq!(foreign.unwrap_err(), (400, "bad_request".to_owned()));
     let settled = rig
         .commit_as(
             "rewarder",
             vec![
-                epoch_open("e", "pool:x", 10, 1, 1),
+                epoch_open("e", "pool:t/x", 10, 1, 1),
                 payout("e", 0, "a", 10),
                 epoch_close("e", 1),
             ],

@@ -84,6 +84,40 @@ pub(super) fn epoch_open(
         commitment: ContentId([commitment; 32]),
         sum_root: ContentId([9; 32]),
         recipients,
+        source: ContentId::of(epoch.as_bytes()),
+        adjusts: None,
+    }
+}
+
+/// The same epoch, for this usage instead of its own.
+pub(super) fn paying(open: Entry, paid: u8, corrects: Option<&str>) -> Entry {
+    let Entry::EpochOpen {
+        principal,
+        tenant,
+        epoch,
+        from,
+        asset,
+        amount_minor,
+        commitment,
+        sum_root,
+        recipients,
+        ..
+    } = open
+    else {
+        unreachable!("called for epoch_open only");
+    };
+    Entry::EpochOpen {
+        principal,
+        tenant,
+        epoch,
+        from,
+        asset,
+        amount_minor,
+        commitment,
+        sum_root,
+        recipients,
+        source: ContentId([paid; 32]),
+        adjusts: corrects.map(|epoch| epoch.parse().unwrap()),
     }
 }
 

@@ -128,11 +128,16 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
         policy_id,
         policy_hash,
         dry_run,
+        adjusts,
     } = request.json()?;
     let id = id(request)?;
+    if adjusts.as_ref() == Some(&id.1) {
+        return Err(Problem::bad_request("`adjusts` must name another epoch"));
+    }
     let known = api.registry.get(&id).filter(|entry| {
         let run = &entry.run;
         (run.snapshot, &run.policy_id, run.policy_hash) == (snapshot, &policy_id, policy_hash)
+            && run.adjusts == adjusts
     });
     let run_key = if let Some(entry) = known {
         entry.run.run_key
@@ -156,6 +161,7 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
         run_key(
             &id.0,
             &id.1,
+            adjusts.as_ref(),
             &snapshot,
             &policy_hash,
             policy.policy.rule_set,
@@ -165,6 +171,7 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
         snapshot,
         policy_id,
         policy_hash,
+        adjusts,
         run_key,
         dry_run,
     })

@@ -2,7 +2,7 @@
 
 use ron_proto::problem::{Problem, ProblemKind};
 use ron_proto::rewarder::RunReason;
-use ron_proto::values::ContentId;
+use ron_proto::values::{ContentId, EpochId};
 use serde_json::json;
 
 use crate::inputs::import::ImportError;
@@ -30,6 +30,12 @@ const EPOCH_CONFLICT: ProblemKind = kind(
     409,
     "The epoch is bound to other inputs",
     "An epoch has one manifest for ever. Ask for the inputs it was computed from, or use another epoch.",
+);
+const USAGE_PAID: ProblemKind = kind(
+    "usage_paid",
+    409,
+    "Another epoch paid this usage",
+    "A policy pays a snapshot once, whatever the epoch is called; the detail names the epoch that paid it. A correction names that epoch in `adjusts`.",
 );
 const QUARANTINED: ProblemKind = kind(
     "quarantined",
@@ -89,6 +95,7 @@ const INPUT_REFUSED: ProblemKind = kind(
 /// Every code of this service; the documentation is made from it.
 pub const CODES: &[ProblemKind] = &[
     EPOCH_CONFLICT,
+    USAGE_PAID,
     QUARANTINED,
     RUN_FAILED,
     BAD_SNAPSHOT,
@@ -109,15 +116,29 @@ pub fn epoch_conflict(run: &Run) -> Problem {
     }))
 }
 
+/// The same usage under another epoch's name.
+pub fn usage_paid(paid_by: &EpochId) -> Problem {
+    Problem::of(&USAGE_PAID, usage_paid_detail(paid_by)).with_details(json!({ "paid_by": paid_by }))
+}
+
+/// What such a problem, or the reason of such a run, says.
+pub fn usage_paid_detail(paid_by: &EpochId) -> String {
+    format!(
+        "epoch {paid_by} paid this snapshot by this policy. Usage of another time needs a snapshot that names its period; \
+         a correction of {paid_by} names it in adjusts"
+    )
+}
+
 /// The run broke an invariant.
 pub fn quarantined(reason: Option<&RunReason>) -> Problem {
     Problem::of(&QUARANTINED, detail(reason))
 }
 
-/// The run failed; an epoch conflict keeps its own code.
+/// The run failed; what the ledger will never take keeps its own code.
 pub fn failed(reason: Option<&RunReason>) -> Problem {
     match reason.map(|reason| reason.code.as_str()) {
         Some("epoch_conflict") => Problem::of(&EPOCH_CONFLICT, detail(reason)),
+        Some("usage_paid") => Problem::of(&USAGE_PAID, detail(reason)),
         code => {
             let again = matches!(
                 code,

@@ -51,6 +51,10 @@ fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
         let why = PolicyRefused::Malformed("its id is not the one in the path".into());
         return Err(errors::policy_refused(&why));
     }
+    if verified.policy.tenant != request.principal.tenant {
+        let why = PolicyRefused::Malformed("its tenant is not the caller's".into());
+        return Err(errors::policy_refused(&why));
+    }
     let new = api
         .library
         .put_policy(&request.principal.tenant, &verified)

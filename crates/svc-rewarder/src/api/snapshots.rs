@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::SendError;
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::{ImportKind, SnapshotInfo};
+use ron_proto::rewarder::{ImportKind, SnapshotInfo, UsagePeriod};
 use ron_proto::scope;
 use ron_proto::values::ContentId;
 
@@ -53,6 +53,11 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             "kind",
             false,
             "totals (the default: one row per account and metric) or events (rows are added up)",
+        )
+        .query_as::<UsagePeriod>(
+            "period",
+            false,
+            "the time the rows were measured in, such as 2026-11; the canonical form names its own",
         )
         .returns::<SnapshotInfo>(200)
         .returns::<SnapshotInfo>(201)
@@ -116,7 +121,8 @@ fn send(
 }
 
 fn holds(request: &Request) -> Result<Holds, Problem> {
-    request.query_only(&["kind"])?;
+    request.query_only(&["kind", "period"])?;
+    let period: Option<UsagePeriod> = request.query_as("period")?;
     let kind = match request.query_one("kind")? {
         None | Some("totals") => ImportKind::Totals,
         Some("events") => ImportKind::Events,
@@ -125,7 +131,13 @@ fn holds(request: &Request) -> Result<Holds, Problem> {
     let media = request.header("content-type").unwrap_or("");
     let media = media.split(';').next().unwrap_or("").trim();
     let format = Format::of_media(&media.to_ascii_lowercase());
-    Ok(format.map_or(Holds::Sealed, |format| Holds::Rows(format, kind)))
+    match format {
+        Some(format) => Ok(Holds::Rows(format, kind, period)),
+        None if period.is_some() => Err(Problem::bad_request(
+            "the canonical form names its own period; leave `period` out",
+        )),
+        None => Ok(Holds::Sealed),
+    }
 }
 
 fn get(api: &Api, request: &Request) -> Result<Response, Problem> {

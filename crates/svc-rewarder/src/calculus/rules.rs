@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::ESCROW_PREFIX;
+use ron_proto::ledger::{ESCROW_PREFIX, is_pool_of};
 use ron_proto::rewarder::{
     CATEGORIES_MAX, ELIGIBILITY_LIST_MAX, EventClass, METRICS_MAX, Metric, POLICY_FORMAT, Ratio,
     RewardPolicy, RuleSet,
 };
+use ron_proto::values::Tenant;
 
 use super::Block;
 
@@ -21,6 +22,9 @@ pub enum RuleError {
         "the policy names no metric \"{0}\", which the snapshot holds; add it (weight 0 is allowed)"
     )]
     UnknownMetric(Metric),
+    /// The epoch is another tenant's than the policy.
+    #[error("the policy belongs to tenant {0}, not to that of the epoch")]
+    Tenant(Tenant),
 }
 
 /// One metric of the usage.
@@ -62,10 +66,13 @@ pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
     if policy.pool.amount_minor.is_zero() {
         return refuse("pool.amount_minor is zero; there is nothing to pay".into());
     }
-    for owner in [&policy.pool.account, &policy.residual.owner] {
-        if owner.as_str().starts_with(ESCROW_PREFIX) {
-            return refuse("accounts under escrow: belong to the ledger".into());
-        }
+    if !is_pool_of(&policy.tenant, &policy.pool.account) {
+        return refuse(
+            "pool.account must be a pool of the policy's tenant: pool:<tenant>/<name>".into(),
+        );
+    }
+    if policy.residual.owner.as_str().starts_with(ESCROW_PREFIX) {
+        return refuse("accounts under escrow: belong to the ledger".into());
     }
     if policy.metrics.is_empty() || policy.metrics.len() > METRICS_MAX {
         return refuse(format!("metrics must name 1 to {METRICS_MAX} metrics"));

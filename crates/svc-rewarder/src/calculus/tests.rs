@@ -69,11 +69,11 @@ fn one_metric(amounts: &[u128]) -> Plain {
 
 fn policy(pool: u128, edit: &serde_json::Value) -> RewardPolicy {
     let mut document = json!({
-        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": pool.to_string()},
+        "format": 1, "tenant": "default", "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": pool.to_string()},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     for (key, value) in edit.as_object().expect("an object of replaced fields") {
         document[key] = value.clone();
@@ -350,7 +350,7 @@ fn policies_that_cannot_be_run_are_refused() {
     refused(json!({"format": 2}), "format 2");
     refused(json!({"version": 0}), "version");
     refused(
-        json!({"pool": {"account": "pool:test", "amount_minor": "0"}}),
+        json!({"pool": {"account": "pool:default/test", "amount_minor": "0"}}),
         "zero",
     );
     refused(json!({"metrics": {}}), "metrics must name");

@@ -7,12 +7,13 @@
 //! 12      4         M: number of metrics, at most 64
 //! 16      8         N: number of records
 //! 24      32        BLAKE3-256 of the records
-//! 56      88 x M    per metric, by name: name padded with NUL to 64, accounts above zero (8), sum (16)
+//! 56      64        period the usage was measured in, padded with NUL; all NUL if it has none
+//! 120     88 x M    per metric, by name: name padded with NUL to 64, accounts above zero (8), sum (16)
 //! ...     (A+16M) x N   records by account: account padded with NUL to A, then one amount per metric
 //! ```
 //!
-//! The same usage always gives the same bytes, so the content id (BLAKE3-256 of the whole file)
-//! names the usage itself.
+//! The same usage of the same period always gives the same bytes, so the content id (BLAKE3-256 of
+//! the whole file) names the usage itself.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use ron_proto::ledger::ESCROW_PREFIX;
-use ron_proto::rewarder::{METRICS_MAX, Metric, MetricTotal, SnapshotInfo};
+use ron_proto::rewarder::{METRICS_MAX, Metric, MetricTotal, SnapshotInfo, UsagePeriod};
 use ron_proto::values::{Account, Amount, ContentId};
 
 use super::source::{Source, Target};
@@ -28,7 +29,8 @@ use crate::calculus::{Block, CHUNK, Stop, Usage, trim};
 
 /// First bytes of every sealed snapshot; the digit is the format's version.
 pub const MAGIC: &[u8; 8] = b"RONUSG1\n";
-const HEAD: usize = 56;
+const PERIOD: usize = 56;
+const HEAD: usize = PERIOD + 64;
 const METRIC_NAME: usize = 64;
 const METRIC_ENTRY: usize = METRIC_NAME + 8 + 16;
 const AMOUNT: usize = 16;
@@ -92,6 +94,7 @@ pub struct Head {
     width: usize,
     records: usize,
     body: [u8; 32],
+    period: Option<UsagePeriod>,
     metrics: Vec<MetricTotal>,
 }
 
@@ -136,6 +139,7 @@ impl Head {
             width,
             records: usize::try_from(records).map_err(|_| SealError::Header("too many records"))?,
             body: first(&fixed[24..]),
+            period: parse_period(&fixed[PERIOD..])?,
             metrics: parse_metrics(&source.at(HEAD as u64, METRIC_ENTRY * count)?)?,
         })
     }
@@ -150,6 +154,7 @@ impl Head {
     pub fn info(&self, cid: ContentId, bytes: u64) -> SnapshotInfo {
         SnapshotInfo {
             cid,
+            period: self.period.clone(),
             accounts: self.records as u64,
             bytes,
             metrics: self.metrics.clone(),
@@ -352,6 +357,7 @@ impl Usage for Sealed {
 /// Writes a sealed snapshot, account by account in order.
 pub(super) struct SealWriter {
     target: Target,
+    period: Option<UsagePeriod>,
     width: usize,
     metrics: Vec<Metric>,
     totals: Vec<(u64, u128)>,
@@ -368,12 +374,14 @@ impl SealWriter {
     /// exactly `width`.
     pub(super) fn new(
         mut target: Target,
+        period: Option<UsagePeriod>,
         metrics: Vec<Metric>,
         width: usize,
     ) -> Result<Self, SealError> {
         target.start(HEAD + METRIC_ENTRY * metrics.len())?;
         Ok(Self {
             target,
+            period,
             width,
             totals: vec![(0, 0); metrics.len()],
             metrics,
@@ -419,7 +427,11 @@ impl SealWriter {
         head[8..12].copy_from_slice(&(self.width as u32).to_be_bytes());
         head[12..16].copy_from_slice(&(self.metrics.len() as u32).to_be_bytes());
         head[16..24].copy_from_slice(&self.records.to_be_bytes());
-        head[24..HEAD].copy_from_slice(self.body.finalize().as_bytes());
+        head[24..PERIOD].copy_from_slice(self.body.finalize().as_bytes());
+        if let Some(period) = &self.period {
+            let name = period.as_str().as_bytes();
+            head[PERIOD..PERIOD + name.len()].copy_from_slice(name);
+        }
         for (at, (metric, (above, sum))) in self.metrics.iter().zip(&self.totals).enumerate() {
             let entry = &mut head[HEAD + at * METRIC_ENTRY..HEAD + (at + 1) * METRIC_ENTRY];
             entry[..metric.as_str().len()].copy_from_slice(metric.as_str().as_bytes());
@@ -429,6 +441,19 @@ impl SealWriter {
         let source = self.target.finish(&head)?;
         Sealed::check(source.ok_or(SealError::Header("it was written nowhere"))?)
     }
+}
+
+fn parse_period(field: &[u8]) -> Result<Option<UsagePeriod>, SealError> {
+    let name = trim(field);
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let period = std::str::from_utf8(name)
+        .ok()
+        .and_then(|name| name.parse().ok());
+    period
+        .map(Some)
+        .ok_or(SealError::Header("its period is malformed"))
 }
 
 fn parse_metrics(table: &[u8]) -> Result<Vec<MetricTotal>, SealError> {

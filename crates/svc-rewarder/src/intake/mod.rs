@@ -15,7 +15,7 @@ use std::time::Duration;
 use ron_http::{Responder, Response, Upload};
 use ron_kernel::{Deadline, Receiver, Recv, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::ImportKind;
+use ron_proto::rewarder::{ImportKind, UsagePeriod};
 use ron_proto::values::{ContentId, Tenant};
 
 use crate::api::errors;
@@ -31,12 +31,12 @@ pub const SEAL_BUDGET: Duration = Duration::from_mins(15);
 const COPY: usize = 1 << 20;
 
 /// What an upload holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// The canonical form itself.
     Sealed,
-    /// Rows, to be sealed.
-    Rows(Format, ImportKind),
+    /// Rows, to be sealed, of this period.
+    Rows(Format, ImportKind, Option<UsagePeriod>),
 }
 
 /// One upload on its way into the library.
@@ -157,16 +157,17 @@ impl Intake {
         temporary: &Temporary,
         cancel: &Cancel,
     ) -> Result<Sealed, ImportError> {
-        let (format, kind) = match task.holds {
+        let (format, kind, period) = match &task.holds {
             Holds::Sealed => {
                 copy(&task.upload, temporary.path(), cancel)?;
                 let sealed = Sealed::open(temporary.path())?;
                 return within(sealed, self.rows_max);
             }
-            Holds::Rows(format, kind) => (format, kind),
+            Holds::Rows(format, kind, period) => (*format, *kind, period.clone()),
         };
         let options = Options {
             kind,
+            period,
             target: Target::file(temporary.path()).map_err(disk)?,
             spill: Some(Spill {
                 memory: self.memory,

@@ -140,7 +140,8 @@ pub fn to_json<T: serde::Serialize>(document: &T) -> io::Result<Vec<u8>> {
 
 /// Creates a directory and its parents, durably.
 pub fn create_dirs(dir: &Path) -> io::Result<()> {
-    if dir.is_dir() {
+    // The parent of a relative path of one name is empty: the working directory, which is there.
+    if dir.as_os_str().is_empty() || dir.is_dir() {
         return Ok(());
     }
     if let Some(parent) = dir.parent() {

@@ -47,11 +47,11 @@ fn any_policy() -> impl Strategy<Value = Value> {
             }
             document(&json!({
                 "rule_set": if floor { "floor/1" } else { "hamilton/1" },
-                "pool": {"account": "pool:test", "amount_minor": pool.to_string()},
+                "pool": {"account": "pool:default/test", "amount_minor": pool.to_string()},
                 "metrics": {"m": rule("1"), "n": rule(x), "o": capped},
                 "caps": caps, "min_payout_minor": least.to_string(),
                 "eligibility": if prefix { json!({"prefixes": ["a", "b", "m", "x"]}) } else { json!({}) },
-                "residual": {"owner": if apart { "treasury:of-a-long-name" } else { "pool:test" }}
+                "residual": {"owner": if apart { "treasury:of-a-long-name" } else { "pool:default/test" }}
             }))
         },
     )
@@ -83,7 +83,7 @@ proptest! {
         let second = pool.install(|| {
             let target = Target::file(&path).expect("writable");
             let (tenant, epoch) = ("default".parse().expect("t"), "e:1".parse().expect("e"));
-            compute_to(target, &tenant, &epoch, &two, &policy, &()).expect("a run")
+            compute_to(target, &tenant, &epoch, None, &two, &policy, &()).expect("a run")
         });
         prop_assert_eq!(&first.manifest, &second.manifest);
         prop_assert_eq!(first.head, second.head);

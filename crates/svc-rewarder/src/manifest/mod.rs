@@ -13,8 +13,8 @@ pub mod verify;
 
 use ron_proto::jcs;
 use ron_proto::rewarder::{
-    MANIFEST_VERSION, PayoutsRoot, RewardPolicy, RuleSet, RunInputs, RunManifest, RunStatus,
-    RunTotals,
+    MANIFEST_VERSION, PayoutsRoot, PolicyId, RewardPolicy, RuleSet, RunInputs, RunManifest,
+    RunStatus, RunTotals,
 };
 use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 use serde::Serialize;
@@ -27,27 +27,45 @@ use table::Table;
 use tree::Tree;
 
 const RUN_KEY_DOMAIN: &[u8] = b"ron-rewarder/v1/run-key\0";
+const SOURCE_DOMAIN: &[u8] = b"ron-rewarder/v1/source\0";
 const COMMITMENT_DOMAIN: &[u8] = b"ron-rewarder/v1/commitment\0";
 
 /// Names the inputs of a run for its epoch: BLAKE3-256 over a domain and, each with its length
 /// in four bytes before it: tenant, epoch id, snapshot id (32 bytes), policy hash (32 bytes),
-/// rule set.
+/// rule set, the epoch that it corrects (nothing where it corrects none).
 pub fn run_key(
     tenant: &Tenant,
     epoch: &EpochId,
+    adjusts: Option<&EpochId>,
     snapshot: &ContentId,
     policy_hash: &ContentId,
     rule_set: RuleSet,
 ) -> ContentId {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(RUN_KEY_DOMAIN);
-    let parts: [&[u8]; 5] = [
+    let parts: [&[u8]; 6] = [
         tenant.as_str().as_bytes(),
         epoch.as_str().as_bytes(),
         &snapshot.0,
         &policy_hash.0,
         rule_set.as_str().as_bytes(),
+        adjusts.map_or(b"", |epoch| epoch.as_str().as_bytes()),
     ];
+    hash_of(RUN_KEY_DOMAIN, &parts)
+}
+
+/// Names what a run pays for, whatever its epoch is called and whichever version of the policy pays: as the run key,
+/// over tenant, policy id and snapshot id (32 bytes). The ledger pays a source once.
+pub fn source(tenant: &Tenant, policy: &PolicyId, snapshot: &ContentId) -> ContentId {
+    let parts: [&[u8]; 3] = [
+        tenant.as_str().as_bytes(),
+        policy.as_str().as_bytes(),
+        &snapshot.0,
+    ];
+    hash_of(SOURCE_DOMAIN, &parts)
+}
+
+fn hash_of(domain: &[u8], parts: &[&[u8]]) -> ContentId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(domain);
     for part in parts {
         // Every part is a bounded name or a hash, far below 2^32 bytes.
         hasher.update(&(part.len() as u32).to_be_bytes());
@@ -62,6 +80,8 @@ struct Committed<'a> {
     version: u32,
     tenant: &'a Tenant,
     epoch_id: &'a EpochId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    adjusts: &'a Option<EpochId>,
     run_key: &'a ContentId,
     inputs: &'a RunInputs,
     rule_set: RuleSet,
@@ -79,6 +99,7 @@ pub fn commitment(manifest: &RunManifest) -> ContentId {
         version: manifest.version,
         tenant: &manifest.tenant,
         epoch_id: &manifest.epoch_id,
+        adjusts: &manifest.adjusts,
         run_key: &manifest.run_key,
         inputs: &manifest.inputs,
         rule_set: manifest.rule_set,
@@ -128,12 +149,13 @@ pub enum RunError {
 pub fn compute(
     tenant: &Tenant,
     epoch: &EpochId,
+    adjusts: Option<&EpochId>,
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
     watch: &impl Watch,
 ) -> Result<Computed, RunError> {
     let memory = Target::Memory(Vec::new());
-    compute_to(memory, tenant, epoch, snapshot, policy, watch)
+    compute_to(memory, tenant, epoch, adjusts, snapshot, policy, watch)
 }
 
 /// Computes an epoch: shares, payout table (to `target`), root, manifest. A broken invariant or an
@@ -143,10 +165,15 @@ pub fn compute_to(
     target: Target,
     tenant: &Tenant,
     epoch: &EpochId,
+    adjusts: Option<&EpochId>,
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
     watch: &impl Watch,
 ) -> Result<Computed, RunError> {
+    if policy.policy.tenant != *tenant {
+        let owner = policy.policy.tenant.clone();
+        return Err(calculus::RuleError::Tenant(owner).into());
+    }
     let rules = Rules::new(&policy.policy, &snapshot.metric_names())?;
     let built = calculus::plan(snapshot, &rules, watch).and_then(|plan| {
         let built = Table::build(snapshot, &plan, &policy.policy, target, watch)?;
@@ -169,7 +196,7 @@ pub fn compute_to(
         Err(Stop::Io(why)) => return Err(RunError::Io(why)),
         Err(stop) => (None, None, nothing_paid(rules.pool()), Some(stop)),
     };
-    let manifest = assemble(tenant, epoch, snapshot, policy, totals, payouts);
+    let manifest = assemble(tenant, (epoch, adjusts), snapshot, policy, totals, payouts);
     let head = built.as_ref().map(|built| built.head);
     let (table, tree) = built.map_or((None, None), |built| (built.table, Some(built.tree)));
     Ok(Computed {
@@ -211,7 +238,7 @@ fn nothing_paid(pool: u128) -> RunTotals {
 
 fn assemble(
     tenant: &Tenant,
-    epoch: &EpochId,
+    (epoch, adjusts): (&EpochId, Option<&EpochId>),
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
     totals: RunTotals,
@@ -230,7 +257,15 @@ fn assemble(
         version: MANIFEST_VERSION,
         tenant: tenant.clone(),
         epoch_id: epoch.clone(),
-        run_key: run_key(tenant, epoch, &snapshot.cid(), &policy.hash, *rule_set),
+        adjusts: adjusts.cloned(),
+        run_key: run_key(
+            tenant,
+            epoch,
+            adjusts,
+            &snapshot.cid(),
+            &policy.hash,
+            *rule_set,
+        ),
         inputs: RunInputs {
             snapshot: snapshot.cid(),
             accounts: snapshot.accounts() as u64,
@@ -259,5 +294,7 @@ fn assemble(
 mod laws_tests;
 #[cfg(test)]
 mod quarantine_tests;
+#[cfg(test)]
+mod tenant_tests;
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,7 @@ pub(super) fn pins() -> Pins {
     Pins {
         policy: ring(POLICY_KEY, 1),
         manifest: ring(MANIFEST_KEY, 2),
+        unsigned: false,
     }
 }
 
@@ -45,11 +46,11 @@ pub(super) fn signed(document: &Value) -> VerifiedPolicy {
 
 pub(super) fn document(edit: &Value) -> Value {
     let mut document = json!({
-        "format": 1, "id": "test", "version": 3, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": "1000"},
+        "format": 1, "tenant": "default", "id": "test", "version": 3, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": "1000"},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     for (key, value) in edit.as_object().expect("an object of replaced fields") {
         document[key] = value.clone();
@@ -57,7 +58,7 @@ pub(super) fn document(edit: &Value) -> Value {
     document
 }
 
-fn snapshot(rows: usize) -> Sealed {
+pub(super) fn snapshot(rows: usize) -> Sealed {
     let mut text = String::from("account,metric,amount\n");
     for row in 0..rows {
         text.push_str(&format!("acc:{row},m,{}\n", row * 7 + 1));
@@ -70,6 +71,7 @@ pub(super) fn run(snapshot: &Sealed, policy: &VerifiedPolicy) -> Computed {
     compute(
         &tenant,
         &"e:1".parse().expect("an epoch"),
+        None,
         snapshot,
         policy,
         &(),
@@ -138,6 +140,7 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
     let swapped = Pins {
         policy: pins().manifest,
         manifest: pins().policy,
+        unsigned: false,
     };
     assert!(
         verify_run_dir(&target, &swapped).is_err(),
@@ -255,7 +258,8 @@ fn an_idle_epoch_pays_nobody() {
 
 #[test]
 fn run_keys_keep_their_parts_apart() {
-    let key = |tenant: &str, epoch: &str, snapshot: u8, policy: u8| {
+    let key = |tenant: &str, epoch: &str, snapshot: u8, policy: u8, adjusts: Option<&str>| {
+        let adjusts = adjusts.map(|epoch| epoch.parse().expect("an epoch"));
         let (tenant, epoch) = (
             tenant.parse().expect("a tenant"),
             epoch.parse().expect("an epoch"),
@@ -263,16 +267,19 @@ fn run_keys_keep_their_parts_apart() {
         run_key(
             &tenant,
             &epoch,
+            adjusts.as_ref(),
             &ContentId([snapshot; 32]),
             &ContentId([policy; 32]),
             RuleSet::Hamilton1,
         )
     };
     let keys = [
-        key("ab", "c", 1, 2),
-        key("a", "bc", 1, 2),
-        key("ab", "c", 2, 1),
-        key("ab", "d", 1, 2),
+        key("ab", "c", 1, 2, None),
+        key("a", "bc", 1, 2, None),
+        key("ab", "c", 2, 1, None),
+        key("ab", "d", 1, 2, None),
+        key("ab", "c", 1, 2, Some("d")),
+        key("ab", "d", 1, 2, Some("c")),
     ];
     for (at, one) in keys.iter().enumerate() {
         assert!(!keys[at + 1..].contains(one));
@@ -344,7 +351,7 @@ fn golden_epochs_come_out_bit_for_bit() {
         let sealed = import::csv(csv.expect("committed"), ImportKind::Totals).expect("good rows");
         let epoch = name.parse().expect("an epoch");
         let tenant = "default".parse().expect("a tenant");
-        let got = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
+        let got = compute(&tenant, &epoch, None, &sealed, &policy, &()).expect("a run");
         let manifest = serde_json::to_value(&got.manifest).expect("JSON");
         assert_eq!(manifest, want["manifest"], "{name}");
         let table = got.table.expect("paid");
@@ -362,8 +369,7 @@ fn pools_and_amounts_up_to_the_last_bit() {
     let text = format!("account,metric,amount\na,m,{}\nb,m,{}\n", u128::MAX - 1, 1);
     let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("2^128-1 in all");
     for (rule_set, want) in [("hamilton/1", 0), ("floor/1", 0)] {
-        let edit =
-            json!({"rule_set": rule_set, "pool": {"account": "pool:test", "amount_minor": max}});
+        let edit = json!({"rule_set": rule_set, "pool": {"account": "pool:default/test", "amount_minor": max}});
         let computed = run(&sealed, &signed(&document(&edit)));
         let payouts = computed.table.expect("paid").payouts().expect("readable");
         let paid: Vec<u128> = payouts.iter().map(|payout| payout.amount_minor.0).collect();
@@ -444,7 +450,7 @@ fn hostile_policies_are_refused_with_their_place() {
         (json!({"surprise": 1}), "unknown field"),
         (json!({"rule_set": "hamilton/9"}), "column"),
         (
-            json!({"pool": {"account": "pool:test", "amount_minor": "-1"}}),
+            json!({"pool": {"account": "pool:default/test", "amount_minor": "-1"}}),
             "column",
         ),
         (
@@ -486,7 +492,7 @@ fn small_golden_epochs_come_out_byte_for_byte() {
         assert_eq!(policy.canonical, read(dir::POLICY), "{name}");
         let tenant = "default".parse().expect("a tenant");
         let epoch = name.parse().expect("an epoch");
-        let computed = compute(&tenant, &epoch, &sealed, &policy, &()).expect("a run");
+        let computed = compute(&tenant, &epoch, None, &sealed, &policy, &()).expect("a run");
         let table = computed.table.expect("paid");
         assert_eq!(
             table.bytes().expect("in memory").as_ref(),
@@ -535,7 +541,7 @@ fn a_parquet_export_holds_every_payout() {
     let temp = tempfile::tempdir().expect("a directory");
     for (name, pool) in [("small", "1000000"), ("large", &u128::MAX.to_string())] {
         let dir = temp.path().join(name);
-        let edit = json!({"pool": {"account": "pool:test", "amount_minor": pool}});
+        let edit = json!({"pool": {"account": "pool:default/test", "amount_minor": pool}});
         write_run(&dir, 900, &edit);
         let reader = super::reader::Reader::open(&dir).expect("a run");
         let payouts = reader.range(0, reader.len()).expect("readable");

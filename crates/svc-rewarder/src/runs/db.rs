@@ -1,7 +1,7 @@
 //! Runs in SQLite: one row per (tenant, epoch).
 
 use ron_proto::rewarder::{RunReason, RunState, RunTotals, SettlementSeqs};
-use ron_proto::values::{Amount, Timestamp};
+use ron_proto::values::{Amount, EpochId, Timestamp};
 use rusqlite::{Connection, Row, params};
 
 use super::Run;
@@ -30,13 +30,14 @@ CREATE TABLE run (
     close_seq INTEGER,
     created_ms INTEGER NOT NULL,
     updated_ms INTEGER NOT NULL,
+    adjusts TEXT,
     PRIMARY KEY (tenant, epoch)
 ) STRICT, WITHOUT ROWID;
 ";
 
 const PUT: &str = "
 INSERT OR REPLACE INTO run VALUES
-(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
 ";
 
 /// Writes a run, new or changed. `computing` is written as `queued`: after a crash it is.
@@ -71,6 +72,7 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
         run.seqs.close_seq.map(int),
         int(run.created_at.0),
         int(run.updated_at.0),
+        run.adjusts.as_ref().map(EpochId::as_str),
     ])?;
     Ok(())
 }
@@ -111,6 +113,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
         },
         created_at: Timestamp(count(row, 19)?),
         updated_at: Timestamp(count(row, 20)?),
+        adjusts: opt_text(row, 21)?,
     })
 }
 
@@ -174,6 +177,7 @@ mod tests {
             snapshot: ContentId([1; 32]),
             policy_id: "p".parse().expect("an id"),
             policy_hash: ContentId([2; 32]),
+            adjusts: None,
             run_key: ContentId([3; 32]),
             dry_run: false,
             settle: true,
@@ -194,6 +198,7 @@ mod tests {
         db.execute_batch(SCHEMA_1).expect("the schema");
         let mut full = run("b");
         full.state = RunState::Held;
+        full.adjusts = Some("a".parse().expect("an epoch"));
         full.reason = Some(reason("pool_short", "fund it"));
         full.commitment = Some(ContentId([4; 32]));
         full.totals = Some(RunTotals {

@@ -21,8 +21,9 @@ use ron_proto::values::{Amount, Timestamp};
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
 use super::{Intent, News, Update, reason};
+use crate::api::errors::usage_paid_detail as usage_paid;
 use crate::manifest::reader::Reader;
-use crate::manifest::{dir, verify};
+use crate::manifest::{dir, source, verify};
 use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
 
@@ -272,6 +273,12 @@ impl Emitter {
             commitment: manifest.commitment,
             sum_root: root.root,
             recipients: payouts.len(),
+            source: source(
+                &manifest.tenant,
+                &manifest.inputs.policy_id,
+                &manifest.inputs.snapshot,
+            ),
+            adjusts: manifest.adjusts.clone(),
         };
         match self.commit_one(entry, shutdown)? {
             EntryAnswer::Done { seq, .. } => Ok(seq),
@@ -283,6 +290,11 @@ impl Emitter {
                               only the run with those inputs can be settled";
                 Err(Pause::Fail(reason("epoch_conflict", detail)))
             }
+            EntryAnswer::Refused {
+                code: RefusalCode::UsagePaid,
+                paid_by: Some(epoch),
+                ..
+            } => Err(Pause::Fail(reason("usage_paid", usage_paid(&epoch)))),
             EntryAnswer::Refused {
                 code: RefusalCode::InsufficientFunds,
                 ..

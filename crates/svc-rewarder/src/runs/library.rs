@@ -2,8 +2,8 @@
 //!
 //! `snapshots/tenant-T/<hex>.bin` are sealed snapshots under their content id;
 //! `policies/tenant-T/<id>.v<version>.json` are signed policies, canonical to the byte. Policies of
-//! the operator's `policy_dir` (`reward.json`, `reward-*.json`, each with `.sig`) serve every
-//! tenant. Whatever is read is checked as if it had just come over the wire.
+//! the operator's `policy_dir` (`reward.json`, `reward-*.json`, each with `.sig`) serve the tenant
+//! they name. Whatever is read is checked as if it had just come over the wire.
 
 use std::fs;
 use std::io;
@@ -254,7 +254,14 @@ impl Library {
         let stored = stored.map(|version| self.stored(tenant, id, version));
         for policy in stored.chain(self.from_policy_dir()) {
             match policy {
-                Ok(policy) if policy.policy.id == *id && wanted(&policy) => return Ok(policy),
+                // One of another tenant is as if it were not there, wherever it lies.
+                Ok(policy)
+                    if policy.policy.tenant == *tenant
+                        && policy.policy.id == *id
+                        && wanted(&policy) =>
+                {
+                    return Ok(policy);
+                }
                 Ok(_) => {}
                 Err(error) => refused = refused.or(Some(error)),
             }

@@ -45,6 +45,8 @@ pub struct Run {
     pub policy_id: PolicyId,
     /// The policy's hash.
     pub policy_hash: ContentId,
+    /// The epoch that it corrects.
+    pub adjusts: Option<EpochId>,
     /// Names these inputs for this epoch.
     pub run_key: ContentId,
     /// Never pays.
@@ -104,6 +106,8 @@ pub enum Ask {
         policy_id: PolicyId,
         /// Its hash.
         policy_hash: ContentId,
+        /// The epoch to correct.
+        adjusts: Option<EpochId>,
         /// Made of these and the epoch.
         run_key: ContentId,
         /// Never pay.

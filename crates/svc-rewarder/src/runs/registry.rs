@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use ron_kernel::RankedRwLock;
-use ron_proto::rewarder::EpochRun;
+use ron_proto::rewarder::{EpochRun, RunState};
 use ron_proto::values::{EpochId, Tenant};
 
 use super::{Progress, Run, RunId};
@@ -35,6 +35,7 @@ impl Entry {
             snapshot: run.snapshot,
             policy_id: run.policy_id.clone(),
             policy_hash: run.policy_hash,
+            adjusts: run.adjusts.clone(),
             run_key: run.run_key,
             commitment: run.commitment,
             totals: run.totals,
@@ -60,7 +61,7 @@ impl Registry {
             if run.commitment.is_some() {
                 progress.sealed(run.intents);
             }
-            if run.state == ron_proto::rewarder::RunState::Settled {
+            if run.state == RunState::Settled {
                 progress.settled_to(run.intents);
             }
             let entry = Entry {
@@ -99,6 +100,26 @@ impl Registry {
         let more = page.len() > limit;
         page.truncate(limit);
         (page, more)
+    }
+
+    /// The epoch of another run of the tenant that pays, or is paying, this usage by this policy.
+    pub fn payer(&self, run: &Run) -> Option<EpochId> {
+        let pays = |other: &Run| {
+            let settles = matches!(other.state, RunState::Settling | RunState::Settled);
+            settles
+                && (&other.tenant, &other.policy_id) == (&run.tenant, &run.policy_id)
+                && other.snapshot == run.snapshot
+                && other.epoch != run.epoch
+        };
+        let table = self.0.read();
+        let mut payers: Vec<&Run> = table
+            .values()
+            .map(|entry| &*entry.run)
+            .filter(|other| pays(other))
+            .collect();
+        // The last to pay is the one that may be corrected.
+        payers.sort_unstable_by_key(|payer| payer.seqs.open_seq);
+        payers.last().map(|payer| payer.epoch.clone())
     }
 
     /// Every run, for the scheduler's start.

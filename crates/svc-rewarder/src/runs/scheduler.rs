@@ -261,6 +261,7 @@ impl Scheduler {
             snapshot,
             policy_id,
             policy_hash,
+            adjusts,
             run_key,
             dry_run,
         } = ask
@@ -279,9 +280,11 @@ impl Scheduler {
             snapshot: *snapshot,
             policy_id: policy_id.clone(),
             policy_hash: *policy_hash,
+            adjusts: adjusts.clone(),
             run_key: *run_key,
             dry_run: *dry_run,
-            settle: self.auto_settle && !*dry_run,
+            // Paying the same usage once more is never automatic.
+            settle: self.auto_settle && !*dry_run && adjusts.is_none(),
             state: RunState::Queued,
             reason: None,
             commitment: None,
@@ -291,6 +294,11 @@ impl Scheduler {
             created_at: now,
             updated_at: now,
         };
+        // The ledger would refuse it too, later; what this service remembers saves the work.
+        let payer = self.registry.payer(&run).filter(|_| !*dry_run);
+        if let Some(payer) = payer.filter(|payer| run.adjusts.as_ref() != Some(payer)) {
+            return Err(Box::new(errors::usage_paid(&payer)));
+        }
         let entry = Entry {
             run: Arc::new(run),
             progress: Arc::new(Progress::default()),
@@ -533,7 +541,9 @@ fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Bo
     let same = run.run_key == *run_key;
     match run.state {
         // The ledger never forgets, so asking the same again cannot end otherwise.
-        RunState::Failed if same && has_code(run, "epoch_conflict") => {
+        RunState::Failed
+            if same && (has_code(run, "epoch_conflict") || has_code(run, "usage_paid")) =>
+        {
             return Err(Box::new(errors::failed(run.reason.as_ref())));
         }
         RunState::Quarantined if same => {

@@ -121,8 +121,8 @@ impl Worker {
             reason("io", format!("the payout table cannot be written: {error}"))
         })?;
         let computed = self.pool.install(|| {
-            let (tenant, epoch) = (&run.tenant, &run.epoch);
-            manifest::compute_to(target, tenant, epoch, &snapshot, &policy, &watch)
+            let (tenant, epoch, adjusts) = (&run.tenant, &run.epoch, run.adjusts.as_ref());
+            manifest::compute_to(target, tenant, epoch, adjusts, &snapshot, &policy, &watch)
         });
         match computed {
             Ok(computed) => {

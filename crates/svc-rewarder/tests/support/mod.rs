@@ -67,11 +67,11 @@ pub fn end(mut running: Running) {
 /// A policy of one pool of 1000 and one metric `m`, with these fields replaced.
 pub fn policy(edit: &Value) -> SignedPolicy {
     let mut policy = json!({
-        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": "1000"},
+        "format": 1, "tenant": "default", "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": "1000"},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     for (field, value) in edit.as_object().expect("an object of replaced fields") {
         policy[field] = value.clone();
@@ -152,6 +152,7 @@ impl Caller {
             policy_hash: stored.expect("stored").hash,
             policy_id: id,
             dry_run: false,
+            adjusts: None,
         }
     }
 }

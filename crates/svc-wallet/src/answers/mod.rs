@@ -329,6 +329,7 @@ pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
             code: RefusalCode::Abandoned,
             seq: Some(first.seq),
             expected: None,
+            paid_by: None,
             replayed: true,
         };
         return Some(Replay::First(vec![refused; request.len()]));

@@ -218,12 +218,9 @@ fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() 
 
 #[test]
 fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
-    let content = format!("b3:{}", "07".repeat(32));
-    let open = serde_json::json!({"kind": "epoch_open", "principal": "r", "tenant": "t", "epoch": "e", "from": "a",
-        "asset": "ron", "amount_minor": "10", "commitment": content, "sum_root": content, "recipients": 2});
-    let open = Op::new(serde_json::from_value(open).unwrap()).unwrap();
     let mut book = Book::default();
-    book.commit(1, &[(vec![issue("k1", "a", 10), open], Bond::Loose)]);
+    let open = open("t", "e", "pool:t/a", 7, None).unwrap();
+    book.commit(1, &[(vec![issue("k1", "pool:t/a", 10), open], Bond::Loose)]);
     let key = ("t".parse().unwrap(), "e".parse().unwrap());
     for (paid, next_index, good) in [(11, 0, false), (0, 3, false), (10, 2, true)] {
         let mut step = Step::new(&book.state, Timestamp(2));
@@ -231,6 +228,136 @@ fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
         (row.paid, row.next_index) = (paid, next_index);
         assert_eq!(step.finish().is_ok(), good);
     }
+}
+
+/// Opens an epoch of 10 minor units for two.
+fn open(
+    tenant: &str,
+    epoch: &str,
+    from: &str,
+    source: u8,
+    adjusts: Option<&str>,
+) -> Result<Op, BadEntry> {
+    let content = format!("b3:{}", "07".repeat(32));
+    let mut entry = serde_json::json!({"kind": "epoch_open", "principal": "r", "tenant": tenant, "epoch": epoch,
+        "from": from, "asset": "ron", "amount_minor": "10", "commitment": content, "sum_root": content,
+        "recipients": 2, "source": format!("b3:{}", format!("{source:02x}").repeat(32))});
+    if let Some(earlier) = adjusts {
+        entry["adjusts"] = earlier.into();
+    }
+    Op::new(serde_json::from_value(entry).unwrap())
+}
+
+#[test]
+fn an_epoch_is_funded_from_a_pool_of_its_tenant_alone() {
+    for (tenant, pool, good) in [
+        ("t", "pool:t/a", true),
+        ("t", "pool:t/a/b", true),
+        ("t", "pool:t/", false),
+        ("t", "pool:t", false),
+        ("t", "pool:tt/a", false),
+        ("t", "pool:u/a", false),
+        ("t", "pool:a", false),
+        ("t", "pool:T/a", false),
+        ("t", "acct:t/a", false),
+        ("t", "t/a", false),
+        ("a.b", "pool:a:b/c", true),
+        ("a.b", "pool:a-b/c", false),
+        ("a.b", "pool:a/b", false),
+    ] {
+        let made = open(tenant, "e", pool, 1, None);
+        assert_eq!(made.is_ok(), good, "{tenant} from {pool}");
+        if let Err(why) = made {
+            assert_eq!(why.field, "from");
+        }
+    }
+    // Nor is such a leaf read, so no log can hold one.
+    let good = Leaf {
+        ts: Timestamp(1),
+        link: None,
+        body: Body::Entry {
+            op: open("t", "e", "pool:t/a", 1, None).unwrap(),
+            verdict: Verdict::Done(None),
+        },
+    };
+    let mut bytes = good.encode();
+    let at = bytes.windows(8).position(|w| w == b"pool:t/a").unwrap();
+    bytes[at + 5] = b'u';
+    let why = Leaf::decode(&bytes).unwrap_err();
+    assert!(why.why.contains("pool"), "{why}");
+}
+
+#[test]
+fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
+    let mut book = Book::default();
+    let pools = ["pool:t/a", "pool:u/a"].map(|pool| issue(pool, pool, 100));
+    book.commit(1, &[(pools.to_vec(), Bond::Loose)]);
+    let paid = |by: &str| Verdict::Paid(by.parse().unwrap());
+    let no = Verdict::refused;
+    for (at, (tenant, epoch, source, adjusts, want)) in [
+        ("t", "e1", 1, None, Verdict::Done(None)),
+        ("t", "e2", 1, None, paid("e1")),
+        ("t", "e3", 2, Some("e0"), no(RefusalCode::EpochUnknown)),
+        ("t", "e3", 2, Some("e1"), Verdict::Done(None)),
+        ("t", "e2", 1, Some("e3"), paid("e1")),
+        ("t", "e2", 1, Some("e1"), Verdict::Done(None)),
+        // A correction is made once as well.
+        ("t", "e4", 1, Some("e1"), paid("e2")),
+        ("t", "e4", 1, None, paid("e2")),
+        // Another tenant's usage is another tenant's.
+        ("u", "e1", 1, None, Verdict::Done(None)),
+        ("u", "e2", 1, Some("e2"), paid("e1")),
+        ("u", "e5", 3, Some("e3"), no(RefusalCode::EpochUnknown)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let op = match open(tenant, epoch, &format!("pool:{tenant}/a"), source, adjusts) {
+            Ok(op) => op,
+            Err(why) => {
+                assert_eq!((why.field, adjusts), ("adjusts", Some(epoch)));
+                continue;
+            }
+        };
+        // From the image each time: what was paid is known after a restart.
+        book.state = State::from_image(&image(&book.state)).unwrap();
+        let said = book.commit(2, &[(vec![op], Bond::Loose)]).remove(0);
+        let (seq, verdict) = (book.state.seq(), want.clone());
+        assert_eq!(said[0], Outcome::Fresh { seq, verdict }, "step {at}");
+        let leaf = Leaf::decode(book.leaves.last().unwrap()).unwrap();
+        assert!(matches!(leaf.body, Body::Entry { verdict, .. } if verdict == want));
+    }
+    // Opened again with the same words an epoch changes nothing, with another source it is another epoch.
+    let again = open("t", "e1", "pool:t/a", 1, None).unwrap();
+    let other = open("t", "e1", "pool:t/a", 9, None).unwrap();
+    let said = book
+        .commit(3, &[(vec![again, other], Bond::Loose)])
+        .remove(0);
+    assert!(matches!(said[0], Outcome::Known { .. }));
+    assert!(matches!(
+        &said[1],
+        Outcome::Fresh { verdict, .. } if *verdict == no(RefusalCode::EpochConflict)
+    ));
+    replays(&book);
+}
+
+#[test]
+fn an_image_with_usage_paid_twice_is_refused() {
+    let mut book = Book::default();
+    let ops = vec![
+        issue("k1", "pool:t/a", 100),
+        open("t", "e1", "pool:t/a", 1, None).unwrap(),
+        open("t", "e2", "pool:t/a", 9, None).unwrap(),
+    ];
+    book.commit(1, &[(ops, Bond::Loose)]);
+    let mut bytes = image(&book.state);
+    let at = bytes.windows(32).position(|w| w == [9; 32]).unwrap();
+    bytes[at..at + 32].copy_from_slice(&[1; 32]);
+    let why = State::from_image(&bytes).unwrap_err().to_string();
+    assert!(
+        why.contains("epoch t/e2 pays what epoch e1 has paid"),
+        "{why}"
+    );
 }
 
 #[test]

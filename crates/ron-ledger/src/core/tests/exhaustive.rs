@@ -14,6 +14,8 @@ use crate::core::State;
 use crate::engine::Bond;
 
 const NOW: u64 = 20_000 * DAY;
+/// Any of them may fund the epoch.
+const NAMES: [&str; 3] = ["pool:t/a", "pool:t/b", "pool:t/c"];
 /// One of so many first pairs is followed when the lane is short; prime, so that the sample visits every operation.
 const SAMPLE: usize = 151;
 
@@ -57,10 +59,10 @@ fn alphabet() -> Vec<Verb> {
 
 /// Amounts are chosen so that two debits of one account do not both fit.
 fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
-    let name = |a: usize| ["A", "B", "C"][a].parse::<ron_proto::Account>().unwrap();
+    let name = |a: usize| NAMES[a].parse::<ron_proto::Account>().unwrap();
     let (principal, key) = ("p".parse().unwrap(), key.parse().unwrap());
     let asset = "ron".parse().unwrap();
-    let next = |a: usize| model.nonce.get(["A", "B", "C"][a]).copied().unwrap_or(0) + 1;
+    let next = |a: usize| model.nonce.get(NAMES[a]).copied().unwrap_or(0) + 1;
     let (memo, reference, daily_ceiling) = (None, None, None);
     let newest = model.holds.keys().next_back().copied();
     let hold = newest.unwrap_or(TxId(1 << 64));
@@ -150,6 +152,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             commitment,
             sum_root: commitment,
             recipients: 1,
+            source: ContentId([2; 32]),
+            adjusts: None,
         },
         Verb::Payout(a) => Entry::Payout {
             principal,

@@ -142,13 +142,20 @@ fn settlement_is_not_bound_by_the_limits() {
         accounts: 1,
         account_total: 100,
     });
-    let said = book.commit(1, &loose(vec![issue("k1", "a", 60), issue("k2", "a", 40)]));
+    let said = book.commit(
+        1,
+        &loose(vec![
+            issue("k1", "pool:t/a", 60),
+            issue("k2", "pool:t/a", 40),
+        ]),
+    );
     assert!(said[0].iter().all(done));
     let content = format!("b3:{}", "07".repeat(32));
     let ops = vec![
         settlement(
-            serde_json::json!({"kind": "epoch_open", "from": "a", "asset": "ron",
-            "amount_minor": "100", "commitment": content, "sum_root": content, "recipients": 2}),
+            serde_json::json!({"kind": "epoch_open", "from": "pool:t/a", "asset": "ron",
+            "amount_minor": "100", "commitment": content, "sum_root": content, "recipients": 2,
+            "source": content}),
         ),
         settlement(
             serde_json::json!({"kind": "payout", "index": 0, "to": "b", "asset": "ron",

@@ -124,7 +124,8 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn entry(&self, d: &Draw) -> Option<Entry> {
-        let account = |n: u8| format!("acc:{n}").parse::<ron_proto::Account>().unwrap();
+        // Every account may fund an epoch.
+        let account = |n: u8| format!("pool:t/{n}").parse::<ron_proto::Account>().unwrap();
         let (principal, key) = ("p".parse().unwrap(), format!("k{}", d.key).parse().unwrap());
         let (from, to, asset) = (
             account(d.from),
@@ -147,6 +148,9 @@ impl Maker<'_> {
             format!("e{}", d.pick % 3).parse().unwrap(),
         );
         let commitment = ContentId([d.pick % 5 / 4; 32]);
+        let source = ContentId([d.key % 3; 32]);
+        let adjusts = format!("e{}", d.to).parse().unwrap();
+        let adjusts = Some(adjusts).filter(|named| d.from < 2 && *named != epoch);
         Some(match d.kind {
             0..=2 => Entry::Issue {
                 principal,
@@ -232,6 +236,8 @@ impl Maker<'_> {
                 commitment,
                 sum_root: commitment,
                 recipients: 2.min(d.amount.min(9) as u64),
+                source,
+                adjusts,
             },
             13 => {
                 let index = self
@@ -424,6 +430,11 @@ fn check(plan: Plan) {
 
 fn compare(state: &State, model: &Model) {
     state.audit().unwrap();
+    let sources = state.sources.iter();
+    let sources: Vec<_> = sources
+        .map(|((_, s), e)| (s.to_string(), e.to_string()))
+        .collect();
+    assert_eq!(sources, model.paid.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(state.accounts().count(), state.account_count());
     for row in state.accounts() {
         assert_eq!(

@@ -26,6 +26,8 @@ pub(super) struct Model {
     pub(super) holds: BTreeMap<TxId, (Purse, u128, u64)>,
     /// The opening entry, the next index, what is paid, closed.
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
+    /// By source, the epoch that paid it last.
+    pub(super) paid: BTreeMap<String, String>,
 }
 
 pub(super) type Said = Result<(), No>;
@@ -172,6 +174,13 @@ impl Model {
         if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
             return ensure(bound == e, No::EpochConflict);
         }
+        let named = text(e, "adjusts");
+        if let Some(last) = self.paid.get(&text(e, "source")) {
+            ensure(*last == named, No::UsagePaid)?;
+        } else {
+            let known = named.is_empty() || self.epochs.contains_key(&named);
+            ensure(known, No::EpochUnknown)?;
+        }
         self.live(&from)?;
         // An unknown pool or asset is short even of nothing.
         let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
@@ -181,6 +190,7 @@ impl Model {
             self.take(&from, &s, n);
         }
         self.put(&escrow(e), &s, n);
+        self.paid.insert(text(e, "source"), text(e, "epoch"));
         self.epochs
             .insert(text(e, "epoch"), (e.clone(), 0, 0, false));
         Ok(())

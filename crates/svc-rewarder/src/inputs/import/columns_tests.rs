@@ -468,6 +468,7 @@ fn row_groups_larger_than_memory_are_spilled_and_stopped_when_asked() {
     let dir = tempfile::tempdir().expect("a directory");
     let options = |cancel| Options {
         kind: ImportKind::Totals,
+        period: None,
         target: Target::file(&dir.path().join("sealed")).expect("writable"),
         spill: Some(Spill {
             memory: 64 << 10,

@@ -25,7 +25,7 @@ use std::io::{BufRead, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ron_proto::rewarder::ImportKind;
+use ron_proto::rewarder::{ImportKind, UsagePeriod};
 use ron_proto::strict;
 use serde::Deserialize;
 
@@ -92,6 +92,8 @@ fn at(line: u64, why: impl Into<String>) -> ImportError {
 pub struct Options {
     /// Totals or events.
     pub kind: ImportKind,
+    /// The time the usage was measured in.
+    pub period: Option<UsagePeriod>,
     /// Where the snapshot goes.
     pub target: Target,
     /// Bytes that rows may take in memory, about, and the directory for what is beyond. Without
@@ -127,6 +129,7 @@ impl Options {
     pub const fn in_memory(kind: ImportKind) -> Self {
         Self {
             kind,
+            period: None,
             target: Target::Memory(Vec::new()),
             spill: None,
             rows_max: u64::MAX,
@@ -230,7 +233,7 @@ pub fn import_inputs<R: Read + Send>(
         }
     }
     let last = formats.len().saturating_sub(1);
-    rows.seal(options.target)
+    rows.seal(options.target, options.period)
         .map_err(|(number, error)| numbered(&formats, (number.unwrap_or(last), error)))
 }
 

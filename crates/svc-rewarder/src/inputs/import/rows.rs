@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use ron_proto::ledger::ESCROW_PREFIX;
-use ron_proto::rewarder::{ImportKind, METRICS_MAX, Metric};
+use ron_proto::rewarder::{ImportKind, METRICS_MAX, Metric, UsagePeriod};
 use ron_proto::values::{Account, Amount};
 
 use super::spill::{Cell, Merged, Runs};
@@ -371,7 +371,11 @@ impl Rows {
     }
 
     /// Writes the snapshot. An error names its source where it has one.
-    pub(super) fn seal(mut self, target: Target) -> Result<Sealed, (Option<usize>, ImportError)> {
+    pub(super) fn seal(
+        mut self,
+        target: Target,
+        period: Option<UsagePeriod>,
+    ) -> Result<Sealed, (Option<usize>, ImportError)> {
         let spilled = self
             .spill
             .as_ref()
@@ -382,7 +386,8 @@ impl Rows {
         let names: Vec<Metric> = self.metrics.keys().cloned().collect();
         let by_name: Vec<usize> = self.metrics.values().copied().collect();
         let seal_fault = |error| (None, ImportError::Seal(error));
-        let mut writer = SealWriter::new(target, names, self.longest).map_err(seal_fault)?;
+        let mut writer =
+            SealWriter::new(target, period, names, self.longest).map_err(seal_fault)?;
         if let Some((_, runs)) = self.spill.take().filter(|_| spilled) {
             seal_runs(runs, self.kind, &by_name, &mut writer)?;
         } else {

@@ -7,6 +7,10 @@ use super::*;
 use crate::calculus::Usage;
 
 const HEAD: &str = "account,metric,amount\n";
+/// Where the period begins in a sealed snapshot.
+const PERIOD: usize = 56;
+/// Where its metrics begin.
+const HEADER: usize = PERIOD + 64;
 
 fn check(format: &str, kind: ImportKind, text: &str) -> Result<Vec<(String, Vec<u128>)>, String> {
     let sealed = match format {
@@ -207,13 +211,17 @@ fn sealed_files_are_refused_when_anything_is_off() {
         .expect("in memory")
         .to_vec();
     let cid = Sealed::parse(good.clone()).expect("untouched").cid();
-    let names = [56..56 + 64, 144..144 + 64];
+    let names = [
+        PERIOD..HEADER,
+        HEADER..HEADER + 64,
+        HEADER + 88..HEADER + 88 + 64,
+    ];
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         match Sealed::parse(bad) {
             Err(_) => {}
-            // Another metric name makes another, equally well-formed usage: it has another id.
+            // Another metric name or period makes another, equally well-formed usage: it has another id.
             Ok(other) => {
                 assert!(
                     names.iter().any(|name| name.contains(&at)),
@@ -240,7 +248,7 @@ fn sealed_files_are_refused_when_anything_is_off() {
 /// Re-hashes the records, so that the rule itself is what refuses.
 fn rehash(mut bytes: Vec<u8>, body: usize) -> Vec<u8> {
     let hash = blake3::hash(&bytes[body..]);
-    bytes[24..56].copy_from_slice(hash.as_bytes());
+    bytes[24..PERIOD].copy_from_slice(hash.as_bytes());
     bytes
 }
 
@@ -252,7 +260,7 @@ fn well_hashed_files_still_have_to_keep_the_rules() {
         .bytes()
         .expect("in memory")
         .to_vec();
-    let body = 56 + 88;
+    let body = HEADER + 88;
     let check = |edit: &dyn Fn(&mut [u8]), want: &str| {
         let mut bytes = good.clone();
         edit(&mut bytes);
@@ -279,9 +287,33 @@ fn well_hashed_files_still_have_to_keep_the_rules() {
     );
     check(&|bytes| bytes[body + 16] = 6, "sums do not match");
     check(&|bytes| bytes[body + 16] = 0, "counts do not match");
-    check(&|bytes| bytes[56 + 87] ^= 1, "sums do not match");
-    check(&|bytes| bytes[56 + 71] ^= 1, "counts do not match");
-    check(&|bytes| bytes[56] = b'D', "metric 1 in the header");
+    check(&|bytes| bytes[HEADER + 87] ^= 1, "sums do not match");
+    check(&|bytes| bytes[HEADER + 71] ^= 1, "counts do not match");
+    check(&|bytes| bytes[HEADER] = b'D', "metric 1 in the header");
+    check(&|bytes| bytes[PERIOD] = b'/', "its period is malformed");
+    check(&|bytes| bytes[PERIOD + 1] = b'x', "its period is malformed");
+}
+
+#[test]
+fn the_same_usage_of_another_period_is_another_snapshot() {
+    let text = format!("{HEAD}a,disk,5\n");
+    let of = |period: Option<&str>| {
+        let options = Options {
+            period: period.map(|name| name.parse().expect("a period")),
+            ..Options::in_memory(ImportKind::Totals)
+        };
+        let sealed = import([(Format::Csv, text.as_bytes())], options).expect("good rows");
+        let told = sealed.info().period.map(|period| period.to_string());
+        assert_eq!(told.as_deref(), period);
+        sealed.cid()
+    };
+    let longest = "9".repeat(64);
+    let cids = [None, Some("2026-10"), Some("2026-11"), Some(&*longest)].map(of);
+    for (at, cid) in cids.iter().enumerate() {
+        assert!(!cids[at + 1..].contains(cid));
+    }
+    let plain = csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
+    assert_eq!(plain.cid(), cids[0], "no period is none");
 }
 
 /// Imports with room for a few rows only, into a file.
@@ -294,6 +326,7 @@ fn spilled(
     let target = dir.path().join("snapshot.bin");
     let options = Options {
         kind,
+        period: None,
         target: Target::file(&target).expect("writable"),
         rows_max: u64::MAX,
         cancel: None,

@@ -115,7 +115,7 @@ impl Chaos {
             .books
             .lock()
             .balances
-            .entry("pool:test".into())
+            .entry("pool:default/test".into())
             .or_default() += topped;
         for (at, epoch) in EPOCHS.iter().enumerate() {
             // The ledger may have bound the epoch to either of the inputs that were asked for.

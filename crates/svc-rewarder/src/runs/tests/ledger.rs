@@ -39,7 +39,7 @@ pub(super) struct SimLedger {
 impl SimLedger {
     pub(super) fn new(pool: u128) -> Arc<Self> {
         let mut books = Books::default();
-        books.balances.insert("pool:test".into(), pool);
+        books.balances.insert("pool:default/test".into(), pool);
         Arc::new(Self {
             books: RankedMutex::new(&SIM_LOCK, books),
             calls: AtomicU64::new(0),
@@ -104,6 +104,7 @@ pub(super) fn refused(code: RefusalCode, expected: Option<u64>) -> EntryAnswer {
         code,
         seq: None,
         expected,
+        paid_by: None,
         replayed: false,
     }
 }
@@ -127,6 +128,8 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
         commitment,
         sum_root,
         recipients,
+        source,
+        adjusts,
         ..
     } = entry
     else {
@@ -138,6 +141,17 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
             done(books, entry, true)
         } else {
             refused(RefusalCode::EpochConflict, None)
+        };
+    }
+    let paid = books.epochs.values().filter(|doc| doc.source == *source);
+    let last = paid.max_by_key(|doc| doc.opened_seq);
+    if let Some(doc) = last.filter(|doc| adjusts.as_ref() != Some(&doc.epoch)) {
+        return EntryAnswer::Refused {
+            code: RefusalCode::UsagePaid,
+            seq: None,
+            expected: None,
+            paid_by: Some(doc.epoch.clone()),
+            replayed: false,
         };
     }
     let pool = books.balances.entry(from.to_string()).or_default();
@@ -155,6 +169,8 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
         from: from.clone(),
         escrow: escrow_account(tenant, epoch),
         recipients: *recipients,
+        source: *source,
+        adjusts: adjusts.clone(),
         amount_minor: *amount_minor,
         paid_minor: Amount::ZERO,
         next_index: 0,

@@ -239,11 +239,11 @@ pub(super) fn library(root: &Path) -> Library {
 
 pub(super) fn signed(pool: u128) -> SignedPolicy {
     let policy = json!({
-        "format": 1, "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:test", "amount_minor": pool.to_string()},
+        "format": 1, "tenant": "default", "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
+        "pool": {"account": "pool:default/test", "amount_minor": pool.to_string()},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
-        "residual": {"owner": "pool:test"}
+        "residual": {"owner": "pool:default/test"}
     });
     let message = policy_message(POLICY_KIND, &ron_proto::jcs::canonicalize(&policy));
     let signature = PolicySig {
@@ -256,6 +256,18 @@ pub(super) fn signed(pool: u128) -> SignedPolicy {
 
 /// Stores a policy and usage of `rows` accounts; the request for them.
 pub(super) fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> Ask {
+    adjusting(root, epoch, rows, dry_run, None)
+}
+
+/// The same, for an epoch that corrects another.
+pub(super) fn adjusting(
+    root: &Path,
+    epoch: &str,
+    rows: usize,
+    dry_run: bool,
+    corrects: Option<&str>,
+) -> Ask {
+    let adjusts: Option<EpochId> = corrects.map(|epoch| epoch.parse().expect("an epoch"));
     let library = library(root);
     let policy = library.verify(&signed(10_000)).expect("signed");
     library.put_policy(&tenant(), &policy).expect("stored");
@@ -273,10 +285,12 @@ pub(super) fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> As
         run_key: run_key(
             &tenant(),
             &epoch,
+            adjusts.as_ref(),
             &sealed.cid(),
             &policy.hash,
             policy.policy.rule_set,
         ),
+        adjusts,
         dry_run,
     }
 }

@@ -9,6 +9,7 @@ mod chaos;
 mod ledger;
 mod life;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,7 +25,9 @@ use super::library::LibraryError;
 use super::{Ask, db};
 use crate::manifest::{dir, verify};
 use ledger::SimLedger;
-use life::{Life, SqlStore, TestSigner, inputs, key, library, ring, signed, status, tenant};
+use life::{
+    Life, SqlStore, TestSigner, adjusting, inputs, key, library, ring, signed, status, tenant,
+};
 
 fn check_paid(ledger: &SimLedger, recipients: usize) {
     let books = ledger.books.lock();
@@ -71,6 +74,7 @@ fn a_run_goes_from_request_to_settled() {
     let pins = verify::Pins {
         policy: ring(1),
         manifest: ring(2),
+        unsigned: false,
     };
     let dir = dir::path(
         &root.path().join("runs"),
@@ -167,7 +171,7 @@ fn a_short_pool_or_an_absent_ledger_holds_and_goes_on_by_itself() {
         .books
         .lock()
         .balances
-        .insert("pool:test".into(), 10_000);
+        .insert("pool:default/test".into(), 10_000);
     while life
         .run("e1")
         .reason
@@ -181,6 +185,50 @@ fn a_short_pool_or_an_absent_ledger_holds_and_goes_on_by_itself() {
     ledger.away.store(0, Ordering::SeqCst);
     retry_until_settled(&mut life, "e1");
     check_paid(&ledger, 40);
+}
+
+#[test]
+fn usage_is_paid_once_whatever_the_epoch_is_called_and_whatever_is_lost() {
+    let ledger = SimLedger::new(20_000);
+    let first = tempfile::tempdir().expect("a directory");
+    let mut life = Life::begin(first.path(), &ledger, true);
+    let _ = life.ask("e1", inputs(first.path(), "e1", 40, false), false);
+    life.settle_down();
+    check_paid(&ledger, 40);
+    let again = |life: &mut Life, root: &Path, epoch: &str, corrects: Option<&str>| {
+        let ask = adjusting(root, epoch, 40, false, corrects);
+        let waiting = life.ask(epoch, ask, true);
+        life.settle_down();
+        let (code, body) = status(waiting);
+        (code, body["code"].as_str().unwrap_or("").to_owned())
+    };
+    let paid = (409, "usage_paid".to_owned());
+    assert_eq!(again(&mut life, first.path(), "e2", None), paid);
+    assert_eq!(again(&mut life, first.path(), "e2", Some("e0")), paid);
+    let dry = inputs(first.path(), "e3", 40, true);
+    let waiting = life.ask("e3", dry, true);
+    life.settle_down();
+    assert_eq!(status(waiting).0, 200, "what never pays may be computed");
+    let fresh = tempfile::tempdir().expect("another, empty directory");
+    let mut life = Life::begin(fresh.path(), &ledger, true);
+    for _ in 0..2 {
+        assert_eq!(again(&mut life, fresh.path(), "e2", None), paid);
+    }
+    let run = life.run("e2");
+    let reason = run.reason.expect("a reason");
+    assert_eq!(
+        (run.state, reason.code.as_str()),
+        (RunState::Failed, "usage_paid")
+    );
+    assert!(reason.detail.contains("epoch e1 paid"), "{}", reason.detail);
+    assert_eq!(ledger.balance("pool:default/test"), 10_000, "paid once");
+    // A correction names the epoch, and waits to be released.
+    assert_eq!(again(&mut life, fresh.path(), "e2", Some("e1")).0, 200);
+    assert_eq!(life.run("e2").state, RunState::Sealed);
+    assert_eq!(ledger.balance("pool:default/test"), 10_000);
+    let _ = life.ask("e2", Ask::Settle, false);
+    retry_until_settled(&mut life, "e2");
+    assert_eq!(ledger.balance("pool:default/test"), 0);
 }
 
 #[test]
@@ -223,7 +271,7 @@ fn settlement_waits_to_be_asked_when_it_is_not_automatic() {
     life.settle_down();
     let (code, body) = status(waiting);
     assert_eq!((code, body["state"].as_str()), (200, Some("sealed")));
-    assert_eq!(ledger.balance("pool:test"), 10_000, "nothing moved");
+    assert_eq!(ledger.balance("pool:default/test"), 10_000, "nothing moved");
     let waiting = life.ask("e1", Ask::Settle, true);
     life.settle_down();
     assert_eq!(status(waiting).1["state"], "settled");
@@ -285,7 +333,7 @@ fn an_idle_epoch_settles_with_nothing_to_pay() {
     let _ = life.ask("e1", ask, false);
     life.settle_down();
     assert_eq!(life.run("e1").state, RunState::Settled);
-    assert_eq!(ledger.balance("pool:test"), 10_000);
+    assert_eq!(ledger.balance("pool:default/test"), 10_000);
 }
 
 #[test]
@@ -299,7 +347,7 @@ fn a_manifest_signed_by_another_key_is_not_paid() {
     life.settle_down();
     let run = life.run("e1");
     assert_eq!(run.reason.expect("held").code, "signature_invalid");
-    assert_eq!(ledger.balance("pool:test"), 10_000);
+    assert_eq!(ledger.balance("pool:default/test"), 10_000);
 }
 
 #[test]
@@ -404,8 +452,8 @@ fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
         let epoch = epoch.parse().expect("an epoch");
         dir::path(&root.path().join("runs"), &tenant(), &epoch, false)
     };
-    for (epoch, state) in [("e1", RunState::Settled), ("e2", RunState::Held)] {
-        let ask = inputs(root.path(), epoch, 5, false);
+    for (epoch, rows, state) in [("e1", 5, RunState::Settled), ("e2", 6, RunState::Held)] {
+        let ask = inputs(root.path(), epoch, rows, false);
         let _ = life.ask(epoch, ask, false);
         life.settle_down();
         assert_eq!(life.run(epoch).state, state, "the pool pays for one epoch");
@@ -470,6 +518,7 @@ fn snapshots_go_some_time_after_they_were_last_wanted() {
     let pins = verify::Pins {
         policy: ring(1),
         manifest: ring(2),
+        unsigned: false,
     };
     verify::verify_run_dir(&dir, &pins).expect("its run has a link of its own");
     let gone = library.snapshot(&tenant(), &settled).expect_err("gone");
