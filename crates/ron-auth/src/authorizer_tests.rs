@@ -105,6 +105,7 @@ fn rig() -> Rig {
     let mut config = AuthConfig::from_section("ron-ledger", &section).unwrap();
     config.enforced_caveats = vec!["asset".into()];
     let auth = RonAuthorizer::with_fetch(config, &registry, clock.clone(), fake.clone());
+    auth.served_at(&["http://ledger.example", "https://ledger.example"].map(str::to_owned));
     Rig {
         auth,
         fake,
@@ -112,6 +113,12 @@ fn rig() -> Rig {
         registry,
         key,
         service,
+    }
+}
+
+impl RonAuthorizer {
+    fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, AuthReject> {
+        self.judge(head, need, &mut None)
     }
 }
 

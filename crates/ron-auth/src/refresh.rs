@@ -210,6 +210,7 @@ impl RonAuthorizer {
     }
 
     pub(crate) fn report_state(&self) {
+        self.refusals.flush();
         if let Some(report) = self.refresher.report.get() {
             report(self.degraded());
         }
