@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    check, demo, doctor, init, kms, ledger, net, policy, rewarder, shell, token, up, wallet,
-    witness,
+    check, client, demo, doctor, init, kms, ledger, net, policy, rewarder, shell, token, up,
+    wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
@@ -34,6 +34,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
     Token(token::TokenArgs),
+    Client(client::ClientArgs),
     Policy(policy::PolicyArgs),
     Audit(check::audit::AuditArgs),
     Kms(kms::KmsArgs),
@@ -63,6 +64,7 @@ impl Cli {
             Command::Demo(args) => demo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Token(args) => token::run(args),
+            Command::Client(args) => client::run(&args),
             Command::Policy(args) => policy::run(args),
             Command::Audit(args) => check::audit::run(args),
             Command::Kms(args) => kms::run(args),

@@ -368,9 +368,6 @@ fn peers(name: &str, endpoints: &Endpoints) -> Result<Flags, String> {
     if name != "svc-admin" {
         add("auth.jwks_url", format!("{passport}/.well-known/jwks.json"));
     }
-    if name == "svc-passport" {
-        add("public_url", passport.clone());
-    }
     if matches!(name, "svc-passport" | "svc-rewarder") {
         add("kms.url", endpoints.of("ron-kms")?.api.clone());
     }

@@ -30,9 +30,9 @@ pub mod sync;
 pub mod token;
 pub mod topology;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ron_auth::proofs::ProofCache;
 use ron_auth::revocation::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
@@ -54,7 +54,8 @@ use crate::publish::{KnownLists, PublishEvent, Publisher, PublisherParts};
 use crate::revoke::{RevocationStore, RevokeEvent, Revoker};
 use crate::sync::{InForce, PolicyKeeper, Source};
 use crate::topology::{
-    ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
+    ASSERTIONS, ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER,
+    TOPOLOGY,
 };
 
 /// Tokens that were shown and good, and are judged without their signatures again; 1 to 2 KiB each.
@@ -89,8 +90,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
     let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.issue_queue, &chassis.km);
     let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
-    let local = parts.api.local_addr().map_err(StartError::failed)?;
-    let core = Core::new(settings, &chassis, &store, (local, revoke))?;
+    let core = Core::new(settings, &chassis, &store, revoke)?;
     let stored = store.kept_jwks().map_err(StartError::failed)?;
     let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
     let keys = Arc::new(core.keeper(&chassis, stored, &limits));
@@ -101,8 +101,10 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     {
         return Err(StartError::config_text(why));
     }
-    let clients = Arc::new(Snapshot::new(Clients::new(core.settings.clients.clone())));
-    on_reload(&chassis, &auth, &policies, (&clients, &limits));
+    let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
+    let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
+    let clients = Arc::new(Snapshot::new(clients));
+    on_reload(&chassis, &auth, &policies, (&clients, &limits, assertions));
     let every = core.settings.policy_poll;
     chassis
         .sup
@@ -200,13 +202,10 @@ impl Core {
         settings: Settings,
         chassis: &Chassis,
         store: &RevocationStore,
-        (local, revoke): (SocketAddr, Sender<RevokeEvent>),
+        revoke: Sender<RevokeEvent>,
     ) -> Result<Self, StartError> {
         let core = Self {
-            public_url: settings
-                .public_url
-                .clone()
-                .unwrap_or_else(|| format!("http://{local}")),
+            public_url: chassis.public_urls[0].clone(),
             metrics: Metrics::new(&chassis.registry),
             kms: Arc::new(kms(&settings, chassis)?),
             view: Arc::new(Snapshot::new(replay(store)?)),
@@ -342,7 +341,11 @@ fn on_reload(
     chassis: &Chassis,
     auth: &Arc<RonAuthorizer>,
     policies: &Arc<PolicyKeeper>,
-    (clients, limits): (&Arc<Snapshot<Clients>>, &Arc<Snapshot<Limits>>),
+    (clients, limits, assertions): (
+        &Arc<Snapshot<Clients>>,
+        &Arc<Snapshot<Limits>>,
+        Arc<ProofCache>,
+    ),
 ) {
     let (auth, policies) = (auth.clone(), policies.clone());
     let (clients, limits) = (clients.clone(), limits.clone());
@@ -351,7 +354,7 @@ fn on_reload(
         policies.refresh()?;
         auth.reload(&config.section("auth"))?;
         limits.store(settings.limits);
-        clients.store(Clients::new(settings.clients));
+        clients.store(Clients::new(settings.clients, assertions.clone()));
         Ok(())
     });
 }

@@ -73,13 +73,6 @@ pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
-/// Clients whose secret was verified lately.
-pub static CLIENT_CACHE: LockSpec = LockSpec {
-    name: "client_cache",
-    rank: 10,
-    guards: "keyed hashes of client secrets that were verified lately",
-};
-
 /// Assertions that were used.
 pub static ASSERTIONS: LockSpec = LockSpec {
     name: "client_assertions",
@@ -128,5 +121,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "pass",
     threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
-    locks: [CLIENT_CACHE, ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, STORE],
+    locks: [ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, STORE],
 };
