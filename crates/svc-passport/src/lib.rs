@@ -45,6 +45,7 @@ use crate::clients::Clients;
 use crate::config::Settings;
 use crate::dpop::Proofs;
 use crate::issue::Issuer;
+use crate::issue::health::IssueHealth;
 use crate::issue::keys::{KeeperParts, KeyKeeper, Looked};
 use crate::metrics::Metrics;
 use crate::policy::{Limits, PqMode};
@@ -68,6 +69,8 @@ struct Core {
     public_url: String,
     metrics: Metrics,
     kms: Arc<KmsClient>,
+    /// Whether issuing works.
+    health: Arc<IssueHealth>,
     view: Arc<Snapshot<RevocationView>>,
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
@@ -208,6 +211,7 @@ impl Core {
             public_url: chassis.public_urls[0].clone(),
             metrics: Metrics::new(&chassis.registry),
             kms: Arc::new(kms(&settings, chassis)?),
+            health: Arc::new(IssueHealth::new(chassis.ready.clone())),
             view: Arc::new(Snapshot::new(replay(store)?)),
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
@@ -222,10 +226,7 @@ impl Core {
     fn keeper(&self, chassis: &Chassis, stored: Jwks, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
         let limits = limits.clone();
         let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
-        ready.missing(
-            "issue",
-            "the signing keys were not read from the KMS yet: issuing is impossible",
-        );
+        let health = self.health.clone();
         if stored.keys.is_empty() {
             ready.missing("verify", "no key set is known yet");
         }
@@ -236,19 +237,18 @@ impl Core {
                     Ok(()) => ready.clear("pq"),
                     Err(ref why) => ready.degrade("pq", format!("no ML-DSA signatures: {why}")),
                 }
-                match looked.pq {
-                    Err(why) if required => {
-                        ready.missing("issue", format!("issuing is impossible: {why}"));
-                    }
-                    _ => ready.present("issue"),
-                }
+                health.keys(
+                    looked
+                        .pq
+                        .or_else(|why| if required { Err(why) } else { Ok(()) }),
+                );
                 ready.present("verify");
                 if let Some(jwks) = looked.changed {
                     // Kept by the one writer of the store; if its queue is full the next look tries again.
                     let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
                 }
             }
-            Err(why) => ready.missing("issue", format!("issuing is impossible: {why}")),
+            Err(why) => health.keys(Err(why)),
         };
         let parts = KeeperParts {
             kms: self.kms.clone(),
@@ -299,7 +299,8 @@ impl Core {
         );
         let sup = &chassis.sup;
         sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
-        let issuer = self.issuer(chassis, keys);
+        let issuer = Arc::new(self.issuer(chassis, keys));
+        let tries = issuer.clone();
         sup.spawn_pool(&ISSUER, self.settings.workers, move |ctx| {
             issuer.run(ctx, &jobs);
         });
@@ -316,7 +317,9 @@ impl Core {
         });
         sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));
         let (every, keeper) = (self.settings.kms_refresh, keys.clone());
-        sup.spawn(&KEYS, move |ctx| keeper.run(ctx, every));
+        sup.spawn(&KEYS, move |ctx| {
+            keeper.run(ctx, every, |ctx| tries.recheck(ctx));
+        });
     }
 
     fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>) -> Issuer {
@@ -329,6 +332,7 @@ impl Core {
             kms: self.kms.clone(),
             kms_timeout: self.settings.kms_timeout,
             keys: keys.clone(),
+            health: self.health.clone(),
             view: self.view.clone(),
             clock: chassis.clock.clone(),
             metrics: self.metrics.clone(),

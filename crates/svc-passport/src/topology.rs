@@ -108,6 +108,13 @@ pub static PUBLISHED: LockSpec = LockSpec {
     guards: "signed status lists and the policy note; only the publishing thread takes it",
 };
 
+/// Whether issuing works.
+pub static ISSUE_HEALTH: LockSpec = LockSpec {
+    name: "issue_health",
+    rank: 19,
+    guards: "whether the KMS signs, and when a token is tried next",
+};
+
 /// The store, so that the writer can be restarted in place after a panic; never contended.
 pub static STORE: LockSpec = LockSpec {
     name: "revocation_store",
@@ -121,5 +128,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "pass",
     threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
-    locks: [ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, STORE],
+    locks: [ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, ISSUE_HEALTH, STORE],
 };
