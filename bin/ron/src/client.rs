@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ron_auth::service_token;
-use ron_proto::Timestamp;
+use ron_auth::{client_secret, service_token};
 
 use crate::layout::{ClientFile, Layout, make_dir, write_json};
 
@@ -51,9 +50,7 @@ fn secret(args: &SecretArgs) -> Result<(), String> {
     }
     let end = match &args.expires {
         Some(text) => {
-            let end: Timestamp = text
-                .parse()
-                .map_err(|e| format!("--expires: {e}; write it as in 2027-01-01T00:00:00Z"))?;
+            let end = client_secret::parse_end(text).map_err(|e| format!("--expires: {e}"))?;
             format!("@{end}")
         }
         None => String::new(),

@@ -3,7 +3,7 @@
 //! hash, which is why only this form counts.
 
 use crate::service_token::RANDOM_CHARS;
-use ron_proto::b64;
+use ron_proto::{Timestamp, b64};
 
 /// How each begins.
 const PREFIX: &str = "ron_cs_";
@@ -22,6 +22,15 @@ pub fn parse(secret: &str) -> Option<&str> {
     let client = client.strip_suffix('_')?;
     let good = b64::from_url_array::<32>(random).is_ok();
     (good && !client.is_empty()).then_some(client)
+}
+
+/// When a secret ends, as people write it: RFC 3339 in UTC, with or without milliseconds.
+pub fn parse_end(text: &str) -> Result<Timestamp, String> {
+    let end = match text.strip_suffix('Z') {
+        Some(whole) if !whole.contains('.') => format!("{whole}.000Z").parse(),
+        _ => text.parse(),
+    };
+    end.map_err(|_| "a time is written as in 2027-01-01T00:00:00Z".to_owned())
 }
 
 #[cfg(test)]
@@ -47,6 +56,16 @@ mod tests {
         ] {
             let held = parse(&secret);
             assert!(held.is_none_or(|client| client != "app"), "{secret}");
+        }
+    }
+
+    #[test]
+    fn an_end_may_leave_its_milliseconds_out() {
+        let end = Ok(Timestamp(1_800_000_000_000));
+        assert_eq!(parse_end("2027-01-15T08:00:00Z"), end);
+        assert_eq!(parse_end("2027-01-15T08:00:00.000Z"), end);
+        for bad in ["", "Z", "soon", "2027-01-15", "2027-01-15T08:00:00+01:00"] {
+            assert!(parse_end(bad).is_err(), "{bad}");
         }
     }
 }

@@ -40,14 +40,12 @@ impl std::str::FromStr for SecretHash {
             None => (text, None),
         };
         let sha256 = hex::decode(digits).ok().and_then(|b| b.try_into().ok());
-        let until = end.map(str::parse::<Timestamp>).transpose();
+        let until = end.map(client_secret::parse_end).transpose();
         Ok(Self {
             sha256: sha256
                 .ok_or("it begins with 64 hex digits: `ron client secret` prints them")?,
             until_s: until
-                .map_err(|e| {
-                    format!("after the @ stands when it ends, as in 2027-01-01T00:00:00Z: {e}")
-                })?
+                .map_err(|e| format!("what follows the @ is when it ends: {e}"))?
                 .map(Timestamp::unix_s),
         })
     }
