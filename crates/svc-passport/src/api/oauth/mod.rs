@@ -159,7 +159,7 @@ fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<Str
     let (id, secret) = match (basic, id, secret) {
         (Some(header), named, None) => {
             let pair = basic_pair(header);
-            let (id, secret) = pair.ok_or_else(|| Refused::Client(ClientReject::Basic, None))?;
+            let (id, secret) = pair.ok_or(Refused::Client(ClientReject::Basic, None))?;
             if named.is_some_and(|named| named != id) {
                 let why = "client_id is not the one of HTTP Basic";
                 return Err(Problem::bad_request(why).into());
