@@ -203,6 +203,13 @@ impl RonAuthorizer {
         self.bases.load()
     }
 
+    /// Makes the series of reasons that a service has beside those of [`AuthReject`].
+    pub fn declare_reasons<'r>(&self, reasons: impl IntoIterator<Item = &'r str>) {
+        for reason in reasons {
+            self.failures.with_label_values(&[reason]);
+        }
+    }
+
     /// Counts and logs a caller that was refused. `client` is named where it has proved its identity or is in the
     /// configuration, and never as the caller has written it.
     pub fn refused(

@@ -99,6 +99,23 @@ pub enum ClientReject {
 }
 
 impl ClientReject {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Missing,
+        Self::Basic,
+        Self::Unknown,
+        Self::SecretForm,
+        Self::Secret,
+        Self::SecretExpired,
+        Self::Certificate,
+        Self::AssertionForm,
+        Self::AssertionSignature,
+        Self::AssertionTarget,
+        Self::AssertionTime,
+        Self::AssertionReplay,
+        Self::AssertionsFull,
+    ];
+
     /// The word in metrics and the log.
     pub const fn reason(self) -> &'static str {
         match self {

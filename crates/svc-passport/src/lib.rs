@@ -41,7 +41,7 @@ use ron_proto::passport::Jwks;
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError};
 
 use crate::api::Api;
-use crate::clients::Clients;
+use crate::clients::{ClientReject, Clients};
 use crate::config::Settings;
 use crate::dpop::Proofs;
 use crate::issue::Issuer;
@@ -144,6 +144,8 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
         chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
+    auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
+    auth.declare_reasons(["issuer_policy", "proofs_several"]);
     auth.on_state(chassis.ready.hook("passports"));
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();

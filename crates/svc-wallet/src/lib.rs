@@ -92,6 +92,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         chassis.peers.clone(),
     )
     .map_err(StartError::config_text)?;
+    auth.declare_reasons(["wallet_limits", "wallet_policy"]);
     auth.on_state(chassis.ready.hook("passports"));
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
@@ -117,6 +118,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         holds: HoldFacts::default(),
         answers: shared.answers.clone(),
         upstream: shared.upstream.clone(),
+        auth,
         audit: shared.audit.clone(),
         sup: chassis.sup.clone(),
         clock: chassis.clock.clone(),
