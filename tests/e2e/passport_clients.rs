@@ -402,6 +402,44 @@ fn a_refusal_leaves_a_trace_and_a_flood_of_them_no_flood_of_lines() {
 }
 
 #[test]
+fn a_denied_transfer_is_counted_by_its_reason() {
+    let fleet = Fleet::start();
+    let mine = [
+        "token",
+        "--audience",
+        "svc-wallet",
+        "--caveat",
+        "account=acct:mine",
+    ];
+    let narrow = ok(&fleet.ron(&mine));
+    let wide = fleet.token("svc-wallet", None);
+    let url = format!("{}/v1/transfer", fleet.api("svc-wallet"));
+    let transfer = |token: &str, amount: &str, key: &str| {
+        let body = json!({"from": "acct:bob", "to": "acct:mallory", "asset": "ron", "amount_minor": amount, "nonce": 1});
+        let reply = fleet.post(
+            &url,
+            Some(token),
+            &body.to_string(),
+            &[("Idempotency-Key", key)],
+        );
+        assert_eq!(
+            reply.status,
+            403,
+            "{}",
+            String::from_utf8_lossy(&reply.body)
+        );
+    };
+    let counted = |reason: &str| {
+        let line = format!("svc_wallet_auth_failures_total{{reason=\"{reason}\"}}");
+        fleet.metric("svc-wallet", &line)
+    };
+    assert_eq!((counted("caveat"), counted("wallet_limits")), (0.0, 0.0));
+    transfer(narrow.trim(), "1", "denied-1");
+    transfer(&wide, &u128::MAX.to_string(), "denied-2");
+    assert_eq!((counted("caveat"), counted("wallet_limits")), (1.0, 1.0));
+}
+
+#[test]
 fn an_issuer_that_gets_no_signature_is_not_ready_until_it_gets_one() {
     let rig = Rig::start();
     let readyz = || {
