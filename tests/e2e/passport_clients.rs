@@ -235,6 +235,59 @@ fn a_proof_made_for_another_place_is_worth_nothing_here() {
     assert_eq!(asked(&format!("http://{own}"), own), 200);
 }
 
+#[test]
+fn proofs_count_at_every_service_and_at_its_health_port() {
+    let mut fleet = Fleet::start();
+    let config = fleet.dir().join("svc-admin/config.toml");
+    let console = std::fs::read_to_string(&config).unwrap();
+    let console = console.replacen("[auth]\n", "[auth]\nmode = \"passport\"\n", 1);
+    std::fs::write(&config, console).unwrap();
+    assert_eq!(fleet.stop(), Some(0));
+    let fleet = Fleet::start_in(fleet.keep_dir());
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("key").display().to_string();
+    bare(&["token", "key", &key]);
+    for (service, method, path) in [
+        ("ron-kms", Method::GET, "/v1/kms/keys"),
+        ("svc-passport", Method::POST, "/v1/passport/issue"),
+        ("ron-ledger", Method::GET, "/v1/ledger/events?after=0"),
+        ("svc-wallet", Method::GET, "/v1/balance?account=a&asset=ron"),
+        ("svc-rewarder", Method::GET, "/rewarder/epochs"),
+        ("svc-admin", Method::GET, "/api/nodes"),
+        ("svc-admin", Method::POST, "/api/v1/reload"),
+    ] {
+        let health = path.starts_with("/api/v1/");
+        let base = if health {
+            fleet.health(service)
+        } else {
+            fleet.api(service)
+        };
+        let url = format!("{base}{path}");
+        let bound = ok(&fleet.ron(&["token", "--audience", service, "--key", &key]));
+        let word = method.as_str();
+        let sent = |url: &str, made_for: &str| {
+            let args = ["--key", &key, "--method", word, "--url", made_for];
+            let proof = bare(&[&["token", "proof", bound.trim()], &args[..]].concat());
+            let credential = format!("DPoP {}", bound.trim());
+            let headers = [("Authorization", &*credential), ("DPoP", proof.trim())];
+            let body = (method == Method::POST).then_some("{}");
+            let reply = fleet.send(method, url, None, body, &headers);
+            (
+                reply.status,
+                String::from_utf8_lossy(&reply.body).into_owned(),
+            )
+        };
+        let (status, said) = sent(&url, &url);
+        assert_ne!(status, 401, "{url}: {said}");
+        let elsewhere = url.replacen(&base, "http://elsewhere.example", 1);
+        let (status, said) = sent(&url, &elsewhere);
+        assert!(
+            status == 401 && said.contains("proof_place"),
+            "{url}: {said}"
+        );
+    }
+}
+
 /// Ended by its process id, whatever happens.
 struct Ended(Child);
 

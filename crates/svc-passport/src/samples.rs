@@ -27,7 +27,7 @@ pub fn grant() -> Grant {
     Grant {
         subject: "user:1".to_owned(),
         client_id: "operator".to_owned(),
-        tenant: "default".parse().unwrap(),
+        tenant: "default".parse().expect("a constant, valid tenant"),
         audience: "svc-wallet".to_owned(),
         scope: "wallet:read".to_owned(),
         ttl_s: 900,

@@ -2,19 +2,23 @@
 //! documents carry. They come from the configuration and the sockets, never from a request.
 
 use crate::config::Config;
-use std::net::SocketAddr;
+use crate::error::StartError;
+use std::net::{SocketAddr, TcpListener};
 
 /// Those of the API, the one to publish first: `public_url` as it is configured, else where the API listens.
-pub(super) fn of_api(config: &Config, api: SocketAddr) -> Vec<String> {
+pub(super) fn of_api(config: &Config, api: &TcpListener) -> Result<Vec<String>, StartError> {
     let configured = config.list("public_url").iter();
     let mut bases: Vec<String> = configured
         .map(|url| url.trim_end_matches('/').to_owned())
         .collect();
     if bases.is_empty() {
         let tls = config.bool("tls.enabled");
+        let api = api
+            .local_addr()
+            .map_err(|e| StartError::failed(format!("the API's listener has no address: {e}")))?;
         bases = listening(if tls { "https" } else { "http" }, api);
     }
-    bases
+    Ok(bases)
 }
 
 /// Those of the health port, which speaks plain HTTP.

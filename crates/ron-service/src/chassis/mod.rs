@@ -173,9 +173,6 @@ impl Chassis {
         };
         let ops = start_ops(&shared, clone(&parts.health)?, &km)?;
         let api = clone(&parts.api)?;
-        let addr = api
-            .local_addr()
-            .map_err(|e| StartError::failed(format!("the API's listener has no address: {e}")))?;
         Ok(Self {
             topology,
             sup,
@@ -189,7 +186,7 @@ impl Chassis {
             authorizer: parts.authorizer.clone(),
             client: Arc::new(transport::client(topology.service, peers.clone())),
             peers,
-            public_urls: bases::of_api(config, addr),
+            public_urls: bases::of_api(config, &api)?,
             api,
             shared,
             ops,
