@@ -39,11 +39,15 @@ fn raw(url: &str, method: &str, headers: &[(&str, &str)], body: &str) -> u16 {
         .unwrap()
         .split_once('/')
         .unwrap();
-    let mut request = format!("{method} /{path} HTTP/1.1\r\nConnection: close\r\n");
-    for (name, value) in headers {
-        request += &format!("{name}: {value}\r\n");
-    }
-    request += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
+    let headers: Vec<String> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let headers = headers.concat();
+    let length = body.len();
+    let request = format!(
+        "{method} /{path} HTTP/1.1\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    );
     let mut stream = TcpStream::connect(host).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

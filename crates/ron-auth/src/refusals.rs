@@ -215,6 +215,11 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ron_kernel::{Clock as _, ManualClock};
+
+    fn start() -> Instant {
+        ManualClock::at(0).now()
+    }
 
     fn ip(n: u32) -> Peer {
         Peer::Ip(IpAddr::from(n.to_be_bytes()))
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_first_of_a_kind_is_told_at_once_and_the_rest_by_the_second() {
-        let (mut book, start) = (Book::default(), Instant::now());
+        let (mut book, start) = (Book::default(), start());
         let at = |ms| start + Duration::from_millis(ms);
         let first = book.add(at(0), ("scope", ip(1)), "r1", Some("c")).unwrap();
         assert_eq!((first.count, &*first.request_id), (1, "r1"));
@@ -248,7 +253,7 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_however_many_peers_there_are_and_none_is_lost() {
-        let (mut book, start) = (Book::default(), Instant::now());
+        let (mut book, start) = (Book::default(), start());
         let mut told = 0;
         for n in 0..10_000 {
             told += book
@@ -263,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_warning_a_minute() {
-        let (mut book, start) = (Book::default(), Instant::now());
+        let (mut book, start) = (Book::default(), start());
         let warned = |book: &mut Book, at: Instant| (0..1_000).filter(|_| book.flooded(at)).count();
         assert_eq!(warned(&mut book, start), 1);
         assert_eq!(warned(&mut book, start + Duration::from_secs(59)), 0);

@@ -174,7 +174,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use ron_kernel::Registry;
+    use ron_kernel::{Clock as _, ManualClock, Registry};
 
     use super::*;
     use crate::samples::grant;
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn tries_get_rarer_and_begin_anew_when_the_kms_is_back() {
         let (health, _ready) = health();
-        let start = Instant::now();
+        let start = ManualClock::at(0).now();
         let at = |s: u64| start + Duration::from_secs(s);
         health.failed("x", &grant());
         assert_eq!(health.due(at(0)), None, "the keys were not read");
@@ -245,7 +245,7 @@ mod tests {
         odd.audience = "my-api".to_owned();
         health.refused("payload_refused", &odd);
         assert_eq!(missing(&ready), None);
-        let now = Instant::now() + Duration::from_secs(60);
+        let now = ManualClock::at(0).now() + Duration::from_secs(60);
         let tried = health.due(now).unwrap();
         assert_eq!(tried.audience, grant().audience, "what was signed before");
         health.refused("payload_refused", &odd);
