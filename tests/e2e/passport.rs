@@ -174,6 +174,13 @@ fn introspection_and_giving_back_follow_their_rfcs() {
             .status,
         200
     );
+    // A gateway passes on what it was sent, which may be nothing.
+    for none in [&[("token", "")][..], &[]] {
+        let said = rig.form("/oauth2/introspect", none, &strict);
+        assert_eq!(json(&said, 401)["error"], "invalid_token", "{none:?}");
+        let said = rig.operator("/oauth2/introspect", none);
+        assert_eq!(json(&said, 400)["error"], "invalid_request", "{none:?}");
+    }
     assert_eq!(
         rig.form("/oauth2/introspect", &[("token", &token)], &[])
             .status,

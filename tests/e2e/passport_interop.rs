@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ron_http::Call;
+use ron_http::{Call, Method};
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_tests::{
@@ -165,10 +165,31 @@ impl Drop for Ended {
     }
 }
 
+/// The blocks of `docs/nginx.md`, for this issuer, this port and this client.
 fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
+    let page = std::fs::read_to_string(workspace().join("docs/nginx.md")).unwrap();
+    let mut blocks = page.split("```nginx\n").skip(1);
+    let mut next = || blocks.next().unwrap().split("```").next().unwrap();
+    let (credential, server) = (next(), next());
+    let replaced = |text: &str, from: &str, into: &str| {
+        assert!(text.contains(from), "{from} is in docs/nginx.md");
+        text.replace(from, into)
+    };
+    let shown = "Basic Z2F0ZXdheTpyb25fY3NfZ2F0ZXdheV8uLi4=";
+    let file = dir.join("ron-client.conf");
+    std::fs::write(&file, replaced(credential, shown, basic)).unwrap();
     let dir = dir.display();
+    let mut server = server.to_owned();
+    for (from, into) in [
+        ("/etc/nginx/ron-client.conf", &*file.display().to_string()),
+        ("127.0.0.1:8080", &format!("127.0.0.1:{port}")),
+        ("/srv/www", &format!("{dir}/www")),
+        ("http://127.0.0.1:7450", passport),
+    ] {
+        server = replaced(&server, from, into);
+    }
     format!(
-        r#"daemon off;
+        r"daemon off;
 master_process off;
 pid {dir}/nginx.pid;
 error_log {dir}/error.log;
@@ -180,26 +201,9 @@ http {{
   fastcgi_temp_path {dir}/fastcgi;
   uwsgi_temp_path {dir}/uwsgi;
   scgi_temp_path {dir}/scgi;
-  map $http_authorization $passport {{
-    "~^Bearer (?<bearer>[A-Za-z0-9._~-]+)$" $bearer;
-    default none;
-  }}
-  server {{
-    listen 127.0.0.1:{port};
-    root {dir}/www;
-    location / {{ auth_request /introspect; }}
-    location = /introspect {{
-      internal;
-      proxy_pass http://{passport}:/oauth2/introspect;
-      proxy_method POST;
-      proxy_set_header Authorization "{basic}";
-      proxy_set_header Content-Type application/x-www-form-urlencoded;
-      proxy_set_header Prefer handling=strict;
-      proxy_set_body "token=$passport";
-    }}
-  }}
+{server}
 }}
-"#
+"
     )
 }
 
@@ -241,6 +245,9 @@ fn nginx_protects_a_page_with_our_introspection() {
     let got = fleet.get(&url, Some(&token));
     assert_eq!((got.status, &got.body[..]), (200, &b"the page"[..]));
     assert_eq!(fleet.get(&url, None).status, 401);
+    let other = [("Authorization", "Basic b3BlcmF0b3I6cHc=")];
+    let other = fleet.send(Method::GET, &url, None, None, &other);
+    assert_eq!(other.status, 401, "another scheme");
     assert_eq!(fleet.get(&url, Some("not.a.token")).status, 401);
     let tampered = format!("{}A", &token[..token.len() - 2]);
     assert_eq!(fleet.get(&url, Some(&tampered)).status, 401);

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    check, demo, doctor, init, issuer, kms, ledger, net, policy, rewarder, shell, token, up,
-    wallet, witness,
+    check, client, demo, doctor, init, issuer, kms, ledger, net, policy, rewarder, shell, token,
+    up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
@@ -42,6 +42,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
     Token(token::TokenArgs),
+    Client(client::ClientArgs),
     Policy(policy::PolicyArgs),
     Issuer(issuer::IssuerArgs),
     Audit(check::audit::AuditArgs),
@@ -74,6 +75,7 @@ impl Cli {
             Command::Demo(args) => demo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Token(args) => token::run(args),
+            Command::Client(args) => client::run(&args),
             Command::Policy(args) => policy::run(args),
             Command::Issuer(args) => issuer::run(&args),
             Command::Audit(args) => check::audit::run(args),

@@ -38,6 +38,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron token proof $TOKEN --key holder.key --method POST --url http://127.0.0.1:7470/v1/transfer",
     ),
     (
+        "client secret",
+        "ron client secret my-app\nron client secret my-app --out next.json --expires 2027-01-01T00:00:00Z   # the second of two",
+    ),
+    (
         "policy sign",
         "ron policy sign --kind wallet my-wallet.json",
     ),

@@ -13,9 +13,8 @@ use std::time::Duration;
 use clap::Args;
 use ron_auth::{policy_note, service_token};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_crypto::{password, rand};
+use ron_crypto::rand;
 use ron_kernel::Deadline;
-use ron_proto::b64;
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
@@ -140,7 +139,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     let wanted = base_port.filter(|port| *port != 0).unwrap_or(BASE_PORT);
     let base_port = begun_with(layout)?.unwrap_or(wanted);
     let hashes = tokens(layout)?;
-    let secret_hash = operator_client(layout)?;
+    let secret = operator_client(layout)?;
     let log_keeper = |service: &str, note_vkey: Option<&str>| {
         templates::log_keeper(layout, service, base_port, note_vkey, &hashes)
     };
@@ -156,14 +155,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
         .iter()
         .filter(|s| !["ron-kms", "ron-ledger"].contains(s))
     {
-        let text = templates::service(
-            layout,
-            service,
-            base_port,
-            &bootstrap,
-            &hashes,
-            &secret_hash,
-        );
+        let text = templates::service(layout, service, base_port, &bootstrap, &hashes, &secret);
         write_if_absent(layout, service, &text)?;
     }
     for service in ["ron-kms", "ron-ledger"] {
@@ -246,17 +238,14 @@ fn token(path: &std::path::Path, name: &str) -> Result<String, String> {
     Ok(service_token::hash(text.trim()))
 }
 
+/// The hash of the operator's client secret; makes the secret when there is none.
 fn operator_client(layout: &Layout) -> Result<String, String> {
     let path = layout.client("operator");
     if !path.exists() {
-        let file = ClientFile {
-            client_id: "operator".to_owned(),
-            client_secret: b64::url(&rand::bytes::<32>()),
-        };
-        write_json(&path, &file, 0o600)?;
+        write_json(&path, &ClientFile::new("operator"), 0o600)?;
     }
     let file: ClientFile = read_json(&path)?;
-    Ok(password::hash_secret(file.client_secret.as_bytes()))
+    Ok(service_token::hash(&file.client_secret))
 }
 
 fn write_if_absent(layout: &Layout, service: &str, text: &str) -> Result<(), String> {

@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use ron_auth::client_secret;
+use ron_crypto::rand;
 use serde::{Deserialize, Serialize};
 
 /// The six services in the order in which they are started.
@@ -110,6 +112,16 @@ pub struct ClientFile {
     pub client_id: String,
     /// `client_secret`.
     pub client_secret: String,
+}
+
+impl ClientFile {
+    /// A client with a new secret.
+    pub fn new(client_id: &str) -> Self {
+        Self {
+            client_id: client_id.to_owned(),
+            client_secret: client_secret::generate(client_id, &rand::bytes()),
+        }
+    }
 }
 
 impl Layout {

@@ -2,6 +2,7 @@
 
 mod check;
 mod cli;
+mod client;
 mod demo;
 mod doctor;
 #[cfg(test)]

@@ -2,20 +2,23 @@
 
 use crate::cache::{SignedBy, TokenCache, Verified};
 use crate::caveats::{self, CaveatCtx};
-use crate::dpop::{PROOF_AGE_S, ProofAsk, ProofCache, verify_proof};
+use crate::dpop::{Proof, ProofAsk, verify_proof};
 use crate::jwks::{JwksSnapshot, PqRule};
 use crate::jwt::{self, Expect};
 use crate::meter::{METER_LOCK_SPEC, Meter};
 use crate::narrow;
 use crate::note_versions::NoteVersions;
+use crate::proofs::ProofCache;
 use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
+use crate::refusals::Refusals;
 use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
 use ron_http::{
-    Authorizer, ClientCert, ClientConfig, Need, Principal, PrincipalKind, RequestHead, Transport,
+    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
+    Transport,
 };
 use ron_kernel::{
     ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
@@ -41,6 +44,9 @@ pub struct RonAuthorizer {
     cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
+    /// What the `htu` of a proof may begin with.
+    bases: Snapshot<Vec<String>>,
+    pub(crate) refusals: Refusals,
     failures: ClosedCounter,
     cache_hits: Counter,
     verifications: Counter,
@@ -85,17 +91,27 @@ impl RonAuthorizer {
     ) -> Result<Arc<Self>, String> {
         let versions = NoteVersions::open(data_dir)?;
         let metrics = KernelMetrics::new(registry);
+        let failures = registry.counter_vec(
+            "auth_failures_total",
+            "Refused callers by reason.",
+            &["reason"],
+        );
+        for reject in AuthReject::ALL {
+            failures.with_label_values(&[reject.reason()]);
+        }
         let kicks = queue(&REFRESH_QUEUE_SPEC, REFRESH_QUEUE_SPEC.capacity, &metrics);
         Ok(Arc::new(Self {
             config: Snapshot::new(config),
             keys: Followed::default(),
             revoked: Followed::default(),
+            refusals: Refusals::new(clock.clone()),
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
             versions,
             cache: TokenCache::new(TOKENS_REMEMBERED),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
+            bases: Snapshot::new(Vec::new()),
             failures: registry.counter_closed(
                 "auth_failures_total",
                 "Refused callers by reason.",
@@ -190,7 +206,38 @@ impl RonAuthorizer {
         self.clock.unix_ms() / 1000
     }
 
-    fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, AuthReject> {
+    /// The base URLs under which clients reach this service.
+    pub fn bases(&self) -> Arc<Vec<String>> {
+        self.bases.load()
+    }
+
+    /// Makes the series of reasons that a service has beside those of [`AuthReject`].
+    pub fn declare_reasons<'r>(&self, reasons: impl IntoIterator<Item = &'r str>) {
+        for reason in reasons {
+            self.failures.with_label_values(&[reason]);
+        }
+    }
+
+    /// Counts and logs a caller that was refused. `client` is named where it has proved its identity or is in the
+    /// configuration, and never as the caller has written it.
+    pub fn refused(
+        &self,
+        reason: &'static str,
+        peer: Peer,
+        request_id: &str,
+        client: Option<&str>,
+    ) {
+        self.failures.with_label_values(&[reason]).inc();
+        self.refusals.refused(reason, peer, request_id, client);
+    }
+
+    /// The principal; `client` is set as soon as it is known for sure, also when the answer is no.
+    fn judge(
+        &self,
+        head: &RequestHead,
+        need: &Need,
+        client: &mut Option<String>,
+    ) -> Result<Principal, AuthReject> {
         let scope = match need {
             Need::Public => return Ok(Principal::public()),
             Need::Identity => None,
@@ -200,30 +247,41 @@ impl RonAuthorizer {
             // A certificate or a user id counts only where no token speaks.
             Err(AuthReject::Missing) => {
                 let principal = self.by_transport(head).ok_or(AuthReject::Missing)?;
+                *client = Some(principal.name.clone());
                 return scoped(principal, scope);
             }
             other => other?,
         };
         if scheme == Scheme::Bearer && service_token::looks_like(token) {
             let principal = self.service(token, head)?;
+            *client = Some(principal.name.clone());
             return scoped(principal, scope);
         }
         let verified = self.passport(token)?;
-        self.proved(&verified, scheme, token, head)?;
+        client.clone_from(&verified.claims.client_id);
+        let proof = self.proved(&verified, scheme, token, head)?;
         let principal = scoped(principal_of(&verified), scope)?;
-        self.enforce_caveats(&verified, &principal, head)?;
+        self.check_caveats(&verified, &principal, head)?;
+        // What is used up by a request comes last, when nothing else refuses it: first the proof, so that one that
+        // is sent again does not take from the token's budget.
+        if let Some(proof) = proof {
+            let claims = &verified.claims;
+            let holder = claims.client_id.as_deref().unwrap_or(&claims.sub);
+            proof.take(&self.proofs, holder, self.now_s())?;
+        }
+        self.count_use(&verified, head)?;
         Ok(principal)
     }
 
-    /// A token bound to a key needs the DPoP scheme and one fresh proof of its key; a free one must not come with the
-    /// scheme. One bound to a certificate counts only on a connection that was made with it.
+    /// A token bound to a key needs the DPoP scheme and one proof of its key, which is not taken yet; a free one must
+    /// not come with the scheme. One bound to a certificate counts only on a connection that was made with it.
     fn proved(
         &self,
         verified: &Verified,
         scheme: Scheme,
         token: &str,
         head: &RequestHead,
-    ) -> Result<(), AuthReject> {
+    ) -> Result<Option<Proof>, AuthReject> {
         if let Some(x5t) = &verified.claims.x5t
             && head.client_cert.as_deref().and_then(x5t_s256).as_ref() != Some(x5t)
         {
@@ -231,28 +289,26 @@ impl RonAuthorizer {
         }
         let Some(jkt) = &verified.claims.jkt else {
             return match scheme {
-                Scheme::Bearer => Ok(()),
+                Scheme::Bearer => Ok(None),
                 Scheme::Dpop => Err(AuthReject::Proof),
             };
         };
         if scheme == Scheme::Bearer || head.headers.count("dpop") != 1 {
             return Err(AuthReject::Binding);
         }
-        let now_s = self.now_s();
+        let bases = self.bases();
         let ask = ProofAsk {
             method: head.method.as_str(),
-            host: head.header("host").unwrap_or_default(),
+            bases: &bases,
             path: &head.path,
-            tls: head.transport == Transport::Tls,
             token: Some(token),
-            now_s,
+            now_s: self.now_s(),
         };
         let proof = verify_proof(head.header("dpop").unwrap_or_default(), &ask)?;
         if proof.jkt != *jkt {
             return Err(AuthReject::Proof);
         }
-        let until = proof.iat.saturating_add(PROOF_AGE_S);
-        self.proofs.take(&proof.jkt, &proof.jti, until, now_s)
+        Ok(Some(proof))
     }
 
     fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
@@ -362,7 +418,7 @@ impl RonAuthorizer {
         Ok(verified)
     }
 
-    fn enforce_caveats(
+    fn check_caveats(
         &self,
         verified: &Verified,
         principal: &Principal,
@@ -385,7 +441,13 @@ impl RonAuthorizer {
             proof: verified.claims.jkt.as_deref(),
         };
         let enforced: Vec<&str> = config.enforced_caveats.iter().map(String::as_str).collect();
-        caveats::check_head(&verified.caveats, &ctx, &enforced)?;
+        caveats::check_head(&verified.caveats, &ctx, &enforced)
+    }
+
+    fn count_use(&self, verified: &Verified, head: &RequestHead) -> Result<(), AuthReject> {
+        if verified.caveats.is_empty() {
+            return Ok(());
+        }
         let claims = &verified.claims;
         self.meter.take(
             &claims.jti,
@@ -399,19 +461,30 @@ impl RonAuthorizer {
 
 impl Authorizer for RonAuthorizer {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        self.decide(head, need).map_err(|reject| {
-            self.failures.with_label_values(&[reject.reason()]).inc();
-            tracing::debug!(event = "auth_refused", reason = reject.reason(), request_id = %head.request_id);
+        let mut client = None;
+        self.judge(head, need, &mut client).map_err(|reject| {
+            let client = client.as_deref();
+            self.refused(
+                reject.reason(),
+                Peer::of(head.peer, head.transport),
+                &head.request_id,
+                client,
+            );
             match (reject, need) {
                 // What is public in the OpenAPI document: which scope to ask for.
                 (AuthReject::Scope, Need::Scope(scope)) => {
                     let mut problem = reject.problem();
-                    problem.detail = format!("the caller lacks the scope {scope}; get a token with it");
+                    problem.detail =
+                        format!("the caller lacks the scope {scope}; get a token with it");
                     problem
                 }
                 _ => reject.problem(),
             }
         })
+    }
+
+    fn served_at(&self, bases: &[String]) {
+        self.bases.store(bases.to_vec());
     }
 }
 

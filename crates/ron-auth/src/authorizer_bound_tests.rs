@@ -150,3 +150,67 @@ fn a_token_bound_to_a_certificate_works_on_its_connections_only() {
     assert_eq!(ask(&dpop, Some("cd"), Some(&proof("c2"))), refused);
     assert_eq!(ask(&format!("Bearer {both}"), Some("ab"), None), refused);
 }
+
+#[test]
+fn a_proof_is_for_our_own_urls_whatever_the_host_header_says() {
+    let rig = Rig::fresh();
+    let holder = Holder::new(Ed25519Key::from_seed(&[21; 32]));
+    let bound = rig.token(|claims| claims["cnf"] = json!({"jkt": holder.thumbprint()}));
+    let ask = |url: &str, host: &str, jti: &str| {
+        let proof = crate::dpop::make_proof(&holder, "GET", url, Some(&bound), None, NOW, jti);
+        let credential = format!("DPoP {bound}");
+        let headers = [
+            ("authorization", credential.as_str()),
+            ("host", host),
+            ("dpop", &proof),
+        ];
+        let need = Need::Scope(scope::LEDGER_READ);
+        rig.auth
+            .decide(&head(&headers, "127.0.0.1:9"), &need)
+            .map(|principal| principal.name)
+    };
+    let staging = "https://staging.example/v1/ledger/head";
+    let replayed = ask(staging, "staging.example", "1");
+    assert_eq!(replayed, Err(AuthReject::ProofPlace));
+    let ours = "https://ledger.example/v1/ledger/head";
+    assert!(ask(ours, "whatever.example", "2").is_ok());
+}
+
+#[test]
+fn only_a_request_that_is_let_in_uses_its_proof_up() {
+    let rig = Rig::fresh();
+    let holder = Holder::new(Ed25519Key::from_seed(&[21; 32]));
+    let bound = rig.token(|claims| {
+        claims["cnf"] = json!({"jkt": holder.thumbprint()});
+        claims["authorization_details"] =
+            json!([{"type": "ron", "caveats": ["method=GET", "budget.reqs=2"]}]);
+    });
+    let url = "http://ledger.example/v1/ledger/head";
+    let ask = |method: Method, scope: &'static str, jti: &str| {
+        let word = method.as_str();
+        let proof = crate::dpop::make_proof(&holder, word, url, Some(&bound), None, NOW, jti);
+        let credential = format!("DPoP {bound}");
+        let headers = [("authorization", credential.as_str()), ("dpop", &proof)];
+        let mut head = head(&headers, "127.0.0.1:9");
+        head.method = method;
+        let asked = rig.auth.decide(&head, &Need::Scope(scope));
+        asked.map(|principal| principal.name)
+    };
+    for _ in 0..3 {
+        let refused = ask(Method::GET, scope::LEDGER_COMMIT, "1");
+        assert_eq!(refused, Err(AuthReject::Scope));
+        let refused = ask(Method::POST, scope::LEDGER_READ, "1");
+        assert_eq!(refused, Err(AuthReject::Caveat));
+    }
+    assert!(ask(Method::GET, scope::LEDGER_READ, "1").is_ok());
+    for _ in 0..3 {
+        let replayed = ask(Method::GET, scope::LEDGER_READ, "1");
+        assert_eq!(replayed, Err(AuthReject::ProofReplay));
+    }
+    let second = ask(Method::GET, scope::LEDGER_READ, "2");
+    assert!(second.is_ok(), "replays took nothing from the budget");
+    assert_eq!(
+        ask(Method::GET, scope::LEDGER_READ, "3"),
+        Err(AuthReject::Budget)
+    );
+}

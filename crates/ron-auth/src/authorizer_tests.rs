@@ -107,6 +107,7 @@ fn rig() -> Rig {
     config.insecure_loopback = true;
     let auth =
         RonAuthorizer::with_fetch(config, &registry, clock.clone(), fake.clone(), None).unwrap();
+    auth.served_at(&["http://ledger.example", "https://ledger.example"].map(str::to_owned));
     Rig {
         auth,
         fake,
@@ -114,6 +115,12 @@ fn rig() -> Rig {
         registry,
         key,
         service,
+    }
+}
+
+impl RonAuthorizer {
+    fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, AuthReject> {
+        self.judge(head, need, &mut None)
     }
 }
 

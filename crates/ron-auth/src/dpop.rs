@@ -1,32 +1,31 @@
 //! DPoP proofs (RFC 9449): the holder of a key shows it with every request. Verification is pure; the ids of proofs
-//! that were seen live in a bounded cache.
+//! that were seen live in a bounded memory, [`ProofCache`].
 
 use crate::jws::{Holder, self_signed};
+use crate::proofs::ProofCache;
 use crate::reject::AuthReject;
-use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::b64;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 
-/// How old a proof may be, and how far ahead its clock, in seconds.
+/// How old a proof may be, in seconds.
 pub const PROOF_AGE_S: u64 = 60;
+/// How far ahead of ours the clock of its maker may be, in seconds. Small, because an id is remembered for
+/// `PROOF_AGE_S` after `iat`.
+pub const PROOF_AHEAD_S: u64 = 10;
 /// Longest proof, in bytes.
 const PROOF_BYTES_MAX: usize = 4096;
 /// Longest `jti`, in bytes.
 const JTI_BYTES_MAX: usize = 256;
-/// Most proofs remembered; beyond it new ones are refused, never let through unchecked.
-const SEEN_MAX: usize = 65_536;
 
 /// The request a proof is for.
 #[derive(Clone, Copy, Debug)]
 pub struct ProofAsk<'a> {
     pub method: &'a str,
-    /// The `Host` header.
-    pub host: &'a str,
+    /// Base URLs under which clients reach this service, from its configuration: scheme, host, port and a path
+    /// prefix, if any. Never the `Host` header, which whoever replays a proof writes as the proof needs it.
+    pub bases: &'a [String],
     /// The path as sent, without the query.
     pub path: &'a str,
-    /// The connection is TLS: only `https` URLs fit. Without it `https` fits as well, because a proxy may end TLS.
-    pub tls: bool,
     /// The token as presented; `None` where none is (at the token endpoint).
     pub token: Option<&'a str>,
     /// Unix seconds.
@@ -58,13 +57,21 @@ pub fn verify_proof(proof: &str, ask: &ProofAsk<'_>) -> Result<Proof, AuthReject
         .get("iat")
         .and_then(Value::as_u64)
         .ok_or(AuthReject::Proof)?;
-    let fresh = iat.saturating_add(PROOF_AGE_S) >= ask.now_s
-        && iat <= ask.now_s.saturating_add(PROOF_AGE_S);
-    let here =
-        text("htm") == Some(ask.method) && text("htu").is_some_and(|url| same_place(url, ask));
+    let place = text("htu").ok_or(AuthReject::Proof)?;
+    if !ask
+        .bases
+        .iter()
+        .any(|base| same_place(place, base, ask.path))
+    {
+        return Err(AuthReject::ProofPlace);
+    }
     let wanted = ask.token.map(token_hash);
-    if !fresh || !here || (wanted.is_some() && text("ath") != wanted.as_deref()) {
+    if text("htm") != Some(ask.method) || (wanted.is_some() && text("ath") != wanted.as_deref()) {
         return Err(AuthReject::Proof);
+    }
+    if iat.saturating_add(PROOF_AGE_S) < ask.now_s || iat > ask.now_s.saturating_add(PROOF_AHEAD_S)
+    {
+        return Err(AuthReject::ProofTime);
     }
     Ok(Proof {
         jkt,
@@ -100,60 +107,41 @@ pub fn token_hash(token: &str) -> String {
     b64::url(&ron_crypto::hash::sha256(token.as_bytes()))
 }
 
-/// Scheme and host in any case, default ports left out, query and fragment ignored.
-fn same_place(url: &str, ask: &ProofAsk<'_>) -> bool {
-    let Some((scheme, rest)) = url.split_once("://") else {
+impl Proof {
+    /// Takes the id in `memory` on account of `holder`; refuses a proof that was used before.
+    pub fn take(&self, memory: &ProofCache, holder: &str, now_s: u64) -> Result<(), AuthReject> {
+        let until_s = self.iat.saturating_add(PROOF_AGE_S);
+        memory.take(holder, (&self.jkt, &self.jti), until_s, now_s)
+    }
+}
+
+/// Whether `url` is `base` followed by `path`: scheme and host in any case, default ports left out, query and
+/// fragment ignored.
+fn same_place(url: &str, base: &str, path: &str) -> bool {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (Some((scheme, host, rest)), Some((own_scheme, own_host, prefix))) =
+        (split(&url[..end]), split(base))
+    else {
         return false;
     };
-    let default_port = match scheme.to_ascii_lowercase().as_str() {
+    let prefix = prefix.trim_end_matches('/');
+    let rest = if rest.is_empty() { "/" } else { rest };
+    scheme == own_scheme && host == own_host && rest.strip_prefix(prefix) == Some(path)
+}
+
+/// Scheme, host with port, and path, which may be empty.
+fn split(url: &str) -> Option<(String, String, &str)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let scheme = scheme.to_ascii_lowercase();
+    let default_port = match scheme.as_str() {
         "https" => ":443",
-        "http" if !ask.tls => ":80",
-        _ => return false,
+        "http" => ":80",
+        _ => return None,
     };
-    let end = rest.find(['?', '#']).unwrap_or(rest.len());
-    let (host, path) = match rest[..end].find('/') {
-        Some(slash) => rest[..end].split_at(slash),
-        None => (&rest[..end], "/"),
-    };
-    let plain = |host: &str| {
-        let host = host.to_ascii_lowercase();
-        host.strip_suffix(default_port)
-            .map_or(host.clone(), str::to_owned)
-    };
-    !host.is_empty() && plain(host) == plain(ask.host) && path == ask.path
-}
-
-/// The ids of proofs (and of client assertions) that were seen, until they are too old to be used again.
-#[derive(Debug)]
-pub struct ProofCache {
-    seen: RankedMutex<HashMap<[u8; 32], u64>>,
-}
-
-impl ProofCache {
-    /// Behind a lock with this rank.
-    pub fn new(lock: &'static LockSpec) -> Self {
-        Self {
-            seen: RankedMutex::new(lock, HashMap::new()),
-        }
-    }
-
-    /// Remembers an id of a key until `until_s`; refuses one that is remembered, and all while the cache is full.
-    pub fn take(&self, key: &str, id: &str, until_s: u64, now_s: u64) -> Result<(), AuthReject> {
-        let mut bytes = Vec::with_capacity(key.len() + id.len() + 1);
-        bytes.extend_from_slice(key.as_bytes());
-        bytes.push(0);
-        bytes.extend_from_slice(id.as_bytes());
-        let hash = ron_crypto::hash::sha256(&bytes);
-        let mut seen = self.seen.lock();
-        if seen.len() >= SEEN_MAX {
-            seen.retain(|_, until| *until >= now_s);
-        }
-        if seen.get(&hash).is_some_and(|until| *until >= now_s) || seen.len() >= SEEN_MAX {
-            return Err(AuthReject::ProofReplay);
-        }
-        seen.insert(hash, until_s);
-        Ok(())
-    }
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = host.to_ascii_lowercase();
+    let host = host.strip_suffix(default_port).unwrap_or(&host).to_owned();
+    (!host.is_empty()).then_some((scheme, host, path))
 }
 
 #[cfg(test)]
@@ -161,19 +149,16 @@ mod tests {
     use super::*;
     use ron_crypto::sign::Ed25519Key;
 
-    static LOCK: LockSpec = LockSpec {
-        name: "test",
-        rank: 1,
-        guards: "seen",
-    };
     const NOW: u64 = 1_800_000_000;
 
     fn ask() -> ProofAsk<'static> {
+        static BASES: std::sync::LazyLock<[String; 2]> = std::sync::LazyLock::new(|| {
+            ["http://wallet.example:7470", "https://wallet.example/api/"].map(str::to_owned)
+        });
         ProofAsk {
             method: "POST",
-            host: "wallet.example:7470",
+            bases: &*BASES,
             path: "/v1/transfer",
-            tls: false,
             token: Some("the.token.text"),
             now_s: NOW,
         }
@@ -203,15 +188,22 @@ mod tests {
             &ask(),
             true,
         );
-        check(
-            &proof(
-                "HTTPS://Wallet.Example:7470/v1/transfer",
-                "the.token.text",
-                NOW,
-            ),
-            &ask(),
-            true,
-        );
+        for (place, ok) in [
+            ("HTTP://Wallet.Example:7470/v1/transfer", true),
+            ("https://wallet.example/api/v1/transfer", true),
+            ("https://WALLET.example:443/api/v1/transfer", true),
+            ("https://wallet.example/v1/transfer", false),
+            ("https://wallet.example:7470/v1/transfer", false),
+            ("http://staging.example:7470/v1/transfer", false),
+            ("http://wallet.example/v1/transfer", false),
+            ("http://x@wallet.example:7470/v1/transfer", false),
+            ("http://wallet.example:7470/v1/transfer/", false),
+            ("//wallet.example:7470/v1/transfer", false),
+        ] {
+            let refused = verify_proof(&proof(place, "the.token.text", NOW), &ask()).err();
+            let wanted = (!ok).then_some(AuthReject::ProofPlace);
+            assert_eq!(refused, wanted, "{place}");
+        }
         check(
             &fine,
             &ProofAsk {
@@ -231,12 +223,11 @@ mod tests {
         check(
             &fine,
             &ProofAsk {
-                host: "other.example:7470",
+                bases: &[],
                 ..ask()
             },
             false,
         );
-        check(&fine, &ProofAsk { tls: true, ..ask() }, false);
         check(
             &fine,
             &ProofAsk {
@@ -264,7 +255,15 @@ mod tests {
         check(
             &fine,
             &ProofAsk {
-                now_s: NOW - 61,
+                now_s: NOW - 10,
+                ..ask()
+            },
+            true,
+        );
+        check(
+            &fine,
+            &ProofAsk {
+                now_s: NOW - 11,
                 ..ask()
             },
             false,
@@ -306,30 +305,5 @@ mod tests {
                 "{header}"
             );
         }
-    }
-
-    #[test]
-    fn a_proof_counts_once_and_the_cache_is_bounded() {
-        let cache = ProofCache::new(&LOCK);
-        assert_eq!(cache.take("k", "1", 160, 100), Ok(()));
-        assert_eq!(cache.take("k", "1", 160, 150), Err(AuthReject::ProofReplay));
-        assert_eq!(cache.take("other", "1", 160, 150), Ok(()));
-        assert_eq!(
-            cache.take("k", "1", 260, 200),
-            Ok(()),
-            "too old to be used anyway"
-        );
-        for n in 0..SEEN_MAX {
-            let _ = cache.take("k", &format!("n{n}"), 300, 250);
-        }
-        assert_eq!(
-            cache.take("k", "more", 300, 250),
-            Err(AuthReject::ProofReplay)
-        );
-        assert_eq!(
-            cache.take("k", "more", 400, 350),
-            Ok(()),
-            "old ids make room"
-        );
     }
 }

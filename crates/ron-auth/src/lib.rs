@@ -15,6 +15,7 @@
 mod authorizer;
 mod cache;
 pub mod caveats;
+pub mod client_secret;
 pub mod dpop;
 pub mod hybrid;
 pub mod jwks;
@@ -24,7 +25,9 @@ mod meter;
 pub mod narrow;
 mod note_versions;
 pub mod policy_note;
+pub mod proofs;
 mod refresh;
+mod refusals;
 mod reject;
 pub mod revocation;
 pub mod service_token;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub const METER_LOCK: LockSpec = LockSpec {
     name: "auth.meter",
     rank: 903,
-    guards: "use of rate and budget caveats by token id; proofs seen",
+    guards: "use of rate and budget caveats by token id; proofs seen; refusals to be logged",
 };
 pub(crate) static METER_LOCK_SPEC: LockSpec = METER_LOCK;
 

@@ -159,7 +159,9 @@ impl Refresher {
         metrics.io_timeouts.declare(["auth_refresh"]);
         metrics.backoff_retries.declare(["auth_refresh"]);
         metrics.upstream_fail.declare(["svc-passport"]);
-        metrics.parse_errors.declare(["jwks", "policy_note", "revocations"]);
+        metrics
+            .parse_errors
+            .declare(["jwks", "policy_note", "revocations"]);
         Self {
             fetch,
             kick,
@@ -293,6 +295,7 @@ impl RonAuthorizer {
     }
 
     pub(crate) fn report_state(&self) {
+        self.refusals.flush();
         if let Some(report) = self.refresher.report.get() {
             report(self.degraded());
         }

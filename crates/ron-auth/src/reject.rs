@@ -47,10 +47,22 @@ pub enum AuthReject {
         "the token is bound: send it as Authorization: DPoP with a DPoP proof of its key, or over TLS with its client certificate"
     )]
     Binding,
-    #[error("the DPoP proof does not fit this request, this token or this minute")]
+    #[error("the DPoP proof is malformed, or not for this method, this token and its key")]
     Proof,
+    #[error(
+        "the DPoP proof is for another URL: its htu must be a base URL of this service (its public_url) with this path"
+    )]
+    ProofPlace,
+    #[error(
+        "the DPoP proof is older than a minute or from the future; check the clock, and make one for each request"
+    )]
+    ProofTime,
     #[error("the DPoP proof was used before")]
     ProofReplay,
+    #[error(
+        "this client has shown more DPoP proofs within a minute than are remembered for it; send fewer"
+    )]
+    ProofsFull,
     #[error(
         "the token's narrowing statements are not signed by its holders, or do not only narrow"
     )]
@@ -84,7 +96,7 @@ pub enum AuthReject {
 }
 
 impl AuthReject {
-    pub const ALL: [AuthReject; 32] = [
+    pub const ALL: [AuthReject; 35] = [
         Self::Missing,
         Self::Scheme,
         Self::Oversize,
@@ -105,7 +117,10 @@ impl AuthReject {
         Self::Revoked,
         Self::Binding,
         Self::Proof,
+        Self::ProofPlace,
+        Self::ProofTime,
         Self::ProofReplay,
+        Self::ProofsFull,
         Self::Narrowing,
         Self::ServiceToken,
         Self::PlainTcp,
@@ -142,7 +157,10 @@ impl AuthReject {
             Self::Revoked => "revoked",
             Self::Binding => "binding",
             Self::Proof => "proof",
+            Self::ProofPlace => "proof_place",
+            Self::ProofTime => "proof_time",
             Self::ProofReplay => "proof_replay",
+            Self::ProofsFull => "proofs_full",
             Self::Narrowing => "narrowing",
             Self::ServiceToken => "service_token",
             Self::PlainTcp => "plain_tcp",
@@ -162,7 +180,7 @@ impl AuthReject {
     pub const fn status(self) -> u16 {
         match self {
             Self::Scope | Self::Caveat | Self::CaveatUnsupported | Self::Budget => 403,
-            Self::Rate => 429,
+            Self::Rate | Self::ProofsFull => 429,
             Self::NoKeys => 503,
             _ => 401,
         }
@@ -173,7 +191,11 @@ impl AuthReject {
         let details = serde_json::json!({ "reason": self.reason() });
         let problem = match self.status() {
             403 => Problem::forbidden(self.to_string()),
-            429 => Problem::rate_limited(1),
+            429 => {
+                let mut problem = Problem::rate_limited(1);
+                problem.detail = self.to_string();
+                problem
+            }
             503 => Problem::unavailable(self.to_string(), 2),
             _ => Problem::unauthorized(self.to_string()),
         };

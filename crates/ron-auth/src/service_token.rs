@@ -5,7 +5,7 @@ use ron_crypto::{ct, hash};
 use ron_proto::b64;
 
 /// Characters of the random part: 32 bytes in base64url without padding.
-const RANDOM_CHARS: usize = 43;
+pub(crate) const RANDOM_CHARS: usize = 43;
 const NAME_CHARS_MAX: usize = 64;
 
 /// Makes a token from 32 random bytes.

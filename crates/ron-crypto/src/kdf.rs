@@ -16,12 +16,6 @@ pub struct Argon2Params {
 }
 
 impl Argon2Params {
-    /// For passwords checked while a caller waits: 19 MiB, 2 passes, 1 lane.
-    pub const INTERACTIVE: Self = Self {
-        memory_kib: 19 * 1024,
-        passes: 2,
-        lanes: 1,
-    };
     /// For a key that is derived once at start: 64 MiB, 3 passes, 1 lane.
     pub const SEALING: Self = Self {
         memory_kib: 64 * 1024,
@@ -41,10 +35,6 @@ impl Argon2Params {
             && self.lanes <= Self::CEILING.lanes
     }
 }
-
-/// Bytes from which glibc takes a block from the system and gives it back at once. Less stays with the thread that had
-/// it, and a process would keep 19 MiB for each thread that has ever checked a password.
-const FROM_THE_SYSTEM: usize = (32 << 20) + 4096;
 
 /// Why a derivation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,9 +64,7 @@ pub fn argon2id(pass: &[u8], salt: &[u8], params: Argon2Params) -> Result<Secret
     let params =
         argon2::Params::new(memory_kib, passes, lanes, Some(32)).map_err(|_| KdfError::Params)?;
     let blocks = params.block_count();
-    // What is not touched is not resident.
-    let mut memory = Vec::with_capacity(blocks.max(FROM_THE_SYSTEM / argon2::Block::SIZE));
-    memory.resize(blocks, argon2::Block::default());
+    let mut memory = vec![argon2::Block::default(); blocks];
     let argon2 = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
     let mut key = Secret32::zeroed();
     let outcome = argon2.hash_password_into_with_memory(pass, salt, key.expose_mut(), &mut memory);
@@ -155,37 +143,5 @@ mod tests {
             argon2id(b"p", b"short", cheap).err(),
             Some(KdfError::Failed)
         );
-    }
-
-    /// Resident bytes of this process.
-    fn resident() -> usize {
-        let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-        let pages = text.split(' ').nth(1).expect("a second number");
-        pages.parse::<usize>().expect("a number") * 4096
-    }
-
-    #[test]
-    fn no_thread_keeps_the_memory_of_a_derivation() {
-        let derive = || argon2id(b"secret", b"somesalt", Argon2Params::INTERACTIVE).is_ok();
-        assert!(derive() && derive());
-        let before = resident();
-        let (done, wait) = (std::sync::Barrier::new(5), std::sync::Barrier::new(5));
-        let kept = std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    assert!(derive() && derive());
-                    done.wait();
-                    wait.wait();
-                });
-            }
-            done.wait();
-            // Other tests of this process derive at the same time: what counts is what is left when they are done.
-            let left = || resident().saturating_sub(before);
-            let few = (0..100).any(|_| derive() && left() < 16 << 20);
-            let kept = left();
-            wait.wait();
-            (!few).then_some(kept)
-        });
-        assert_eq!(kept, None, "bytes beside four idle threads");
     }
 }

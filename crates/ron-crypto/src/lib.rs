@@ -14,7 +14,6 @@ pub mod jwk;
 pub mod kdf;
 pub mod keyblob;
 pub mod mldsa;
-pub mod password;
 pub mod pem;
 pub mod rand;
 pub mod secret;

@@ -73,6 +73,10 @@ impl Principal {
 pub trait Authorizer: Send + Sync {
     /// The principal, or 401 (no valid identity), 403 (not allowed), 503 (cannot tell now).
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem>;
+
+    /// Told once, before the first request: the base URLs under which clients reach the service. An authorizer that
+    /// asks another one passes them on, or that one takes no DPoP proof.
+    fn served_at(&self, _bases: &[String]) {}
 }
 
 /// Lets nobody in; public routes still answer.

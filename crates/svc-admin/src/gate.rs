@@ -147,6 +147,10 @@ impl Authorizer for Gate {
             }
         })
     }
+
+    fn served_at(&self, bases: &[String]) {
+        self.passports.served_at(bases);
+    }
 }
 
 /// The line for a caller who did not even get to the handler.

@@ -1,23 +1,19 @@
-//! OAuth clients and how they prove who they are: a secret (slow hash, checked by two threads at most, remembered
-//! fast) or an assertion signed by their own key (RFC 7523).
+//! OAuth clients and how they prove who they are: a secret that we have made, an assertion signed by their own key
+//! (RFC 7523), or a certificate.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use ron_auth::dpop::ProofCache;
 use ron_auth::jwks::{JwsAlg, VerifyKey};
 use ron_auth::jws::Jws;
-use ron_crypto::{ct, hash, password, rand};
+use ron_auth::proofs::ProofCache;
+use ron_auth::{AuthReject, client_secret, service_token};
 use ron_http::ClientCert;
-use ron_kernel::{Credits, RankedMutex};
-use ron_proto::Problem;
-use serde_json::Value;
+use ron_proto::{Problem, Timestamp};
+use serde_json::{Map, Value};
 
-use crate::topology::{ASSERTIONS, CLIENT_CACHE};
-
-/// Secrets checked at once; each takes about 20 ms and 19 MiB.
-const CHECKS_MAX: usize = 2;
-/// Longest secret, in bytes.
-const SECRET_BYTES_MAX: usize = 256;
+/// Secrets of a client that may be live at one time: the one in use, and the next.
+pub const SECRETS_MAX: usize = 2;
 /// Longest assertion, in bytes.
 const ASSERTION_BYTES_MAX: usize = 4096;
 /// How far ahead an assertion may expire, in seconds; its id is remembered that long.
@@ -25,19 +21,155 @@ const ASSERTION_S_MAX: u64 = 600;
 /// Clock difference that is forgiven, in seconds.
 const SKEW_S: u64 = 60;
 
+/// What the issuer keeps of a client's secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SecretHash {
+    /// SHA-256 of the whole secret.
+    pub sha256: [u8; 32],
+    /// Unix seconds from which it counts no more.
+    pub until_s: Option<u64>,
+}
+
+impl std::str::FromStr for SecretHash {
+    type Err = String;
+
+    /// `HEX` or `HEX@TIME`, the time in RFC 3339 (UTC).
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (digits, end) = match text.split_once('@') {
+            Some((digits, end)) => (digits, Some(end)),
+            None => (text, None),
+        };
+        let sha256 = hex::decode(digits).ok().and_then(|b| b.try_into().ok());
+        let until = end.map(client_secret::parse_end).transpose();
+        Ok(Self {
+            sha256: sha256
+                .ok_or("it begins with 64 hex digits: `ron client secret` prints them")?,
+            until_s: until
+                .map_err(|e| format!("what follows the @ is when it ends: {e}"))?
+                .map(Timestamp::unix_s),
+        })
+    }
+}
+
 /// Who a client is.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Client {
     /// `client_id`.
     pub id: String,
-    /// Argon2id hash of its secret (PHC text, `$argon2id$...`), if it has one.
-    pub secret_hash: Option<String>,
+    /// Its secrets; any of them will do.
+    pub secrets: Vec<SecretHash>,
     /// Public keys of its assertions, with their `kid` where they have one.
     pub keys: Vec<(Option<String>, VerifyKey)>,
     /// SHA-256 of its certificates, 64 lower-case hex digits each.
     pub certs: Vec<String>,
     /// DNS names, one of which its certificate carries.
     pub dns_names: Vec<String>,
+}
+
+/// Why a client did not prove who it is: a closed list, for metrics and the log. The caller learns the cause only
+/// where it has shown that it holds the client's secret or key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientReject {
+    /// Nothing that could prove it was sent.
+    Missing,
+    /// An `Authorization` that is not HTTP Basic.
+    Basic,
+    /// No such client is configured.
+    Unknown,
+    /// Not the form of the secrets that we make.
+    SecretForm,
+    /// Not the client's secret.
+    Secret,
+    /// It was the client's secret until its end.
+    SecretExpired,
+    /// Not the client's certificate.
+    Certificate,
+    /// Not an assertion as RFC 7523 has it.
+    AssertionForm,
+    /// Not signed by a key of the client.
+    AssertionSignature,
+    /// For somebody else: `sub`, `aud` or the form's `client_id`.
+    AssertionTarget,
+    /// Expired, from the future, or valid for too long.
+    AssertionTime,
+    /// Used before.
+    AssertionReplay,
+    /// More of them than are remembered for one client.
+    AssertionsFull,
+}
+
+impl ClientReject {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Missing,
+        Self::Basic,
+        Self::Unknown,
+        Self::SecretForm,
+        Self::Secret,
+        Self::SecretExpired,
+        Self::Certificate,
+        Self::AssertionForm,
+        Self::AssertionSignature,
+        Self::AssertionTarget,
+        Self::AssertionTime,
+        Self::AssertionReplay,
+        Self::AssertionsFull,
+    ];
+
+    /// The word in metrics and the log.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "client_missing",
+            Self::Basic => "client_basic",
+            Self::Unknown => "client_unknown",
+            Self::SecretForm => "client_secret_form",
+            Self::Secret => "client_secret",
+            Self::SecretExpired => "client_secret_expired",
+            Self::Certificate => "client_certificate",
+            Self::AssertionForm => "assertion_form",
+            Self::AssertionSignature => "assertion_signature",
+            Self::AssertionTarget => "assertion_target",
+            Self::AssertionTime => "assertion_time",
+            Self::AssertionReplay => "assertion_replay",
+            Self::AssertionsFull => "assertions_full",
+        }
+    }
+
+    /// The answer.
+    pub fn problem(self) -> Problem {
+        let detail = match self {
+            Self::Missing => {
+                "client authentication is missing: use HTTP Basic, client_id and client_secret in the form, \
+                 a signed client_assertion, or client_id and a client certificate"
+            }
+            Self::Basic => "the Authorization header is not HTTP Basic",
+            Self::SecretForm => {
+                "the client secret is none that the issuer has made: ron_cs_<client_id>_<43 characters>"
+            }
+            Self::SecretExpired => {
+                "the client secret has expired: ask the operator for the next one"
+            }
+            Self::AssertionTarget => {
+                "sub and client_id must be the client in iss, and aud the issuer or its token endpoint"
+            }
+            Self::AssertionTime => {
+                "exp must lie ahead by at most ten minutes, nbf and iat not; and the assertion needs a jti"
+            }
+            Self::AssertionReplay => "the assertion was used before: make one for each request",
+            Self::AssertionsFull => {
+                let mut busy = Problem::rate_limited(1).with_oauth("temporarily_unavailable");
+                "this client has shown more assertions than are remembered for it; send fewer"
+                    .clone_into(&mut busy.detail);
+                return busy;
+            }
+            Self::Unknown
+            | Self::Secret
+            | Self::Certificate
+            | Self::AssertionForm
+            | Self::AssertionSignature => "the client is unknown or did not prove who it is",
+        };
+        Problem::unauthorized(detail).with_oauth("invalid_client")
+    }
 }
 
 impl Client {
@@ -79,59 +211,47 @@ pub fn client_keys(text: &str) -> Result<Vec<(Option<String>, VerifyKey)>, Strin
 #[derive(Debug)]
 pub struct Clients {
     clients: BTreeMap<String, Client>,
-    checks: Credits,
-    /// Key of the remembered hashes: made at start, never stored.
-    memory_key: [u8; 32],
-    /// Client -> keyed hash of the secret that was verified last.
-    remembered: RankedMutex<BTreeMap<String, [u8; 32]>>,
     /// Ids of the assertions that were used.
-    assertions: ProofCache,
+    assertions: Arc<ProofCache>,
 }
 
 impl Clients {
-    /// From the configuration.
-    pub fn new(clients: Vec<Client>) -> Self {
+    /// From the configuration. The memory of used assertions outlives it: a reload makes none of them good again.
+    pub fn new(clients: Vec<Client>, assertions: Arc<ProofCache>) -> Self {
         Self {
             clients: clients.into_iter().map(|c| (c.id.clone(), c)).collect(),
-            checks: Credits::new(CHECKS_MAX),
-            memory_key: rand::bytes(),
-            remembered: RankedMutex::new(&CLIENT_CACHE, BTreeMap::new()),
-            assertions: ProofCache::new(&ASSERTIONS),
+            assertions,
         }
     }
 
-    /// Succeeds when `secret` is the client's. An unknown client costs as much as a wrong secret.
-    pub fn check(&self, id: &str, secret: &str) -> Result<(), Problem> {
-        if secret.is_empty() || secret.len() > SECRET_BYTES_MAX {
-            return Err(invalid_client());
+    /// The client's name as the configuration has it.
+    pub fn known(&self, id: &str) -> Option<&str> {
+        self.clients.get(id).map(|client| client.id.as_str())
+    }
+
+    /// Succeeds when `secret` is the client's and has not expired.
+    pub fn check(&self, id: &str, secret: &str, now_s: u64) -> Result<(), ClientReject> {
+        if client_secret::parse(secret) != Some(id) {
+            return Err(ClientReject::SecretForm);
         }
-        let mut keyed = Vec::with_capacity(id.len() + secret.len() + 1);
-        keyed.extend_from_slice(id.as_bytes());
-        keyed.push(0);
-        keyed.extend_from_slice(secret.as_bytes());
-        let tag = hash::hmac_sha256(&self.memory_key, &keyed);
-        if self
-            .remembered
-            .lock()
-            .get(id)
-            .is_some_and(|known| ct::eq(known, &tag))
-        {
-            return Ok(());
+        let client = self.clients.get(id).ok_or(ClientReject::Unknown)?;
+        let mut verdict = Err(ClientReject::Secret);
+        for kept in &client.secrets {
+            if !service_token::matches(secret, &kept.sha256) {
+                continue;
+            }
+            if kept.until_s.is_none_or(|until| now_s < until) {
+                return Ok(());
+            }
+            verdict = Err(ClientReject::SecretExpired);
         }
-        let _check = self.checks.try_acquire().ok_or_else(|| Problem::busy(1))?;
-        let stored = self.clients.get(id).and_then(|c| c.secret_hash.as_deref());
-        let right = password::verify_secret(secret.as_bytes(), stored.unwrap_or(DUMMY));
-        if stored.is_none() || !right {
-            return Err(invalid_client());
-        }
-        self.remembered.lock().insert(id.to_owned(), tag);
-        Ok(())
+        verdict
     }
 
     /// Succeeds when the certificate of the connection is the client's (RFC 8705 section 2): pinned by its hash, or
     /// by a DNS name. That it comes from the configured authority, the TLS handshake has checked.
-    pub fn check_cert(&self, id: &str, cert: &ClientCert) -> Result<(), Problem> {
-        let client = self.clients.get(id).ok_or_else(invalid_client)?;
+    pub fn check_cert(&self, id: &str, cert: &ClientCert) -> Result<(), ClientReject> {
+        let client = self.clients.get(id).ok_or(ClientReject::Unknown)?;
         let named = |name: &String| {
             let same = |dns: &String| dns.eq_ignore_ascii_case(name);
             cert.dns_names.iter().any(same)
@@ -139,7 +259,7 @@ impl Clients {
         if client.certs.contains(&cert.sha256) || client.dns_names.iter().any(named) {
             Ok(())
         } else {
-            Err(invalid_client())
+            Err(ClientReject::Certificate)
         }
     }
 
@@ -151,68 +271,65 @@ impl Clients {
         named: Option<&str>,
         audiences: &[String],
         now_s: u64,
-    ) -> Result<String, Problem> {
-        let claimed = self
-            .assertion(assertion, audiences, now_s)
-            .ok_or_else(invalid_client)?;
-        if named.is_some_and(|named| named != claimed) {
-            return Err(invalid_client());
-        }
-        Ok(claimed)
-    }
-
-    fn assertion(&self, assertion: &str, audiences: &[String], now_s: u64) -> Option<String> {
-        let jws = Jws::split(assertion, ASSERTION_BYTES_MAX).ok()?;
-        let header = jws.header(&["alg", "kid", "typ"]).ok()?;
-        let text = |map: &serde_json::Map<String, Value>, name: &str| {
-            map.get(name).and_then(Value::as_str).map(str::to_owned)
-        };
-        let alg = JwsAlg::parse(&text(&header, "alg")?)?;
+    ) -> Result<String, ClientReject> {
+        let form = ClientReject::AssertionForm;
+        let jws = Jws::split(assertion, ASSERTION_BYTES_MAX).map_err(|_| form)?;
+        let header = jws.header(&["alg", "kid", "typ"]).map_err(|_| form)?;
+        let alg = text(&header, "alg").and_then(JwsAlg::parse).ok_or(form)?;
         let typ = text(&header, "typ")
             .unwrap_or_default()
             .to_ascii_lowercase();
         if !["", "jwt", "client-authentication+jwt"].contains(&typ.as_str()) {
-            return None;
+            return Err(form);
         }
         // Read without trust to learn whose key to use; believed once that key has signed it.
-        let claims = jws.claims().ok()?;
-        let id = text(&claims, "iss")?;
+        let claims = jws.claims().map_err(|_| form)?;
+        let id = text(&claims, "iss").ok_or(form)?;
         let kid = text(&header, "kid");
-        let client = self.clients.get(&id)?;
-        let fits = |of: &Option<String>| kid.is_none() || of.is_none() || *of == kid;
+        let client = self.clients.get(id).ok_or(ClientReject::Unknown)?;
+        let fits = |of: &Option<String>| kid.is_none() || of.is_none() || of.as_deref() == kid;
         let mut keys = client.keys.iter().filter(|(of, _)| fits(of));
-        if !keys.any(|(_, key)| jws.verified_by(key, alg).is_ok()) || text(&claims, "sub")? != id {
-            return None;
+        if !keys.any(|(_, key)| jws.verified_by(key, alg).is_ok()) {
+            return Err(ClientReject::AssertionSignature);
         }
-        let ours = |aud: &Value| {
-            aud.as_str()
-                .is_some_and(|aud| audiences.iter().any(|a| a == aud))
-        };
-        let aud = match claims.get("aud")? {
-            Value::Array(list) => list.iter().any(ours),
-            one => ours(one),
-        };
-        let number = |name: &str| claims.get(name).map(Value::as_u64);
-        let exp = number("exp")??;
-        let early = number("nbf")
-            .into_iter()
-            .chain(number("iat"))
-            .any(|at| at.is_none_or(|at| at > now_s + SKEW_S));
-        if !aud || early || exp <= now_s || exp > now_s + ASSERTION_S_MAX {
-            return None;
+        let same = |given: Option<&str>| given.is_none_or(|given| given == id);
+        if text(&claims, "sub") != Some(id) || !same(named) || !is_for(&claims, audiences) {
+            return Err(ClientReject::AssertionTarget);
         }
-        let jti = text(&claims, "jti").filter(|jti| !jti.is_empty() && jti.len() <= 256)?;
-        self.assertions.take(&id, &jti, exp, now_s).ok()?;
-        Some(id)
+        let (jti, exp) = once(&claims, now_s).ok_or(ClientReject::AssertionTime)?;
+        match self.assertions.take(id, (id, jti), exp, now_s) {
+            Ok(()) => Ok(id.to_owned()),
+            Err(AuthReject::ProofsFull) => Err(ClientReject::AssertionsFull),
+            Err(_) => Err(ClientReject::AssertionReplay),
+        }
     }
 }
 
-/// The hash of a secret that nobody has: what an unknown client's secret is compared with.
-const DUMMY: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+fn text<'m>(map: &'m Map<String, Value>, name: &str) -> Option<&'m str> {
+    map.get(name).and_then(Value::as_str)
+}
 
-fn invalid_client() -> Problem {
-    Problem::unauthorized("the client is unknown or did not prove who it is")
-        .with_oauth("invalid_client")
+/// Whether `aud` names one of ours.
+fn is_for(claims: &Map<String, Value>, audiences: &[String]) -> bool {
+    let ours = |aud: &Value| {
+        aud.as_str()
+            .is_some_and(|aud| audiences.iter().any(|a| a == aud))
+    };
+    match claims.get("aud") {
+        Some(Value::Array(list)) => list.iter().any(ours),
+        Some(one) => ours(one),
+        None => false,
+    }
+}
+
+/// `jti` and `exp` of an assertion that is alive, and will not be for longer than its id is remembered.
+fn once(claims: &Map<String, Value>, now_s: u64) -> Option<(&str, u64)> {
+    let number = |name: &str| claims.get(name).map(Value::as_u64);
+    let exp = number("exp")??;
+    let mut starts = number("nbf").into_iter().chain(number("iat"));
+    let early = starts.any(|at| at.is_none_or(|at| at > now_s + SKEW_S));
+    let jti = text(claims, "jti").filter(|jti| !jti.is_empty() && jti.len() <= 256)?;
+    (!early && exp > now_s && exp <= now_s + ASSERTION_S_MAX).then_some((jti, exp))
 }
 
 #[cfg(test)]
@@ -225,55 +342,100 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
+    fn secret(client: &str, byte: u8) -> String {
+        client_secret::generate(client, &[byte; 32])
+    }
+
     fn clients() -> Clients {
+        let kept = |byte: u8, end: &str| {
+            let hash = service_token::hash(&secret("operator", byte));
+            format!("{hash}{end}").parse().unwrap()
+        };
         let key = VerifyKey::Ed25519(Ed25519Key::from_seed(&[5; 32]).public());
-        Clients::new(vec![
+        let memory = Arc::new(ProofCache::new(&crate::topology::ASSERTIONS));
+        let list = vec![
             Client {
                 id: "operator".to_owned(),
-                secret_hash: Some(password::hash_secret(b"correct horse")),
+                secrets: vec![kept(1, ""), kept(2, "@2027-01-15T08:00:01Z")],
                 keys: Vec::new(),
                 certs: vec!["ab".repeat(32)],
                 dns_names: Vec::new(),
             },
             Client {
                 id: "robot".to_owned(),
-                secret_hash: None,
+                secrets: Vec::new(),
                 keys: vec![(Some("r1".to_owned()), key)],
                 certs: Vec::new(),
                 dns_names: vec!["robot.example".to_owned()],
             },
-        ])
+        ];
+        Clients::new(list, memory)
     }
 
     #[test]
-    fn only_the_right_secret_of_a_known_client_passes_and_is_remembered() {
-        let clients = clients();
-        assert!(clients.check("operator", "correct horse").is_ok());
-        let remembered = clients.remembered.lock().len();
-        assert_eq!(remembered, 1);
-        assert!(clients.check("operator", "correct horse").is_ok());
-        for (id, secret) in [
-            ("operator", "wrong"),
-            ("operator", ""),
-            ("nobody", "correct horse"),
-            ("robot", "correct horse"),
+    fn only_a_live_secret_of_ours_for_its_own_client_passes() {
+        let mut clients = clients();
+        let check = |clients: &Clients, id: &str, secret: &str, at| {
+            clients.check(id, secret, at).map_err(ClientReject::reason)
+        };
+        let (first, second) = (secret("operator", 1), secret("operator", 2));
+        assert_eq!(check(&clients, "operator", &first, NOW), Ok(()));
+        assert_eq!(check(&clients, "operator", &second, NOW), Ok(()));
+        let expired = check(&clients, "operator", &second, NOW + 1);
+        assert_eq!(expired, Err("client_secret_expired"));
+        assert_eq!(check(&clients, "operator", &first, NOW + 1), Ok(()));
+        for (id, given, reason) in [
+            ("operator", secret("operator", 3), "client_secret"),
+            ("operator", String::new(), "client_secret_form"),
+            ("operator", secret("robot", 1), "client_secret_form"),
+            ("nobody", secret("nobody", 1), "client_unknown"),
+            ("robot", secret("robot", 1), "client_secret"),
         ] {
-            let got = clients.check(id, secret).unwrap_err();
-            assert_eq!(
-                (got.status, got.oauth),
-                (401, Some("invalid_client")),
-                "{id}"
-            );
+            assert_eq!(check(&clients, id, &given, NOW), Err(reason), "{id}");
         }
-        let busy: Vec<_> = (0..CHECKS_MAX)
-            .map(|_| clients.checks.try_acquire().unwrap())
-            .collect();
-        assert_eq!(clients.check("operator", "other").unwrap_err().status, 429);
-        assert!(
-            clients.check("operator", "correct horse").is_ok(),
-            "remembered needs no check"
-        );
-        drop(busy);
+        // One that somebody chose does not count, also where its hash is configured.
+        let chosen = SecretHash {
+            sha256: ron_crypto::hash::sha256(b"correct horse"),
+            until_s: None,
+        };
+        let operator = clients.clients.get_mut("operator").unwrap();
+        operator.secrets = vec![chosen];
+        let refused = check(&clients, "operator", "correct horse", NOW);
+        assert_eq!(refused, Err("client_secret_form"));
+    }
+
+    #[test]
+    fn a_secret_is_kept_as_a_hash_and_perhaps_an_end() {
+        let hash = "ab".repeat(32);
+        let kept: SecretHash = format!("{hash}@2027-01-15T08:00:00Z").parse().unwrap();
+        assert_eq!((kept.sha256, kept.until_s), ([0xab; 32], Some(NOW)));
+        for bad in [
+            "",
+            "ab",
+            &format!("{hash}@"),
+            &format!("{hash}@soon"),
+            &hash[1..],
+        ] {
+            assert!(bad.parse::<SecretHash>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_used_assertion_stays_used_over_a_reload() {
+        let before = clients();
+        let after = Clients {
+            clients: before.clients.clone(),
+            assertions: before.assertions.clone(),
+        };
+        let key = Ed25519Key::from_seed(&[5; 32]);
+        let claims = json!({"iss": "robot", "sub": "robot", "aud": "http://i", "exp": NOW + 60, "jti": "a1"});
+        let part = |v: &Value| b64::url(v.to_string().as_bytes());
+        let signed = format!("{}.{}", part(&json!({"alg": "EdDSA"})), part(&claims));
+        let text = format!("{signed}.{}", b64::url(&key.sign(signed.as_bytes())));
+        let ask =
+            |clients: &Clients| clients.check_assertion(&text, None, &["http://i".to_owned()], NOW);
+        assert!(ask(&before).is_ok());
+        assert_eq!(ask(&after), Err(ClientReject::AssertionReplay));
     }
 
     #[test]

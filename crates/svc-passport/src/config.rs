@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_crypto::password;
 use ron_proto::Kid;
 use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::TTL_S_MAX;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
 use ron_service::pinned::{KeyRing, key_ring};
 
-use crate::clients::{Client, client_keys};
+use crate::clients::{Client, SECRETS_MAX, client_keys};
 use crate::policy::{Limits, PqMode, pq_alg};
 use crate::sync::Source;
 
@@ -21,12 +20,11 @@ const CLIENT_KEYS: &[Key] = &[
     Key::text("id", "", "client_id.")
         .range("1", "64")
         .required(),
-    Key::text(
-        "secret_hash",
+    Key::list(
+        "secret_sha256",
         "",
-        "Argon2id hash of the client's secret, in PHC form; empty for clients with keys.",
-    )
-    .secret(),
+        "SHA-256 of the client's secret in hex, as `ron client secret` prints it; two while one takes the place of the other, each with its end after an @, as in HEX@2027-01-01T00:00:00Z, where it has one.",
+    ),
     Key::list(
         "certs",
         "",
@@ -44,16 +42,11 @@ const CLIENT_KEYS: &[Key] = &[
     ),
 ];
 
-static KEYS: [Key; 25] = [
+static KEYS: [Key; 24] = [
     Key::text(
         "issuer",
         "http://127.0.0.1:7450",
         "The iss of every token; a URL, compared byte for byte by verifiers.",
-    ),
-    Key::text(
-        "public_url",
-        "",
-        "Base of the URLs in the issuer's metadata. Empty: the address the API listens on.",
     ),
     Key::text("kms.url", "http://127.0.0.1:7440", "Base URL of ron-kms."),
     Key::path(
@@ -189,8 +182,6 @@ pub static TABLE: Table = Table {
 pub struct Settings {
     /// `iss`.
     pub issuer: String,
-    /// Base of published URLs, if set.
-    pub public_url: Option<String>,
     /// KMS base URL.
     pub kms_url: String,
     /// Service token for the KMS.
@@ -270,9 +261,6 @@ impl Settings {
         };
         Ok(Self {
             issuer: config.str("issuer").trim_end_matches('/').to_owned(),
-            public_url: config
-                .str_opt("public_url")
-                .map(|u| u.trim_end_matches('/').to_owned()),
             kms_url: config.str("kms.url").to_owned(),
             kms_token_file: config.path_opt("kms.token_file").map(PathBuf::from),
             keys,
@@ -363,7 +351,7 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
         let id = block.str("id").to_owned();
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let mut client = Client {
-            secret_hash: filled(block.str("secret_hash")),
+            secrets: Vec::new(),
             keys: Vec::new(),
             certs: block.list("certs").to_vec(),
             dns_names: block.list("dns_names").to_vec(),
@@ -375,9 +363,20 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
                 Ok(keys) => client.keys = keys,
                 Err(why) => problems.push(format!("clients: jwks of {id}: {why}")),
             }
-        } else if client.secret_hash.is_none() && !client.has_certs() {
+        } else if block.list("secret_sha256").is_empty() && !client.has_certs() {
             problems.push(format!(
-                "clients: {id} needs a secret_hash, jwks, certs or dns_names"
+                "clients: {id} needs a secret_sha256, jwks, certs or dns_names"
+            ));
+        }
+        for text in block.list("secret_sha256") {
+            match text.parse() {
+                Ok(kept) => client.secrets.push(kept),
+                Err(why) => problems.push(format!("clients: secret_sha256 of {id}: {why}")),
+            }
+        }
+        if client.secrets.len() > SECRETS_MAX {
+            problems.push(format!(
+                "clients: {id} has more than {SECRETS_MAX} secrets; take out those that are not in use"
             ));
         }
         for cert in &mut client.certs {
@@ -387,15 +386,6 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
                     "clients: certs of {id} must be SHA-256 digests in 64 hex digits"
                 ));
             }
-        }
-        if client
-            .secret_hash
-            .as_deref()
-            .is_some_and(|hash| !password::is_hash(hash))
-        {
-            problems.push(format!(
-                "clients: secret_hash of {id} is not an Argon2id hash"
-            ));
         }
         if clients.iter().any(|c| c.id == *id) {
             problems.push(format!("clients: {id} is there twice"));

@@ -1,8 +1,10 @@
 //! DPoP at the token endpoint (RFC 9449 sections 5 and 8): proofs, and nonces that need no memory.
 
-use ron_auth::dpop::{PROOF_AGE_S, ProofAsk, ProofCache, verify_proof};
+use ron_auth::AuthReject;
+use ron_auth::dpop::{ProofAsk, verify_proof};
+use ron_auth::proofs::ProofCache;
 use ron_crypto::{ct, hash, rand};
-use ron_http::{Request, Transport};
+use ron_http::Request;
 use ron_proto::{Problem, b64};
 
 use crate::topology::PROOFS;
@@ -34,40 +36,79 @@ impl Proofs {
             .map(|key| of_slot(key, now_s / NONCE_S))
     }
 
-    /// The thumbprint of the proved key; `None` when no proof was sent.
-    pub fn check(&self, req: &Request, now_s: u64) -> Result<Option<String>, Problem> {
-        let invalid = |why: &str| Problem::bad_request(why).with_oauth("invalid_dpop_proof");
+    /// The thumbprint of the proved key; `None` when no proof was sent. The caller is `client`, which has proved its
+    /// identity, and the proof is for one of our `bases`.
+    pub fn check(
+        &self,
+        req: &Request,
+        (bases, client): (&[String], &str),
+        now_s: u64,
+    ) -> Result<Option<String>, ProofRefused> {
         match req.headers.count("dpop") {
             0 => return Ok(None),
             1 => {}
-            _ => return Err(invalid("send one DPoP header")),
+            _ => return Err(ProofRefused::Several),
         }
         let ask = ProofAsk {
             method: req.method.as_str(),
-            host: req.header("host").unwrap_or_default(),
+            bases,
             path: &req.path,
-            tls: req.transport == Transport::Tls,
             token: None,
             now_s,
         };
-        let proof = verify_proof(req.header("dpop").unwrap_or_default(), &ask)
-            .map_err(|why| invalid(&why.to_string()))?;
+        let proof = verify_proof(req.header("dpop").unwrap_or_default(), &ask)?;
         if let Some(key) = &self.nonce_key {
             let slot = now_s / NONCE_S;
             let given = proof.nonce.as_deref().unwrap_or_default();
             let fits = |slot: u64| ct::eq(of_slot(key, slot).as_bytes(), given.as_bytes());
             if !fits(slot) && !fits(slot.wrapping_sub(1)) {
-                return Err(Problem::bad_request(
-                    "put the DPoP-Nonce of this answer into the proof",
-                )
-                .with_oauth("use_dpop_nonce"));
+                return Err(ProofRefused::Nonce);
             }
         }
-        let until = proof.iat.saturating_add(PROOF_AGE_S);
-        self.seen
-            .take(&proof.jkt, &proof.jti, until, now_s)
-            .map_err(|why| invalid(&why.to_string()))?;
+        proof.take(&self.seen, client, now_s)?;
         Ok(Some(proof.jkt))
+    }
+}
+
+/// Why a proof was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProofRefused {
+    /// More than one header.
+    Several,
+    /// No nonce, or an old one. That is how a client learns the present one.
+    Nonce,
+    /// The proof itself.
+    Proof(AuthReject),
+}
+
+impl From<AuthReject> for ProofRefused {
+    fn from(reject: AuthReject) -> Self {
+        Self::Proof(reject)
+    }
+}
+
+impl ProofRefused {
+    /// The word in metrics and the log.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Several => "proofs_several",
+            Self::Nonce => "proof_nonce",
+            Self::Proof(reject) => reject.reason(),
+        }
+    }
+
+    /// The answer.
+    pub fn problem(self) -> Problem {
+        let invalid = |why: &str| Problem::bad_request(why).with_oauth("invalid_dpop_proof");
+        match self {
+            Self::Several => invalid("send one DPoP header"),
+            Self::Nonce => Problem::bad_request("put the DPoP-Nonce of this answer into the proof")
+                .with_oauth("use_dpop_nonce"),
+            Self::Proof(full @ AuthReject::ProofsFull) => {
+                full.problem().with_oauth("temporarily_unavailable")
+            }
+            Self::Proof(reject) => invalid(&reject.to_string()),
+        }
     }
 }
 

@@ -30,9 +30,9 @@ pub mod sync;
 pub mod token;
 pub mod topology;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ron_auth::proofs::ProofCache;
 use ron_auth::revocation::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
@@ -41,10 +41,11 @@ use ron_proto::passport::Jwks;
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, signed_policy};
 
 use crate::api::Api;
-use crate::clients::Clients;
+use crate::clients::{ClientReject, Clients};
 use crate::config::Settings;
 use crate::dpop::Proofs;
 use crate::issue::Issuer;
+use crate::issue::health::IssueHealth;
 use crate::issue::keys::{KeeperParts, KeyKeeper, Looked};
 use crate::metrics::Metrics;
 use crate::policy::{Limits, PqMode};
@@ -54,7 +55,8 @@ use crate::publish::{KnownLists, PublishEvent, Publisher, PublisherParts};
 use crate::revoke::{RevocationStore, RevokeEvent, Revoker};
 use crate::sync::{InForce, PolicyKeeper, Source};
 use crate::topology::{
-    ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
+    ASSERTIONS, ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER,
+    TOPOLOGY,
 };
 
 /// Tokens that were shown and good, and are judged without their signatures again; 1 to 2 KiB each.
@@ -67,6 +69,8 @@ struct Core {
     public_url: String,
     metrics: Metrics,
     kms: Arc<KmsClient>,
+    /// Whether issuing works.
+    health: Arc<IssueHealth>,
     view: Arc<Snapshot<RevocationView>>,
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
@@ -89,8 +93,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
     let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.issue_queue, &chassis.km);
     let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
-    let local = parts.api.local_addr().map_err(StartError::failed)?;
-    let core = Core::new(settings, &chassis, &store, (local, revoke))?;
+    let core = Core::new(settings, &chassis, &store, revoke)?;
     let stored = store.kept_jwks().map_err(StartError::failed)?;
     let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
     let keys = Arc::new(core.keeper(&chassis, stored, &limits));
@@ -101,8 +104,10 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     {
         return Err(StartError::config_text(why));
     }
-    let clients = Arc::new(Snapshot::new(Clients::new(core.settings.clients.clone())));
-    on_reload(&chassis, &auth, &policies, (&clients, &limits));
+    let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
+    let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
+    let clients = Arc::new(Snapshot::new(clients));
+    on_reload(&chassis, &auth, &policies, (&clients, &limits, assertions));
     let every = core.settings.policy_poll;
     chassis
         .sup
@@ -140,6 +145,8 @@ fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorize
         config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
+    auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
+    auth.declare_reasons(["issuer_policy", "proofs_several"]);
     auth.on_state(chassis.ready.hook("passports"));
     let causes = ["issue", "policy", "pq", "store", "verify"];
     chassis.ready.declare(&causes);
@@ -211,15 +218,13 @@ impl Core {
         settings: Settings,
         chassis: &Chassis,
         store: &RevocationStore,
-        (local, revoke): (SocketAddr, Sender<RevokeEvent>),
+        revoke: Sender<RevokeEvent>,
     ) -> Result<Self, StartError> {
         let core = Self {
-            public_url: settings
-                .public_url
-                .clone()
-                .unwrap_or_else(|| format!("http://{local}")),
+            public_url: chassis.public_urls[0].clone(),
             metrics: Metrics::new(&chassis.registry),
             kms: Arc::new(kms(&settings, chassis)?),
+            health: Arc::new(IssueHealth::new(chassis.ready.clone())),
             view: Arc::new(Snapshot::new(replay(store)?)),
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
@@ -234,10 +239,7 @@ impl Core {
     fn keeper(&self, chassis: &Chassis, stored: Jwks, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
         let limits = limits.clone();
         let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
-        ready.missing(
-            "issue",
-            "the signing keys were not read from the KMS yet: issuing is impossible",
-        );
+        let health = self.health.clone();
         if stored.keys.is_empty() {
             ready.missing("verify", "no key set is known yet");
         }
@@ -248,19 +250,18 @@ impl Core {
                     Ok(()) => ready.clear("pq"),
                     Err(ref why) => ready.degrade("pq", format!("no ML-DSA signatures: {why}")),
                 }
-                match looked.pq {
-                    Err(why) if required => {
-                        ready.missing("issue", format!("issuing is impossible: {why}"));
-                    }
-                    _ => ready.present("issue"),
-                }
+                health.keys(
+                    looked
+                        .pq
+                        .or_else(|why| if required { Err(why) } else { Ok(()) }),
+                );
                 ready.present("verify");
                 if let Some(jwks) = looked.changed {
                     // Kept by the one writer of the store; if its queue is full the next look tries again.
                     let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
                 }
             }
-            Err(why) => ready.missing("issue", format!("issuing is impossible: {why}")),
+            Err(why) => health.keys(Err(why)),
         };
         let parts = KeeperParts {
             kms: self.kms.clone(),
@@ -315,7 +316,8 @@ impl Core {
         );
         let sup = &chassis.sup;
         sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
-        let issuer = self.issuer(chassis, keys);
+        let issuer = Arc::new(self.issuer(chassis, keys));
+        let tries = issuer.clone();
         sup.spawn_pool(&ISSUER, self.settings.workers, move |ctx| {
             issuer.run(ctx, &jobs);
         });
@@ -333,7 +335,9 @@ impl Core {
         });
         sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));
         let (every, keeper) = (self.settings.kms_refresh, keys.clone());
-        sup.spawn(&KEYS, move |ctx| keeper.run(ctx, every));
+        sup.spawn(&KEYS, move |ctx| {
+            keeper.run(ctx, every, |ctx| tries.recheck(ctx));
+        });
     }
 
     fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>) -> Issuer {
@@ -346,6 +350,7 @@ impl Core {
             kms: self.kms.clone(),
             kms_timeout: self.settings.kms_timeout,
             keys: keys.clone(),
+            health: self.health.clone(),
             view: self.view.clone(),
             clock: chassis.clock.clone(),
             metrics: self.metrics.clone(),
@@ -358,7 +363,11 @@ fn on_reload(
     chassis: &Chassis,
     auth: &Arc<RonAuthorizer>,
     policies: &Arc<PolicyKeeper>,
-    (clients, limits): (&Arc<Snapshot<Clients>>, &Arc<Snapshot<Limits>>),
+    (clients, limits, assertions): (
+        &Arc<Snapshot<Clients>>,
+        &Arc<Snapshot<Limits>>,
+        Arc<ProofCache>,
+    ),
 ) {
     let (auth, policies) = (auth.clone(), policies.clone());
     let (clients, limits) = (clients.clone(), limits.clone());
@@ -367,7 +376,7 @@ fn on_reload(
         policies.refresh()?;
         auth.reload(&config.section("auth"))?;
         limits.store(settings.limits);
-        clients.store(Clients::new(settings.clients));
+        clients.store(Clients::new(settings.clients, assertions.clone()));
         Ok(())
     });
 }

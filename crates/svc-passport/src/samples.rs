@@ -4,7 +4,7 @@ use ron_auth::Claims;
 use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::{AudienceRule, ClientRule};
 
-use crate::policy::{Ask, Limits, PqMode};
+use crate::policy::{Ask, Grant, Limits, PqMode};
 
 /// A client that asks for nothing in particular.
 pub fn ask(client_id: &str) -> Ask<'_> {
@@ -19,6 +19,24 @@ pub fn ask(client_id: &str) -> Ask<'_> {
         jkt: None,
         x5t: None,
         pq_ready: false,
+    }
+}
+
+/// A token for the wallet.
+pub fn grant() -> Grant {
+    Grant {
+        subject: "user:1".to_owned(),
+        client_id: "operator".to_owned(),
+        tenant: "default".parse().expect("a constant, valid tenant"),
+        audience: "svc-wallet".to_owned(),
+        scope: "wallet:read".to_owned(),
+        ttl_s: 900,
+        caveats: Vec::new(),
+        alg: "EdDSA",
+        jkt: None,
+        x5t: None,
+        act: None,
+        origin: None,
     }
 }
 

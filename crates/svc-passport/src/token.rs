@@ -48,6 +48,8 @@ pub struct Unsigned {
     protected: Vec<String>,
     /// The claims, in base64url.
     payload: String,
+    /// Its id.
+    pub jti: String,
     /// When it expires (unix seconds).
     pub exp: u64,
 }
@@ -78,7 +80,7 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
         iat,
         nbf: iat,
         exp,
-        jti: id.jti,
+        jti: id.jti.clone(),
         client_id: grant.client_id.clone(),
         tenant: grant.tenant.clone(),
         scope: grant.scope.clone(),
@@ -116,6 +118,7 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
     Ok(Unsigned {
         protected,
         payload,
+        jti: id.jti,
         exp,
     })
 }

@@ -73,13 +73,6 @@ pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
-/// Clients whose secret was verified lately.
-pub static CLIENT_CACHE: LockSpec = LockSpec {
-    name: "client_cache",
-    rank: 10,
-    guards: "keyed hashes of client secrets that were verified lately",
-};
-
 /// Assertions that were used.
 pub static ASSERTIONS: LockSpec = LockSpec {
     name: "client_assertions",
@@ -115,6 +108,13 @@ pub static PUBLISHED: LockSpec = LockSpec {
     guards: "signed status lists and the policy note; only the publishing thread takes it",
 };
 
+/// Whether issuing works.
+pub static ISSUE_HEALTH: LockSpec = LockSpec {
+    name: "issue_health",
+    rank: 19,
+    guards: "whether the KMS signs, and when a token is tried next",
+};
+
 /// The store, so that the writer can be restarted in place after a panic; never contended.
 pub static STORE: LockSpec = LockSpec {
     name: "revocation_store",
@@ -128,5 +128,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "pass",
     threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
-    locks: [CLIENT_CACHE, ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, STORE],
+    locks: [ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

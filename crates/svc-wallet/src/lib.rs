@@ -93,6 +93,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         config.path_opt("data_dir"),
     )
     .map_err(StartError::config_text)?;
+    auth.declare_reasons(["wallet_limits", "wallet_policy"]);
     auth.on_state(chassis.ready.hook("passports"));
     auth.spawn(&chassis.sup, &TOPOLOGY);
     chassis.authorizer = auth.clone();
@@ -120,6 +121,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         holds: HoldFacts::default(),
         answers: shared.answers.clone(),
         upstream: shared.upstream.clone(),
+        auth,
         audit: shared.audit.clone(),
         sup: chassis.sup.clone(),
         clock: chassis.clock.clone(),

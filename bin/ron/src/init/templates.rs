@@ -31,7 +31,7 @@ pub fn service(
     base_port: u16,
     bootstrap: &Bootstrap,
     hashes: &TokenHashes,
-    secret_hash: &str,
+    secret_sha256: &str,
 ) -> String {
     let mut text = head(layout, name, base_port);
     let url = |name: &str| quoted(&layout.socket_url(name, "api"));
@@ -47,7 +47,7 @@ pub fn service(
             let _ = write!(
                 text,
                 "issuer = \"{}\"\n\n[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
-                 [[clients]]\nid = \"operator\"\nsecret_hash = \"{secret_hash}\"\n\n",
+                 [[clients]]\nid = \"operator\"\nsecret_sha256 = [\"{secret_sha256}\"]\n\n",
                 bootstrap.issuer,
                 token("ron-kms"),
                 bootstrap.issuer_key,

@@ -3,12 +3,14 @@
 //! A service's `start` makes a [`Chassis`], adds its threads, routes and hooks, and ends with [`Chassis::serve`]. The
 //! health port answers from the first moment (not ready, cause `starting`), the API from `serve` on.
 
+mod bases;
 mod inherited;
 mod ops;
 mod parts;
 mod running;
 mod transport;
 
+pub(crate) use bases::is_base_url;
 pub use inherited::Inherited;
 pub use ops::VersionDoc;
 pub use parts::{Parts, metrics_prefix};
@@ -98,6 +100,8 @@ pub struct Chassis {
     /// The present configuration; a reload replaces it.
     pub config: Arc<Snapshot<Config>>,
     pub instance: String,
+    /// Base URLs by which clients reach the API, the one to publish first.
+    pub public_urls: Vec<String>,
     /// Decides about callers of both ports; set it before [`Chassis::serve`].
     pub authorizer: Arc<dyn Authorizer>,
     /// For calls to other services; closed when the drain is over.
@@ -182,6 +186,7 @@ impl Chassis {
                 .map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
         };
         let ops = start_ops(&shared, clone(&parts.health)?, &km)?;
+        let api = clone(&parts.api)?;
         Ok(Self {
             topology,
             sup,
@@ -195,7 +200,8 @@ impl Chassis {
             authorizer: parts.authorizer.clone(),
             client: Arc::new(transport::client(peers.clone())),
             peers,
-            api: clone(&parts.api)?,
+            public_urls: bases::of_api(config, &api)?,
+            api,
             shared,
             ops,
             guard,
@@ -222,6 +228,9 @@ impl Chassis {
 
     /// Opens the API and declares the service started. `/version` and `/openapi.json` are added to the routes.
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
+        let mut bases = std::mem::take(&mut self.public_urls);
+        bases.extend(bases::of_health(self.ops.addr()));
+        self.authorizer.served_at(&bases);
         let _ = self.shared.authorizer.set(self.authorizer.clone());
         let config = self.config.load();
         let listen = transport::listen(&config, self.api, self.shared.tls.clone())?;

@@ -50,6 +50,11 @@ pub const CHASSIS_KEYS: &[Key] = &[
         "127.0.0.1:0",
         "Address of health, metrics, status and actions.",
     ),
+    Key::list(
+        "public_url",
+        "",
+        "Base URLs by which clients reach the API; DPoP proofs must name one, published documents carry the first. Set it behind a proxy, or where bind_addr is no name that clients use; empty: bind_addr.",
+    ),
     Key::path(
         "uds_path",
         "",
@@ -462,6 +467,12 @@ fn transport_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
     if config.bool("uds_only") && enabled {
         let why = "is true, but uds_only leaves no TCP address to serve it at";
         problems.push(config.problem("tls.enabled", why));
+    }
+    for url in config.list("public_url") {
+        if !crate::chassis::is_base_url(url) {
+            let why = "must list URLs such as https://wallet.example.org, without user, query or fragment";
+            problems.push(config.problem("public_url", why));
+        }
     }
     for key in ["uds_allow_uids", "client_allow_uids", "peer_uids"] {
         for uid in config.list(key) {

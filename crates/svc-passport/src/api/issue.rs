@@ -21,7 +21,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     .summary("Issue a token as the issuer policy allows the caller.")
     .body::<IssueRequest>()
     .returns::<IssueAnswer>(200)
-    .errors(&[400, 403, 429, 502, 503])
+    .errors(&[400, 403, 429, 500, 502, 503])
 }
 
 fn handle(api: &Api, req: &Request, responder: Responder) {

@@ -147,14 +147,21 @@ impl KeyKeeper {
         }
     }
 
-    /// The thread's loop: looks every `every`, and four times a second until the first success.
-    pub fn run(&self, ctx: &ThreadCtx, every: Duration) {
+    /// The thread's loop: looks every `every`, and four times a second until the first success. After each look comes
+    /// `then`, which may ask for an earlier one.
+    pub fn run(
+        &self,
+        ctx: &ThreadCtx,
+        every: Duration,
+        then: impl Fn(&ThreadCtx) -> Option<Duration>,
+    ) {
         loop {
             self.refresh();
+            let sooner = then(ctx);
             let pause = if self.published().heads.is_empty() {
                 Duration::from_millis(250)
             } else {
-                every
+                sooner.map_or(every, |pause| pause.min(every))
             };
             if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;

@@ -3,6 +3,7 @@
 //! While one call is in flight the next grants gather in the queue; whoever is free takes them all
 //! (up to [`BATCH_MAX`]) into the next call. One snapshot of key, epoch and policy serves a batch.
 
+pub mod health;
 pub mod keys;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use crate::publish::lists::{Lists, Places, jti};
 use crate::revoke::RevokeEvent;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
+use health::IssueHealth;
 use keys::KeyKeeper;
 
 /// Grants of one signing call, at most.
@@ -76,6 +78,8 @@ pub struct Issuer {
     pub kms_timeout: Duration,
     /// Current signing keys.
     pub keys: Arc<KeyKeeper>,
+    /// Whether it works.
+    pub health: Arc<IssueHealth>,
     /// Where the current epoch is.
     pub view: Arc<Snapshot<RevocationView>>,
     /// Wall clock.
@@ -176,9 +180,63 @@ impl Issuer {
         if ready.is_empty() {
             return Vec::new();
         }
-        match self.call(&keys, &ready) {
+        let latest = ready.iter().map(|(job, _)| job.responder.deadline()).max();
+        let deadline = latest.unwrap_or_else(|| Deadline::within(self.kms_timeout));
+        let inputs = ready.iter().map(|(_, unsigned)| unsigned);
+        match self.call(&keys, inputs, deadline) {
             Ok(results) => self.answer(&keys, view.epoch(), ready, results, may_retry),
-            Err(problem) => refuse_all(ready.into_iter().map(|(job, _)| job).collect(), &problem),
+            Err(NotSigned { problem, outage }) => {
+                if let (Some(why), Some((job, _))) = (outage, ready.first()) {
+                    self.health.failed(&why, &job.grant);
+                }
+                refuse_all(ready.into_iter().map(|(job, _)| job).collect(), &problem)
+            }
+        }
+    }
+
+    /// Tries whether the KMS signs, when that is due, with a token that nobody gets; gives the time until the next.
+    pub fn recheck(&self, ctx: &ThreadCtx) -> Option<Duration> {
+        if let Some(grant) = self.health.due(self.clock.now()) {
+            match self.probe(ctx, &grant) {
+                Ok(()) => self.health.signed(&grant),
+                Err(why) => self.health.failed(&why, &grant),
+            }
+        }
+        self.health.pause(self.clock.now())
+    }
+
+    /// Has a token signed that has the audience and the algorithm of `grant`, no rights, and a life of a second.
+    fn probe(&self, ctx: &ThreadCtx, grant: &Grant) -> Result<(), String> {
+        let empty = Grant {
+            subject: "svc-passport".to_owned(),
+            client_id: "svc-passport".to_owned(),
+            scope: String::new(),
+            ttl_s: 1,
+            act: None,
+            origin: None,
+            ..grant.clone()
+        };
+        let keys = grant.alg.split('+').map(|alg| self.signing_key(ctx, alg));
+        let keys: Vec<SigningKey> = keys
+            .collect::<Result<_, _>>()
+            .map_err(|problem| problem.detail)?;
+        let moment = Moment {
+            keys: &keys,
+            issuer: &self.issuer_url,
+            epoch: self.view.load().epoch(),
+            iat: self.clock.unix_ms() / 1000,
+        };
+        let id = Identity {
+            jti: "none".to_owned(),
+            status: None,
+        };
+        let unsigned = token::unsigned(&empty, &moment, id).map_err(|problem| problem.detail)?;
+        let deadline = Deadline::within(self.kms_timeout);
+        match self.call(&keys, [&unsigned].into_iter(), deadline) {
+            Ok(results) => signatures(results)
+                .map(|_| ())
+                .map_err(|code| format!("the KMS refuses to sign tokens: {code}")),
+            Err(NotSigned { problem, outage }) => Err(outage.unwrap_or(problem.detail)),
         }
     }
 
@@ -273,42 +331,48 @@ impl Issuer {
         token::unsigned(&job.grant, moment, id)
     }
 
-    fn call(
+    fn call<'u>(
         &self,
         keys: &[SigningKey],
-        ready: &[(IssueJob, Unsigned)],
-    ) -> Result<Vec<SignResult>, Problem> {
+        tokens: impl ExactSizeIterator<Item = &'u Unsigned>,
+        deadline: Deadline,
+    ) -> Result<Vec<SignResult>, NotSigned> {
         let item = |(key, input): (&SigningKey, String)| SignItem {
             key: (keys.len() > 1).then(|| key.key.clone()),
             version: (keys.len() > 1).then_some(key.version),
             message: Some(Bytes::from(input.as_bytes())),
             ..SignItem::default()
         };
-        let inputs = |(_, u): &(IssueJob, Unsigned)| -> Vec<SignItem> {
-            keys.iter().zip(u.signing_inputs()).map(item).collect()
+        let inputs = |unsigned: &Unsigned| -> Vec<SignItem> {
+            keys.iter()
+                .zip(unsigned.signing_inputs())
+                .map(item)
+                .collect()
         };
+        let wanted = tokens.len() * keys.len();
         let request = SignBatch {
             key: (keys.len() == 1).then(|| keys[0].key.clone()),
             version: (keys.len() == 1).then_some(keys[0].version),
-            items: ready.iter().flat_map(inputs).collect(),
+            items: tokens.flat_map(inputs).collect(),
         };
-        let latest = ready.iter().map(|(j, _)| j.responder.deadline()).max();
-        let deadline = latest
-            .unwrap_or_else(|| Deadline::within(self.kms_timeout))
-            .capped(self.kms_timeout);
+        // A caller that gives little time learns nothing about the KMS.
+        let patient = deadline.remaining() >= self.kms_timeout;
         let timer = self
             .metrics
             .kms_seconds
             .with_label_values(&["sign"])
             .start_timer();
-        let answer = self.kms.sign_batch(&request, deadline);
+        let answer = self
+            .kms
+            .sign_batch(&request, deadline.capped(self.kms_timeout));
         timer.observe_duration();
         match answer {
-            Ok(a) if a.results.len() == ready.len() * keys.len() => Ok(a.results),
-            Ok(_) => Err(Problem::upstream_error(
-                "the KMS answered for another number of items",
-            )),
-            Err(e) => Err(self.kms_problem(&e)),
+            Ok(a) if a.results.len() == wanted => Ok(a.results),
+            Ok(_) => Err(NotSigned {
+                problem: Problem::upstream_error("the KMS answered for another number of items"),
+                outage: None,
+            }),
+            Err(e) => Err(self.not_signed(&e, patient)),
         }
     }
 
@@ -322,6 +386,7 @@ impl Issuer {
         may_retry: bool,
     ) -> Vec<IssueJob> {
         let mut rotated = Vec::new();
+        let mut signed = None;
         let mut results = results.into_iter();
         for (job, unsigned) in ready {
             let own: Vec<SignResult> = results.by_ref().take(keys.len()).collect();
@@ -329,7 +394,7 @@ impl Issuer {
                 Ok((signatures, receipt)) => {
                     let parts: Vec<&[u8]> = signatures.iter().map(Bytes::as_slice).collect();
                     let token = token::finish(&unsigned, &parts);
-                    self.issued(&job.grant);
+                    self.issued(&job, &unsigned);
                     self.observe(&job, "ok");
                     let response = match job.form {
                         Form::Passport => {
@@ -339,26 +404,50 @@ impl Issuer {
                         Form::Oauth | Form::Exchange => oauth_answer(&job.grant, token, job.form),
                     };
                     job.responder.send(response.cache("no-store"));
+                    signed = Some(job.grant);
                 }
                 Err(code) if may_retry && code == "version_not_head" => rotated.push(job),
                 Err(code) => {
-                    tracing::warn!(service = "svc-passport", event = "sign_refused", code = %code);
                     self.metrics.sign_failed(&code);
+                    tracing::error!(
+                        service = "svc-passport",
+                        event = "sign_refused",
+                        code = %code,
+                        client = job.grant.client_id,
+                        audience = job.grant.audience,
+                        request_id = job.responder.request_id(),
+                    );
+                    let why = format!("the KMS refuses to sign tokens: {code}");
+                    self.health.refused(&why, &job.grant);
                     self.refuse(job, refusal(&code));
                 }
             }
         }
+        // After the refusals: one token that was signed shows that the others were refused for what they are.
+        if let Some(grant) = signed {
+            self.health.signed(&grant);
+        }
         rotated
     }
 
-    fn issued(&self, grant: &Grant) {
+    fn issued(&self, job: &IssueJob, unsigned: &Unsigned) {
+        let grant = &job.grant;
+        tracing::info!(
+            service = "svc-passport",
+            event = "token_issued",
+            client = grant.client_id,
+            audience = grant.audience,
+            jti = unsigned.jti,
+            request_id = job.responder.request_id(),
+        );
         self.metrics.issued.with_label_values(&[grant.alg]).inc();
         if grant.caveats.contains(&Caveat::PqFallback(true)) {
             self.metrics.pq_fallback.inc();
         }
     }
 
-    fn kms_problem(&self, error: &ClientError) -> Problem {
+    /// What a failed call means for the callers, and whether it means that nothing is signed at all.
+    fn not_signed(&self, error: &ClientError, patient: bool) -> NotSigned {
         self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
         tracing::warn!(service = "svc-passport", event = "kms_call_failed", why = %error);
         self.metrics.sign_failed(match error {
@@ -366,12 +455,23 @@ impl Issuer {
             ClientError::NotSent { .. } => "not_sent",
             ClientError::Refused { .. } => error.code().unwrap_or("refused"),
         });
-        match error {
+        let away = || Problem::unavailable("the KMS does not take signing requests now", 2);
+        let (problem, outage) = match error {
             ClientError::Unknown { .. } => {
-                Problem::unavailable("the KMS did not answer in time; no token was issued", 2)
+                let why = "the KMS did not answer in time; no token was issued";
+                (Problem::unavailable(why, 2), patient)
             }
-            _ => Problem::unavailable("the KMS does not take signing requests now", 2),
-        }
+            // It is busy, which is no outage.
+            ClientError::Refused { status: 429, .. } => (away(), false),
+            ClientError::Refused {
+                status: 400..=499,
+                problem,
+                ..
+            } => (refusal(&problem.code), true),
+            ClientError::Refused { .. } | ClientError::NotSent { .. } => (away(), true),
+        };
+        let outage = outage.then(|| format!("the KMS does not sign: {error}"));
+        NotSigned { problem, outage }
     }
 
     fn refuse(&self, job: IssueJob, problem: Problem) {
@@ -422,8 +522,29 @@ fn refusal(code: &str) -> Problem {
             "the signing key was rotated, and its new version cannot be used yet: the issuer's /readyz says why",
             2,
         ),
-        _ => Problem::upstream_error(format!("the KMS refused to sign this token: {code}")),
+        "busy" | "deadline_exceeded" | "draining" | "in_flight" | "rate_limited" | "unavailable" => {
+            Problem::unavailable(format!("the KMS does not sign now: {code}"), 2)
+        }
+        // Only the operator can change that.
+        _ => Problem::new(
+            500,
+            "sign_refused",
+            "Signing refused",
+            format!(
+                "the KMS refuses to sign this token ({code}), and will again: the operator should compare the payload \
+                 policy and the state of the issuer key (`ron kms show`) with what the issuer policy grants"
+            ),
+        )
+        .with_oauth("server_error"),
     }
+}
+
+/// A call to the KMS that gave no signatures.
+struct NotSigned {
+    /// For the callers.
+    problem: Problem,
+    /// Why nothing is signed, where it means that.
+    outage: Option<String>,
 }
 
 fn passport_answer(
@@ -474,8 +595,12 @@ mod tests {
             ("unavailable", Some(2))
         );
         assert!(rotated.detail.contains("/readyz"), "{}", rotated.detail);
-        let refused = refusal("key_retired");
-        assert_eq!(refused.code, "upstream_error");
-        assert!(refused.detail.contains("key_retired"), "{}", refused.detail);
+        let refused = refusal("payload_refused");
+        assert_eq!((refused.status, refused.retryable), (500, false));
+        assert_eq!(refused.oauth, Some("server_error"));
+        for word in ["payload_refused", "ron kms show"] {
+            assert!(refused.detail.contains(word), "{}", refused.detail);
+        }
+        assert!(refusal("unavailable").retryable);
     }
 }

@@ -65,7 +65,7 @@ fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Proble
     nothing(req)?;
     let account = account_of(req)?;
     not_reserved(&account)?;
-    api.allow(&req.principal, WalletAction::Admin, &account, None, None)?;
+    api.allow(req, WalletAction::Admin, &account, None, None)?;
     let (principal, key) = (tag.principal, tag.key);
     let entry = if frozen {
         Entry::Freeze {
@@ -94,7 +94,7 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
         )));
     }
     let account = account_of(req)?;
-    api.allow(&req.principal, WalletAction::Read, &account, None, None)?;
+    api.allow(req, WalletAction::Read, &account, None, None)?;
     let page = api
         .upstream
         .client

@@ -26,7 +26,7 @@ pub fn route(api: &Arc<Api>) -> Route {
         let account: Account = req.query_as("account")?.ok_or_else(|| missing("account"))?;
         let asset: Asset = req.query_as("asset")?.ok_or_else(|| missing("asset"))?;
         let read = WalletAction::Read;
-        api.allow(&req.principal, read, &account, Some(&asset), None)?;
+        api.allow(req, read, &account, Some(&asset), None)?;
         let found = find(&api, req, &account)?;
         api.metrics.staleness.observe(found.age.as_secs_f64());
         Ok(Response::json(200, &told(&found, asset)).cache("no-store"))

@@ -117,7 +117,7 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     not_reserved(&body.to)?;
     let (hold, facts) = facts(api, req)?;
     api.allow(
-        &req.principal,
+        req,
         WalletAction::Hold,
         &facts.from,
         Some(&facts.asset),
@@ -140,7 +140,7 @@ fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     nothing(req)?;
     let (hold, facts) = facts(api, req)?;
     api.allow(
-        &req.principal,
+        req,
         WalletAction::Hold,
         &facts.from,
         Some(&facts.asset),
@@ -169,7 +169,7 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
         .inc();
     let (hold, facts) = facts(api, req)?;
     api.allow(
-        &req.principal,
+        req,
         WalletAction::Read,
         &facts.from,
         Some(&facts.asset),

@@ -13,9 +13,9 @@ mod writes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::caveats;
+use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
-use ron_http::{ApiInfo, Principal, Request, Router};
+use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::Entry;
 use ron_proto::wallet::{WalletAction, WalletPolicy};
@@ -58,6 +58,8 @@ pub struct Api {
     pub answers: AnswersReader,
     /// The ledger.
     pub upstream: SharedUpstream,
+    /// Counts and logs refusals.
+    pub auth: Arc<RonAuthorizer>,
     /// The audit stream.
     pub audit: Audit,
     /// Tells when the service drains.
@@ -86,27 +88,41 @@ pub fn router(api: &Arc<Api>) -> Router {
 }
 
 impl Api {
-    /// Caveats first, then the policy.
+    /// Caveats first, then the policy; a refusal is counted and logged.
     fn allow(
         &self,
-        principal: &Principal,
+        req: &Request,
         action: WalletAction,
         account: &Account,
         asset: Option<&Asset>,
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
+        let principal = &req.principal;
+        let ask = Ask {
+            principal: &principal.name,
+            action,
+            account,
+            asset,
+            amount,
+        };
+        let word = |problem: &Problem| match problem.code {
+            "limits_exceeded" => "wallet_limits",
+            _ => "wallet_policy",
+        };
         caveats::check_operation(&principal.caveats, Some(account), asset, amount)
-            .map_err(Problem::from)
+            .map_err(|reject| (reject.reason(), Problem::from(reject)))
             .and_then(|()| {
-                let ask = Ask {
-                    principal: &principal.name,
-                    action,
-                    account,
-                    asset,
-                    amount,
-                };
                 self.policy
                     .with(|p| policy::decide(p, &ask, self.per_op_max))
+                    .map_err(|problem| (word(&problem), problem))
+            })
+            .map_err(|(reason, problem)| {
+                // A service is named in the configuration; the name in a passport is its client's choice.
+                let service = principal.kind == PrincipalKind::Service;
+                let client = service.then_some(principal.name.as_str());
+                let peer = Peer::of(req.peer, req.transport);
+                self.auth.refused(reason, peer, &req.request_id, client);
+                problem
             })
     }
 

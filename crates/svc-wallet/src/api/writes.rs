@@ -72,7 +72,7 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Mad
     positive(body.amount_minor)?;
     not_reserved(&body.to)?;
     let allowed = api.allow(
-        &req.principal,
+        req,
         WalletAction::Issue,
         &body.to,
         Some(&body.asset),
@@ -165,7 +165,7 @@ impl Debit<'_> {
         }
         not_reserved(self.from)?;
         let (asset, amount) = (Some(self.asset), Some(self.amount));
-        let allowed = api.allow(&req.principal, self.action, self.from, asset, amount)?;
+        let allowed = api.allow(req, self.action, self.from, asset, amount)?;
         Ok(daily(api, req, allowed.daily))
     }
 }

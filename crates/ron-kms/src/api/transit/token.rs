@@ -21,6 +21,10 @@ impl Authorizer for VaultTokens {
                 _ => problem,
             })
     }
+
+    fn served_at(&self, bases: &[String]) {
+        self.0.served_at(bases);
+    }
 }
 
 impl VaultTokens {

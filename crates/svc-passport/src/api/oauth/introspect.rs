@@ -1,5 +1,6 @@
 //! `POST /oauth2/introspect` (RFC 7662). For gateways that can only see a status (nginx `auth_request`): with
-//! `Prefer: handling=strict` (RFC 7240) an inactive token is answered 401 instead of 200.
+//! `Prefer: handling=strict` (RFC 7240) an inactive token is answered 401 instead of 200, and so is none at all: the
+//! gateway's caller has not sent one.
 
 use std::sync::Arc;
 
@@ -25,7 +26,12 @@ pub fn route(api: &Arc<Api>) -> Route {
 
 fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
     let form = Fields::parse(req, &TOKEN_FIELDS)?;
-    let token = form.required("token")?;
+    let strict = prefers_strict(req.header("prefer"));
+    let token = if strict {
+        form.one("token")?.unwrap_or_default()
+    } else {
+        form.required("token")?
+    };
     if let Caller::Client(id) = caller(api, req, &form, scope::PASSPORT_INTROSPECT)?
         && !may(api, &id, scope::PASSPORT_INTROSPECT)
     {
@@ -33,7 +39,6 @@ fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
             "the issuer policy does not give this client passport:introspect at svc-passport",
         ));
     }
-    let strict = prefers_strict(req.header("prefer"));
     let answer = match judge::judge(api, token) {
         Ok(good) => IntrospectAnswer {
             active: true,
@@ -41,9 +46,11 @@ fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
             claims: Some(good.shown.clone()),
         },
         Err(_) if strict => {
-            return Err(
-                Problem::unauthorized("the token is not active").with_oauth("invalid_token")
-            );
+            let why = match token {
+                "" => "no token was sent",
+                _ => "the token is not active",
+            };
+            return Err(Problem::unauthorized(why).with_oauth("invalid_token"));
         }
         Err(_) => IntrospectAnswer::default(),
     };

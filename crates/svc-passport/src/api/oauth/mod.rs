@@ -8,11 +8,12 @@ mod token;
 
 use std::sync::Arc;
 
-use ron_http::{Authorizer as _, Need, Request, RequestHead, Route};
+use ron_http::{Authorizer as _, Need, Peer, Request, RequestHead, Route};
 use ron_proto::passport::{JWT_BEARER, OauthError};
 use ron_proto::{Problem, b64};
 
 use super::Api;
+use crate::clients::ClientReject;
 
 /// What client authentication may put into any form.
 const CLIENT_FIELDS: [&str; 4] = [
@@ -37,7 +38,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
 
 /// Documents the errors of these endpoints: the words of RFC 6749, under the statuses that go with them.
 fn says_oauth_errors(route: Route) -> Route {
-    let statuses = [400, 401, 429, 502, 503];
+    let statuses = [400, 401, 429, 500, 502, 503];
     statuses.into_iter().fold(route, |route, status| {
         route.returns::<OauthError>(status).errors(&[status])
     })
@@ -79,13 +80,41 @@ struct Proved {
 /// The client, by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3), or where
 /// none of these speaks, the certificate of its connection (RFC 8705 section 2).
 fn client(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Problem> {
+    proved(api, req, form).map_err(|refused| match refused {
+        Refused::Form(problem) => problem,
+        Refused::Client(reject, claimed) => {
+            // A name that is not in the configuration is the caller's own text, which does not belong in a log.
+            let clients = api.clients.load();
+            let known = claimed.as_deref().and_then(|id| clients.known(id));
+            api.refused(req, reject.reason(), known);
+            reject.problem()
+        }
+    })
+}
+
+/// Why no client was proved.
+enum Refused {
+    /// The form does not say how it is to be.
+    Form(Problem),
+    /// The client that it names has not proved its identity.
+    Client(ClientReject, Option<String>),
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self::Form(problem)
+    }
+}
+
+fn proved(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Refused> {
     let id = form.one("client_id")?;
     let spoken = ["client_secret", "client_assertion", "client_assertion_type"]
         .iter()
         .any(|name| form.0.iter().any(|(field, _)| field == name));
     let silent = !spoken && !req.headers.contains("authorization");
     if let (true, Some(id), Some(cert)) = (silent, id, &req.client_cert) {
-        api.clients.load().check_cert(id, cert)?;
+        let checked = api.clients.load().check_cert(id, cert);
+        checked.map_err(|reject| Refused::Client(reject, Some(id.to_owned())))?;
         return Ok(Proved {
             id: id.to_owned(),
             x5t: ron_auth::x5t_s256(cert),
@@ -95,7 +124,7 @@ fn client(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Problem> {
     Ok(Proved { id, x5t: None })
 }
 
-fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<String, Problem> {
+fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<String, Refused> {
     let id = form.one("client_id")?;
     let secret = form.one("client_secret")?;
     let assertion = form.one("client_assertion")?;
@@ -107,57 +136,57 @@ fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<Str
         assertion.is_some() || kind.is_some(),
     ];
     if ways.iter().filter(|used| **used).count() > 1 || req.headers.count("authorization") > 1 {
-        return Err(Problem::bad_request(
-            "use one way of client authentication, not two",
-        ));
+        return Err(Problem::bad_request("use one way of client authentication, not two").into());
     }
     let clients = api.clients.load();
     if let (Some(assertion), Some(kind)) = (assertion, kind) {
         if kind != JWT_BEARER {
             return Err(Problem::bad_request(
                 "client_assertion_type must be the jwt-bearer one of RFC 7523",
-            ));
+            )
+            .into());
         }
-        return clients.check_assertion(assertion, id, &api.audiences(), api.now_s());
+        let checked = clients.check_assertion(assertion, id, &api.audiences(), api.now_s());
+        return checked.map_err(|reject| Refused::Client(reject, id.map(str::to_owned)));
     }
     if ways[2] {
         return Err(Problem::bad_request(
             "client_assertion and client_assertion_type belong together",
-        ));
+        )
+        .into());
     }
     let (id, secret) = match (basic, id, secret) {
         (Some(header), named, None) => {
-            let (id, secret) = basic_pair(header)?;
+            let pair = basic_pair(header);
+            let (id, secret) = pair.ok_or(Refused::Client(ClientReject::Basic, None))?;
             if named.is_some_and(|named| named != id) {
-                return Err(Problem::bad_request(
-                    "client_id is not the one of HTTP Basic",
-                ));
+                let why = "client_id is not the one of HTTP Basic";
+                return Err(Problem::bad_request(why).into());
             }
             (id, secret)
         }
         (None, Some(id), Some(secret)) => (id.to_owned(), secret.to_owned()),
-        _ => {
-            return Err(Problem::unauthorized(
-                "client authentication is missing: use HTTP Basic, client_id and client_secret in the form, \
-                 a signed client_assertion, or client_id and a client certificate",
-            ));
+        (_, id, _) => {
+            let claimed = id.map(str::to_owned);
+            return Err(Refused::Client(ClientReject::Missing, claimed));
         }
     };
-    clients.check(&id, &secret)?;
-    Ok(id)
+    match clients.check(&id, &secret, api.now_s()) {
+        Ok(()) => Ok(id),
+        Err(reject) => Err(Refused::Client(reject, Some(id))),
+    }
 }
 
-fn basic_pair(header: &str) -> Result<(String, String), Problem> {
-    let refuse = || Problem::unauthorized("the Authorization header is not HTTP Basic");
-    let (scheme, value) = header.split_once(' ').ok_or_else(refuse)?;
+/// Name and secret of HTTP Basic, each encoded like a form's (RFC 6749 section 2.3.1).
+fn basic_pair(header: &str) -> Option<(String, String)> {
+    let (scheme, value) = header.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
-        return Err(refuse());
+        return None;
     }
-    let raw = b64::from_std(value.trim()).map_err(|_| refuse())?;
-    let text = String::from_utf8(raw).map_err(|_| refuse())?;
-    let (id, secret) = text.split_once(':').ok_or_else(refuse)?;
-    let decode = |part: &str| ron_http::form_decode(part).ok_or_else(refuse);
-    Ok((decode(id)?, decode(secret)?))
+    let raw = b64::from_std(value.trim()).ok()?;
+    let text = String::from_utf8(raw).ok()?;
+    let (id, secret) = text.split_once(':')?;
+    Some((ron_http::form_decode(id)?, ron_http::form_decode(secret)?))
 }
 
 /// A client, or a bearer of the scope (RFC 7662 section 2.1 leaves both open).
@@ -186,6 +215,15 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
             403 => problem.with_oauth("insufficient_scope"),
             _ => problem,
         })
+}
+
+impl Api {
+    /// Counts and logs that somebody was refused at an OAuth endpoint; `client` is a name of the configuration.
+    fn refused(&self, req: &Request, reason: &'static str, client: Option<&str>) {
+        self.metrics.rejects.with_label_values(&[reason]).inc();
+        let peer = Peer::of(req.peer, req.transport);
+        self.auth.refused(reason, peer, &req.request_id, client);
+    }
 }
 
 /// Whether the policy gives a client this scope at this service: what its own tokens could do, it may do directly.
@@ -275,7 +313,7 @@ mod tests {
         let pair = basic_pair(&header("a%3Ab:p%2B+q")).unwrap();
         assert_eq!(pair, ("a:b".to_owned(), "p+ q".to_owned()));
         for bad in ["Basic", "Basic !!", "Digest abc", &header("no colon")] {
-            assert_eq!(basic_pair(bad).unwrap_err().status, 401, "{bad}");
+            assert_eq!(basic_pair(bad), None, "{bad}");
         }
     }
 }

@@ -11,6 +11,7 @@ use ron_proto::{Problem, caveat, strict};
 use super::forms::TokenForm;
 use super::{FORM_BYTES_MAX, Fields, Proved, as_oauth, client};
 use crate::api::{Api, judge};
+use crate::dpop::ProofRefused;
 use crate::exchange::{Held, exchange};
 use crate::issue::{Form, IssueJob};
 use crate::policy::{Ask, Grant};
@@ -78,7 +79,14 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         None => return Err(Problem::bad_request("grant_type is missing")),
     };
     let Proved { id, x5t } = client(api, req, &form)?;
-    let jkt = api.proofs.check(req, api.now_s())?;
+    let ours = (&**api.auth.bases(), id.as_str());
+    let jkt = api.proofs.check(req, ours, api.now_s());
+    let jkt = jkt.map_err(|refused| {
+        if refused != ProofRefused::Nonce {
+            api.refused(req, refused.reason(), Some(&id));
+        }
+        refused.problem()
+    })?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {
         caveats.extend(details(text)?);
@@ -101,8 +109,14 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         x5t: x5t.as_deref(),
         pq_ready: api.keys.pq_ready(),
     };
+    let denied = |problem: &Problem| {
+        if problem.status == 403 {
+            api.refused(req, "issuer_policy", Some(&id));
+        }
+    };
     if exchanging {
-        return Ok((exchanged(api, &form, &ask)?, Form::Exchange));
+        let grant = exchanged(api, &form, &ask).inspect_err(denied)?;
+        return Ok((grant, Form::Exchange));
     }
     for name in &KNOWN[7..] {
         if form.one(name)?.is_some() {
@@ -111,7 +125,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
             )));
         }
     }
-    Ok((api.decide(&ask)?, Form::Oauth))
+    Ok((api.decide(&ask).inspect_err(denied)?, Form::Oauth))
 }
 
 fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> {

@@ -1,0 +1,71 @@
+//! Secrets of OAuth clients, `ron_cs_<client>_<43 base64url>`: made by us from 256 random bits, so that the issuer
+//! keeps a plain SHA-256 and a check costs a microsecond. A secret that somebody chose could be guessed behind such a
+//! hash, which is why only this form counts.
+
+use crate::service_token::RANDOM_CHARS;
+use ron_proto::{Timestamp, b64};
+
+/// How each begins.
+const PREFIX: &str = "ron_cs_";
+
+/// Makes a secret from 32 random bytes.
+pub fn generate(client: &str, random: &[u8; 32]) -> String {
+    format!("{PREFIX}{client}_{}", b64::url(random))
+}
+
+/// The client in a well-formed secret; `None` for anything else.
+pub fn parse(secret: &str) -> Option<&str> {
+    let rest = secret.strip_prefix(PREFIX)?;
+    // The random part may hold `_` itself, so it is taken by length.
+    let at = rest.len().checked_sub(RANDOM_CHARS)?;
+    let (client, random) = rest.split_at_checked(at)?;
+    let client = client.strip_suffix('_')?;
+    let good = b64::from_url_array::<32>(random).is_ok();
+    (good && !client.is_empty()).then_some(client)
+}
+
+/// When a secret ends, as people write it: RFC 3339 in UTC, with or without milliseconds.
+pub fn parse_end(text: &str) -> Result<Timestamp, String> {
+    let end = match text.strip_suffix('Z') {
+        Some(whole) if !whole.contains('.') => format!("{whole}.000Z").parse(),
+        _ => text.parse(),
+    };
+    end.map_err(|_| "a time is written as in 2027-01-01T00:00:00Z".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_we_make_has_a_client() {
+        let made = generate("my_app", &[0; 32]);
+        assert_eq!(made, format!("ron_cs_my_app_{}", "A".repeat(43)));
+        assert_eq!(parse(&made), Some("my_app"));
+        let random = "A".repeat(43);
+        for secret in [
+            String::new(),
+            "correct horse".to_owned(),
+            random.clone(),
+            format!("ron_cs_{random}"),
+            format!("ron_cs__{random}"),
+            format!("ron_app_{random}"),
+            format!("ron_cs_app_{}", &random[1..]),
+            format!("ron_cs_app_{}B", &random[1..]), // trailing bits set: not canonical
+            format!("ron_cs_app_é{}", &random[1..]),
+        ] {
+            let held = parse(&secret);
+            assert!(held.is_none_or(|client| client != "app"), "{secret}");
+        }
+    }
+
+    #[test]
+    fn an_end_may_leave_its_milliseconds_out() {
+        let end = Ok(Timestamp(1_800_000_000_000));
+        assert_eq!(parse_end("2027-01-15T08:00:00Z"), end);
+        assert_eq!(parse_end("2027-01-15T08:00:00.000Z"), end);
+        for bad in ["", "Z", "soon", "2027-01-15", "2027-01-15T08:00:00+01:00"] {
+            assert!(parse_end(bad).is_err(), "{bad}");
+        }
+    }
+}

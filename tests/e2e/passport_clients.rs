@@ -1,0 +1,562 @@
+//! Clients at the issuer when they are wrong, many or in doubt: secrets and their rotation, floods of wrong ones, proofs
+//! that were made for another place, the trace that a refusal leaves, and readiness while the KMS signs nothing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
+
+#[path = "support/issuer.rs"]
+mod issuer;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use issuer::{Rig, bare, claims, text};
+use ron_auth::{client_secret, service_token};
+use ron_http::Method;
+use ron_proto::b64;
+use ron_tests::{Fleet, free_port, json, ok, read_json, ron_binary, until};
+use serde_json::{Value, json};
+
+const ASK: [(&str, &str); 2] = [
+    ("grant_type", "client_credentials"),
+    ("audience", "svc-wallet"),
+];
+
+fn basic(id: &str, secret: &str) -> String {
+    format!("Basic {}", b64::std(format!("{id}:{secret}").as_bytes()))
+}
+
+/// The status of a request written by hand: what no client library lets one say.
+fn raw(url: &str, method: &str, headers: &[(&str, &str)], body: &str) -> u16 {
+    let (host, path) = url
+        .strip_prefix("http://")
+        .unwrap()
+        .split_once('/')
+        .unwrap();
+    let headers: Vec<String> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let headers = headers.concat();
+    let length = body.len();
+    let request = format!(
+        "{method} /{path} HTTP/1.1\r\nConnection: close\r\n{headers}Content-Length: {length}\r\n\r\n{body}"
+    );
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// Changes a service's configuration, and has the fleet read it again.
+fn reconfigure(fleet: &Fleet, service: &str, change: impl FnOnce(String) -> String) {
+    let path = fleet.dir().join(service).join("config.toml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    let after = change(before.clone());
+    assert_ne!(before, after);
+    std::fs::write(&path, after).unwrap();
+    let count = || {
+        let name = format!("{}_config_reloads_total", service.replace('-', "_"));
+        let of = |result: &str| fleet.metric(service, &format!("{name}{{result=\"{result}\"}}"));
+        of("ok")
+    };
+    let reloads = count();
+    let pid = fleet.pid().to_string();
+    let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+    assert!(sent.success());
+    until("the configuration is read again", || count() > reloads);
+}
+
+#[test]
+fn a_secret_is_made_by_us_kept_as_a_hash_and_changed_without_a_gap() {
+    let rig = Rig::start();
+    let dir = rig.fleet.dir();
+    let config = dir.join("svc-passport/config.toml");
+    let kept = std::fs::read_to_string(&config).unwrap();
+    let operator = read_json(&dir.join("clients/operator.json"));
+    let secret = operator["client_secret"].as_str().unwrap();
+    assert_eq!(client_secret::parse(secret), Some("operator"));
+    assert!(kept.contains(&service_token::hash(secret)) && !kept.contains(secret));
+
+    let made = |name: &str, more: &[&str]| -> (PathBuf, String, String) {
+        let out = dir.join(format!("{name}.json"));
+        let args = [
+            "client",
+            "secret",
+            "operator",
+            "--out",
+            out.to_str().unwrap(),
+        ];
+        let line = bare(&[&args[..], more].concat());
+        let hash = line.split('"').nth(1).unwrap().to_owned();
+        let file = read_json(&out);
+        let secret = file["client_secret"].as_str().unwrap().to_owned();
+        assert_eq!(file["client_id"], "operator");
+        (out, hash, secret)
+    };
+    let (file, second_hash, second) = made("second", &[]);
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&file).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    let again = Command::new(ron_binary())
+        .args(["client", "secret", "operator", "--out"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(!again.status.success(), "a secret is not written over");
+    let (_, ended_hash, ended) = made("ended", &["--expires", "2026-01-01T00:00:00Z"]);
+    assert!(
+        ended_hash.ends_with("@2026-01-01T00:00:00.000Z"),
+        "{ended_hash}"
+    );
+
+    let status = |secret: &str| {
+        let header = basic("operator", secret);
+        let reply = rig.form("/oauth2/token", &ASK, &[("Authorization", &header)]);
+        let said: Value = serde_json::from_slice(&reply.body).unwrap();
+        let why = said["error_description"].as_str().unwrap_or_default();
+        (reply.status, why.to_owned())
+    };
+    assert_eq!((status(secret).0, status(&second).0), (200, 401));
+    let first_hash = service_token::hash(secret);
+    let list = |hashes: &[&str]| format!("secret_sha256 = {}", json!(hashes));
+    let change = |from: &[&str], into: &[&str]| {
+        let (from, into) = (list(from), list(into));
+        reconfigure(&rig.fleet, "svc-passport", |text| {
+            assert!(text.contains(&from), "{text}");
+            text.replace(&from, &into)
+        });
+    };
+    let both = [first_hash.as_str(), &second_hash];
+    change(&[&first_hash], &both);
+    assert_eq!((status(secret).0, status(&second).0), (200, 200));
+    change(&both, &[&second_hash, &ended_hash]);
+    assert_eq!((status(secret).0, status(&second).0), (401, 200));
+    let (code, why) = status(&ended);
+    assert!(code == 401 && why.contains("expired"), "{code} {why}");
+    // A secret that somebody chose counts nowhere, with its hash in the configuration too.
+    let chosen = service_token::hash("correct horse battery staple");
+    change(&[&second_hash, &ended_hash], &[&second_hash, &chosen]);
+    let (code, why) = status("correct horse battery staple");
+    assert!(code == 401 && why.contains("ron_cs_"), "{code} {why}");
+}
+
+#[test]
+fn wrong_secrets_shut_nobody_out() {
+    let rig = Rig::start();
+    let enough = AtomicBool::new(false);
+    let statuses = std::thread::scope(|scope| {
+        for n in 0..4u8 {
+            let (rig, enough) = (&rig, &enough);
+            scope.spawn(move || {
+                let wrong = client_secret::generate("operator", &[n; 32]);
+                let header = basic("operator", &wrong);
+                while !enough.load(Ordering::Relaxed) {
+                    let reply = rig.form("/oauth2/token", &ASK, &[("Authorization", &header)]);
+                    assert_eq!(json(&reply, 401)["error"], "invalid_client");
+                }
+            });
+        }
+        let right = rig.basic();
+        let ask = |_| {
+            rig.form("/oauth2/token", &ASK, &[("Authorization", &right)])
+                .status
+        };
+        let statuses: Vec<u16> = (0..40).map(ask).collect();
+        enough.store(true, Ordering::Relaxed);
+        statuses
+    });
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+}
+
+#[test]
+fn a_proof_made_for_another_place_is_worth_nothing_here() {
+    let rig = Rig::start();
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("key").display().to_string();
+    bare(&["token", "key", &key]);
+    let bound = ["token", "--audience", "svc-wallet", "--key", &key];
+    let bound = ok(&rig.fleet.ron(&bound));
+    let bound = bound.trim();
+    let proof = |url: &str, method: &str, token: &str| {
+        let args = ["--key", &key, "--method", method, "--url", url];
+        let proof = bare(&[&["token", "proof", token], &args[..]].concat());
+        proof.trim().to_owned()
+    };
+    let url = rig.balance_url();
+    let path = url.splitn(4, '/').nth(3).unwrap();
+    let own = url
+        .strip_prefix("http://")
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap();
+    let port = own.rsplit(':').next().unwrap();
+    let asked = |made_for: &str, host: &str| {
+        let proof = proof(&format!("{made_for}/{path}"), "GET", bound);
+        let credential = format!("DPoP {bound}");
+        let headers = [
+            ("Host", host),
+            ("Authorization", &credential),
+            ("DPoP", &proof),
+        ];
+        raw(&url, "GET", &headers, "")
+    };
+    assert_eq!(asked("https://staging.example", "staging.example"), 401);
+    assert_eq!(asked("http://staging.example", "staging.example"), 401);
+    assert_eq!(asked(&format!("http://{own}"), own), 200);
+    let by_name = format!("localhost:{port}");
+    assert_eq!(asked(&format!("http://{by_name}"), &by_name), 200);
+    assert_eq!(asked(&format!("http://{own}"), "whatever.example"), 200);
+
+    // At the issuer a proof carries no hash of a token, and is refused all the same.
+    let issuer = rig.url("/oauth2/token");
+    let own = issuer
+        .strip_prefix("http://")
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap();
+    let asked = |made_for: &str, host: &str| {
+        let proof = proof(&format!("{made_for}/oauth2/token"), "POST", "any");
+        let basic = rig.basic();
+        let headers = [
+            ("Host", host),
+            ("Authorization", &*basic),
+            ("DPoP", &proof),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+        ];
+        let form = "grant_type=client_credentials&audience=svc-wallet";
+        raw(&issuer, "POST", &headers, form)
+    };
+    assert_eq!(asked("https://staging.example", "staging.example"), 400);
+    assert_eq!(asked(&format!("http://{own}"), own), 200);
+}
+
+#[test]
+fn proofs_count_at_every_service_and_at_its_health_port() {
+    let mut fleet = Fleet::start();
+    let config = fleet.dir().join("svc-admin/config.toml");
+    let console = std::fs::read_to_string(&config).unwrap();
+    let console = console.replacen("[auth]\n", "[auth]\nmode = \"passport\"\n", 1);
+    std::fs::write(&config, console).unwrap();
+    assert_eq!(fleet.stop(), Some(0));
+    let fleet = Fleet::start_in(fleet.keep_dir());
+    let keys = tempfile::tempdir().unwrap();
+    let key = keys.path().join("key").display().to_string();
+    bare(&["token", "key", &key]);
+    for (service, method, path) in [
+        ("ron-kms", Method::GET, "/v1/kms/keys"),
+        ("svc-passport", Method::POST, "/v1/passport/issue"),
+        ("ron-ledger", Method::GET, "/v1/ledger/events?after=0"),
+        ("svc-wallet", Method::GET, "/v1/balance?account=a&asset=ron"),
+        ("svc-rewarder", Method::GET, "/rewarder/epochs"),
+        ("svc-admin", Method::GET, "/api/nodes"),
+        ("svc-admin", Method::POST, "/api/v1/reload"),
+    ] {
+        let health = path.starts_with("/api/v1/");
+        let base = if health {
+            fleet.health(service)
+        } else {
+            fleet.api(service)
+        };
+        let url = format!("{base}{path}");
+        let bound = ok(&fleet.ron(&["token", "--audience", service, "--key", &key]));
+        let word = method.as_str();
+        let sent = |url: &str, made_for: &str| {
+            let args = ["--key", &key, "--method", word, "--url", made_for];
+            let proof = bare(&[&["token", "proof", bound.trim()], &args[..]].concat());
+            let credential = format!("DPoP {}", bound.trim());
+            let headers = [("Authorization", &*credential), ("DPoP", proof.trim())];
+            let body = (method == Method::POST).then_some("{}");
+            let reply = fleet.send(method, url, None, body, &headers);
+            (
+                reply.status,
+                String::from_utf8_lossy(&reply.body).into_owned(),
+            )
+        };
+        let (status, said) = sent(&url, &url);
+        assert_ne!(status, 401, "{url}: {said}");
+        let elsewhere = url.replacen(&base, "http://elsewhere.example", 1);
+        let (status, said) = sent(&url, &elsewhere);
+        assert!(
+            status == 401 && said.contains("proof_place"),
+            "{url}: {said}"
+        );
+    }
+}
+
+/// Ended by its process id, whatever happens.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// svc-passport alone, with its log in a file; what it does not need is not there.
+struct Alone {
+    _process: Ended,
+    api: String,
+    health: String,
+    log: PathBuf,
+}
+
+impl Alone {
+    fn beside(fleet: &Fleet, dir: &Path) -> Self {
+        let [api, health] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+        let log = dir.join("log");
+        let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
+        command
+            .arg("--config")
+            .arg(fleet.dir().join("svc-passport/config.toml"));
+        for set in [
+            format!("data_dir={}", dir.join("data").display()),
+            format!("bind_addr={api}"),
+            format!("health_addr={health}"),
+            format!("kms.url={}", fleet.api("ron-kms")),
+            format!(
+                "auth.jwks_url={}/.well-known/jwks.json",
+                fleet.api("svc-passport")
+            ),
+        ] {
+            command.args(["--set", &set]);
+        }
+        let file = std::fs::File::create(&log).unwrap();
+        let process = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        let alone = Self {
+            _process: Ended(process),
+            api: format!("http://{api}"),
+            health: format!("http://{health}"),
+            log,
+        };
+        until("svc-passport listens", || TcpStream::connect(&api).is_ok());
+        until("svc-passport is ready", || {
+            fleet.get(&format!("{}/readyz", alone.health), None).status == 200
+        });
+        alone
+    }
+
+    fn token(&self, fleet: &Fleet, header: &str) -> u16 {
+        let url = format!("{}/oauth2/token", self.api);
+        let headers = [
+            ("Authorization", header),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+        ];
+        let form = "grant_type=client_credentials&audience=svc-wallet";
+        let reply = fleet.send(Method::POST, &url, None, Some(form), &headers);
+        reply.status
+    }
+
+    fn lines(&self, event: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.log).unwrap();
+        let lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        lines
+            .filter(|line: &Value| line["event"] == event)
+            .collect()
+    }
+
+    fn metric(&self, fleet: &Fleet, line: &str) -> Option<String> {
+        ron_tests::metric(&fleet.http, &self.health, line)
+    }
+}
+
+#[test]
+fn a_refusal_leaves_a_trace_and_a_flood_of_them_no_flood_of_lines() {
+    const WRONG: u64 = 300;
+    let fleet = Fleet::start();
+    let dir = tempfile::tempdir().unwrap();
+    let alone = Alone::beside(&fleet, dir.path());
+    let wrong = client_secret::generate("operator", &[7; 32]);
+    let stranger = client_secret::generate("mallory-was-here", &[7; 32]);
+    for _ in 0..WRONG {
+        assert_eq!(alone.token(&fleet, &basic("operator", &wrong)), 401);
+        assert_eq!(
+            alone.token(&fleet, &basic("mallory-was-here", &stranger)),
+            401
+        );
+    }
+    let forged = service_token::generate("svc-wallet", &[7; 32]);
+    let issue = format!("{}/v1/passport/issue", alone.api);
+    assert_eq!(fleet.post(&issue, Some(&forged), "{}", &[]).status, 401);
+    let told = |reason: &str| -> u64 {
+        let lines = alone.lines("auth_refused").into_iter();
+        let of = lines.filter(|line| line["reason"] == reason);
+        of.map(|line| line["count"].as_u64().unwrap()).sum()
+    };
+    // Whatever is refused next brings out what has gathered.
+    until("all refusals are in the log", || {
+        assert_eq!(alone.token(&fleet, "Basic ?"), 401);
+        told("client_secret") == WRONG && told("client_unknown") == WRONG
+    });
+    assert_eq!(told("service_token"), 1);
+    let lines = alone.lines("auth_refused");
+    let of = |reason: &str| {
+        lines
+            .iter()
+            .filter(|l| l["reason"] == reason)
+            .collect::<Vec<_>>()
+    };
+    assert!(of("client_secret").len() as u64 * 2 < WRONG, "{lines:?}");
+    for line in of("client_secret") {
+        assert_eq!(
+            (&line["client"], &line["peer"]),
+            (&json!("operator"), &json!("127.0.0.1"))
+        );
+        assert!(
+            line["request_id"].is_string() && line["level"] == "info",
+            "{line}"
+        );
+    }
+    assert!(
+        of("client_unknown")
+            .iter()
+            .all(|line| line["client"].is_null())
+    );
+    let all = std::fs::read_to_string(&alone.log).unwrap();
+    for secret in ["mallory", "ron_cs_", &forged] {
+        assert!(!all.contains(secret), "{secret} is in the log");
+    }
+    assert_eq!(
+        alone.lines("auth_refusals_flood").len(),
+        1,
+        "one warning a minute"
+    );
+    for metric in ["auth_failures_total", "rejects_total"] {
+        let line = format!("svc_passport_{metric}{{reason=\"client_secret\"}}");
+        assert_eq!(
+            alone.metric(&fleet, &line),
+            Some(WRONG.to_string()),
+            "{line}"
+        );
+    }
+
+    // What is issued is on record too.
+    let file = read_json(&fleet.dir().join("clients/operator.json"));
+    let good = basic("operator", file["client_secret"].as_str().unwrap());
+    assert_eq!(alone.token(&fleet, &good), 200);
+    until("the issue is in the log", || {
+        alone.lines("token_issued").len() == 1
+    });
+    let line = alone.lines("token_issued").remove(0);
+    assert_eq!(
+        (&line["client"], &line["audience"]),
+        (&json!("operator"), &json!("svc-wallet"))
+    );
+    assert!(line["jti"].as_str().unwrap().contains('.'), "{line}");
+    let all = std::fs::read_to_string(&alone.log).unwrap();
+    assert!(!all.contains("eyJ"), "a token is in the log");
+}
+
+#[test]
+fn a_denied_transfer_is_counted_by_its_reason() {
+    let fleet = Fleet::start();
+    let mine = [
+        "token",
+        "--audience",
+        "svc-wallet",
+        "--caveat",
+        "account=acct:mine",
+    ];
+    let narrow = ok(&fleet.ron(&mine));
+    let wide = fleet.token("svc-wallet", None);
+    let url = format!("{}/v1/transfer", fleet.api("svc-wallet"));
+    let transfer = |token: &str, amount: &str, key: &str| {
+        let body = json!({"from": "acct:bob", "to": "acct:mallory", "asset": "ron", "amount_minor": amount, "nonce": 1});
+        let reply = fleet.post(
+            &url,
+            Some(token),
+            &body.to_string(),
+            &[("Idempotency-Key", key)],
+        );
+        assert_eq!(
+            reply.status,
+            403,
+            "{}",
+            String::from_utf8_lossy(&reply.body)
+        );
+    };
+    let counted = |reason: &str| {
+        let line = format!("svc_wallet_auth_failures_total{{reason=\"{reason}\"}}");
+        fleet.metric("svc-wallet", &line)
+    };
+    assert_eq!((counted("caveat"), counted("wallet_limits")), (0.0, 0.0));
+    transfer(narrow.trim(), "1", "denied-1");
+    transfer(&wide, &u128::MAX.to_string(), "denied-2");
+    assert_eq!((counted("caveat"), counted("wallet_limits")), (1.0, 1.0));
+}
+
+#[test]
+fn an_issuer_that_gets_no_signature_is_not_ready_until_it_gets_one() {
+    let rig = Rig::start();
+    let readyz = || {
+        let url = format!("{}/readyz", rig.fleet.health("svc-passport"));
+        let reply = rig.fleet.get(&url, None);
+        (
+            reply.status,
+            serde_json::from_slice::<Value>(&reply.body).unwrap(),
+        )
+    };
+    assert_eq!(readyz().0, 200);
+    // The KMS still shows its keys, and signs nothing for this caller.
+    let (may, may_not) = (
+        "scopes = [\"kms:sign\", \"kms:read\"]",
+        "scopes = [\"kms:read\"]",
+    );
+    reconfigure(&rig.fleet, "ron-kms", |text| text.replacen(may, may_not, 1));
+    let refused = json(&rig.operator("/oauth2/token", &ASK), 500);
+    assert_eq!(refused["error"], "server_error");
+    let said = refused["error_description"].as_str().unwrap();
+    assert!(said.contains("ron kms show"), "{said}");
+    let (status, body) = readyz();
+    assert_eq!(
+        (status, &body["missing"]),
+        (503, &json!(["issue"])),
+        "{body}"
+    );
+    let url = format!("{}/api/v1/status", rig.fleet.health("svc-passport"));
+    let why = json(&rig.fleet.get(&url, None), 200).to_string();
+    assert!(why.contains("the KMS does not sign"), "{why}");
+    // Nobody asks for a token meanwhile: it finds out by itself that it can sign again.
+    reconfigure(&rig.fleet, "ron-kms", |text| text.replacen(may_not, may, 1));
+    until("it is ready again", || readyz().0 == 200);
+    text(&rig.operator("/oauth2/token", &ASK), "access_token");
+}
+
+#[test]
+fn a_token_that_the_key_may_not_sign_is_no_outage_and_is_told_as_what_it_is() {
+    let rig = Rig::start();
+    let mut policy = rig.policy();
+    policy["version"] = 3.into();
+    let audience = json!({"audience": "my-api", "scopes": ["wallet:read"]});
+    let rules = policy["clients"][0]["audiences"].as_array_mut().unwrap();
+    rules.push(audience);
+    rig.publish(&policy, true);
+    let ask = [ASK[0], ("audience", "my-api")];
+    let mut reply = rig.operator("/oauth2/token", &ask);
+    until("the policy is in force", || {
+        reply = rig.operator("/oauth2/token", &ask);
+        reply.status != 400
+    });
+    let said = json(&reply, 500);
+    assert_eq!(said["error"], "server_error");
+    let why = said["error_description"].as_str().unwrap();
+    assert!(
+        why.contains("payload_refused") && why.contains("ron kms show"),
+        "{why}"
+    );
+    let good = text(&rig.operator("/oauth2/token", &ASK), "access_token");
+    assert_eq!(claims(&good)["aud"], "svc-wallet");
+    let url = format!("{}/readyz", rig.fleet.health("svc-passport"));
+    assert_eq!(rig.fleet.get(&url, None).status, 200);
+}
