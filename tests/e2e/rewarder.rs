@@ -168,6 +168,22 @@ fn a_run_computed_here_is_verified_here() {
     std::fs::write(dir.join("run/snapshot.bin"), snapshot).unwrap();
     let why = refused(dir, &["verify", "run", "--unsigned", "--data-dir", data]);
     assert!(why.contains("snapshot.bin"), "{why}");
+    // A policy that the rewarder would refuse is not signed.
+    let good = std::fs::read_to_string(policy).unwrap();
+    for (from, to, says) in [
+        ("pool:default/", "pool:other/", "pool:<tenant>/<name>"),
+        ("\"tenant\":\"default\",", "", "tenant"),
+        ("\"50000000000000000000\"", "\"0\"", "nothing to pay"),
+    ] {
+        let draft = dir.join("draft.json");
+        assert!(good.contains(from), "{from}");
+        std::fs::write(&draft, good.replace(from, to)).unwrap();
+        let draft = draft.to_str().unwrap();
+        let out = fleet.ron(&["policy", "sign", "--kind", "reward", draft]);
+        let why = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && why.contains(says), "{why}");
+        assert!(!dir.join("draft.json.sig").exists());
+    }
     // Another tenant's epoch is not computed by this policy.
     let why = refused(
         dir,

@@ -143,6 +143,10 @@ fn refusals_and_mismatches() {
         refused(RefusalCode::LimitsExceeded, Some(9), None, true),
         "the limit itself is the operator's matter"
     );
+    let paid = Verdict::Paid("e".parse().unwrap());
+    let told = serde_json::to_value(answers::answer(&first, 9, Timestamp(T0), &paid)).unwrap();
+    let want = json!({"outcome": "refused", "code": "usage_paid", "seq": 9, "paid_by": "e"});
+    assert_eq!(told, want, "who asked learns which epoch paid");
     let other = answers::replayed(&issue("k", 2), 9, (Timestamp(T0), &first, &limited));
     assert_eq!(
         other,
