@@ -215,7 +215,8 @@ fn a_configuration_with_mistakes_in_it() {
 #[test]
 fn a_token_that_does_not_do() {
     let fleet = Fleet::start();
-    let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+    let wallet = fleet.api_socket("svc-wallet");
+    let url = format!("{wallet}/v1/balance?account=a&asset=ron");
     let said = |token: Option<&str>, status: u16, words: &[&str]| {
         let problem = json(&fleet.get(&url, token), status);
         let detail = problem["detail"].as_str().unwrap().to_owned();
