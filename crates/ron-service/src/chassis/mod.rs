@@ -391,3 +391,6 @@ mod rates_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "transport_tests.rs"]
+mod transport_tests;
