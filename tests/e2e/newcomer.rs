@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs::{self, Permissions};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -94,6 +95,50 @@ fn a_port_that_is_taken() {
     let addr = format!("127.0.0.1:{}", base + 20);
     refused(&out, &["ron-ledger", &addr, "ss -ltnp", "--base-port"]);
     drop(taken);
+}
+
+#[test]
+fn a_base_port_without_room_above_it() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("new");
+    for command in ["init", "up", "doctor"] {
+        let out = ron_on(&dir, &[command, "--base-port", "65530"]);
+        assert_eq!(out.status.code(), Some(2), "{command}: {out:?}");
+        refused(&out, &["65530", "--base-port", "up to 65480"]);
+        assert!(!dir.exists(), "{command} made something");
+    }
+}
+
+#[test]
+fn ports_that_were_chosen_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (chosen, other) = (base_port(), base_port());
+    let init = |port: u16| ron_on(dir, &["init", "--base-port", &port.to_string()]);
+    ok(&init(chosen));
+    ok(&init(chosen));
+    let lost = format!("--base-port {other} was not applied");
+    refused(&init(other), &[&lost, "bind_addr", "ron up --base-port"]);
+    // Without the flag `ron up` listens where the configuration says.
+    let mut up = ron_tests::unhurried(&mut Command::new(ron_binary()))
+        .args(["up", "--data-dir"])
+        .arg(dir)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(up.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines
+        .map_while(Result::ok)
+        .take_while(|line| line != "ready")
+        .collect();
+    let listens = TcpStream::connect(("127.0.0.1", chosen + 55)).is_ok();
+    let _ = up.kill();
+    let _ = up.wait();
+    let said = said.join("\n");
+    assert!(
+        listens && said.contains(&format!("127.0.0.1:{chosen} ")),
+        "{said}"
+    );
 }
 
 /// A copy of a program that anybody may run: the one that was built may lie where others cannot go.
@@ -215,7 +260,8 @@ fn a_configuration_with_mistakes_in_it() {
 #[test]
 fn a_token_that_does_not_do() {
     let fleet = Fleet::start();
-    let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+    let wallet = fleet.api_socket("svc-wallet");
+    let url = format!("{wallet}/v1/balance?account=a&asset=ron");
     let said = |token: Option<&str>, status: u16, words: &[&str]| {
         let problem = json(&fleet.get(&url, token), status);
         let detail = problem["detail"].as_str().unwrap().to_owned();

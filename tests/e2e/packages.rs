@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -206,7 +207,7 @@ impl Unit {
     }
 
     /// Starts the unit's command as the unit's user, inside the tree, at the first connection to an address that its
-    /// socket unit holds.
+    /// socket unit holds, and makes one.
     fn start(&self, tree: &Tree) -> Child {
         let name = self.one("User");
         let user = tree.user(name);
@@ -240,9 +241,14 @@ impl Unit {
                 format!("/run/credentials/{}.service", self.name),
             )
             .stdout(Stdio::null())
-            .stderr(fs::File::create(tree.at(&format!("root/{}.log", self.name))).unwrap())
-            .spawn()
-            .unwrap()
+            .stderr(fs::File::create(tree.at(&format!("root/{}.log", self.name))).unwrap());
+        let child = activate.spawn().unwrap();
+        let patience = Deadline::within(Duration::from_secs(60));
+        while TcpStream::connect(&self.held[0]).is_err() {
+            assert!(!patience.expired(), "{}: nobody holds its port", self.name);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child
     }
 }
 

@@ -38,6 +38,8 @@ struct Issuer {
     line: Line,
     process: Ended,
     data: tempfile::TempDir,
+    /// Of its sockets.
+    _places: tempfile::TempDir,
 }
 
 impl Issuer {
@@ -66,6 +68,7 @@ impl Issuer {
 
     fn start(fleet: &Fleet, config: &Path, data: tempfile::TempDir, more: &[String]) -> Self {
         let line = Line::to(&fleet.api_socket("ron-kms"));
+        let places = tempfile::tempdir().unwrap();
         let ports: Vec<TcpListener> = (0..2)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -80,7 +83,7 @@ impl Issuer {
             format!("health_addr={}", addrs[1]),
             format!("kms.url={}", line.url),
         ];
-        let sockets = own_sockets(data.path(), "svc-passport");
+        let sockets = own_sockets(places.path(), "svc-passport");
         let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
         command.arg("--config").arg(config).current_dir(data.path());
         for set in sets.iter().chain(&sockets).chain(more) {
@@ -107,6 +110,7 @@ impl Issuer {
             line,
             process,
             data,
+            _places: places,
         }
     }
 

@@ -436,10 +436,8 @@ fn real_nodes(text: &str, layout: &Layout) -> String {
             ("jwks_url", None) => Some(jwks_url(layout)),
             _ => None,
         };
-        match value {
-            Some(value) => out.push_str(&format!("{key} = {}", quoted(value))),
-            None => out.push_str(line),
-        }
+        let value = value.map(|value| format!("{key} = {}", quoted(value)));
+        out.push_str(value.as_deref().unwrap_or(line));
         out.push('\n');
     }
     out

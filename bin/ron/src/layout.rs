@@ -212,7 +212,8 @@ impl Endpoints {
 pub fn socket_url(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
-    if text.bytes().all(plain) && !text.contains(".sock/") && text.ends_with(".sock") {
+    let ends = path.extension().is_some_and(|end| end == "sock");
+    if ends && text.bytes().all(plain) && !text.contains(".sock/") {
         format!("unix:{text}")
     } else {
         format!("http+unix://{}", ron_client::encode(&text))

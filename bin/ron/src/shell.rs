@@ -106,7 +106,11 @@ fn hint(why: &str) -> Option<&'static str> {
              unix:<data directory>/run/<service>/api.sock; --insecure-loopback sends it nevertheless",
         );
     }
-    if has(&["not reached", "refused the connection"]) {
+    if has(&[
+        "not reached",
+        "refused the connection",
+        "cannot be connected to",
+    ]) {
         return Some(
             "is the service running? `ron up` starts all of them; with a --data-dir, name the same one here",
         );

@@ -7,7 +7,7 @@
 //! use ron_kernel::Deadline;
 //!
 //! let http = Arc::new(HttpClient::new(ClientConfig::default()));
-//! let kms = KmsClient::new("http://127.0.0.1:7440", Credential::none(), http);
+//! let kms = KmsClient::new("unix:/run/ron/ron-kms/api.sock", Credential::none(), http);
 //! let key = "default/app/ed25519/018f8e9e-0000-7000-8000-000000000001".parse().unwrap();
 //! let doc = kms.key(&key, Deadline::within(Duration::from_secs(1)));
 //! ```

@@ -324,14 +324,11 @@ pub fn client(
         Some(file) => Credential::from_file(file)?,
         None => Credential::from_file(&layout.operator_token())?,
     };
-    let (url, http) = match url {
-        Some(url) => (url, net::client()),
-        None => {
-            let at = fleet::reach(&layout, "ron-kms")?;
-            (at.url, at.http)
-        }
-    };
-    Ok(KmsClient::new(&url, credential, http))
+    if let Some(url) = url {
+        return Ok(KmsClient::new(&url, credential, net::client()));
+    }
+    let at = fleet::reach(&layout, "ron-kms")?;
+    Ok(KmsClient::new(&at.url, credential, at.http))
 }
 
 pub fn soon() -> Deadline {

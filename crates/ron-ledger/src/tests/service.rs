@@ -29,6 +29,10 @@ fn soon() -> Deadline {
 }
 
 fn rig(dir: &Path) -> Rig {
+    rig_with(dir, "uds_only = true\n")
+}
+
+fn rig_with(dir: &Path, more: &str) -> Rig {
     let tokens = [
         ("wallet", "ledger:commit,ledger:read"),
         ("rewarder", "ledger:settle,ledger:read"),
@@ -42,7 +46,7 @@ fn rig(dir: &Path) -> Rig {
         )
     });
     let mut toml = format!(
-        "data_dir = \"{}\"\nuds_only = true\nuds_path = \"{}\"\n",
+        "data_dir = \"{}\"\nuds_path = \"{}\"\n{more}",
         dir.display(),
         dir.join("run/api.sock").display()
     );
@@ -389,5 +393,53 @@ fn the_projection_survives_sums_beyond_128_bits() {
         assert!(!limit.expired(), "the projection stands still: {seen:?}");
         let (_keep, never) = ron_kernel::Shutdown::pair();
         never.wait(Deadline::within(Duration::from_millis(20)));
+    }
+}
+
+/// Status and reason of what a caller hears who shows a service token at this base URL.
+fn shown_at(rig: &Rig, base: &str) -> (u16, String) {
+    let client = HttpClient::new(ClientConfig {
+        insecure_loopback: true, // whatever our own client thinks of it
+        ..ClientConfig::default()
+    });
+    let bearer = format!("Bearer {}", rig.tokens[2].1);
+    let url = format!("{base}/v1/ledger/events?after=0");
+    let headers = [("authorization", bearer.as_str())];
+    let reply = client
+        .call(Call::get(&url, soon()).headers(&headers))
+        .unwrap();
+    let details = reply.problem().and_then(|problem| problem.details);
+    let reason = details.map(|details| details["reason"].as_str().unwrap().to_owned());
+    (reply.status, reason.unwrap_or_default())
+}
+
+#[test]
+fn service_tokens_count_at_the_socket_of_services_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let programs = dir.path().join("programs/client.sock");
+    let client_socket = format!("client_uds_path = \"{}\"\n", programs.display());
+    let refused = |reason: &str| (401, reason.to_owned());
+    let good = (200, String::new());
+    let over = |path: &Path| format!("unix:{}:", path.display());
+    for insecure in [false, true] {
+        let data = dir.path().join(format!("data-{insecure}"));
+        let more = format!("insecure_loopback = {insecure}\n{client_socket}");
+        let rig = rig_with(&data, &more);
+        let services = rig.running.unix_path().unwrap();
+        assert_eq!(shown_at(&rig, &over(services)), good);
+        let plain = if insecure {
+            good.clone()
+        } else {
+            refused("plain_tcp")
+        };
+        assert_eq!(shown_at(&rig, &rig.running.api_url()), plain);
+        assert_eq!(
+            shown_at(&rig, &over(&programs)),
+            refused("client_socket"),
+            "never"
+        );
+        let version = format!("{}/version", over(&programs));
+        let public = rig.client.call(Call::get(&version, soon())).unwrap();
+        assert_eq!(public.status, 200);
     }
 }

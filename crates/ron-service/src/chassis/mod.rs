@@ -369,7 +369,9 @@ impl Gate {
     fn may_act(&self, head: &RequestHead, need: &Need) -> Result<(), Problem> {
         let plain = self.port == Port::Health && head.transport == Transport::Tcp;
         let config = self.shared.config.load();
-        if !plain || *need == Need::Public || config.bool("insecure_loopback") {
+        let near = head.peer.ip().to_canonical().is_loopback();
+        let allowed = config.bool("insecure_loopback") && near;
+        if !plain || *need == Need::Public || allowed {
             return Ok(());
         }
         let way = match config.path_opt("health_uds_path") {
@@ -425,3 +427,6 @@ mod rates_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "transport_tests.rs"]
+mod transport_tests;

@@ -41,17 +41,16 @@ impl Parts {
             inherited.take(addr).map_or_else(|| bind(key, addr), Ok)
         };
         let health = listener("health_addr")?;
+        let health_wanted = format!("health_addr {}", config.addr("health_addr"));
         // With `uds_only` nobody is to reach the address: any free one is taken, and closed unused by `serve`.
-        let (api, mut wanted) = if config.bool("uds_only") {
-            (
-                bind("bind_addr", ([127, 0, 0, 1], 0).into())?,
-                String::new(),
-            )
+        let (api, wanted) = if config.bool("uds_only") {
+            let unused = bind("bind_addr", ([127, 0, 0, 1], 0).into())?;
+            (unused, health_wanted)
         } else {
             let addr = config.addr("bind_addr");
-            (listener("bind_addr")?, format!("bind_addr {addr} and "))
+            let both = format!("bind_addr {addr} and {health_wanted}");
+            (listener("bind_addr")?, both)
         };
-        wanted.push_str(&format!("health_addr {}", config.addr("health_addr")));
         inherited.none_left(&wanted)?;
         let instance = api
             .local_addr()

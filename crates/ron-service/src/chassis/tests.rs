@@ -53,7 +53,7 @@ impl Authorizer for ByScope {
     }
 }
 
-fn start(
+pub(super) fn start(
     config: &Config,
     drained: &Arc<AtomicU32>,
     hook: Option<fn(&Config) -> Result<(), String>>,
@@ -92,7 +92,7 @@ fn start(
     chassis.serve(Router::new(info).add(hello).add(write))
 }
 
-fn config(pairs: &[(&str, &str)]) -> Config {
+pub(super) fn config(pairs: &[(&str, &str)]) -> Config {
     let pairs: Vec<(&str, &str)> = [("amnesia", "true")]
         .into_iter()
         .chain(pairs.iter().copied())
@@ -118,13 +118,13 @@ pub(super) fn client() -> HttpClient {
     HttpClient::new(ClientConfig::default())
 }
 
-fn get(client: &HttpClient, url: &str) -> Reply {
+pub(super) fn get(client: &HttpClient, url: &str) -> Reply {
     client
         .call(Call::get(url, Deadline::within(Duration::from_secs(5))))
         .unwrap()
 }
 
-fn post(client: &HttpClient, url: &str, token: &str) -> Reply {
+pub(super) fn post(client: &HttpClient, url: &str, token: &str) -> Reply {
     let bearer = format!("Bearer {token}");
     let headers = [("authorization", bearer.as_str())];
     let call = Call {
@@ -282,7 +282,7 @@ fn readiness_follows_causes_and_names_them() {
 }
 
 /// A path for a socket of the health port, and what removes it.
-fn health_socket() -> (tempfile::TempDir, String) {
+pub(super) fn health_socket() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/health.sock");
     let path = path.to_str().unwrap().to_owned();
@@ -341,51 +341,6 @@ fn actions_are_off_until_enabled_and_need_their_scope() {
         200
     );
     assert!(on.stop_requested() && on.stop_token().is_set());
-}
-
-#[test]
-fn the_plain_health_port_takes_no_actions_and_says_where_they_are_taken() {
-    let client = client();
-    let refused = |pairs: &[(&str, &str)], words: &str| {
-        let running = started(&[pairs, &[("actions.enable_shutdown", "true")]].concat());
-        let url = format!("{}/api/v1/shutdown", running.health_url());
-        let reply = post(&client, &url, "admin:operate");
-        assert_eq!(reply.status, 403);
-        let detail = reply.problem().unwrap().detail;
-        assert!(detail.contains(words), "{detail}");
-        assert!(!running.stop_requested());
-        let metrics = format!("{}/metrics", running.health_url());
-        assert_eq!(get(&client, &metrics).status, 200, "what is public stays");
-    };
-    refused(&[], "set health_uds_path");
-    let (_dir, socket) = health_socket();
-    refused(&[("health_uds_path", &socket)], &socket);
-    let open = started(&[
-        ("insecure_loopback", "true"),
-        ("actions.enable_shutdown", "true"),
-    ]);
-    let url = format!("{}/api/v1/shutdown", open.health_url());
-    assert_eq!(post(&client, &url, "admin:operate").status, 200);
-    assert!(open.stop_requested());
-}
-
-#[test]
-fn a_socket_for_local_programs_stands_beside_that_of_services() {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-    let (services, programs) = (path("run/api.sock"), path("client.sock"));
-    let running = started(&[("uds_path", &services), ("client_uds_path", &programs)]);
-    assert_eq!(running.unix_path().unwrap().to_str(), Some(&*services));
-    let mode = |path: &str| std::fs::metadata(path).unwrap().mode() & 0o777;
-    assert_eq!((mode(&services), mode(&programs)), (0o600, 0o666));
-    for socket in [&services, &programs] {
-        let url = format!("unix:{socket}:/version");
-        assert_eq!(get(&client(), &url).status, 200);
-    }
-    drop(running);
-    assert!(!Path::new(&programs).exists());
 }
 
 #[test]
@@ -478,44 +433,6 @@ fn a_port_in_use_is_one_clear_line() {
 }
 
 #[test]
-fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_ones() {
-    let held = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let text = |socket: &TcpListener| socket.local_addr().unwrap().to_string();
-    let (api, health) = (held(), held());
-    let pairs = [("bind_addr", text(&api)), ("health_addr", text(&health))];
-    let pairs = pairs.each_ref().map(|(key, addr)| (*key, addr.as_str()));
-    let copies = |sockets: &[&TcpListener]| {
-        let copies = sockets.iter().map(|socket| socket.try_clone().unwrap());
-        Inherited::from(copies.collect::<Vec<_>>())
-    };
-    let parts = Parts::bind_beside(&config(&pairs), copies(&[&health, &api])).unwrap();
-    assert_eq!(text(&parts.api), pairs[0].1);
-    assert_eq!(text(&parts.health), pairs[1].1);
-    drop(parts);
-    // The ports stay held: nobody else gets them while the service is away.
-    assert!(TcpListener::bind(pairs[0].1).is_err());
-    let refused = |pairs: &[(&str, &str)], sockets: &[&TcpListener], words: &[&str]| {
-        let error = Parts::bind_beside(&config(pairs), copies(sockets));
-        let Err(error) = error else {
-            panic!("a socket is left over")
-        };
-        assert_eq!(error.exit_code(), exit::CONFIG);
-        for word in words {
-            assert!(error.to_string().contains(word), "{error}");
-        }
-    };
-    let other = held();
-    refused(
-        &pairs,
-        &[&api, &health, &other],
-        &[&text(&other), pairs[0].1, pairs[1].1, "ListenStream="],
-    );
-    let only = [pairs[0], pairs[1], ("uds_only", "true"), ("uds_path", "/x")];
-    refused(&only, &[&api, &health], &[pairs[0].1, "health_addr"]);
-    Parts::bind_beside(&config(&only), copies(&[&health])).unwrap();
-}
-
-#[test]
 fn a_failed_start_leaves_no_thread_and_no_listener() {
     let parts = Parts::ephemeral("svc-sample").unwrap();
     let health = parts.health.local_addr().unwrap();
@@ -542,120 +459,4 @@ fn before_it_has_started_nobody_is_let_in() {
     let url = format!("unix:{socket}:/api/v1/shutdown");
     assert_eq!(post(&client(), &url, "admin:operate").status, 503);
     assert!(!chassis.shared.stop.1.is_set());
-}
-
-/// A self-signed certificate for localhost and its key, PEM files in a directory.
-fn certificate(dir: &Path) -> [String; 2] {
-    use std::os::unix::fs::PermissionsExt as _;
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let pems = [made.cert.pem(), made.signing_key.serialize_pem()];
-    let paths = ["cert.pem", "key.pem"].map(|name| dir.join(name));
-    for (path, pem) in paths.iter().zip(pems) {
-        std::fs::write(path, pem).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    }
-    paths.map(|path| path.to_str().unwrap().to_owned())
-}
-
-#[test]
-fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
-    let dir = tempfile::tempdir().unwrap();
-    let [cert, key] = certificate(dir.path());
-    let socket = dir.path().join("run/api.sock");
-    let socket = socket.to_str().unwrap().to_owned();
-    let pairs = [
-        ("tls.enabled", "true"),
-        ("tls.cert_path", &cert),
-        ("tls.key_path", &key),
-        ("uds_path", &socket),
-    ];
-    let mut running = started(&pairs);
-    assert!(running.api_url().starts_with("https://"));
-    assert_eq!(running.unix_path().unwrap().to_str(), Some(&*socket));
-    let version = |client: &HttpClient, url: String| get(client, &url).status;
-    let over_unix = format!("unix:{socket}:/version");
-    assert_eq!(version(&client(), over_unix.clone()), 200);
-    let trusting = |cert: &str| {
-        let files = ron_http::ClientTlsFiles {
-            ca: cert.into(),
-            identity: None,
-        };
-        HttpClient::new(ClientConfig {
-            tls: Some(ron_http::ClientTls::load(files).unwrap()),
-            ..ClientConfig::default()
-        })
-    };
-    let url = format!("https://localhost:{}/version", running.api_addr().port());
-    assert_eq!(version(&trusting(&cert), url.clone()), 200);
-
-    // Renewed under the same paths: SIGHUP takes them on although no key has changed.
-    certificate(dir.path());
-    let call = Call::get(&url, Deadline::within(Duration::from_secs(5)));
-    assert!(trusting(&cert).call(call.clone()).is_err(), "still the old");
-    let config = (*running.config()).clone();
-    assert!(running.reload(config.clone()).unwrap().is_empty());
-    assert_eq!(version(&trusting(&cert), url.clone()), 200);
-    std::fs::remove_file(&key).unwrap();
-    let refused = running.reload(config).unwrap_err().to_string();
-    assert!(refused.contains("key.pem"), "{refused}");
-    assert_eq!(version(&trusting(&cert), url), 200);
-
-    let report = running.drain(Duration::from_secs(5));
-    assert_eq!(report.stragglers, Vec::<String>::new());
-    assert!(!Path::new(&socket).exists());
-}
-
-#[test]
-fn a_unix_socket_may_be_the_only_way_to_the_api() {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("run/api.sock");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken
-        .local_addr()
-        .map(|addr| (taken, addr.to_string()))
-        .unwrap();
-    let pairs = [
-        ("bind_addr", taken.1.as_str()),
-        ("uds_only", "true"),
-        ("uds_path", socket.to_str().unwrap()),
-    ];
-    Parts::bind(&config(&pairs)).expect("bind_addr is not used");
-    let running = started(&pairs);
-    assert_eq!(running.api_addr().port(), 0);
-    assert_eq!(running.api_url(), format!("unix:{}:", socket.display()));
-    assert_eq!(
-        get(&client(), &format!("{}/version", running.api_url())).status,
-        200
-    );
-}
-
-#[test]
-fn transports_that_cannot_be_had_end_the_start_with_a_hint() {
-    let dir = tempfile::tempdir().unwrap();
-    let [cert, key] = certificate(dir.path());
-    let fails = |pairs: &[(&str, &str)], words: &str| {
-        let error = start(&config(pairs), &Arc::default(), None).unwrap_err();
-        assert_eq!(error.exit_code(), exit::CONFIG);
-        assert!(error.to_string().contains(words), "{error}");
-    };
-    for key in ["uds_path", "health_uds_path", "client_uds_path"] {
-        fails(&[(key, "/dev/null/x.sock")], "/dev/null");
-        fails(&[(key, "/dev/null/x.sock")], key);
-    }
-    fails(&[("tls.peer_ca_path", "/nowhere.pem")], "/nowhere.pem");
-    fails(&[("tls.peer_ca_path", &key)], "key.pem");
-    let tls = |cert: &str, key: &str, words: &str| {
-        let pairs = [
-            ("tls.enabled", "true"),
-            ("tls.cert_path", cert),
-            ("tls.key_path", key),
-        ];
-        fails(&pairs, words);
-    };
-    tls("/nowhere.pem", &key, "/nowhere.pem");
-    std::process::Command::new("chmod")
-        .args(["644", &key])
-        .status()
-        .unwrap();
-    tls(&cert, &key, "chmod 600");
 }
