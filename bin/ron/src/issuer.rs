@@ -97,8 +97,15 @@ fn trust(args: &TrustArgs) -> Result<(), String> {
         println!("           {kid}");
     }
     let kms = by_the_kms(args.data_dir.as_deref(), &served.note.signers);
-    println!("KMS      {}", kms.as_ref().map_or_else(Clone::clone, said));
+    println!("KMS      {}", kms.clone().map_or_else(|why| why, said));
     let followers = followers(&layout, &served)?;
+    if followers.is_empty() {
+        return Err(format!(
+            "no service of {} has auth.issuer = \"{}\"",
+            layout.root.display(),
+            served.issuer
+        ));
+    }
     println!("services");
     let mut refusing = 0;
     for follower in &followers {
@@ -127,8 +134,8 @@ fn trust(args: &TrustArgs) -> Result<(), String> {
     }
 }
 
-fn said(held: &bool) -> String {
-    let text = if *held {
+fn said(held: bool) -> String {
+    let text = if held {
         "holds these keys"
     } else {
         "does NOT hold all of these keys"

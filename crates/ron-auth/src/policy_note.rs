@@ -268,6 +268,14 @@ mod tests {
         assert!(forged.is_empty());
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(lines in "([a-z]{0,8} ?[a-z0-9 -]{0,20}\n){0,6}") {
+            let _ = PolicyNote::read(&text(&lines), ISSUER);
+            let _ = PolicyNote::open(lines.as_bytes(), ISSUER, &[]);
+        }
+    }
+
     #[test]
     fn texts_that_say_too_little_or_two_things_are_refused() {
         let check = |text: &str| {

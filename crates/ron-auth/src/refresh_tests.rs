@@ -68,10 +68,12 @@ fn jwks(seeds: &[u8]) -> Value {
 
 /// A note about these keys, signed by these note keys.
 fn note(version: u64, seeds: &[u8], signers: &[u8]) -> String {
-    let mut text = format!("{ISSUER}/policy\nversion {version}\nissuer {ISSUER}\n");
-    for seed in seeds {
-        text += &format!("key {} EdDSA 10 - good\n", key(*seed).0);
-    }
+    let listed = |seed: &u8| format!("key {} EdDSA 10 - good", key(*seed).0);
+    let keys: Vec<String> = seeds.iter().map(listed).collect();
+    let text = format!(
+        "{ISSUER}/policy\nversion {version}\nissuer {ISSUER}\n{}\n",
+        keys.join("\n")
+    );
     let keys: Vec<Ed25519NoteSigner> = signers.iter().map(|seed| note_key(*seed)).collect();
     let signers: Vec<&dyn NoteSigner> = keys.iter().map(|key| key as &dyn NoteSigner).collect();
     Note::sign(&text, &signers).unwrap().to_string()

@@ -151,6 +151,13 @@ fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -
     match loaded {
         Ok(config) => {
             report.ok(&about, "every key is known and in its range");
+            if config.bool("auth.unpinned") {
+                report.warn(
+                    &about,
+                    "auth.unpinned is true: whoever answers at auth.jwks_url makes passports",
+                    "set auth.note_vkey to the key of the issuer's policy note; without one, read auth.jwks_url over https",
+                );
+            }
             Some(config)
         }
         Err(why) => {

@@ -46,18 +46,16 @@ pub fn write(text: &str, lines: &[String]) -> Result<String, String> {
 fn section(text: &str) -> Result<Option<Range<usize>>, String> {
     let mut found: Option<Range<usize>> = None;
     let mut at = 0;
-    let mut open = false;
+    let (mut open, mut root) = (false, true);
     for line in text.split_inclusive('\n') {
-        let (start, end) = (at, at + line.len());
+        let end = at + line.len();
         at = end;
         let word = line.trim_start();
-        if word.starts_with("auth.") && found.is_none() && start == 0 {
-            return Err(
-                "it names auth.* keys outside of a section; set auth.note_vkey there by hand"
-                    .into(),
-            );
+        if root && word.starts_with("auth.") {
+            return Err("it has auth.* keys outside of [auth]; set auth.note_vkey by hand".into());
         }
         if word.starts_with('[') {
+            root = false;
             open = word.split('#').next().unwrap_or(word).trim() == "[auth]";
             if open {
                 found = Some(end..end);
@@ -148,6 +146,7 @@ mod tests {
     fn what_is_not_understood_is_left_alone() {
         assert_eq!(issuer("issuer = \"top\"\n[policy]\n"), Ok(None));
         assert_eq!(issuer("[auth]\nissuer = \"i\"\n"), Ok(Some("i")));
+        assert!(issuer("a = 1\nauth.issuer = \"i\"\n").is_err());
         for text in ["a = 1\n", ""] {
             assert!(write(text, &lines(&["n"])).is_err(), "{text}");
         }

@@ -10,7 +10,7 @@ use ron_auth::PolicyNote;
 use ron_tlog::note::{Note, VerifierKey};
 
 /// First line of the file; then the verifier keys, an empty line, the note.
-const FORMAT: &str = "svc-passport policy note 1";
+const FORMAT: &str = "ron-kept-note/v1";
 
 /// A signed note, and the keys that verify it.
 pub type SignedNote = (String, Vec<VerifierKey>);
@@ -81,7 +81,7 @@ mod tests {
         let whole = fs::read_to_string(&path).unwrap();
         for broken in [
             whole.replace("version 3", "version 4"),
-            whole.replace("note 1\n", "note 2\n"),
+            whole.replace("note/v1\n", "note/v2\n"),
             whole.replacen(&format!("{}\n", keys[0]), "", 2),
             whole[..whole.len() / 2].to_owned(),
             String::new(),
