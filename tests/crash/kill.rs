@@ -156,15 +156,21 @@ fn signatures_have_their_leaves(fleet: &Fleet, journal: &[(u64, Vec<u8>)]) {
     }
 }
 
-/// Pays one unit after the other; only what was answered goes into the journal.
+/// Pays one unit after the other, for this long and until one was answered; only what was answered goes into the journal.
 fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Journal) {
-    let end = Deadline::within(until);
     let (wallet, kms) = (fleet.wallet(), kms(fleet));
-    let within = || Deadline::within(Duration::from_secs(2));
+    let before = (journal.receipts.len(), journal.signatures.len());
+    let (end, late) = (
+        Deadline::within(until),
+        Deadline::within(Duration::from_secs(60)),
+    );
+    let within = || Deadline::within(ron_tests::CALL);
     for n in 0_u32.. {
-        if end.expired() {
+        let one_each = journal.receipts.len() > before.0 && journal.signatures.len() > before.1;
+        if end.expired() && one_each {
             return;
         }
+        assert!(!late.expired(), "nothing was answered within a minute");
         let key = format!("kill-{round}-{n}");
         let request = IssueMoney {
             to: "acct:journal".parse().unwrap(),

@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::kms::WrapAnswer;
-use ron_tests::{Fleet, json};
+use ron_tests::{Fleet, json, until};
 use serde_json::json;
 
 /// Uses reserved at once: few, so that kills fall between reservation and use as well.
@@ -35,11 +35,14 @@ fn no_nonce_comes_twice_across_kills() {
     let mut nonces = BTreeSet::new();
     let mut highest = None;
     for round in 0..rounds() {
-        let stop = AtomicBool::new(false);
+        let (stop, wrapped) = (AtomicBool::new(false), AtomicU32::new(0));
         let made: Vec<Vec<u8>> = std::thread::scope(|scope| {
-            let ask = || wrap_until(&fleet, &token, &key, &stop);
+            let ask = || wrap_until(&fleet, &token, &key, &stop, &wrapped);
             let askers = [(); 4].map(|()| scope.spawn(ask));
-            std::thread::sleep(Duration::from_millis(300 + 170 * (round % 3)));
+            // Past the end of a block, at another place in each round.
+            until("a block is used up", || {
+                wrapped.load(Ordering::Relaxed) > BLOCK + 17 * (round as u32 % 3)
+            });
             let _ = std::process::Command::new("kill")
                 .args(["-KILL", &fleet.pid().to_string()])
                 .status();
@@ -88,7 +91,13 @@ fn create(fleet: &Fleet, token: &str) -> String {
 }
 
 /// Wraps until the service is gone; the ciphertexts that were answered.
-fn wrap_until(fleet: &Fleet, token: &str, key: &str, stop: &AtomicBool) -> Vec<Vec<u8>> {
+fn wrap_until(
+    fleet: &Fleet,
+    token: &str,
+    key: &str,
+    stop: &AtomicBool,
+    wrapped: &AtomicU32,
+) -> Vec<Vec<u8>> {
     let url = format!("{}/v1/kms/wrap", fleet.api("ron-kms"));
     let bearer = format!("Bearer {token}");
     let body = json!({"key": key, "plaintext": "aGVsbG8"}).to_string();
@@ -101,6 +110,7 @@ fn wrap_until(fleet: &Fleet, token: &str, key: &str, stop: &AtomicBool) -> Vec<V
             Ok(reply) if reply.status == 200 => {
                 let answer: WrapAnswer = serde_json::from_slice(&reply.body).unwrap();
                 made.push(answer.ciphertext.0);
+                wrapped.fetch_add(1, Ordering::Relaxed);
             }
             Ok(reply) => assert!([429, 503, 504].contains(&reply.status), "{reply:?}"),
             Err(_) => break, // killed

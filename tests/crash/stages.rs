@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use processes::{Rig, code, patiently};
+use processes::{Rig, code};
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::ContentId;
@@ -251,7 +251,7 @@ impl Lane {
         let url = format!("http://127.0.0.1:{}{path}", self.rig.port("ron-ledger"));
         let bearer = format!("Bearer {}", self.tokens["ron-ledger"]);
         let headers = [("Authorization", bearer.as_str())];
-        patiently(|| {
+        self.rig.patiently(|| {
             let call = Call::get(&url, Deadline::within(Duration::from_secs(10)));
             self.rig.http.call(call.headers(&headers)).unwrap()
         })
@@ -291,7 +291,7 @@ impl Lane {
                 self.rig
                     .call(Method::POST, "/v1/issue", Some(&key), Some(&body))
             };
-            json(&patiently(|| issue().unwrap()), 200);
+            json(&self.rig.patiently(|| issue().unwrap()), 200);
         }
         pool * epochs
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use processes::{Rig, patiently};
+use processes::Rig;
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_tests::{ok, ron_on, workspace};
@@ -75,10 +75,11 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     let mut told: Vec<(String, Reply)> = Vec::new();
     for n in 0..20 {
         let key = format!("well-{n}");
-        let reply = patiently(|| rig.issue(&key, "a", 5).unwrap());
+        let reply = rig.patiently(|| rig.issue(&key, "a", 5).unwrap());
         assert_eq!(reply.status, 200, "{}", text(&reply));
         told.push((key, reply));
     }
+    rig.was_calm();
     let txid: Value = serde_json::from_slice(&told[3].1.body).unwrap();
     let tx = format!("/v1/tx/{}", txid["txid"].as_str().unwrap());
 
@@ -120,7 +121,7 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     assert_eq!(rig.get(&tx).status, 200);
     assert_eq!(rig.get("/v1/ops/well-3").status, 200);
     // The wallet itself is not ready, and goes on saying why: its probe asks the ledger, which answers reads.
-    rig.wait_status("svc-wallet", 503, Duration::from_secs(5));
+    rig.wait_status("svc-wallet", 503, Duration::from_secs(30));
     says_why(&rig.issue("bad-9", "a", 1).unwrap(), reason, cause, hint);
 
     // Room again, or another disk; the ledger starts anew.
@@ -129,12 +130,13 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     rig.run("ron-ledger");
     rig.wait_ready("ron-ledger");
     rig.wait_ready("svc-wallet");
+    rig.calm();
     let mut sum = 100;
     for key in &open {
-        let asked = patiently(|| rig.get(&format!("/v1/ops/{key}")));
+        let asked = rig.patiently(|| rig.get(&format!("/v1/ops/{key}")));
         assert_eq!(asked.status, 200, "{key}: {}", text(&asked));
         let doc: Value = serde_json::from_slice(&asked.body).unwrap();
-        let again = patiently(|| rig.issue(key, "a", 1).unwrap());
+        let again = rig.patiently(|| rig.issue(key, "a", 1).unwrap());
         let done = doc["outcome"] == "done";
         assert_eq!(again.status, if done { 200 } else { 409 }, "{doc}");
         sum += u64::from(done);
@@ -143,14 +145,15 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
         .map(|n| format!("bad-{n}"))
         .filter(|k| !open.contains(k))
     {
-        assert_eq!(patiently(|| rig.issue(&n, "a", 1).unwrap()).status, 200);
+        assert_eq!(rig.patiently(|| rig.issue(&n, "a", 1).unwrap()).status, 200);
         sum += 1;
     }
     for (key, first) in &told {
-        let again = patiently(|| rig.issue(key, "a", 5).unwrap());
+        let again = rig.patiently(|| rig.issue(key, "a", 5).unwrap());
         assert_eq!((again.status, &again.body), (200, &first.body), "{key}");
     }
     assert_eq!(rig.balance("a")["amount_minor"], sum.to_string());
+    rig.was_calm();
     let log = rig.dir.path().join("ron-ledger/data/log");
     let verify = ["ledger", "verify", "--log-dir", &log.to_string_lossy()];
     ok(&ron_on(rig.dir.path(), &verify));

@@ -29,9 +29,10 @@ const ROUNDS: usize = 2;
 const CLIENTS: usize = 8;
 /// The deadline that each request brings along.
 const DEADLINE_MS: u64 = 1_500;
-/// How much later its answer may come on a machine with other work; on a quiet one it is [`LATE_QUIET`].
-const LATE: Duration = Duration::from_millis(1_500);
+/// How much later its answer may come: on a quiet machine (`RON_QUIET=1`), and on any, where a request that hangs is what
+/// the test looks for.
 const LATE_QUIET: Duration = Duration::from_millis(50);
+const LATE: Duration = Duration::from_secs(10);
 
 /// What the clients have seen.
 #[derive(Default)]

@@ -23,8 +23,8 @@ use ron_proto::b64;
 use ron_tests::{Fleet, json, ron_binary};
 use serde_json::{Value, json};
 
-/// Deadline of a request, and what a busy machine may add.
-const ANSWERED: Duration = Duration::from_millis(8_000);
+/// Deadline of a request, and what a busy machine may add; less than what the call itself waits.
+const ANSWERED: Duration = Duration::from_secs(15);
 
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
@@ -164,7 +164,7 @@ impl Issuer {
 fn a_kms_that_stalls_or_goes_away_costs_no_deadline_and_no_bad_token() {
     let fleet = Fleet::start();
     let issuer = Issuer::beside(&fleet);
-    let first = issuer.works_within(&fleet, Duration::from_secs(10));
+    let first = issuer.works_within(&fleet, Duration::from_secs(30));
     issuer.check(&fleet, &first);
     for way in [Way::Stalled, Way::Cut] {
         issuer.line.set(way);
@@ -187,7 +187,7 @@ fn a_kms_that_stalls_or_goes_away_costs_no_deadline_and_no_bad_token() {
         // What needs no signature goes on.
         issuer.check(&fleet, &first);
         issuer.line.set(Way::Open);
-        let token = issuer.works_within(&fleet, Duration::from_secs(15));
+        let token = issuer.works_within(&fleet, Duration::from_secs(30));
         issuer.check(&fleet, &token);
     }
 }
@@ -196,7 +196,7 @@ fn a_kms_that_stalls_or_goes_away_costs_no_deadline_and_no_bad_token() {
 fn in_amnesia_everything_works_and_nothing_is_written() {
     let fleet = Fleet::start();
     let issuer = Issuer::in_amnesia(&fleet);
-    let token = issuer.works_within(&fleet, Duration::from_secs(10));
+    let token = issuer.works_within(&fleet, Duration::from_secs(30));
     issuer.check(&fleet, &token);
     let claims = b64::from_url(token.split('.').nth(1).unwrap()).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();
@@ -385,7 +385,7 @@ fn a_policy_from_a_url_is_followed_and_the_last_good_one_kept() {
         "nothing is issued without a policy"
     );
     up.store(true, Ordering::SeqCst);
-    issuer.works_within(&fleet, Duration::from_secs(15));
+    issuer.works_within(&fleet, Duration::from_secs(30));
 
     // A newer one that takes the wallet away from the operator.
     let mut policy: Value = serde_json::from_slice(&first[0]).unwrap();
@@ -409,7 +409,7 @@ fn a_policy_from_a_url_is_followed_and_the_last_good_one_kept() {
     let since = Instant::now();
     while issuer.token(&fleet).status == 200 {
         assert!(
-            since.elapsed() < Duration::from_secs(10),
+            since.elapsed() < Duration::from_secs(30),
             "the newer policy is not in force"
         );
         std::thread::sleep(Duration::from_millis(50));
@@ -426,7 +426,7 @@ fn a_policy_from_a_url_is_followed_and_the_last_good_one_kept() {
         let since = Instant::now();
         while !degraded() {
             assert!(
-                since.elapsed() < Duration::from_secs(10),
+                since.elapsed() < Duration::from_secs(30),
                 "the trouble does not show"
             );
             std::thread::sleep(Duration::from_millis(50));

@@ -1,20 +1,27 @@
 //! What an issuer takes back and changes: revocation of all kinds through a kill, rotation, policy versions, and what is
 //! published of it. Against a real fleet.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types
+)]
 
 #[path = "support/consumers.rs"]
 mod consumers;
 #[path = "support/issuer.rs"]
 mod issuer;
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use consumers::{CONSUMERS, configure, read, reason};
 use issuer::*;
 use ron_http::Method;
 use ron_proto::b64;
-use ron_tests::{Fleet, json, ok, ron_on};
+use ron_tests::{Fleet, json, ok, ron_on, until};
 use serde_json::{Value, json};
 
 /// One token for each service.
@@ -135,44 +142,57 @@ fn rotate(fleet: &Fleet) {
 fn keys_rotate_while_tokens_are_issued_and_used_without_one_failure() {
     let rig = Rig::start();
     let basic = rig.basic();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
+    let (kids, used) = (Mutex::new(BTreeSet::new()), AtomicUsize::new(0));
     let ask = [
         ("grant_type", "client_credentials"),
         ("audience", "svc-wallet"),
     ];
-    let kids = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
+        // A failed assertion below ends the workers too.
+        let _stop = Stop(&stop);
         let worker = || {
-            let mut kids = std::collections::BTreeSet::new();
-            let mut count = 0;
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            while !stop.load(Ordering::Relaxed) {
                 let reply = rig.form("/oauth2/token", &ask, &[("Authorization", &basic)]);
                 let token = text(&reply, "access_token");
-                let used = rig.balance(&token);
-                assert_eq!(
-                    used.status,
-                    200,
-                    "token {count}: {}",
-                    String::from_utf8_lossy(&used.body)
-                );
-                kids.insert(token.split('.').next().unwrap().to_owned());
-                count += 1;
+                let read = rig.balance(&token);
+                let said = String::from_utf8_lossy(&read.body);
+                assert_eq!(read.status, 200, "{said}");
+                let header = token.split('.').next().unwrap().to_owned();
+                kids.lock().unwrap().insert(header);
+                used.fetch_add(1, Ordering::Relaxed);
             }
-            (count, kids)
         };
         let workers = [scope.spawn(worker), scope.spawn(worker)];
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(3000));
+        let working = || workers.iter().all(|worker| !worker.is_finished());
+        let signed_by = |versions: usize| {
+            until("tokens by the newest version are used", || {
+                assert!(working(), "a worker has failed");
+                kids.lock().unwrap().len() == versions
+            });
+            // What verifiers make of a key that is a moment old shows only after it.
+            let more = used.load(Ordering::Relaxed) + 50;
+            until("more tokens are used", || {
+                assert!(working(), "a worker has failed");
+                used.load(Ordering::Relaxed) >= more
+            });
+        };
+        signed_by(1);
+        for versions in 2..=4 {
             rotate(&rig.fleet);
+            signed_by(versions);
         }
-        std::thread::sleep(Duration::from_millis(4000));
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        let done: Vec<_> = workers.into_iter().map(|w| w.join().unwrap()).collect();
-        assert!(done.iter().all(|(count, _)| *count > 10));
-        done.into_iter()
-            .flat_map(|(_, kids)| kids)
-            .collect::<std::collections::BTreeSet<_>>()
     });
-    assert_eq!(kids.len(), 4, "each version has signed");
+    println!("{} tokens by 4 versions", used.into_inner());
+}
+
+/// Set when it goes.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

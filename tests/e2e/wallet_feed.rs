@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use processes::{Rig, code, patiently};
+use processes::{Rig, code};
 use ron_http::Reply;
 use ron_tests::{ok, ron_on, until};
 use serde_json::Value;
 
 /// An issue that is done, and its answer.
 fn issued(rig: &Rig, key: &str, n: u64) -> Reply {
-    let reply = patiently(|| rig.issue(key, "a", n).unwrap());
+    let reply = rig.patiently(|| rig.issue(key, "a", n).unwrap());
     done(&reply);
     reply
 }

@@ -29,6 +29,8 @@ pub const SERVICES: [&str; 6] = [
 
 /// Longest wait for one call.
 pub const CALL: Duration = Duration::from_secs(20);
+/// Repeated calls that a test which is not about being busy may see, on a machine with other work.
+pub const CALM: u64 = 20;
 /// Longest wait for a fleet to be ready.
 const START: Duration = Duration::from_secs(60);
 
@@ -120,14 +122,16 @@ pub fn free_port() -> u16 {
     base_port()
 }
 
-/// Gives services more time with one another than operators want: several fleets share a machine's
-/// cores here, and a thread that does not run looks like one that hangs.
+/// Takes away what would make a test's outcome depend on the machine's speed. Services get more time with one another
+/// than operators want: several fleets share a machine's cores here, and a thread that does not run looks like one that
+/// hangs. Callers have no rate limit: a fast machine would pass the default. A test about either sets its own.
 pub fn unhurried(command: &mut Command) -> &mut Command {
     for service in SERVICES {
         let prefix = service.replace('-', "_").to_uppercase();
         command.env(format!("{prefix}_DRAIN_DEADLINE"), "15s");
     }
     command
+        .env("SVC_WALLET_LIMITS_RATE_PER_SECOND", "0")
         .env("SVC_WALLET_LEDGER_SILENT_AFTER", "2s")
         .env("SVC_WALLET_LEDGER_HANGS_AFTER", "5s")
 }
@@ -359,6 +363,13 @@ impl Fleet {
         found.and_then(|v| v.parse().ok()).unwrap_or(0.0)
     }
 
+    /// Fails when typed clients had to repeat more than a few calls: a burst of refusals where nothing was wrong would
+    /// hide behind their patience.
+    pub fn was_calm(&self) {
+        let repeats = self.http.repeats();
+        assert!(repeats <= CALM, "{repeats} calls were repeated");
+    }
+
     /// Kills it at once, as a power cut of the process would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -376,6 +387,7 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
+        println!("{} calls were repeated", self.http.repeats());
         self.kill();
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sound;
@@ -183,7 +184,7 @@ pub fn slowhttptest(mode: &str, url: &str, seconds: u32) -> (usize, usize) {
 
 /// A client that pays until the server is gone. Payments that were answered 200; and whether one
 /// was answered 200 after another was told that the service drains.
-pub fn pay(addr: SocketAddr, token: &str, client: usize) -> (u64, bool) {
+pub fn pay(addr: SocketAddr, token: &str, client: usize, all: &AtomicU64) -> (u64, bool) {
     let mut wire = Wire::connect(addr);
     let (mut paid, mut draining, mut late) = (0, false, false);
     let body = r#"{"to":"acct:drain","asset":"ron","amount_minor":"1"}"#;
@@ -196,6 +197,7 @@ pub fn pay(addr: SocketAddr, token: &str, client: usize) -> (u64, bool) {
         match wire.answer(Duration::from_secs(10)) {
             Ok(answer) if answer.status == 200 => {
                 paid += 1;
+                all.fetch_add(1, Ordering::Relaxed);
                 late |= draining;
             }
             Ok(answer) if answer.status == 503 => draining |= answer.text().contains("draining"),

@@ -76,7 +76,7 @@ impl Nginx {
             .expect("nginx runs; scripts/setup.sh installs it");
         let started = Instant::now();
         while TcpStream::connect(listen).is_err() {
-            assert!(started.elapsed() < Duration::from_secs(10), "nginx is up");
+            assert!(started.elapsed() < Duration::from_secs(30), "nginx is up");
             std::thread::sleep(Duration::from_millis(20));
         }
         Self {

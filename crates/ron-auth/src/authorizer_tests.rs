@@ -580,7 +580,7 @@ fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once
     assert!((1..=most).contains(&polls), "{polls} polls in {passed:?}");
     let report = sup.drain(Duration::from_secs(5));
     assert!(
-        report.stragglers.is_empty() && report.took < Duration::from_secs(1),
+        report.stragglers.is_empty() && report.took < Duration::from_secs(4),
         "{report:?}"
     );
 }

@@ -209,6 +209,7 @@ impl Caller {
                 (Verdict::Settled(error), _) => return Err(error),
                 (Verdict::Nothing(error), None) => match error.wait_for() {
                     Some(pause) if pause < patience.remaining() => {
+                        self.http.count_repeat();
                         self.idle.1.wait(Deadline::within(pause));
                         continue;
                     }

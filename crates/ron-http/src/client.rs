@@ -231,6 +231,7 @@ pub struct HttpClient {
     config: ClientConfig,
     breakers: RankedMutex<BTreeMap<String, Arc<Breaker>>>,
     seed: AtomicU64,
+    repeats: AtomicU64,
     stop: ShutdownTrigger,
     stopped: Shutdown,
 }
@@ -264,14 +265,25 @@ impl HttpClient {
             config,
             breakers: RankedMutex::new(&BREAKERS, BTreeMap::new()),
             seed: AtomicU64::new(seed),
+            repeats: AtomicU64::new(0),
             stop,
             stopped,
         }
     }
 
-    /// How long who knows what a refusal means repeats a call that was refused for the moment.
+    /// How long a typed client, which knows what a refusal means, repeats a call that was refused for the moment.
     pub fn patience(&self) -> Duration {
         self.config.patience
+    }
+
+    /// Counts a call that was refused for the moment and is sent again.
+    pub fn count_repeat(&self) {
+        self.repeats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls that were refused for the moment and sent again, of all typed clients on top of this one.
+    pub fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Relaxed)
     }
 
     /// Calls, and waits for the whole answer. An answer of any status is `Ok`. Idempotent calls

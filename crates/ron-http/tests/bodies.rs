@@ -515,7 +515,7 @@ fn uploads_and_downloads_below_the_minimum_rate_are_cut() {
     );
     let took = start.elapsed();
     assert!(
-        took > Duration::from_millis(500) && took < Duration::from_secs(3),
+        took > Duration::from_millis(500) && took < Duration::from_secs(30),
         "{took:?}"
     );
     // Trickling: never silent, and far below the rate.
@@ -532,7 +532,7 @@ fn uploads_and_downloads_below_the_minimum_rate_are_cut() {
             break start.elapsed();
         }
         assert!(
-            start.elapsed() < Duration::from_secs(8),
+            start.elapsed() < Duration::from_secs(30),
             "it goes on for ever"
         );
         std::thread::sleep(Duration::from_millis(50));

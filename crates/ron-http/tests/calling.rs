@@ -145,7 +145,7 @@ fn failures_say_whether_anything_was_done() {
             "{url}: {error}"
         );
         assert!(
-            start.elapsed() < Duration::from_secs(2),
+            start.elapsed() < Duration::from_secs(20),
             "{url}: {:?}",
             start.elapsed()
         );

@@ -146,7 +146,7 @@ mod tests {
             trigger.fire();
             trigger.fire();
         });
-        assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(start.elapsed() < Duration::from_secs(20));
         assert_eq!(calls.load(Ordering::SeqCst), 1);
         token.on_fire({
             let calls = calls.clone();

@@ -256,7 +256,7 @@ mod tests {
         let started = fleet.clock.now();
         fleet.look(&node, true);
         let took = fleet.clock.now() - started;
-        assert!(took < Duration::from_millis(1500), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
         let facts = &node.view().facts;
         assert_eq!(
             facts.silence,

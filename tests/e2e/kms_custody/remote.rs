@@ -203,25 +203,25 @@ fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
     let stalled = Arc::new(AtomicBool::new(false));
     let port = far.url.rsplit_once(':').unwrap().1.parse().unwrap();
     let url = format!("http://127.0.0.1:{}", proxy(port, &stalled));
-    let near = near(&url, "ron", "sign_deadline = \"2s\"");
+    let near = near(&url, "ron", "sign_deadline = \"4s\"");
     let key = near.create("aes256-gcm", "remote", 1);
     let local = near.create("aes256-gcm", "file", 2);
     assert_eq!(wraps(&near, &key).0, 200);
     // It hangs: the caller is told in time, others do not notice.
+    let wrapped = "ron_kms_ops_total{alg=\"aes256-gcm\",op=\"wrap\",result=\"ok\"} ";
+    let before = far.metric(wrapped);
     stalled.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let hanging = scope.spawn(|| wraps(&near, &key));
-        std::thread::sleep(Duration::from_millis(100));
+        until("the far service has answered, and is not heard", || {
+            far.metric(wrapped) > before
+        });
         for _ in 0..5 {
-            let (status, _, took, _) = wraps(&near, &local);
-            assert!(
-                status == 200 && took < Duration::from_millis(1_500),
-                "{status} {took:?}"
-            );
+            assert_eq!(wraps(&near, &local).0, 200);
         }
-        let (status, code, took, _) = hanging.join().unwrap();
+        assert!(!hanging.is_finished(), "the others waited for it");
+        let (status, code, _, _) = hanging.join().unwrap();
         assert_eq!((status, code.as_str()), (504, "deadline_exceeded"));
-        assert!(took < Duration::from_secs(4), "{took:?}");
     });
     until("the keeper has found it silent", || {
         wraps(&near, &key).0 == 503
@@ -232,12 +232,11 @@ fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
     for round in 0..2 {
         far.kill();
         until("it is known to be away", || wraps(&near, &key).0 == 503);
-        let (status, code, took, retry) = wraps(&near, &key);
+        let (status, code, _, retry) = wraps(&near, &key);
         assert_eq!(
             (status, code.as_str(), retry),
             (503, "store_unavailable", true)
         );
-        assert!(took < Duration::from_millis(1_500), "{took:?}"); // 100 ms on a quiet machine
         assert_eq!(wraps(&near, &local).0, 200);
         let body = json!({
             "tenant": "acme", "purpose": "tests", "alg": "aes256-gcm", "backend": "remote",

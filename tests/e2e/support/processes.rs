@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_tests::{
-    base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
+    CALM, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -34,10 +35,14 @@ pub struct Rig {
     ledger_env: Vec<(&'static str, PathBuf)>,
     /// Settings of the wallet.
     pub wallet_set: Vec<&'static str>,
+    /// Requests that were refused for the moment and repeated.
+    again: AtomicU64,
 }
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        let again = self.again.load(Ordering::Relaxed);
+        println!("{again} requests were repeated");
         for child in self.children.values_mut() {
             let _ = child.kill();
             let _ = child.wait();
@@ -67,6 +72,7 @@ impl Rig {
             token: String::new(),
             ledger_env,
             wallet_set: Vec::new(),
+            again: AtomicU64::new(0),
         };
         for (name, _) in NEEDED {
             rig.run(name);
@@ -158,6 +164,13 @@ impl Rig {
         self.wait(name, "ready", Duration::from_secs(30), takes_passports);
     }
 
+    /// Until it says that it drains.
+    pub fn wait_drain(&self, name: &str) {
+        self.wait(name, "draining", Duration::from_secs(30), |reply| {
+            String::from_utf8_lossy(&reply.body).contains("\"draining\"")
+        });
+    }
+
     pub fn wait_status(&self, name: &str, status: u16, at_most: Duration) -> Duration {
         let what = status.to_string();
         self.wait(name, &what, at_most, |reply| reply.status == status)
@@ -212,6 +225,32 @@ impl Rig {
         self.call(Method::POST, "/v1/issue", Some(key), Some(&body))
     }
 
+    /// The ledger made no sound for a moment; asking again is what the answer says to do. Each time is counted.
+    pub fn patiently(&self, call: impl Fn() -> Reply) -> Reply {
+        let began = Instant::now();
+        loop {
+            let reply = call();
+            let again = reply.status == 429 || code(&reply) == "retry_later";
+            if !again || began.elapsed() > Duration::from_secs(20) {
+                return reply;
+            }
+            self.again.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Begins a phase in which nothing is wrong; see [`Rig::was_calm`].
+    pub fn calm(&self) {
+        self.again.store(0, Ordering::Relaxed);
+    }
+
+    /// Fails when more than a few requests were repeated since [`Rig::calm`]: a burst of refusals where nothing was wrong
+    /// would hide behind [`Rig::patiently`].
+    pub fn was_calm(&self) {
+        let again = self.again.load(Ordering::Relaxed);
+        assert!(again <= CALM, "{again} requests were repeated");
+    }
+
     /// Until the wallet's feed has copied all up to this answer, the ledger's last.
     pub fn wait_copied(&self, answer: &Reply) {
         let receipt: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -231,7 +270,8 @@ impl Rig {
     }
 
     pub fn balance(&self, account: &str) -> Value {
-        let reply = patiently(|| self.get(&format!("/v1/balance?account={account}&asset=ron")));
+        let reply =
+            self.patiently(|| self.get(&format!("/v1/balance?account={account}&asset=ron")));
         assert_eq!(
             reply.status,
             200,
@@ -246,17 +286,4 @@ impl Rig {
 pub fn code(reply: &Reply) -> String {
     let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     body["code"].as_str().unwrap_or("").to_owned()
-}
-
-/// The caller's rate is limited, or the ledger made no sound for a moment; asking again is what the answer says to do.
-pub fn patiently(call: impl Fn() -> Reply) -> Reply {
-    let began = Instant::now();
-    loop {
-        let reply = call();
-        let again = reply.status == 429 || code(&reply) == "retry_later";
-        if !again || began.elapsed() > Duration::from_secs(20) {
-            return reply;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }

@@ -70,9 +70,9 @@ fn ms(n: u64) -> Deadline {
 }
 
 fn until(what: &str, mut ok: impl FnMut() -> bool) {
-    let deadline = ms(5_000);
+    let deadline = ms(30_000);
     while !ok() {
-        assert!(!deadline.expired(), "not within 5 s: {what}");
+        assert!(!deadline.expired(), "not within 30 s: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -88,7 +88,7 @@ impl Rig {
         });
         assert_eq!(out, Err(HangError::Hung));
         let waited = start.elapsed();
-        assert!(waited < Duration::from_secs(2), "{waited:?}");
+        assert!(waited < Duration::from_secs(20), "{waited:?}");
         free
     }
 }
