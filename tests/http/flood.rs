@@ -301,12 +301,11 @@ impl Flood {
                 scope.spawn(move || {
                     rustix::process::setpriority_process(None, 19).expect("a lower priority");
                     let pause = Duration::from_secs(6) / PER_SECOND;
-                    let mut next = begun;
                     while begun.elapsed() < length {
+                        let sent = Instant::now();
                         act();
                         done.fetch_add(1, Ordering::Relaxed);
-                        next = (next + pause).max(Instant::now() - pause * 100);
-                        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                        std::thread::sleep(pause.saturating_sub(sent.elapsed()));
                     }
                 });
             }
