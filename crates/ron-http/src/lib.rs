@@ -41,6 +41,7 @@ mod peer;
 mod request;
 mod responder;
 mod response;
+mod room;
 mod route;
 mod router;
 mod serve;
