@@ -125,12 +125,15 @@ fn closed_long_polls_keep_nothing() {
     until("a new long poll waits", || {
         fleet.metric("svc-passport", "svc_passport_http_in_flight ") >= 1.0
     });
+    // A place beyond the end is no reason to wait: the reader is told to start over.
+    let events = format!("{}/v1/passport/events", fleet.api("svc-passport"));
+    let beyond = fleet.get(&format!("{events}?after=99999999&wait=30"), None);
+    let end = fleet.get(&format!("{events}?after=0"), None);
+    assert_eq!(json(&beyond, 200)["next"], json(&end, 200)["next"]);
     let token = fleet.token("svc-passport", None);
     let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
     let body = r#"{"jti":"flood-test","reason":"test"}"#;
-    let revoked = fleet.post(&url, Some(&token), body, &[]).status;
-    println!("revoke answered {revoked}");
-    assert_ne!(revoked, 429);
+    assert_eq!(fleet.post(&url, Some(&token), body, &[]).status, 200);
 }
 
 fn status(wire: &mut Wire, request: &[u8]) -> u16 {
@@ -301,12 +304,11 @@ impl Flood {
                 scope.spawn(move || {
                     rustix::process::setpriority_process(None, 19).expect("a lower priority");
                     let pause = Duration::from_secs(6) / PER_SECOND;
-                    let mut next = begun;
                     while begun.elapsed() < length {
+                        let sent = Instant::now();
                         act();
                         done.fetch_add(1, Ordering::Relaxed);
-                        next = (next + pause).max(Instant::now() - pause * 100);
-                        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                        std::thread::sleep(pause.saturating_sub(sent.elapsed()));
                     }
                 });
             }

@@ -302,7 +302,7 @@ impl Shared {
         let polls = if self.draining() {
             0 // they are let go
         } else {
-            self.slots.polls()
+            self.slots.room.polls()
         };
         self.in_flight.load(Ordering::Acquire) + polls
     }

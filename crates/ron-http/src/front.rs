@@ -24,9 +24,10 @@ use crate::listener::{Accepted, Listen, Listener, SOCKETS_MAX};
 use crate::metrics::HttpMetrics;
 use crate::peer::Peer;
 use crate::request::Transport;
+use crate::room::FREE_ROW;
 use crate::router::Router;
 use crate::settle::Shared;
-use crate::slots::{FREE_ROW, SLOT_ROW, Slots, Was};
+use crate::slots::{SLOT_ROW, Slots, Was};
 use crate::stream::Stream;
 use crate::timer::{Timer, Waker};
 
@@ -183,7 +184,7 @@ impl FrontHandle {
 
     /// Open connections.
     pub fn connections(&self) -> usize {
-        self.shared.slots.used()
+        self.shared.slots.room.used()
     }
 
     /// Requests whose answers a drain waits for: long polls are let go as soon as it begins.
@@ -310,7 +311,7 @@ impl<'a> Poll<'a> {
     }
 
     fn is_full(&self) -> bool {
-        self.shared.slots.served() >= self.shared.limits.max_conns
+        self.shared.slots.room.served() >= self.shared.limits.max_conns
     }
 
     /// Closes an idle connection of the peer; false when it has none.
@@ -328,16 +329,16 @@ impl<'a> Poll<'a> {
     /// so no peer fills a front alone. The first connection of a peer is always welcome.
     fn welcomes(&mut self, peer: Peer) -> bool {
         let slots = &self.shared.slots;
-        if slots.served() < self.shared.limits.max_conns / 2 {
+        if slots.room.served() < self.shared.limits.max_conns / 2 {
             return true;
         }
-        let (own, most_of_others) = slots.standing(peer);
+        let (own, most_of_others) = slots.room.standing(peer);
         own == 0 || own < most_of_others || self.close_idle(peer)
     }
 
     /// Makes room at a full front, at the cost of the peer with most connections.
     fn makes_room(&mut self) -> bool {
-        let greediest = self.shared.slots.greediest();
+        let greediest = self.shared.slots.room.greediest();
         greediest.is_some_and(|peer| self.close_idle(peer))
     }
 
@@ -383,7 +384,7 @@ impl<'a> Poll<'a> {
         if let Some(reason) = refused {
             shared.metrics.reject(reason);
             // A handshake costs more than the news is worth.
-            if transport == Transport::Tls || shared.slots.refused() >= REFUSAL_SLOTS {
+            if transport == Transport::Tls || shared.slots.room.refused() >= REFUSAL_SLOTS {
                 return;
             }
         }
@@ -445,7 +446,7 @@ impl<'a> Poll<'a> {
             |conn, was, _| late || (was == Was::Armed && conn.step != Step::Write),
             |lease, _, _| drop(lease),
         );
-        late || shared.slots.used() == 0
+        late || shared.slots.room.used() == 0
     }
 }
 

@@ -42,6 +42,7 @@ mod peer;
 mod request;
 mod responder;
 mod response;
+mod room;
 mod route;
 mod router;
 mod serve;

@@ -394,7 +394,7 @@ impl<'a> Worker<'a> {
             let proxies = &limits.trusted_proxies;
             let peer = proxies.client(lease.peer, lease.transport, &reading.head.headers);
             let (most, share) = (limits.long_polls, limits.long_polls_per_peer);
-            if shared.slots.take_poll(peer, most, share) {
+            if shared.slots.room.take_poll(peer, most, share) {
                 return Ok(Some(peer));
             }
             shared.metrics.reject("long_polls");

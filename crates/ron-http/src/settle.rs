@@ -357,7 +357,7 @@ impl Shared {
 impl Sink for Shared {
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
         match ticket.poll {
-            Some(peer) => self.slots.give_poll(peer),
+            Some(peer) => self.slots.room.give_poll(peer),
             None => {
                 self.in_flight.fetch_sub(1, Ordering::AcqRel);
             }

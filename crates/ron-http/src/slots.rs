@@ -14,7 +14,6 @@
 //! at once. So nothing is lost as long as whoever parks for input has read all there was
 //! ([`crate::stream::Stream::has_more`] is false), and for output has met a full socket.
 
-use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -25,6 +24,7 @@ use crate::conn::{Conn, Share, Step};
 use crate::peer::Peer;
 use crate::responder::{Hook, Ticket};
 use crate::response::Response;
+use crate::room::Room;
 use crate::timer::Timer;
 
 /// The lock of one slot: held for a few instructions.
@@ -34,14 +34,6 @@ pub(crate) const SLOT_ROW: LockSpec = LockSpec {
     guards: "who owns one connection",
 };
 static SLOT_LOCK: LockSpec = SLOT_ROW;
-
-/// The lock of the list of free slots.
-pub(crate) const FREE_ROW: LockSpec = LockSpec {
-    name: "http_free",
-    rank: 901,
-    guards: "the free connection slots, and what each peer has of them and of the long polls",
-};
-static FREE_LOCK: LockSpec = FREE_ROW;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -116,38 +108,11 @@ struct Slot {
     due: AtomicU64,
 }
 
-/// What is free and who has the rest.
-#[derive(Debug, Default)]
-struct Room {
-    free: Vec<u32>,
-    peers: BTreeMap<Peer, Shares>,
-    /// Connections that are told that there is no room.
-    refused: usize,
-    polls: usize,
-}
-
-/// What one peer has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Shares {
-    conns: usize,
-    polls: usize,
-}
-
-impl Room {
-    fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Shares)) {
-        let shares = self.peers.entry(peer).or_default();
-        change(shares);
-        if *shares == Shares::default() {
-            self.peers.remove(&peer);
-        }
-    }
-}
-
 /// All slots of a front.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
-    free: RankedMutex<Room>,
+    pub room: Room,
     pub timer: Timer,
     connections: Gauge,
     /// Set when the front is told to end: then every closed connection wakes the poll thread.
@@ -197,89 +162,19 @@ impl Slots {
             due: AtomicU64::new(0),
         };
         let slots: Box<[Slot]> = (0..count).map(slot).collect();
-        let room = Room {
-            free: (0..count as u32).rev().collect(),
-            ..Room::default()
-        };
-        let free = RankedMutex::new(&FREE_LOCK, room);
         Self {
             slots,
-            free,
+            room: Room::new(count),
             timer,
             connections,
             ending: AtomicBool::new(false),
         }
     }
 
-    /// Connections there are.
-    pub(crate) fn used(&self) -> usize {
-        self.slots.len() - self.free.lock().free.len()
-    }
-
-    /// Connections that are served: all but those that are told that there is no room.
-    pub(crate) fn served(&self) -> usize {
-        let room = self.free.lock();
-        self.slots.len() - room.free.len() - room.refused
-    }
-
-    /// How many connections are told that there is no room.
-    pub(crate) fn refused(&self) -> usize {
-        self.free.lock().refused
-    }
-
-    /// Connections of the peer, and those of the other peer that has most.
-    pub(crate) fn standing(&self, peer: Peer) -> (usize, usize) {
-        let room = self.free.lock();
-        let own = room.peers.get(&peer).map_or(0, |shares| shares.conns);
-        let others = room.peers.iter().filter(|(other, _)| **other != peer);
-        let most = others.map(|(_, shares)| shares.conns).max();
-        (own, most.unwrap_or(0))
-    }
-
-    /// The peer with most connections.
-    pub(crate) fn greediest(&self) -> Option<Peer> {
-        let room = self.free.lock();
-        let most = room.peers.iter().max_by_key(|(_, shares)| shares.conns);
-        most.map(|(peer, _)| *peer)
-    }
-
-    /// Takes a place among the long polls, at most `most` in all and `share` of one peer.
-    pub(crate) fn take_poll(&self, peer: Peer, most: usize, share: usize) -> bool {
-        let mut room = self.free.lock();
-        let own = room.peers.get(&peer).map_or(0, |shares| shares.polls);
-        let taken = room.polls < most && own < share;
-        if taken {
-            room.polls += 1;
-            room.change(peer, |shares| shares.polls += 1);
-        }
-        taken
-    }
-
-    /// Gives the place back.
-    pub(crate) fn give_poll(&self, peer: Peer) {
-        let mut room = self.free.lock();
-        room.polls -= 1;
-        room.change(peer, |shares| shares.polls -= 1);
-    }
-
-    /// Long polls whose answer somebody owes.
-    pub(crate) fn polls(&self) -> usize {
-        self.free.lock().polls
-    }
-
     /// Takes in a new connection; gives it back when no slot is free.
     pub(crate) fn insert(&self, conn: Conn) -> Result<Lease<'_>, Conn> {
-        let index = {
-            let mut room = self.free.lock();
-            let Some(index) = room.free.pop() else {
-                return Err(conn);
-            };
-            match conn.share {
-                Share::Peer(peer) => room.change(peer, |shares| shares.conns += 1),
-                Share::Proxy => {}
-                Share::Refused => room.refused += 1,
-            }
-            index
+        let Some(index) = self.room.take(conn.share) else {
+            return Err(conn);
         };
         let mut state = self.slots[index as usize].state.lock();
         state.phase = Phase::Leased;
@@ -538,15 +433,7 @@ impl Slots {
         state.answer = None;
         slot.due.store(0, Ordering::Relaxed);
         drop(state);
-        {
-            let mut room = self.free.lock();
-            room.free.push(index);
-            match share {
-                Share::Peer(peer) => room.change(peer, |shares| shares.conns -= 1),
-                Share::Proxy => {}
-                Share::Refused => room.refused -= 1,
-            }
-        }
+        self.room.give(index, share);
         self.connections.dec();
         self.wake_if_ending();
     }
@@ -650,113 +537,4 @@ impl Drop for Lease<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::Transport;
-    use crate::stream::Stream;
-    use std::os::unix::net::UnixStream;
-    use std::time::Duration;
-
-    const INPUT: Readiness = Readiness {
-        input: true,
-        output: false,
-        ended: false,
-    };
-    const OUTPUT: Readiness = Readiness {
-        input: false,
-        output: true,
-        ended: false,
-    };
-    const ENDED: Readiness = Readiness {
-        input: true,
-        output: false,
-        ended: true,
-    };
-
-    fn parked(slots: &Slots, wanted: Readiness) -> (u64, bool) {
-        let (socket, _) = UnixStream::pair().expect("a socket pair");
-        let peer = ([127, 0, 0, 1], 1).into();
-        let share = Share::Peer(Peer::of(peer, Transport::Tcp));
-        let conn = Conn::new(Stream::new(socket.into()), peer, Transport::Tcp, share);
-        let lease = slots.insert(conn).expect("room");
-        (lease.token, again(lease, wanted))
-    }
-
-    fn later() -> Instant {
-        // Any moment far enough away.
-        ron_kernel::SystemClock::shared().now() + Duration::from_secs(60)
-    }
-
-    fn again(lease: Lease<'_>, wanted: Readiness) -> bool {
-        lease.park_armed(wanted, later(), later())
-    }
-
-    fn slots() -> Slots {
-        let registry = ron_kernel::Registry::new("test");
-        let metrics = crate::metrics::HttpMetrics::new(&registry, &[]);
-        let flags = rustix::event::EventfdFlags::CLOEXEC;
-        let waker = crate::timer::Waker(rustix::event::eventfd(0, flags).expect("an eventfd"));
-        let timer = Timer::new(ron_kernel::SystemClock::shared().now(), waker);
-        Slots::new(4, timer, metrics.connections.clone())
-    }
-
-    #[test]
-    fn news_for_a_parked_connection_queues_it_once() {
-        let slots = slots();
-        let (token, met) = parked(&slots, INPUT);
-        assert!(!met);
-        assert!(!slots.ready(token, OUTPUT, later()), "not what it wants");
-        assert!(slots.ready(token, INPUT, later()));
-        assert!(!slots.ready(token, INPUT, later()), "it is queued already");
-        let lease = slots.take_queued(token).expect("queued");
-        assert!(again(lease, INPUT), "the second news was kept");
-        let lease = slots.take_queued(token).expect("queued");
-        assert!(!again(lease, INPUT), "and is used up");
-    }
-
-    #[test]
-    fn news_that_comes_while_a_thread_has_the_connection_is_kept() {
-        let slots = slots();
-        let (token, _) = parked(&slots, INPUT);
-        slots.ready(token, INPUT, later());
-        let lease = slots.take_queued(token).expect("queued");
-        assert!(!slots.ready(token, INPUT, later()));
-        assert!(!slots.ready(token, OUTPUT, later()));
-        assert!(again(lease, OUTPUT), "room came before it was parked for");
-        let lease = slots.take_queued(token).expect("queued");
-        assert!(again(lease, INPUT), "so did bytes");
-        let lease = slots.take_queued(token).expect("queued");
-        assert!(!again(lease, OUTPUT));
-        assert!(slots.ready(token, OUTPUT, later()));
-    }
-
-    #[test]
-    fn the_end_of_input_is_news_until_it_is_read() {
-        let slots = slots();
-        let (token, _) = parked(&slots, INPUT);
-        assert!(slots.ready(token, ENDED, later()));
-        for _ in 0..3 {
-            let lease = slots.take_queued(token).expect("queued");
-            assert!(again(lease, INPUT), "the end has not been read");
-        }
-        let lease = slots.take_queued(token).expect("queued");
-        assert!(!again(lease, OUTPUT), "it says nothing about room");
-        let (other, met) = {
-            let lease = slots.seize_one(token);
-            drop(lease);
-            parked(&slots, INPUT)
-        };
-        assert!(!met && other & 0xffff_ffff == token & 0xffff_ffff);
-        assert!(
-            !slots.ready(token, INPUT, later()),
-            "news of a closed connection"
-        );
-    }
-
-    impl Slots {
-        fn seize_one(&self, token: u64) -> Lease<'_> {
-            let index = (token & 0xffff_ffff) as usize;
-            self.seize(index, |_, _, _| true).expect("parked").0
-        }
-    }
-}
+mod tests;

@@ -51,7 +51,6 @@ fn routes() -> Router {
             Route::post("/length", Need::Public, |request| {
                 Ok(Response::text(200, request.body.len().to_string()))
             })
-            .body_bytes(&[])
             .body_cap(1 << 20),
         )
 }

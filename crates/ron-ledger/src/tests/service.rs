@@ -217,6 +217,9 @@ fn a_long_poll_is_answered_when_something_comes() {
     assert_eq!(pages[0].as_ref().unwrap().events.len(), 1);
     let empty: EventPage = rig.get("/v1/ledger/events?after=1&wait=1");
     assert_eq!((empty.events.len(), empty.next), (0, 1));
+    // Beyond the head there is nothing to wait for: the reader knows another ledger.
+    let beyond: EventPage = rig.get("/v1/ledger/events?after=9&wait=30");
+    assert_eq!((beyond.next, beyond.head), (1, 1));
 }
 
 #[test]

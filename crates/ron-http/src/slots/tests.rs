@@ -1,0 +1,110 @@
+//! News, phases and ownership of connections.
+
+use super::*;
+use crate::request::Transport;
+use crate::stream::Stream;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+const INPUT: Readiness = Readiness {
+    input: true,
+    output: false,
+    ended: false,
+};
+const OUTPUT: Readiness = Readiness {
+    input: false,
+    output: true,
+    ended: false,
+};
+const ENDED: Readiness = Readiness {
+    input: true,
+    output: false,
+    ended: true,
+};
+
+fn parked(slots: &Slots, wanted: Readiness) -> (u64, bool) {
+    let (socket, _) = UnixStream::pair().expect("a socket pair");
+    let peer = ([127, 0, 0, 1], 1).into();
+    let share = Share::Peer(Peer::of(peer, Transport::Tcp));
+    let conn = Conn::new(Stream::new(socket.into()), peer, Transport::Tcp, share);
+    let lease = slots.insert(conn).expect("room");
+    (lease.token, again(lease, wanted))
+}
+
+fn later() -> Instant {
+    // Any moment far enough away.
+    ron_kernel::SystemClock::shared().now() + Duration::from_secs(60)
+}
+
+fn again(lease: Lease<'_>, wanted: Readiness) -> bool {
+    lease.park_armed(wanted, later(), later())
+}
+
+fn slots() -> Slots {
+    let registry = ron_kernel::Registry::new("test");
+    let metrics = crate::metrics::HttpMetrics::new(&registry, &[]);
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    let waker = crate::timer::Waker(rustix::event::eventfd(0, flags).expect("an eventfd"));
+    let timer = Timer::new(ron_kernel::SystemClock::shared().now(), waker);
+    Slots::new(4, timer, metrics.connections.clone())
+}
+
+#[test]
+fn news_for_a_parked_connection_queues_it_once() {
+    let slots = slots();
+    let (token, met) = parked(&slots, INPUT);
+    assert!(!met);
+    assert!(!slots.ready(token, OUTPUT, later()), "not what it wants");
+    assert!(slots.ready(token, INPUT, later()));
+    assert!(!slots.ready(token, INPUT, later()), "it is queued already");
+    let lease = slots.take_queued(token).expect("queued");
+    assert!(again(lease, INPUT), "the second news was kept");
+    let lease = slots.take_queued(token).expect("queued");
+    assert!(!again(lease, INPUT), "and is used up");
+}
+
+#[test]
+fn news_that_comes_while_a_thread_has_the_connection_is_kept() {
+    let slots = slots();
+    let (token, _) = parked(&slots, INPUT);
+    slots.ready(token, INPUT, later());
+    let lease = slots.take_queued(token).expect("queued");
+    assert!(!slots.ready(token, INPUT, later()));
+    assert!(!slots.ready(token, OUTPUT, later()));
+    assert!(again(lease, OUTPUT), "room came before it was parked for");
+    let lease = slots.take_queued(token).expect("queued");
+    assert!(again(lease, INPUT), "so did bytes");
+    let lease = slots.take_queued(token).expect("queued");
+    assert!(!again(lease, OUTPUT));
+    assert!(slots.ready(token, OUTPUT, later()));
+}
+
+#[test]
+fn the_end_of_input_is_news_until_it_is_read() {
+    let slots = slots();
+    let (token, _) = parked(&slots, INPUT);
+    assert!(slots.ready(token, ENDED, later()));
+    for _ in 0..3 {
+        let lease = slots.take_queued(token).expect("queued");
+        assert!(again(lease, INPUT), "the end has not been read");
+    }
+    let lease = slots.take_queued(token).expect("queued");
+    assert!(!again(lease, OUTPUT), "it says nothing about room");
+    let (other, met) = {
+        let lease = slots.seize_one(token);
+        drop(lease);
+        parked(&slots, INPUT)
+    };
+    assert!(!met && other & 0xffff_ffff == token & 0xffff_ffff);
+    assert!(
+        !slots.ready(token, INPUT, later()),
+        "news of a closed connection"
+    );
+}
+
+impl Slots {
+    fn seize_one(&self, token: u64) -> Lease<'_> {
+        let index = (token & 0xffff_ffff) as usize;
+        self.seize(index, |_, _, _| true).expect("parked").0
+    }
+}
