@@ -205,8 +205,26 @@ async function kmsGoesAndComes() {
   await shot("fleet-kms-down");
   await page.evaluate(() => { location.hash = "#/nodes/ron-kms"; });
   await page.waitForSelector(".verdict.v-down .reasons");
+  await page.waitForSelector(".parts.gone .b-unknown");
+  const past = await page.evaluate(() => ({
+    green: document.querySelectorAll(".parts .b-healthy").length,
+    planes: document.querySelectorAll(".parts .b-unknown").length,
+    words: document.querySelector(".note.past").innerText,
+    text: document.querySelector(".parts").innerText,
+  }));
+  assert.equal(past.green, 0, "nothing of a service that does not answer is healthy");
+  assert.ok(past.planes > 5, "its planes are still named");
+  assert.match(past.words, /does not answer.*known.*ago/s);
+  assert.doesNotMatch(past.text, /not called yet/);
+  const wide = page.viewportSize();
+  await page.setViewportSize({ width: 390, height: 844 });
+  assert.ok(await page.locator(".lock").isVisible(), "a phone says that the console is read-only, too");
+  await shot("node-kms-down-phone");
+  await page.setViewportSize(wide);
   await shot("node-kms-down");
   await page.evaluate(() => { location.hash = "#/"; });
+  await page.waitForSelector("dl.tiles");
+  assert.match(await page.innerText("dl.tiles"), /Server errors/);
   ok(`the page says what is down and why after ${took} ms`);
   await step("start-kms");
   await page.waitForFunction(() => document.querySelectorAll("tr[data-node=ron-kms][data-state=healthy], tr[data-node=ron-kms][data-state=degraded]").length === 1);
