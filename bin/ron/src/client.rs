@@ -55,13 +55,12 @@ fn secret(args: &SecretArgs) -> Result<(), String> {
         }
         None => String::new(),
     };
-    let path = match &args.out {
-        Some(path) => path.clone(),
-        None => {
-            let layout = Layout::new(args.data_dir.as_deref())?;
-            make_dir(&layout.root.join("clients"))?;
-            layout.client(name)
-        }
+    let path = if let Some(path) = &args.out {
+        path.clone()
+    } else {
+        let layout = Layout::new(args.data_dir.as_deref())?;
+        make_dir(&layout.root.join("clients"))?;
+        layout.client(name)
     };
     if path.exists() {
         let path = path.display();
