@@ -432,8 +432,11 @@ fn a_refusal_leaves_a_trace_and_a_flood_of_them_no_flood_of_lines() {
         1,
         "one warning a minute"
     );
-    for metric in ["auth_failures_total", "rejects_total"] {
-        let line = format!("svc_passport_{metric}{{reason=\"client_secret\"}}");
+    for (metric, reason) in [
+        ("auth_failures_total", "client_secret"),
+        ("rejects_total", "unauthorized"),
+    ] {
+        let line = format!("svc_passport_{metric}{{reason=\"{reason}\"}}");
         assert_eq!(
             alone.metric(&fleet, &line),
             Some(WRONG.to_string()),

@@ -91,14 +91,6 @@ impl RonAuthorizer {
     ) -> Result<Arc<Self>, String> {
         let versions = NoteVersions::open(data_dir)?;
         let metrics = KernelMetrics::new(registry);
-        let failures = registry.counter_vec(
-            "auth_failures_total",
-            "Refused callers by reason.",
-            &["reason"],
-        );
-        for reject in AuthReject::ALL {
-            failures.with_label_values(&[reject.reason()]);
-        }
         let kicks = queue(&REFRESH_QUEUE_SPEC, REFRESH_QUEUE_SPEC.capacity, &metrics);
         Ok(Arc::new(Self {
             config: Snapshot::new(config),
@@ -213,9 +205,7 @@ impl RonAuthorizer {
 
     /// Makes the series of reasons that a service has beside those of [`AuthReject`].
     pub fn declare_reasons<'r>(&self, reasons: impl IntoIterator<Item = &'r str>) {
-        for reason in reasons {
-            self.failures.with_label_values(&[reason]);
-        }
+        self.failures.declare(reasons);
     }
 
     /// Counts and logs a caller that was refused. `client` is named where it has proved its identity or is in the

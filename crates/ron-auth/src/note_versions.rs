@@ -19,12 +19,11 @@ const ISSUERS_MAX: usize = 64;
 /// Largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Held while the file is written, because the two threads that read keys must not write it past one another. No
-/// request takes it.
+/// Not held while the file is read or written: a writer claims the file first ([`Seen::writing`]).
 pub const NOTE_LOCK: LockSpec = LockSpec {
     name: "auth.note",
     rank: 904,
-    guards: "the highest policy note version by issuer, and its file; only *-auth-keys, *-auth-feed and a reload take it",
+    guards: "the highest policy note version by issuer, and who writes its file; only *-auth-keys, *-auth-feed and a reload take it",
 };
 static NOTE_LOCK_SPEC: LockSpec = NOTE_LOCK;
 
@@ -47,13 +46,23 @@ struct Formatted {
 pub(crate) struct NoteVersions {
     /// `None` in amnesia.
     dir: Option<PathBuf>,
-    seen: RankedMutex<Versions>,
+    seen: RankedMutex<Seen>,
+}
+
+struct Seen {
+    versions: Versions,
+    /// A thread writes the file now; another must not write past it.
+    writing: bool,
 }
 
 impl NoteVersions {
     /// Those that are kept in a data directory; without one they are kept in memory.
     pub fn open(dir: Option<&Path>) -> Result<Self, String> {
-        let seen = dir.map_or_else(|| Ok(Versions::new()), read_versions)?;
+        let versions = dir.map_or_else(|| Ok(Versions::new()), read_versions)?;
+        let seen = Seen {
+            versions,
+            writing: false,
+        };
         Ok(Self {
             dir: dir.map(Path::to_owned),
             seen: RankedMutex::new(&NOTE_LOCK_SPEC, seen),
@@ -62,34 +71,58 @@ impl NoteVersions {
 
     /// The highest version that was seen of this issuer; 0 when none was.
     pub fn known(&self, issuer: &str) -> u64 {
-        self.seen.lock().get(issuer).copied().unwrap_or(0)
+        let seen = self.seen.lock();
+        seen.versions.get(issuer).copied().unwrap_or(0)
     }
 
-    /// Remembers a version, durably when this returns; a lower one than is known changes nothing.
+    /// Remembers a version, durably when this returns; a lower one than is known changes nothing. Fails while another
+    /// thread does the same: the caller reads the note again soon.
     pub fn raise(&self, issuer: &str, version: u64) -> Result<(), String> {
-        let mut seen = self.seen.lock();
-        if seen.get(issuer).is_some_and(|known| *known >= version) {
+        let Some(next) = self.claim(issuer, version)? else {
             return Ok(());
+        };
+        let written = match &self.dir {
+            Some(dir) => write_versions(dir, &next),
+            None => Ok(()),
+        };
+        let mut seen = self.seen.lock();
+        seen.writing = false;
+        if written.is_ok() {
+            seen.versions = next;
         }
-        let mut next = seen.clone();
+        written
+    }
+
+    /// The versions with this one, and the right to write them; `None` when it is known already.
+    fn claim(&self, issuer: &str, version: u64) -> Result<Option<Versions>, String> {
+        let mut seen = self.seen.lock();
+        let known = seen.versions.get(issuer);
+        if known.is_some_and(|known| *known >= version) {
+            return Ok(None);
+        }
+        if seen.writing {
+            return Err(format!("{VERSIONS_FILE} is being written"));
+        }
+        let mut next = seen.versions.clone();
         next.insert(issuer.to_owned(), version);
         if next.len() > ISSUERS_MAX {
             return Err(format!(
                 "{VERSIONS_FILE} names {ISSUERS_MAX} issuers; remove those that are configured no more"
             ));
         }
-        if let Some(dir) = &self.dir {
-            write_versions(dir, &next)?;
-        }
-        *seen = next;
-        Ok(())
+        seen.writing = true;
+        Ok(Some(next))
     }
 
     /// Takes the file's word: an operator may have lowered a version (`ron issuer trust`).
     pub fn read_again(&self) -> Result<(), String> {
         let Some(dir) = &self.dir else { return Ok(()) };
+        let versions = read_versions(dir)?;
         let mut seen = self.seen.lock();
-        *seen = read_versions(dir)?;
+        if seen.writing {
+            return Err(format!("{VERSIONS_FILE} is being written; reload again"));
+        }
+        seen.versions = versions;
         Ok(())
     }
 }

@@ -331,8 +331,7 @@ mod tests {
                 PqRule::Off
             )
         );
-        let unix =
-            json!({"issuer": "i", "jwks_url": "unix:/run/p/api.sock:/.well-known/jwks.json"});
+        let unix = json!({"issuer": "i", "unpinned": true, "jwks_url": "unix:/run/p/api.sock:/.well-known/jwks.json"});
         let unix = AuthConfig::from_section("x", &unix).unwrap();
         let unix = unix.issuer.unwrap();
         assert_eq!(unix.events_url, "unix:/run/p/api.sock:/v1/passport/events");

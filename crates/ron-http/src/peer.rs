@@ -58,9 +58,9 @@ impl Proxies {
         Self(blocks)
     }
 
-    /// True for a connection that carries the requests of many clients.
+    /// True for a connection that carries the requests of many clients. Unix sockets have no address, and are none.
     pub(crate) fn is_proxy(&self, addr: SocketAddr, transport: Transport) -> bool {
-        !matches!(transport, Transport::Unix { .. }) && self.holds(addr.ip())
+        transport.uid().is_none() && self.holds(addr.ip())
     }
 
     fn holds(&self, addr: IpAddr) -> bool {

@@ -86,8 +86,7 @@ fn client(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Problem> {
             // A name that is not in the configuration is the caller's own text, which does not belong in a log.
             let clients = api.clients.load();
             let known = claimed.as_deref().and_then(|id| clients.known(id));
-            api.refused(req, reject.reason(), known);
-            reject.problem()
+            api.refused(req, reject.reason(), known, reject.problem())
         }
     })
 }
@@ -218,9 +217,22 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
 }
 
 impl Api {
-    /// Counts and logs that somebody was refused at an OAuth endpoint; `client` is a name of the configuration.
-    fn refused(&self, req: &Request, reason: &'static str, client: Option<&str>) {
-        self.metrics.rejects.with_label_values(&[reason]).inc();
+    /// Counts and logs that somebody was refused at an OAuth endpoint, and gives the answer back; `client` is a name of
+    /// the configuration.
+    fn refused(
+        &self,
+        req: &Request,
+        reason: &'static str,
+        client: Option<&str>,
+        answer: Problem,
+    ) -> Problem {
+        self.metrics.rejects.with_label_values(&[answer.code]).inc();
+        self.trace(req, reason, client);
+        answer
+    }
+
+    /// The trace of a refused caller alone; the answer is counted where it is made.
+    fn trace(&self, req: &Request, reason: &'static str, client: Option<&str>) {
         let peer = Peer::of(req.peer, req.transport);
         self.auth.refused(reason, peer, &req.request_id, client);
     }

@@ -81,11 +81,9 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     let Proved { id, x5t } = client(api, req, &form)?;
     let ours = (&**api.auth.bases(), id.as_str());
     let jkt = api.proofs.check(req, ours, api.now_s());
-    let jkt = jkt.map_err(|refused| {
-        if refused != ProofRefused::Nonce {
-            api.refused(req, refused.reason(), Some(&id));
-        }
-        refused.problem()
+    let jkt = jkt.map_err(|refused| match refused {
+        ProofRefused::Nonce => refused.problem(),
+        _ => api.refused(req, refused.reason(), Some(&id), refused.problem()),
     })?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {
@@ -111,7 +109,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     };
     let denied = |problem: &Problem| {
         if problem.status == 403 {
-            api.refused(req, "issuer_policy", Some(&id));
+            api.trace(req, "issuer_policy", Some(&id));
         }
     };
     if exchanging {
