@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use ron_http::Call;
 use ron_kernel::Deadline;
-use ron_tests::{SERVICES, base_port, http_client, ok, ron_binary, takes_passports, workspace};
+use ron_tests::{
+    SERVICES, base_port, http_client, ok, ron_binary, takes_passports, until, workspace,
+};
 
 /// A command that must succeed; its output.
 fn run(command: &mut Command) -> String {
@@ -243,11 +245,9 @@ impl Unit {
             .stdout(Stdio::null())
             .stderr(fs::File::create(tree.at(&format!("root/{}.log", self.name))).unwrap());
         let child = activate.spawn().unwrap();
-        let patience = Deadline::within(Duration::from_secs(60));
-        while TcpStream::connect(&self.held[0]).is_err() {
-            assert!(!patience.expired(), "{}: nobody holds its port", self.name);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("its ports are held", || {
+            TcpStream::connect(&self.held[0]).is_ok()
+        });
         child
     }
 }
