@@ -403,6 +403,7 @@ mod tests {
         assert_eq!(mode(path.parent().expect("a parent")), 0o700);
         assert!(endpoint.allows(rustix::process::geteuid().as_raw()));
         assert!(!endpoint.allows(4_000_000_001));
+        assert!(endpoint.allows(0), "root");
         drop(endpoint);
         assert!(!path.exists());
     }

@@ -73,7 +73,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::list(
         "uds_allow_uids",
         "",
-        "User ids that may connect to uds_path and health_uds_path; empty means only the service's own. Others must be in the group of their directory.",
+        "User ids that may connect to uds_path and health_uds_path; empty means only the service's own. Root always may; others must be in the group of their directory.",
     ),
     Key::path(
         "client_uds_path",
