@@ -126,11 +126,11 @@ impl Front {
         // successor's.
         let (sender, receiver) = queue(spec.queue, 2 * count, km);
         let (done_trigger, done) = Shutdown::pair();
-        let failures = Failures::new(limits.auth_failures_per_second, clock.now());
         let shared = Arc::new(Shared {
             router,
             authorizer,
             nobody: Principal::public(),
+            failures: Failures::new(limits.auth_failures_per_second, clock.now()),
             limits,
             clock,
             metrics,
@@ -141,7 +141,6 @@ impl Front {
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
-            failures,
             answered: DrainMeter::default(),
             uploads: Arc::default(),
             polling: AtomicBool::new(false),

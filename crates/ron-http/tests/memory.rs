@@ -26,7 +26,7 @@ fn refused(client: &mut Client) {
 /// The beginning of a body of that many bytes.
 fn begin(served: &Served, whole: usize, sent: usize) -> Client {
     let mut client = served.client();
-    let head = format!("POST /keep HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer good\r\n");
+    let head = "POST /keep HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer good\r\n";
     client
         .send(format!("{head}Content-Length: {whole}\r\n\r\n"))
         .send("x".repeat(sent));
