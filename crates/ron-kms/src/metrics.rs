@@ -108,13 +108,31 @@ impl Evidence {
     }
 }
 
+fn rejects(r: &Registry) -> ClosedCounter {
+    let causes = Why::ALL.map(Why::code);
+    let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
+    r.counter_closed(
+        "rejects_total",
+        "Refused operations.",
+        &[("reason", &reasons)],
+    )
+}
+
+fn by_backend(r: &Registry) -> [ClosedCounter; 2] {
+    let backends = BackendKind::ALL.map(BackendKind::as_str);
+    [
+        ("backend_reconnects_total", "Reconnections to a backend."),
+        ("quarantined_calls_total", QUARANTINED),
+    ]
+    .map(|(name, help)| r.counter_closed(name, help, &[("backend", &backends)]))
+}
+
 impl Metrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry, backend: &str) -> Self {
         let io_errors = KernelMetrics::new(r).io_errors;
         io_errors.declare(["audit", "store"]);
-        let causes = Why::ALL.map(Why::code);
-        let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
+        let [backend_reconnects, quarantined] = by_backend(r);
         let metrics = Self {
             ops: r.counter_vec(
                 "ops_total",
@@ -127,22 +145,14 @@ impl Metrics {
                 &["op", "alg"],
                 OP_BUCKETS,
             ),
-            rejects: r.counter_closed(
-                "rejects_total",
-                "Refused operations.",
-                &[("reason", &reasons)],
-            ),
+            rejects: rejects(r),
             keys: r.gauge_vec("keys", "Keys held.", &["alg", "state"]),
             backend_sessions: r.gauge_vec(
                 "backend_sessions",
                 "Sessions of each backend.",
                 &["backend", "state"],
             ),
-            backend_reconnects: r.counter_closed(
-                "backend_reconnects_total",
-                "Reconnections to a backend.",
-                &[("backend", &BackendKind::ALL.map(BackendKind::as_str))],
-            ),
+            backend_reconnects,
             attest: r.counter_closed(
                 "attest_total",
                 "Attestations made.",
@@ -182,11 +192,7 @@ impl Metrics {
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
             evidence: Evidence::new(r),
-            quarantined: r.counter_closed(
-                "quarantined_calls",
-                QUARANTINED,
-                &[("backend", &BackendKind::ALL.map(BackendKind::as_str))],
-            ),
+            quarantined,
             nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
             replay_remembered: r.gauge("replay_remembered", REMEMBERED),
             replay_forgotten: r.counter("replay_forgotten_total", FORGOTTEN),

@@ -1,6 +1,6 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor};
+use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
 use ron_proto::status::{Health, Readiness};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,6 +83,13 @@ impl ReadyBoard {
     /// Names causes that may come: `readyz_degraded{cause}` shows them at 0 until then.
     pub fn declare(&self, causes: &[&str]) {
         self.gauge.declare(causes.iter().copied());
+    }
+
+    /// Threads that may be gone are causes, under the names of their planes.
+    pub(crate) fn declare_threads(&self, topology: &Topology) {
+        for row in topology.threads {
+            self.declare(&[row.name.trim_end_matches('-')]);
+        }
     }
 
     /// Weakens the service; it stays ready.
