@@ -118,6 +118,15 @@ fn rejects(r: &Registry) -> ClosedCounter {
     )
 }
 
+fn attest(r: &Registry) -> ClosedCounter {
+    let results = [OK, "refused", "failed", "no_key"];
+    r.counter_closed(
+        "attest_total",
+        "Attestations made.",
+        &[("result", &results)],
+    )
+}
+
 fn by_backend(r: &Registry) -> [ClosedCounter; 2] {
     let backends = BackendKind::ALL.map(BackendKind::as_str);
     [
@@ -153,11 +162,7 @@ impl Metrics {
                 &["backend", "state"],
             ),
             backend_reconnects,
-            attest: r.counter_closed(
-                "attest_total",
-                "Attestations made.",
-                &[("result", &[OK, "refused", "failed", "no_key"])],
-            ),
+            attest: attest(r),
             io_errors,
             leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
             batch_size: r.histogram(

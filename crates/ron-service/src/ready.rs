@@ -85,11 +85,14 @@ impl ReadyBoard {
         self.gauge.declare(causes.iter().copied());
     }
 
-    /// Threads that may be gone are causes, under the names of their planes.
-    pub(crate) fn declare_threads(&self, topology: &Topology) {
+    /// The board of a service that is starting. Threads that may be gone are causes, under the names of their planes.
+    pub(crate) fn starting(registry: &Registry, topology: &Topology) -> Self {
+        let board = Self::new(registry);
         for row in topology.threads {
-            self.declare(&[row.name.trim_end_matches('-')]);
+            board.declare(&[row.name.trim_end_matches('-')]);
         }
+        board.missing(STARTING, "the service is starting");
+        board
     }
 
     /// Weakens the service; it stays ready.

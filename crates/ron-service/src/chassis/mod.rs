@@ -132,9 +132,7 @@ impl Chassis {
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
         let guard = StartGuard(Some(sup.clone()));
-        let ready = ReadyBoard::new(&registry);
-        ready.declare_threads(topology);
-        ready.missing(STARTING, "the service is starting");
+        let ready = ReadyBoard::starting(&registry, topology);
         let peers = transport::client_tls(config)?;
         let tls = transport::server_tls(config)?;
         let certificates = vitals::export(&registry, config);
