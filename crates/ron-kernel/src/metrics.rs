@@ -231,9 +231,10 @@ impl Registry {
         help: &str,
         value: impl Fn() -> f64 + Send + Sync + 'static,
     ) {
-        let kind = match name.ends_with("_total") {
-            true => proto::MetricType::COUNTER,
-            false => proto::MetricType::GAUGE,
+        let kind = if name.ends_with("_total") {
+            proto::MetricType::COUNTER
+        } else {
+            proto::MetricType::GAUGE
         };
         let asked = self.made_in(&self.0.process, name, || Asked::new(name, help, &[], kind));
         asked.row(&[], value);

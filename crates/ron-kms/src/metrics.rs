@@ -108,13 +108,40 @@ impl Evidence {
     }
 }
 
+fn rejects(r: &Registry) -> ClosedCounter {
+    let causes = Why::ALL.map(Why::code);
+    let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
+    r.counter_closed(
+        "rejects_total",
+        "Refused operations.",
+        &[("reason", &reasons)],
+    )
+}
+
+fn attest(r: &Registry) -> ClosedCounter {
+    let results = [OK, "refused", "failed", "no_key"];
+    r.counter_closed(
+        "attest_total",
+        "Attestations made.",
+        &[("result", &results)],
+    )
+}
+
+fn by_backend(r: &Registry) -> [ClosedCounter; 2] {
+    let backends = BackendKind::ALL.map(BackendKind::as_str);
+    [
+        ("backend_reconnects_total", "Reconnections to a backend."),
+        ("quarantined_calls_total", QUARANTINED),
+    ]
+    .map(|(name, help)| r.counter_closed(name, help, &[("backend", &backends)]))
+}
+
 impl Metrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry, backend: &str) -> Self {
         let io_errors = KernelMetrics::new(r).io_errors;
         io_errors.declare(["audit", "store"]);
-        let causes = Why::ALL.map(Why::code);
-        let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
+        let [backend_reconnects, quarantined] = by_backend(r);
         let metrics = Self {
             ops: r.counter_vec(
                 "ops_total",
@@ -127,27 +154,15 @@ impl Metrics {
                 &["op", "alg"],
                 OP_BUCKETS,
             ),
-            rejects: r.counter_closed(
-                "rejects_total",
-                "Refused operations.",
-                &[("reason", &reasons)],
-            ),
+            rejects: rejects(r),
             keys: r.gauge_vec("keys", "Keys held.", &["alg", "state"]),
             backend_sessions: r.gauge_vec(
                 "backend_sessions",
                 "Sessions of each backend.",
                 &["backend", "state"],
             ),
-            backend_reconnects: r.counter_closed(
-                "backend_reconnects_total",
-                "Reconnections to a backend.",
-                &[("backend", &BackendKind::ALL.map(BackendKind::as_str))],
-            ),
-            attest: r.counter_closed(
-                "attest_total",
-                "Attestations made.",
-                &[("result", &[OK, "refused", "failed", "no_key"])],
-            ),
+            backend_reconnects,
+            attest: attest(r),
             io_errors,
             leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
             batch_size: r.histogram(
@@ -182,11 +197,7 @@ impl Metrics {
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
             evidence: Evidence::new(r),
-            quarantined: r.counter_closed(
-                "quarantined_calls",
-                QUARANTINED,
-                &[("backend", &BackendKind::ALL.map(BackendKind::as_str))],
-            ),
+            quarantined,
             nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
             replay_remembered: r.gauge("replay_remembered", REMEMBERED),
             replay_forgotten: r.counter("replay_forgotten_total", FORGOTTEN),

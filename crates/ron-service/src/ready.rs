@@ -1,6 +1,6 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor};
+use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
 use ron_proto::status::{Health, Readiness};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,6 +83,16 @@ impl ReadyBoard {
     /// Names causes that may come: `readyz_degraded{cause}` shows them at 0 until then.
     pub fn declare(&self, causes: &[&str]) {
         self.gauge.declare(causes.iter().copied());
+    }
+
+    /// The board of a service that is starting. Threads that may be gone are causes, under the names of their planes.
+    pub(crate) fn starting(registry: &Registry, topology: &Topology) -> Self {
+        let board = Self::new(registry);
+        for row in topology.threads {
+            board.declare(&[row.name.trim_end_matches('-')]);
+        }
+        board.missing(STARTING, "the service is starting");
+        board
     }
 
     /// Weakens the service; it stays ready.

@@ -8,14 +8,31 @@ use std::path::{Path, PathBuf};
 /// Ticks per second of the times in `/proc`; Linux fixes it at 100 for user space on every architecture we build for.
 const USER_HZ: f64 = 100.0;
 
-/// Registers the figures that are asked for at each scrape.
-pub(crate) fn export(registry: &Registry, config: &Config) {
+/// Registers the figures that are asked for at each scrape, and shows the ends of the certificates, which are read anew
+/// with them.
+pub(crate) fn export(registry: &Registry, config: &Config) -> Certificates {
+    process(registry);
     registry.gauge_fn(
         "build_info",
         "Always 1; the label tells the version of the build.",
         &[("version", env!("CARGO_PKG_VERSION"))],
         || 1,
     );
+    if let Some(dir) = data_dir(config) {
+        registry.gauge_fn(
+            "disk_free_bytes",
+            "Room that is left for the service on the file system of a directory.",
+            &[("dir", "data_dir")],
+            move || free(&dir).unwrap_or(0),
+        );
+    }
+    let certificates = Certificates::new(registry, config);
+    certificates.show();
+    certificates
+}
+
+/// The figures of the whole process.
+fn process(registry: &Registry) {
     registry.process_fn(
         "process_cpu_seconds_total",
         "Processor time of the whole process, in seconds.",
@@ -43,14 +60,6 @@ pub(crate) fn export(registry: &Registry, config: &Config) {
         "When the process began, in Unix seconds.",
         move || start,
     );
-    if let Some(dir) = data_dir(config) {
-        registry.gauge_fn(
-            "disk_free_bytes",
-            "Room that is left for the service on the file system of a directory.",
-            &[("dir", "data_dir")],
-            move || free(&dir).unwrap_or(0),
-        );
-    }
 }
 
 /// `None` where nothing is written, so that there is no disk to watch.
@@ -65,7 +74,7 @@ fn data_dir(config: &Config) -> Option<PathBuf> {
 pub(crate) struct Certificates(Vec<(&'static str, PathBuf)>, ClosedGauge);
 
 impl Certificates {
-    pub fn new(registry: &Registry, config: &Config) -> Self {
+    fn new(registry: &Registry, config: &Config) -> Self {
         let serves = config.bool("tls.enabled");
         let calls = config.path_opt("tls.peer_ca_path").is_some();
         let files = [

@@ -147,9 +147,8 @@ fn assemble(
     if let Some(emitter) = emitter {
         stages.spawn(&EMIT, move |ctx| emitter.run(ctx));
     }
-    let ready = chassis.ready.clone();
-    let store_errors = metrics.io_errors.with_label_values(&["store"]);
     let scheduler = Scheduler {
+        store_fault: store_fault(chassis, &metrics),
         work_req: queues.work_req.1.clone(),
         updates: queues.updates.1.clone(),
         work: queues.work.0.clone(),
@@ -160,10 +159,6 @@ fn assemble(
         compute_budget: settings.compute_budget,
         clock: chassis.clock.clone(),
         metrics,
-        store_fault: Box::new(move |why| {
-            store_errors.inc();
-            ready.missing("store", why);
-        }),
     };
     spawn_scheduler(
         &chassis.sup,
@@ -182,6 +177,16 @@ fn assemble(
         fetches,
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.snapshot_bytes_max,
+    })
+}
+
+/// What a store that fails is reported to.
+fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Send + Sync> {
+    let ready = chassis.ready.clone();
+    let errors = metrics.io_errors.with_label_values(&["store"]);
+    Box::new(move |why| {
+        errors.inc();
+        ready.missing("store", why);
     })
 }
 

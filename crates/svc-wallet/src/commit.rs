@@ -9,9 +9,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::{
-    Deadline, KernelMetrics, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx,
-};
+use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx};
 use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer, EntryKey, PrincipalName, RefusalCode};
 use ron_proto::{Account, Problem};
 
@@ -86,8 +84,6 @@ pub struct Committer {
     pub clock: SharedClock,
     /// Own metrics.
     pub metrics: Metrics,
-    /// Common metrics.
-    pub km: KernelMetrics,
 }
 
 impl Committer {
@@ -139,18 +135,14 @@ impl Committer {
         match self.upstream.commit(slot, &request) {
             Committed::Answered(answer) => self.settle(slot, &jobs, &answer.results),
             Committed::NotDone(why) => {
-                self.failed(&why.detail);
+                tell_failed(&why.detail);
                 self.not_done(&jobs, &why);
             }
             Committed::Unknown(why) => {
-                self.failed(&why);
+                tell_failed(&why);
                 self.unknown(&jobs);
             }
         }
-    }
-
-    fn failed(&self, why: &str) {
-        tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
     }
 
     fn land<'j>(&self, jobs: &'j [CommitJob]) -> impl Iterator<Item = (&'j CommitJob, Landed)> {
@@ -299,6 +291,10 @@ pub fn entry_key(key: &ron_proto::IdemKey) -> Result<EntryKey, Problem> {
     key.to_string()
         .parse()
         .map_err(|_| Problem::bad_request("the idempotency key is not usable"))
+}
+
+fn tell_failed(why: &str) {
+    tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
 }
 
 #[cfg(test)]

@@ -198,7 +198,6 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> Lanes {
         audit: shared.audit.clone(),
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
-        km: chassis.km.clone(),
     };
     chassis
         .sup

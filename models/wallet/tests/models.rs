@@ -125,7 +125,6 @@ impl Wallet {
             audit: self.audit.clone(),
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
-            km: o.km.clone(),
         };
         let (ctx, lane) = (self.ctx(index), self.receivers[index].clone());
         thread::spawn(move || committer.run(&ctx, &lane))

@@ -54,9 +54,10 @@ impl Supervisor {
         }
         let stragglers = self.left_behind(join(late, deadline, canceled));
         let [clean, some_late] = DRAINED;
-        let result = match stragglers.is_empty() {
-            true => clean,
-            false => some_late,
+        let result = if stragglers.is_empty() {
+            clean
+        } else {
+            some_late
         };
         self.0.metrics.drains.with_label_values(&[result]).inc();
         DrainReport {

@@ -47,6 +47,8 @@ static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
 static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
 static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
 
+/// How a reload may end.
+const RELOADED: [&str; 4] = ["ok", "unchanged", "refused", "invalid"];
 /// A reload reads files and swaps snapshots.
 const RELOAD_BUCKETS: &[f64] = &[0.001, 0.01, 0.1, 1.0, 10.0];
 /// Connections of the health port. A scraper, an orchestrator and an operator need few; above half
@@ -137,16 +139,10 @@ impl Chassis {
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
         let guard = StartGuard(Some(sup.clone()));
-        let ready = ReadyBoard::new(&registry);
-        for row in topology.threads {
-            ready.declare(&[row.name.trim_end_matches('-')]);
-        }
-        ready.missing(STARTING, "the service is starting");
+        let ready = ReadyBoard::starting(&registry, topology);
         let peers = transport::client_config(config)?;
         let tls = transport::server_tls(config)?;
-        vitals::export(&registry, config);
-        let certificates = Certificates::new(&registry, config);
-        certificates.show();
+        let certificates = vitals::export(&registry, config);
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -164,7 +160,7 @@ impl Chassis {
             reloads: registry.counter_closed(
                 "config_reloads_total",
                 "Reloads of the configuration.",
-                &[("result", &["ok", "unchanged", "refused", "invalid"])],
+                &[("result", &RELOADED)],
             ),
             reload_seconds: registry.histogram(
                 "config_reload_duration_seconds",

@@ -235,7 +235,7 @@ fn a_call_that_hangs_blocks_nobody_else() {
         "{took:?}"
     );
     assert_eq!(
-        rig.gauge("ron_kms_quarantined_calls{backend=\"pkcs11\"} "),
+        rig.gauge("ron_kms_quarantined_calls_total{backend=\"pkcs11\"} "),
         1
     );
     // Set aside and replaced: the token keeps both of its sessions.

@@ -259,7 +259,7 @@ fn a_tpm_that_stalls_blocks_nobody_else() {
     );
     assert!(took < Duration::from_secs(4), "{took:?}");
     until("the owner is set aside", || {
-        rig.gauge("ron_kms_quarantined_calls{backend=\"tpm\"} ") >= 1
+        rig.gauge("ron_kms_quarantined_calls_total{backend=\"tpm\"} ") >= 1
     });
     let brief = || {
         let deadline = Deadline::within(Duration::from_millis(600));
