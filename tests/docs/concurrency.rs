@@ -159,8 +159,10 @@ fn by_name() -> BTreeMap<String, (usize, Family)> {
 
 fn bare(service: &Described) -> Vec<Family> {
     let prefix = format!("{}_", service.service.replace('-', "_"));
+    // The figures of the process have no prefix.
+    let name = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
     let strip = |family: &Family| Family {
-        name: family.name.strip_prefix(&prefix).unwrap().to_owned(),
+        name: name(&family.name),
         ..family.clone()
     };
     service.metrics.iter().map(strip).collect()
