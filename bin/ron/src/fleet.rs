@@ -388,7 +388,8 @@ fn places(layout: &Layout, name: &str) -> Flags {
     add("data_dir", text(layout.data(name)));
     add("uds_path", text(layout.socket(name, "api")));
     add("health_uds_path", text(layout.socket(name, "health")));
-    if name != "svc-admin" {
+    // While `ron init` makes the keys, the services that it starts know no issuer yet.
+    if name != "svc-admin" && layout.bootstrap().exists() {
         add("auth.jwks_url", jwks_url(layout));
     }
     for (prefix, callee, callers) in [
