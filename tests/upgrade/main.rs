@@ -39,23 +39,4 @@ pub fn unpack(fixture: &Path, data: &Path, answers: &Path) {
             .unwrap();
         assert!(status.success(), "{}", fixture.display());
     }
-    say_how_the_issuer_is_known(data);
-}
-
-/// Programs before the pin of the issuer's note key wrote configurations without it. What their operators have to add.
-fn say_how_the_issuer_is_known(data: &Path) {
-    for name in ron_tests::SERVICES {
-        let file = data.join(name).join("config.toml");
-        let text = std::fs::read_to_string(&file).unwrap();
-        if !text.contains("note_vkey") {
-            let text = text.replace("[auth]\n", "[auth]\nunpinned = true\n");
-            std::fs::write(&file, text).unwrap();
-        }
-    }
-    let file = data.join("bootstrap.json");
-    let text = std::fs::read_to_string(&file).unwrap();
-    if !text.contains("note_vkey") {
-        let known = "  \"note_vkey\": \"\",\n  \"note_key\": ";
-        std::fs::write(&file, text.replace("  \"note_key\": ", known)).unwrap();
-    }
 }

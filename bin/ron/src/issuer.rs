@@ -79,12 +79,11 @@ struct Follower {
 fn trust(args: &TrustArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let bootstrap = layout.read_bootstrap()?;
-    let (url, http) = match &args.url {
-        Some(url) => (url.trim_end_matches('/').to_owned(), net::client()),
-        None => {
-            let issuer = fleet::reach(&layout, "svc-passport")?;
-            (issuer.url, issuer.http)
-        }
+    let (url, http) = if let Some(url) = &args.url {
+        (url.trim_end_matches('/').to_owned(), net::client())
+    } else {
+        let issuer = fleet::reach(&layout, "svc-passport")?;
+        (issuer.url, issuer.http)
     };
     let served = served(&http, &url, &bootstrap.issuer)?;
     println!("issuer   {}", served.issuer);

@@ -186,6 +186,7 @@ mod tests {
         ManualClock::at(0).now()
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "as the book holds them")]
     fn ip(n: u32) -> Option<Peer> {
         Some(Peer::V4(n.to_be_bytes().into()))
     }

@@ -18,10 +18,11 @@ use ureq::http::{self, HeaderName, HeaderValue, Uri};
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
+use crate::client_errors::{body_error, call_error};
 use crate::dial::{Dial, internal_url, unix_path};
 use crate::request::Method;
 use crate::tls::ClientTls;
-use crate::uds::{ForeignServer, own_or};
+use crate::uds::own_or;
 
 /// The row of the lock table that a client adds to its service's topology.
 pub const CLIENT_LOCK: LockSpec = LockSpec {
@@ -224,7 +225,7 @@ pub struct CallError {
 }
 
 impl CallError {
-    fn new(kind: Failure, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Failure, detail: impl Into<String>) -> Self {
         Self {
             kind,
             detail: detail.into(),
@@ -507,60 +508,6 @@ fn guarded(
         breaker.record(SystemClock.now(), outcome.is_ok() || ours);
     }
     outcome
-}
-
-/// What an error before the answer's body means. Its words are ours: the library's may hold a URL.
-fn call_error(error: &ureq::Error) -> CallError {
-    use std::io::ErrorKind as Io;
-    let not_sent = |detail: &str| CallError::new(Failure::NotSent, detail);
-    match error {
-        ureq::Error::BadUri(_) | ureq::Error::Http(_) => not_sent("the URL is not valid"),
-        ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
-        ureq::Error::ConnectionFailed => not_sent("the peer cannot be connected to"),
-        ureq::Error::Tls(why) => not_sent(why),
-        ureq::Error::Other(cause) if cause.is::<ForeignServer>() => {
-            CallError::new(Failure::Withheld, cause.to_string())
-        }
-        ureq::Error::TlsRequired | ureq::Error::RequireHttpsOnly(_) => not_sent(
-            "https needs a file of trusted authorities: tls.peer_ca_path of a service, --ca of a command",
-        ),
-        ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
-            not_sent("the peer did not accept the connection in time")
-        }
-        ureq::Error::Timeout(_) => {
-            CallError::new(Failure::Unknown, "no answer within the deadline")
-        }
-        ureq::Error::Io(error) => match error.kind() {
-            Io::ConnectionRefused => not_sent("the peer refused the connection"),
-            Io::NotConnected => not_sent("the client is shut down"),
-            Io::HostUnreachable | Io::NetworkUnreachable | Io::AddrNotAvailable => {
-                not_sent("the peer cannot be reached")
-            }
-            kind => CallError::new(Failure::Unknown, format!("the connection failed: {kind}")),
-        },
-        ureq::Error::LargeResponseHeader(..) | ureq::Error::BodyExceedsLimit(_) => {
-            CallError::new(Failure::TooLarge, "the answer is above the client's bound")
-        }
-        _ => CallError::new(
-            Failure::Unknown,
-            "the peer's answer is not HTTP as expected",
-        ),
-    }
-}
-
-/// What an error within the answer's body means: the request has been carried out or not, and the
-/// half answer does not tell.
-fn body_error(error: &ureq::Error) -> CallError {
-    match error {
-        ureq::Error::BodyExceedsLimit(_) => {
-            CallError::new(Failure::TooLarge, "the answer is above the client's bound")
-        }
-        ureq::Error::Timeout(_) => CallError::new(
-            Failure::Unknown,
-            "the answer was not complete within the deadline",
-        ),
-        _ => CallError::new(Failure::Unknown, "the connection failed within the answer"),
-    }
 }
 
 /// Resolves addresses and `localhost` without asking the system, which would cost a thread per

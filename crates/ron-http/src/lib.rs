@@ -22,6 +22,7 @@ mod auth;
 mod body;
 mod cert_time;
 mod client;
+mod client_errors;
 mod conn;
 mod date;
 mod dial;

@@ -162,34 +162,6 @@ fn one_front_answers_on_tcp_and_unix_and_knows_the_peer() {
 }
 
 #[test]
-fn users_that_are_not_in_the_list_are_cut_off_before_they_are_heard() {
-    let dir = private();
-    let path = dir.path().join("api.sock");
-    let uid = rustix::process::geteuid().as_raw();
-    let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(dir.path(), open).expect("mode");
-    let unix = UnixEndpoint::bind_for_clients(&path, &[uid + 1]).expect("bound");
-    let served = serve_on(Listen::default().unix(unix), routes(), Limits::default(), 1);
-    assert_eq!(served.addr().port(), 0, "no TCP");
-    // Root may connect everywhere, so where we are root another user asks.
-    let ask = "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die; $s->autoflush(1); \
-               print $s \"GET /hello HTTP/1.1\\r\\nHost: t\\r\\n\\r\\n\"; print while <$s>;";
-    let mut command = if uid == 0 {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--clear-groups", "perl"]);
-        command
-    } else {
-        Command::new("perl")
-    };
-    let asked = command.arg("-e").arg(ask).arg(&path).output();
-    let asked = asked.expect("setpriv and perl are installed");
-    assert_eq!(String::from_utf8_lossy(&asked.stdout), "");
-    served.until("counted", |s| {
-        s.metric("t_http_rejects_total{reason=\"unix_user\"}") == 1
-    });
-}
-
-#[test]
 fn our_client_finds_a_socket_whose_path_is_too_long_for_the_kernel() {
     let dir = private();
     let path = dir.path().join("n".repeat(110)).join("api.sock");

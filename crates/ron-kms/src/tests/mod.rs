@@ -10,6 +10,7 @@ mod gate;
 mod lane_model;
 mod lifecycle;
 mod log_key;
+mod notes;
 mod pipeline;
 mod race;
 mod store;

@@ -176,13 +176,8 @@ impl Chassis {
                 "Requests above their caller's own rate.",
             ),
         });
-        let clone = |listener: &TcpListener| {
-            listener
-                .try_clone()
-                .map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
-        };
-        let ops = start_ops(&shared, clone(&parts.health)?, &km)?;
-        let api = clone(&parts.api)?;
+        let ops = start_ops(&shared, shared_listener(&parts.health)?, &km)?;
+        let api = shared_listener(&parts.api)?;
         Ok(Self {
             topology,
             sup,
@@ -264,6 +259,12 @@ impl Chassis {
         );
         Ok(Running::new(self.shared, api, self.ops, self.client))
     }
+}
+
+/// The parts stay the caller's, so the fronts listen on copies.
+fn shared_listener(listener: &TcpListener) -> Result<TcpListener, StartError> {
+    let copy = listener.try_clone();
+    copy.map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
 }
 
 fn start_ops(

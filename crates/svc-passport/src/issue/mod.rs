@@ -3,6 +3,7 @@
 //! While one call is in flight the next grants gather in the queue; whoever is free takes them all
 //! (up to [`BATCH_MAX`]) into the next call. One snapshot of key, epoch and policy serves a batch.
 
+mod answer;
 pub mod health;
 pub mod keys;
 
@@ -12,12 +13,12 @@ use std::time::Duration;
 
 use ron_auth::revocation::RevocationView;
 use ron_client::{ClientError, KmsClient};
-use ron_http::{Responder, Response};
+use ron_http::Responder;
 use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Snapshot, ThreadCtx, reply,
 };
 use ron_proto::kms::{Bytes, SignBatch, SignItem, SignResult};
-use ron_proto::passport::{ACCESS_TOKEN_TYPE, IssueAnswer, StatusRef, TokenAnswer};
+use ron_proto::passport::StatusRef;
 use ron_proto::receipt::LogReceipt;
 use ron_proto::{Caveat, Problem};
 
@@ -29,6 +30,7 @@ use crate::publish::lists::{Lists, Places, jti};
 use crate::revoke::RevokeEvent;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
+use answer::{oauth_answer, passport_answer};
 use health::IssueHealth;
 use keys::KeyKeeper;
 
@@ -545,42 +547,6 @@ struct NotSigned {
     problem: Problem,
     /// Why nothing is signed, where it means that.
     outage: Option<String>,
-}
-
-fn passport_answer(
-    grant: &Grant,
-    token: String,
-    exp: u64,
-    (keys, epoch, receipt): (&[SigningKey], u64, LogReceipt),
-) -> Response {
-    let answer = IssueAnswer {
-        token,
-        kid: keys
-            .first()
-            .map_or_else(String::new, |key| key.jwk.kid.clone()),
-        alg: grant.alg.to_owned(),
-        exp,
-        caveats: grant.caveats.iter().map(ToString::to_string).collect(),
-        epoch,
-        receipt,
-    };
-    Response::json(200, &answer)
-}
-
-fn oauth_answer(grant: &Grant, token: String, form: Form) -> Response {
-    let kind = if grant.jkt.is_some() {
-        "DPoP"
-    } else {
-        "Bearer"
-    };
-    let answer = TokenAnswer {
-        access_token: token,
-        token_type: kind.to_owned(),
-        expires_in: grant.ttl_s,
-        scope: grant.scope.clone(),
-        issued_token_type: (form == Form::Exchange).then(|| ACCESS_TOKEN_TYPE.to_owned()),
-    };
-    Response::json(200, &answer).header("Pragma", "no-cache")
 }
 
 #[cfg(test)]
