@@ -25,7 +25,9 @@ use ron_crypto::sign::Ed25519Key;
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
-use ron_tests::{CALL, Fleet, free_port, http_client, json, metric, ok, ron_binary, until};
+use ron_tests::{
+    CALL, Fleet, free_port, http_client, json, metric, ok, own_sockets, ron_binary, until,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -135,11 +137,12 @@ impl Beside {
             format!("auth.jwks_url=http://127.0.0.1:{}{KEYS}", port.number),
         ];
         if matches!(name, "svc-wallet" | "svc-rewarder") {
-            sets.push(format!("ledger.url={}", fleet.api("ron-ledger")));
+            sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
         if name == "svc-rewarder" {
-            sets.push(format!("kms.url={}", fleet.api("ron-kms")));
+            sets.push(format!("kms.url={}", fleet.api_socket("ron-kms")));
         }
+        sets.extend(own_sockets(data.path(), name));
         if name == "svc-admin" {
             sets.push("auth.mode=passport".to_owned());
         }

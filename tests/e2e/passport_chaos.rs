@@ -246,7 +246,8 @@ fn whatever_happens_to_the_kms_no_bad_token_leaves_and_no_answer_is_late() {
     }
     let tokens = seen.tokens.into_inner().unwrap();
     let issuer = Issuer { rig: &rig, form };
-    for some in tokens.chunks(512) {
+    // So many fit into a body that anyone may send.
+    for some in tokens.chunks(50) {
         let good = issuer.verified(some).iter().all(|ok| *ok);
         assert!(good, "a token of before a rotation no longer verifies");
     }

@@ -184,7 +184,7 @@ fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
         ("/etc/nginx/ron-client.conf", &*file.display().to_string()),
         ("127.0.0.1:8080", &format!("127.0.0.1:{port}")),
         ("/srv/www", &format!("{dir}/www")),
-        ("http://127.0.0.1:7450", passport),
+        ("/run/ron-public/svc-passport.sock", passport),
     ] {
         server = replaced(&server, from, into);
     }
@@ -209,7 +209,14 @@ http {{
 
 #[test]
 fn nginx_protects_a_page_with_our_introspection() {
-    let fleet = Fleet::start();
+    let mut fleet = Fleet::start();
+    let socket = fleet.dir().join("public/svc-passport.sock");
+    let path = fleet.dir().join("svc-passport/config.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let key = format!("client_uds_path = \"{}\"\n", socket.display());
+    std::fs::write(&path, key + &text).unwrap();
+    assert_eq!(fleet.stop(), Some(0));
+    let fleet = Fleet::start_in(fleet.keep_dir());
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("www")).unwrap();
     std::fs::write(dir.path().join("www/page.txt"), "the page").unwrap();
@@ -222,7 +229,7 @@ fn nginx_protects_a_page_with_our_introspection() {
         .unwrap()
         .port();
     let config = dir.path().join("nginx.conf");
-    let text = nginx_config(dir.path(), port, &fleet.api_socket("svc-passport"), &basic);
+    let text = nginx_config(dir.path(), port, socket.to_str().unwrap(), &basic);
     std::fs::write(&config, text).unwrap();
     let _nginx = Ended(
         Command::new("/usr/sbin/nginx")

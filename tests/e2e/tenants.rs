@@ -145,7 +145,7 @@ fn routes(fleet: &Fleet) -> Vec<(Method, String)> {
 
 /// The installation's keys as the operator sees them, and the log's.
 fn installation(fleet: &Fleet) -> (Value, Vec<u8>) {
-    let kms = fleet.api("ron-kms");
+    let kms = fleet.api_socket("ron-kms");
     let token = fleet.operator_token();
     let keys = fleet.get(&format!("{kms}/v1/kms/keys?limit=200"), Some(&token));
     let vkey = fleet.get(&format!("{kms}/audit/v1/vkey"), None);
@@ -156,7 +156,7 @@ fn installation(fleet: &Fleet) -> (Value, Vec<u8>) {
 #[test]
 fn no_passport_acts_on_the_installation_itself() {
     let fleet = Fleet::start();
-    let kms = fleet.api("ron-kms");
+    let kms = fleet.api_socket("ron-kms");
     let before = installation(&fleet);
     let keys: Vec<String> = before.0["keys"]
         .as_array()
@@ -332,7 +332,7 @@ fn a_tenant_pays_by_its_own_policies_from_its_own_pools() {
             "epoch": "pwn2", "from": from, "asset": document["asset"], "amount_minor": "1000",
             "commitment": hash, "sum_root": hash, "recipients": 1, "source": hash});
         let body = json!({"entries": [entry]}).to_string();
-        let url = format!("{}/v1/ledger/commit", fleet.api("ron-ledger"));
+        let url = format!("{}/v1/ledger/commit", fleet.api_socket("ron-ledger"));
         let got = fleet.post(&url, Some(settle.trim()), &body, &[]);
         assert_eq!(
             code(&got),

@@ -138,11 +138,14 @@ pub fn free_port() -> u16 {
 
 /// Takes away what would make a test's outcome depend on the machine's speed. Services get more time with one another
 /// than operators want: several fleets share a machine's cores here, and a thread that does not run looks like one that
-/// hangs. Callers have no rate limit: a fast machine would pass the default. A test about either sets its own.
+/// hangs. Callers have no rate limit, of failures neither: a fast machine would pass the defaults. A test about any of
+/// them sets its own.
 pub fn unhurried(command: &mut Command) -> &mut Command {
     for service in SERVICES {
         let prefix = service.replace('-', "_").to_uppercase();
         command.env(format!("{prefix}_DRAIN_DEADLINE"), "15s");
+        let failures = format!("{prefix}_LIMITS_AUTH_FAILURES_PER_SECOND");
+        command.env(failures, "0");
     }
     command
         .env("SVC_WALLET_LIMITS_RATE_PER_SECOND", "0")
@@ -169,7 +172,18 @@ impl Fleet {
 
     /// Starts one in a data directory that may have been used before.
     pub fn start_in(dir: Arc<TempDir>) -> Self {
-        let mut child = spawn_up(dir.path());
+        let mut command = Command::new(ron_binary());
+        Self::run(dir, unhurried(&mut command))
+    }
+
+    /// Starts one in a new data directory with the limits and patience that operators have by default.
+    pub fn as_by_default() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self::run(Arc::new(dir), &mut Command::new(ron_binary()))
+    }
+
+    fn run(dir: Arc<TempDir>, command: &mut Command) -> Self {
+        let mut child = spawn_up(dir.path(), command);
         let out = child.stdout.take().expect("piped");
         let started = Instant::now();
         let mut ready = false;
@@ -416,8 +430,8 @@ impl Drop for Fleet {
     }
 }
 
-fn spawn_up(dir: &Path) -> Child {
-    unhurried(&mut Command::new(ron_binary()))
+fn spawn_up(dir: &Path, command: &mut Command) -> Child {
+    command
         .args(["up", "--base-port", "0", "--data-dir"])
         .arg(dir)
         .stdout(Stdio::piped())

@@ -99,7 +99,7 @@ fn connections(fleet: &Fleet) -> f64 {
 #[test]
 fn closed_long_polls_keep_nothing() {
     let _turn = alone();
-    let fleet = Fleet::start();
+    let fleet = Fleet::as_by_default();
     let passport = addr_of(&fleet.api("svc-passport"));
     let (poll, ask) = (poll_request(&fleet), good_token_request(&fleet));
     assert_eq!(status(&mut Wire::connect(passport), &ask), 200);
@@ -143,7 +143,7 @@ fn status(wire: &mut Wire, request: &[u8]) -> u16 {
 #[test]
 fn large_bodies_of_strangers_take_little_memory() {
     let _turn = alone();
-    let fleet = Fleet::start();
+    let fleet = Fleet::as_by_default();
     let passport = addr_of(&fleet.api("svc-passport"));
     let idle = rss_kib(fleet.pid());
     let head = format!(
@@ -179,7 +179,7 @@ fn large_bodies_of_strangers_take_little_memory() {
 #[test]
 fn idle_sockets_of_one_address_keep_nobody_out() {
     let _turn = alone();
-    let fleet = Fleet::start();
+    let fleet = Fleet::as_by_default();
     let passport = addr_of(&fleet.api("svc-passport"));
     let health = addr_of(&fleet.health("svc-passport"));
     let hoard = |addr, many: usize| -> Vec<Wire> {
@@ -372,7 +372,7 @@ fn a_flood_from_one_address_hurts_no_other() {
     let _turn = alone();
     let asked = std::env::var("RON_FLOOD_SECONDS").ok();
     let seconds = asked.as_ref().map_or(5, |text| text.parse().unwrap());
-    let fleet = Fleet::start();
+    let fleet = Fleet::as_by_default();
     let (flood, ask) = (Flood::of(&fleet), good_token_request(&fleet));
     let pid = fleet.pid();
     let watched = |work: &dyn Fn() -> u64| {

@@ -65,14 +65,14 @@ fn start(dir: &Path, name: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Every file but the lock, which says who tried last.
+/// Every file but the lock, which says who tried last; sockets hold nothing.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(files(&path));
-        } else if path.file_name().is_some_and(|name| name != "LOCK") {
+        } else if path.is_file() && path.file_name().is_some_and(|name| name != "LOCK") {
             found.insert(path.clone(), fs::read(&path).unwrap());
         }
     }
