@@ -83,6 +83,8 @@ impl Node {
             rings: Rings::new(sampling.slots(), sampling.max_series),
             points: VecDeque::new(),
             restarts: VecDeque::new(),
+            outcomes: VecDeque::new(),
+            was_ready: false,
             view: view.clone(),
             sampling,
         };
@@ -116,6 +118,9 @@ struct Memory {
     points: VecDeque<Point>,
     /// When the process was found to have begun anew, in unix milliseconds; within the window.
     restarts: VecDeque<u64>,
+    /// When the node was polled, and the requests and server errors since the poll before, where it was ready at both.
+    outcomes: VecDeque<(u64, u64, u64)>,
+    was_ready: bool,
     view: NodeView,
     sampling: Sampling,
 }
@@ -219,9 +224,18 @@ impl Memory {
             self.restarts.pop_front();
         }
         view.facts.process_restarts_in_window = self.restarts.len() as u64;
-        let (all, failed) = derive::outcomes_since(rings, from);
-        view.facts.requests_in_window = all;
-        view.facts.server_errors_in_window = failed;
+        // A node that is not ready says so itself; its refusals meanwhile are no news, least of all after a start.
+        let ready = view.facts.failures == 0 && view.facts.ready.as_ref().is_none_or(|r| r.ready);
+        if ready && self.was_ready {
+            let (all, failed) = derive::outcomes_since(rings, now_ms);
+            self.outcomes.push_back((now_ms, all, failed));
+        }
+        self.was_ready = ready;
+        while self.outcomes.front().is_some_and(|(at, ..)| *at < from) {
+            self.outcomes.pop_front();
+        }
+        view.facts.requests_in_window = self.outcomes.iter().map(|(_, all, _)| all).sum();
+        view.facts.server_errors_in_window = self.outcomes.iter().map(|(.., failed)| failed).sum();
         view.facts.restarts_in_window = derive::events_since(rings, Role::Restarts, from);
         view.facts.late_checkpoints_in_window =
             derive::events_since(rings, Role::LateCheckpoints, from);

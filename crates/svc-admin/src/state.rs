@@ -9,9 +9,9 @@ use ron_proto::admin::{NodePlane, NodeState, Reason};
 pub const STALE_INTERVALS: u64 = 3;
 /// Polls without an answer after which a node counts as down.
 pub const LOST_POLLS: u32 = 2;
-/// Share of server errors within the window above which a node is degraded. A service that only fails is not down: it
-/// answers, says why, and nobody would restart it for that alone.
+/// Share of server errors within the window above which a node is degraded, and above which it is down.
 pub const ERRORS_DEGRADED_ABOVE: f64 = 0.01;
+pub const ERRORS_DOWN_ABOVE: f64 = 0.5;
 /// Requests within the window below which that share says nothing.
 pub const ERRORS_LEAST_REQUESTS: u64 = 20;
 
@@ -72,7 +72,8 @@ pub struct Facts {
     pub restarts_in_window: u64,
     /// How often the process itself began anew within the sampling window.
     pub process_restarts_in_window: u64,
-    /// Requests within the sampling window, without those of monitors, and how many of them failed with a 5xx.
+    /// Requests within the sampling window while the node was ready, without those of monitors, and how many of them
+    /// failed with a 5xx.
     pub requests_in_window: u64,
     pub server_errors_in_window: u64,
     /// Checkpoints that came late within the sampling window.
@@ -274,8 +275,13 @@ fn judge_errors(facts: &Facts, found: &mut Findings) {
             few @ 0.0..10.0 => format!("{few:.1}"),
             many => format!("{many:.0}"),
         };
+        let state = if share > ERRORS_DOWN_ABOVE {
+            NodeState::Down
+        } else {
+            NodeState::Degraded
+        };
         found.add(
-            NodeState::Degraded,
+            state,
             "server_errors",
             format!("{percent} % of answers within the window are server errors"),
         );

@@ -218,7 +218,7 @@ fn server_errors_and_restarts_of_the_process_speak() {
     let words = "98 % of answers within the window are server errors";
     check(
         failing(1_000, 977),
-        NodeState::Degraded,
+        NodeState::Down,
         &["server_errors"],
         words,
     );
@@ -228,10 +228,16 @@ fn server_errors_and_restarts_of_the_process_speak() {
         &["server_errors"],
         "1.1 %",
     );
+    check(
+        failing(1_000, 500),
+        NodeState::Degraded,
+        &["server_errors"],
+        "50 %",
+    );
     check(failing(1_000, 10), NodeState::Healthy, &[], "");
     check(
         failing(20, 20),
-        NodeState::Degraded,
+        NodeState::Down,
         &["server_errors"],
         "100 %",
     );
