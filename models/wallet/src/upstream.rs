@@ -171,6 +171,7 @@ impl Upstream {
     pub fn watched<T>(
         &self,
         _slot: usize,
+        _within: Deadline,
         call: impl FnOnce() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         call()
