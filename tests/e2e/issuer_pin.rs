@@ -26,7 +26,7 @@ use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_tests::{
-    CALL, Fleet, free_port, http_client, json, metric, ok, own_sockets, ron_binary, until,
+    CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, ron_binary, until,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -128,21 +128,22 @@ struct Beside {
 impl Beside {
     fn new(fleet: &Fleet, port: &Port, name: &'static str, read: &'static str) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let (api, health) = (free_port(), free_port());
-        let mut sets = vec![
-            "log.level=error".to_owned(),
-            format!("data_dir={}", data.path().display()),
-            format!("bind_addr=127.0.0.1:{api}"),
-            format!("health_addr=127.0.0.1:{health}"),
-            format!("auth.jwks_url=http://127.0.0.1:{}{KEYS}", port.number),
-        ];
+        let OwnPlace {
+            api,
+            health,
+            mut sets,
+        } = own_place(data.path(), name);
+        sets.push("log.level=error".to_owned());
+        sets.push(format!(
+            "auth.jwks_url=http://127.0.0.1:{}{KEYS}",
+            port.number
+        ));
         if matches!(name, "svc-wallet" | "svc-rewarder") {
             sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
         if name == "svc-rewarder" {
             sets.push(format!("kms.url={}", fleet.api_socket("ron-kms")));
         }
-        sets.extend(own_sockets(data.path(), name));
         if name == "svc-admin" {
             sets.push("auth.mode=passport".to_owned());
         }

@@ -20,7 +20,7 @@ use issuer::{Rig, bare, claims, text};
 use ron_auth::{client_secret, service_token};
 use ron_http::Method;
 use ron_proto::b64;
-use ron_tests::{Fleet, free_port, json, ok, own_sockets, read_json, ron_binary, until};
+use ron_tests::{Fleet, OwnPlace, json, ok, own_place, read_json, ron_binary, until};
 use serde_json::{Value, json};
 
 const ASK: [(&str, &str); 2] = [
@@ -313,22 +313,20 @@ struct Alone {
 
 impl Alone {
     fn beside(fleet: &Fleet, dir: &Path) -> Self {
-        let [api, health] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+        let OwnPlace {
+            api,
+            health,
+            mut sets,
+        } = own_place(dir, "svc-passport");
+        // However fast the machine refuses.
+        sets.push("limits.auth_failures_per_second=0".to_owned());
+        let [api, health] = [api, health].map(|port| format!("127.0.0.1:{port}"));
         let log = dir.join("log");
         let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
         command
             .arg("--config")
             .arg(fleet.dir().join("svc-passport/config.toml"));
-        for set in [
-            format!("data_dir={}", dir.join("data").display()),
-            format!("bind_addr={api}"),
-            format!("health_addr={health}"),
-            // However fast the machine refuses.
-            "limits.auth_failures_per_second=0".to_owned(),
-        ]
-        .iter()
-        .chain(&own_sockets(dir, "svc-passport"))
-        {
+        for set in &sets {
             command.args(["--set", set]);
         }
         let file = std::fs::File::create(&log).unwrap();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
-use ron_tests::{Fleet, free_port, ok, own_sockets, ron_binary, takes_passports};
+use ron_tests::{Fleet, ok, own_place, ron_binary, takes_passports};
 use serde_json::Value;
 
 /// Ended by its process id, whatever happens.
@@ -57,15 +57,12 @@ fn with_tls(
     config: &Path,
     more: &[String],
 ) -> (Ended, String) {
-    let (port, health) = (free_port(), free_port());
+    let place = own_place(dir, name);
     let path = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new(ron_binary().with_file_name(name));
     command.arg("--config").arg(config);
     let sets = [
         "log.level=error".to_owned(),
-        format!("data_dir={}", path(&format!("{name}-data"))),
-        format!("bind_addr=127.0.0.1:{port}"),
-        format!("health_addr=127.0.0.1:{health}"),
         "tls.enabled=true".to_owned(),
         format!("tls.cert_path={}", path("server.pem")),
         format!("tls.key_path={}", path("server.key")),
@@ -75,12 +72,12 @@ fn with_tls(
             fleet.api_socket("svc-passport")
         ),
     ];
-    for set in sets.iter().chain(&own_sockets(dir, name)).chain(more) {
+    for set in sets.iter().chain(&place.sets).chain(more) {
         command.args(["--set", set]);
     }
     let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
     let since = Instant::now();
-    let ready = format!("http://127.0.0.1:{health}/readyz");
+    let ready = format!("http://127.0.0.1:{}/readyz", place.health);
     while !fleet
         .http
         .call(ron_http::Call::get(
@@ -95,7 +92,7 @@ fn with_tls(
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-    (process, format!("https://127.0.0.1:{port}"))
+    (process, format!("https://127.0.0.1:{}", place.api))
 }
 
 /// curl with a certificate: status and body.

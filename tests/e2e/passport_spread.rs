@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use consumers::{CONSUMERS, Source};
 use line::{Ended, Line, Way};
 use ron_proto::b64;
-use ron_tests::{Fleet, free_port, json, own_sockets, ron_binary};
+use ron_tests::{Fleet, OwnPlace, json, own_place, ron_binary};
 use serde_json::Value;
 
 /// Revocations act within this time, 99 of 100, on a quiet machine.
@@ -44,18 +44,12 @@ struct Beside {
 impl Beside {
     fn start(fleet: &Fleet, line: &Line, service: &'static str) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let (api, health) = (free_port(), free_port());
-        let mut sets = vec![
-            "log.level=error".to_owned(),
-            format!("data_dir={}", data.path().display()),
-            format!("bind_addr=127.0.0.1:{api}"),
-            format!("health_addr=127.0.0.1:{health}"),
-            format!("auth.jwks_url={}/.well-known/jwks.json", line.url),
-        ];
+        let OwnPlace { api, mut sets, .. } = own_place(data.path(), service);
+        sets.push("log.level=error".to_owned());
+        sets.push(format!("auth.jwks_url={}/.well-known/jwks.json", line.url));
         if service == "svc-wallet" {
             sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
-        sets.extend(own_sockets(data.path(), service));
         let mut command = Command::new(ron_binary().with_file_name(service));
         command
             .arg("--config")

@@ -93,6 +93,29 @@ pub fn own_sockets(dir: &Path, service: &str) -> [String; 2] {
     ]
 }
 
+/// Where a service runs beside the one whose configuration it was given: ports, sockets and data of its own.
+pub struct OwnPlace {
+    /// Port of its API.
+    pub api: u16,
+    /// Port of its health.
+    pub health: u16,
+    /// The settings that say so, each for one `--set`.
+    pub sets: Vec<String>,
+}
+
+/// A place below `dir`, on ports that are free at this moment.
+pub fn own_place(dir: &Path, service: &str) -> OwnPlace {
+    let (api, health) = (free_port(), free_port());
+    let data = dir.join(format!("{service}-data"));
+    let mut sets = vec![
+        format!("data_dir={}", data.display()),
+        format!("bind_addr=127.0.0.1:{api}"),
+        format!("health_addr=127.0.0.1:{health}"),
+    ];
+    sets.extend(own_sockets(dir, service));
+    OwnPlace { api, health, sets }
+}
+
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -14,17 +14,10 @@ use ron_http::{
     Router, UnixEndpoint,
 };
 use ron_kernel::Deadline;
-use support::{router, serve_on};
-use tempfile::TempDir;
+use support::{private, router, serve_on};
 
 fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(8))
-}
-
-fn private() -> TempDir {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).expect("mode");
-    dir
 }
 
 fn routes() -> Router {

@@ -22,17 +22,11 @@ use ron_http::{
 };
 use ron_kernel::Deadline;
 use ron_proto::Problem;
-use support::{Served, router, serve_as, serve_on};
+use support::{Served, private, router, serve_as, serve_on};
 use tempfile::TempDir;
 
 fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(8))
-}
-
-fn private() -> TempDir {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).expect("mode");
-    dir
 }
 
 fn routes() -> Router {

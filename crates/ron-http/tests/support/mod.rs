@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use ron_kernel::{
     ThreadSpec, Topology,
 };
 use ron_proto::Problem;
+use tempfile::TempDir;
 
 static POLL: ThreadSpec = ThreadSpec {
     name: "t-http-poll",
@@ -45,6 +47,13 @@ static TOPOLOGY: Topology = Topology {
     queues: &[QUEUE],
     locks: &FRONT_LOCKS,
 };
+
+/// A directory that only its owner can enter, as a Unix socket needs.
+pub fn private() -> TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).expect("mode");
+    dir
+}
 
 /// Lets in `Bearer good` with scope `t:read`, and nobody else.
 struct OneToken;

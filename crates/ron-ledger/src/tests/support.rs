@@ -90,35 +90,16 @@ pub(super) fn epoch_open(
 }
 
 /// The same epoch, for this usage instead of its own.
-pub(super) fn paying(open: Entry, paid: u8, corrects: Option<&str>) -> Entry {
+pub(super) fn paying(mut open: Entry, paid: u8, corrects: Option<&str>) -> Entry {
     let Entry::EpochOpen {
-        principal,
-        tenant,
-        epoch,
-        from,
-        asset,
-        amount_minor,
-        commitment,
-        sum_root,
-        recipients,
-        ..
-    } = open
+        source, adjusts, ..
+    } = &mut open
     else {
-        unreachable!("called for epoch_open only");
+        panic!("{open:?} is no epoch_open");
     };
-    Entry::EpochOpen {
-        principal,
-        tenant,
-        epoch,
-        from,
-        asset,
-        amount_minor,
-        commitment,
-        sum_root,
-        recipients,
-        source: ContentId([paid; 32]),
-        adjusts: corrects.map(|epoch| epoch.parse().unwrap()),
-    }
+    *source = ContentId([paid; 32]);
+    *adjusts = corrects.map(|epoch| epoch.parse().unwrap());
+    open
 }
 
 pub(super) fn payout(epoch: &str, index: u64, to: &str, n: u128) -> Entry {
