@@ -303,10 +303,9 @@ impl RonAuthorizer {
 
     fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
         let config = self.config.load();
-        let loopback = head.peer.ip().to_canonical().is_loopback();
         match head.transport {
             Transport::Tls | Transport::Unix { .. } => {}
-            Transport::Tcp if config.insecure_loopback && loopback => {}
+            Transport::Tcp if config.insecure_loopback && head.is_from_loopback() => {}
             Transport::Tcp => return Err(AuthReject::PlainTcp),
             Transport::ClientSocket { .. } => return Err(AuthReject::ClientSocket),
         }

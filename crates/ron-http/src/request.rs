@@ -208,6 +208,11 @@ impl RequestHead {
         self.headers.get(name)
     }
 
+    /// True when the other end has a loopback address of this host.
+    pub fn is_from_loopback(&self) -> bool {
+        self.peer.ip().to_canonical().is_loopback()
+    }
+
     /// The bearer token of `Authorization`; `None` when the header is missing, repeated or of
     /// another scheme.
     pub fn bearer(&self) -> Option<&str> {
