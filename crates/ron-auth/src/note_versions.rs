@@ -3,11 +3,9 @@
 
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::strict;
+use ron_tlog::append::{OsDisk, read_small, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Name of the file in a data directory.
@@ -131,17 +129,11 @@ impl NoteVersions {
 pub fn read_versions(dir: &Path) -> Result<Versions, String> {
     let path = dir.join(VERSIONS_FILE);
     let fail = |why: String| format!("{}: {why}", path.display());
-    let mut bytes = Vec::new();
-    let read = fs::File::open(&path)
-        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-    match read {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Versions::new()),
-        Err(e) => return Err(fail(format!("cannot be read: {e}"))),
-        Ok(len) if len as u64 > FILE_BYTES_MAX => {
-            return Err(fail("is longer than it can be".into()));
-        }
-        Ok(_) => {}
-    }
+    let read = read_small(&OsDisk, &path, FILE_BYTES_MAX);
+    let read = read.map_err(|e| fail(format!("cannot be read: {e}")))?;
+    let Some(bytes) = read else {
+        return Ok(Versions::new());
+    };
     let damaged = |e: &dyn std::fmt::Display| {
         fail(format!(
             "is damaged: {e}; `ron issuer trust` writes it anew, after showing the issuer's present note"
@@ -160,24 +152,18 @@ pub fn read_versions(dir: &Path) -> Result<Versions, String> {
 
 /// Replaces the file as a whole; durable on return.
 pub fn write_versions(dir: &Path, versions: &Versions) -> Result<(), String> {
-    let path = dir.join(VERSIONS_FILE);
     let document = Document {
         format: FORMAT,
         versions: versions.clone(),
     };
     let mut bytes = serde_json::to_vec(&document).map_err(|e| e.to_string())?;
     bytes.push(b'\n');
-    let write = || -> std::io::Result<()> {
-        let temporary = path.with_extension("tmp");
-        let mut options = fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&temporary)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|e| format!("{} cannot be written: {e}", path.display()))
+    write_atomic(&OsDisk, dir, VERSIONS_FILE, &bytes).map_err(|e| {
+        format!(
+            "{} cannot be written: {e}",
+            dir.join(VERSIONS_FILE).display()
+        )
+    })
 }
 
 #[cfg(test)]
@@ -218,7 +204,7 @@ mod tests {
     fn a_damaged_file_and_a_newer_format_are_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let refused = |text: &str, wanted: &str| {
-            fs::write(dir.path().join(VERSIONS_FILE), text).unwrap();
+            std::fs::write(dir.path().join(VERSIONS_FILE), text).unwrap();
             let error = read_versions(dir.path()).expect_err(text);
             let named = error.contains(VERSIONS_FILE) && error.contains(wanted);
             assert!(named, "{error}");

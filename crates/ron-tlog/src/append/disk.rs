@@ -181,12 +181,7 @@ impl DiskFile for OsFile {
 }
 
 /// Writes a small file so that after a crash either the old or the new one is there, whole, and durable on return.
-pub(crate) fn write_atomic(
-    disk: &dyn Disk,
-    dir: &Path,
-    name: &str,
-    bytes: &[u8],
-) -> io::Result<()> {
+pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let temporary = dir.join(format!("{name}.tmp"));
     let file = disk.create(&temporary)?;
     file.write_at(0, bytes)?;
@@ -196,7 +191,7 @@ pub(crate) fn write_atomic(
 }
 
 /// Reads a whole small file; `None` when it is not there, an error when it is longer than `most`.
-pub(crate) fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+pub fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match disk.open_read(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),

@@ -28,7 +28,7 @@ mod window;
 mod witness_store;
 
 pub use checkpointer::Checkpointer;
-pub use disk::{Disk, DiskFile, DiskLock, OsDisk};
+pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic};
 pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };

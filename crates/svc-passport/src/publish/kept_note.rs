@@ -2,11 +2,11 @@
 //! so that services which start meanwhile know its keys. A copy: one that cannot be read is made anew.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 
 use ron_auth::PolicyNote;
+use ron_tlog::append::{OsDisk, write_atomic};
 use ron_tlog::note::{Note, VerifierKey};
 
 /// First line of the file; then the verifier keys, an empty line, the note.
@@ -42,17 +42,10 @@ fn parse(file: &str, issuer: &str) -> Option<SignedNote> {
 pub fn store(path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
     let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let text = format!("{FORMAT}\n{}\n\n{note}", lines.join("\n"));
-    let temporary = path.with_extension("tmp");
-    let mut options = fs::OpenOptions::new();
-    let options = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(dir) => fs::File::open(dir)?.sync_all(),
-        None => Ok(()),
-    }
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    write_atomic(&OsDisk, dir, name, text.as_bytes())
 }
 
 #[cfg(test)]
