@@ -57,6 +57,11 @@ impl Figure {
 }
 
 impl Figure {
+    /// Answers that were a success.
+    pub fn answers(&self) -> usize {
+        self.micros.len()
+    }
+
     /// A quantile of the times of answers, in milliseconds.
     pub fn quantile_ms(&self, share: usize) -> f64 {
         let index = self.micros.len().saturating_sub(1) * share / 100;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::FleetArgs;
-use crate::client::{Connection, HEADER, Maker, load, request};
+use crate::client::{self, Connection, Maker, load, request};
 use crate::fleet::{self, Fleet};
 use crate::machine;
 
@@ -61,7 +61,7 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
     if wanted("idle") {
         bench.idle()?;
     }
-    println!("\n{HEADER}");
+    println!("\n{}", header());
     let figures: [(&str, Run); 6] = [
         ("sign", Bench::sign),
         ("envelope", Bench::envelope),
@@ -92,6 +92,15 @@ pub fn beside(name: &str) -> Result<PathBuf, String> {
             path.display()
         ))
     }
+}
+
+/// The table's head. The last column is CPU time of the fleet alone (user and system, all threads):
+/// unlike the rate it does not depend on what the load generator leaves of the machine.
+fn header() -> String {
+    let (names, rule) = client::HEADER
+        .split_once('\n')
+        .unwrap_or((client::HEADER, ""));
+    format!("{names} CPU us per operation |\n{rule}--:|")
 }
 
 /// Ten starts on a directory that is there already.
@@ -136,8 +145,15 @@ impl Bench {
         clients: usize,
         maker: impl Fn(usize) -> Maker,
     ) -> Result<(), String> {
+        let pid = self.fleet.pid();
+        let before = machine::cpu_seconds(pid)?;
         let figure = load(host, clients, self.time, maker)?;
-        println!("{}", figure.row(name, clients, per));
+        let used = machine::cpu_seconds(pid)? - before;
+        println!(
+            "{} {:.1} |",
+            figure.row(name, clients, per),
+            used * 1e6 / (figure.answers() * per).max(1) as f64
+        );
         Ok(())
     }
 

@@ -80,11 +80,6 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Its data directory.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

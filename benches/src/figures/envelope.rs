@@ -13,8 +13,7 @@ impl Bench {
     /// Wrap and unwrap with each algorithm, a MAC, a strict verification.
     pub(super) fn envelope(&self) -> Result<(), String> {
         let host = self.fleet.host("ron-kms")?;
-        let token = std::fs::read_to_string(self.fleet.dir().join("clients/operator.kms.token"));
-        let bearer = bearer(token.map_err(|e| e.to_string())?.trim());
+        let bearer = bearer(&self.fleet.token("ron-kms")?);
         let auth = [("Authorization", bearer.as_str())];
         let post = |path: &str, body: &Value| {
             request(
@@ -27,7 +26,7 @@ impl Bench {
         };
         let make = |alg: &str, n: u32| {
             let op_id = format!("01890a5d-ac96-774b-bcce-b30209{n:06}");
-            let body = json!({"tenant": "ron", "purpose": "bench", "alg": alg, "op_id": op_id});
+            let body = json!({"tenant": "default", "purpose": "bench", "alg": alg, "op_id": op_id});
             Ok::<_, String>(ask(&host, &post("keys", &body))?["key"].clone())
         };
         let algs = [
