@@ -1,7 +1,5 @@
 //! `kill -9` at any moment of `ron init`: run again, it finishes what is missing, and the fleet runs.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! `kill -9` at random moments while the demo and a paying client run: nothing acknowledged is
 //! lost, nothing is paid twice, and the demo finishes in the end.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

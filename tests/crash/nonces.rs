@@ -1,8 +1,6 @@
 //! `kill -9` while many wrap at once: no nonce of AES-GCM is ever used twice, and the count of
 //! uses never goes back.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;

@@ -6,11 +6,6 @@
 //! A library that stands before the C library's calls counts the operations (`stage_kill.c`), so
 //! the points are known and not hit by luck. `RON_STAGE_KILLS` is the number of kills (20).
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "../e2e/support/processes.rs"]
-mod processes;
-
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
@@ -19,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use processes::{Rig, code};
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::ContentId;
+use ron_tests::processes::{Rig, code};
 use ron_tests::{http_client, json, ok, ron_binary, ron_on, workspace};
 use serde_json::{Value, json as json_of};
 

@@ -94,43 +94,44 @@ fn is_command(line: &str) -> bool {
     ours.contains(&first) && line.len() > first.len()
 }
 
-/// Test targets: name and source.
-fn targets() -> Vec<(String, String)> {
+/// Names of the test targets, as `--test` takes them.
+pub fn targets() -> Vec<String> {
     let manifest = fs::read_to_string(workspace().join("tests/Cargo.toml")).unwrap();
-    let value = |part: &str, key: &str| {
-        let (_, rest) = part.split_once(&format!("{key} = \"")).unwrap();
-        rest.split('"').next().unwrap().to_owned()
-    };
-    let parts = manifest.split("[[test]]").skip(1);
+    let parts = manifest.split("[[test]]\nname = \"").skip(1);
     parts
-        .map(|part| (value(part, "name"), value(part, "path")))
+        .map(|part| part.split('"').next().unwrap().to_owned())
         .collect()
 }
 
-/// The text of a target: its file, or all files beside a `main.rs`.
-fn source(path: &str) -> String {
-    let file = workspace().join("tests").join(path);
-    if file.file_name().unwrap() != "main.rs" {
-        return fs::read_to_string(file).unwrap();
+/// The modules of the test targets: name and text.
+pub fn modules() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for target in targets() {
+        let Ok(entries) = fs::read_dir(workspace().join("tests").join(target)) else {
+            continue; // a target of one file
+        };
+        for path in entries.map(|entry| entry.unwrap().path()) {
+            if path.extension().is_some_and(|end| end == "rs") {
+                let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+                all.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
     }
-    let beside = fs::read_dir(file.parent().unwrap()).unwrap();
-    let files = beside.map(|entry| entry.unwrap().path());
-    let rust = files.filter(|path| path.extension().is_some_and(|end| end == "rs"));
-    rust.map(|path| fs::read_to_string(path).unwrap()).collect()
+    all
 }
 
 /// What is wrong with the mark of a block.
-fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
+fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
     let name = block.page.as_str();
-    let runs = |target: &str, word: &str| {
-        let found = targets.iter().find(|(name, _)| name == target);
-        found.is_some_and(|(_, path)| source(path).contains(word))
+    let runs = |module: &str, word: &str| {
+        let found = modules.iter().find(|(name, _)| name == module);
+        found.is_some_and(|(_, text)| text.contains(word))
     };
     if block.page.starts_with("docs/runbooks/") {
-        let known = targets
+        let known = modules
             .iter()
-            .any(|(_, path)| source(path).contains("docs/runbooks"));
-        return (!known).then(|| "no test target runs docs/runbooks".to_owned());
+            .any(|(_, text)| text.contains("docs/runbooks"));
+        return (!known).then(|| "no test module runs docs/runbooks".to_owned());
     }
     let mark = block
         .mark
@@ -139,8 +140,8 @@ fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
     match mark.map(|mark| mark.split_once(": ").unwrap_or((mark, ""))) {
         Some(("run", "")) => (!runs("documented", name))
             .then(|| format!("tests/e2e/documented.rs does not name {name}")),
-        Some(("run by", target)) => {
-            (!runs(target, name)).then(|| format!("no test target {target} names {name}"))
+        Some(("run by", module)) => {
+            (!runs(module, name)).then(|| format!("no test module {module} names {name}"))
         }
         Some(("not run", reason)) if reason.len() > 15 => missing(&block.text),
         _ => Some("say above it whether a test runs it; see tests/docs/commands.rs".to_owned()),
@@ -174,7 +175,7 @@ fn missing(text: &str) -> Option<String> {
             return Some(format!("{word} does not exist"));
         }
         let known = match word {
-            "--test" => targets().iter().any(|(name, _)| name == next),
+            "--test" => targets().iter().any(|name| name == next),
             "-p" | "--package" | "--bin" => named("name"),
             _ => true,
         };
@@ -203,12 +204,12 @@ fn manifests() -> Vec<String> {
 
 #[test]
 fn every_block_of_commands_is_run_or_says_why_not() {
-    let (blocks, targets) = (blocks(), targets());
+    let (blocks, modules) = (blocks(), modules());
     assert!(blocks.len() > 8, "only {} blocks", blocks.len());
     let wrong: Vec<_> = blocks
         .iter()
         .filter_map(|block| {
-            let why = fault(block, &targets)?;
+            let why = fault(block, &modules)?;
             Some(format!(
                 "{}:{}: {why}\n{}",
                 block.page, block.line, block.text

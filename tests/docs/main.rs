@@ -8,6 +8,7 @@ mod commands;
 mod concurrency;
 mod keys;
 mod links;
+mod packaging;
 mod regions;
 mod running;
 mod schema;

@@ -1,8 +1,6 @@
 //! The console against nodes that hang, drip, flood, babble and flap: the page stays quick, memory and threads stay
 //! bounded, healthy nodes are asked in time, and the drain ends while a hundred nodes hang.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
-
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -2,8 +2,6 @@
 //! from listed proxies only, host names, cross-site requests, read-only, roles, and a line in the audit for every
 //! denial. And nodes behind TLS and Unix sockets.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;

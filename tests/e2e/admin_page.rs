@@ -1,8 +1,6 @@
 //! The console over a fleet of separate processes, in a real browser, below a sub-path behind nginx; and its figures
 //! beside those of a real Prometheus.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,5 @@
 //! svc-admin's metrics parser beside the `prometheus_client` parser, on real exporters and on hostile text.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
-
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,7 +1,5 @@
 //! Bad input is answered clearly, and changes nothing.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::float_cmp)]
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;

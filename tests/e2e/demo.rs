@@ -1,8 +1,6 @@
 //! The demo: five real epochs, paid once, equal to an independent recomputation, verified offline
 //! on a copy with the pinned keys alone; tampering is found and named.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::float_cmp)]
-
 use std::path::Path;
 use std::process::Command;
 

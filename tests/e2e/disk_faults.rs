@@ -2,20 +2,15 @@
 //! durable, writes are refused with the reason, reads and replays go on, and with room again nothing is missing.
 //!
 //! The faults are made by a library that stands before the C library's calls in the ledger's process
-//! (`support/disk_fault.c`), so the test needs no rights and no disk of its own.
-
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "support/processes.rs"]
-mod processes;
+//! (`disk_fault.c`), so the test needs no rights and no disk of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use processes::Rig;
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
+use ron_tests::processes::Rig;
 use ron_tests::{ok, ron_on, workspace};
 use serde_json::Value;
 
@@ -25,7 +20,7 @@ fn library(to: &Path) -> PathBuf {
     let made = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
         .arg(&out)
-        .arg(workspace().join("tests/e2e/support/disk_fault.c"))
+        .arg(workspace().join("tests/e2e/disk_fault.c"))
         .arg("-ldl")
         .output()
         .unwrap();

@@ -1,7 +1,5 @@
 //! `ron doctor` finds what is wrong before a service does, says what to do, and changes nothing.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::net::TcpListener;

@@ -4,8 +4,6 @@
 //! Only places are changed: ports, `/srv/ron`, `/etc/ron` and `/tmp` become free ports and temporary directories, and
 //! `cargo` and `apt-get` do nothing, because what they would build or install is there.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};

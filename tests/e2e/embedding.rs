@@ -1,8 +1,6 @@
 //! The programs of `examples/embed`, as docs/embedding.md shows them: run, and what they print believed only as far as
 //! it can be checked.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

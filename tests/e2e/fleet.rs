@@ -1,7 +1,5 @@
 //! The fleet as an operator sees it: readiness, metrics, topology, OpenAPI, second start refused.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::float_cmp)]
-
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 

@@ -1,30 +1,18 @@
 //! Somebody else holds the issuer's port and serves keys of his own there, as any user of the host can while the issuer
 //! is down: no service believes them, each says why, and an older note of the true issuer is not believed either.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-#[path = "support/issuer.rs"]
-mod issuer;
-#[allow(dead_code)]
-#[path = "support/line.rs"]
-mod line;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use issuer::{now_s, part};
-use line::Ended;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
+use ron_tests::issuer::{now_s, part};
+use ron_tests::line::Ended;
 use ron_tests::{
     CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, ron_binary, until,
 };

@@ -1,8 +1,6 @@
 //! The real ron-kms process: where the bytes of a key are, what one tenant's load does to another,
 //! and the life of a key from the command line.
 
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a test may wait and panic
-
 use std::fmt::Write as _;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,7 +1,5 @@
 //! The errors of the first ten minutes: each says what to do.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, TcpStream};

@@ -2,8 +2,6 @@
 //! service manager runs where tests run, so what it would do is done here from the unit's own lines: its user, its
 //! directories, its credentials, its command. The tree is a chroot, so the paths are those of a real host.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

@@ -1,13 +1,8 @@
 //! The issuer as clients and resource servers meet it: OAuth endpoints, introspection, giving back, exchange, DPoP,
 //! narrowing. Against a real fleet.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "support/issuer.rs"]
-mod issuer;
-
-use issuer::*;
 use ron_http::{Method, Reply};
+use ron_tests::issuer::*;
 use ron_tests::{json, ok};
 use serde_json::{Value, json};
 

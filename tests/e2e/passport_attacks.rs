@@ -1,14 +1,9 @@
 //! The attack table (RFC 8725 and what else has broken JWT verifiers) at the issuer and at the wallet of a real fleet.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "support/issuer.rs"]
-mod issuer;
-
-use issuer::*;
 use ron_crypto::hash::hmac_sha256;
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::b64;
+use ron_tests::issuer::*;
 use ron_tests::json;
 use serde_json::{Value, json};
 

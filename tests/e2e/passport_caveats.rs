@@ -1,15 +1,10 @@
 //! Caveats at the services they are for: each kind holds and refuses at wallet, KMS, rewarder and console, and those
 //! about money are enforced by the wallet and refused where nobody could.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "support/consumers.rs"]
-mod consumers;
-
 use std::sync::Arc;
 
-use consumers::{CONSUMERS, Source, configure, read, reason};
 use ron_http::Reply;
+use ron_tests::consumers::{CONSUMERS, Source, configure, read, reason};
 use ron_tests::{Fleet, json, ok, ron_on};
 
 /// A fleet whose services run in the region `eu` and ask for passports, the console too.

@@ -3,24 +3,15 @@
 //!
 //! `RON_ISSUES=10000` is the long run; the default is short. `RON_QUIET=1` holds answers to 50 ms after their deadline.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-#[path = "support/processes.rs"]
-mod processes;
-
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use processes::Rig;
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_proto::b64;
+use ron_tests::processes::Rig;
 use ron_tests::socket_of;
 use serde_json::{Value, json};
 

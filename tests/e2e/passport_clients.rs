@@ -1,25 +1,16 @@
 //! Clients at the issuer when they are wrong, many or in doubt: secrets and their rotation, floods of wrong ones, proofs
 //! that were made for another place, the trace that a refusal leaves, and readiness while the KMS signs nothing.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-#[path = "support/issuer.rs"]
-mod issuer;
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use issuer::{Rig, bare, claims, text};
 use ron_auth::{client_secret, service_token};
 use ron_http::Method;
 use ron_proto::b64;
+use ron_tests::issuer::{Rig, bare, claims, text};
 use ron_tests::{Fleet, OwnPlace, json, ok, own_place, read_json, ron_binary, until};
 use serde_json::{Value, json};
 

@@ -1,14 +1,5 @@
 //! The issuer when things fail: its KMS stalls or goes away under load, and it is killed while it revokes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-#[path = "support/line.rs"]
-mod line;
-
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::Path;
@@ -17,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use line::{Ended, Line, Way};
 use ron_http::Reply;
 use ron_proto::b64;
+use ron_tests::line::{Ended, Line, Way};
 use ron_tests::{Fleet, json, own_sockets, ron_binary};
 use serde_json::{Value, json};
 

@@ -3,8 +3,6 @@
 //! across a rotation of all; nginx protects a page with our introspection; the issuer alone, without its KMS, still
 //! verifies.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;

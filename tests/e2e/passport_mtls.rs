@@ -1,8 +1,6 @@
 //! Client certificates at the issuer and at a consumer: a client proves itself with one (RFC 8705), its token is bound
 //! to it, and the wallet takes that token on connections of this certificate only. Asked with curl.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,8 +1,6 @@
 //! Post-quantum passports of a real fleet: negotiated, verified by jwcrypto through discovery, taken by a wallet under
 //! each of its rules, revoked by either key; marked when the ML-DSA key is away, refused where it is required.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

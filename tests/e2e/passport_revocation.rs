@@ -1,26 +1,15 @@
 //! What an issuer takes back and changes: revocation of all kinds through a kill, rotation, policy versions, and what is
 //! published of it. Against a real fleet.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-#[path = "support/consumers.rs"]
-mod consumers;
-#[path = "support/issuer.rs"]
-mod issuer;
-
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use consumers::{CONSUMERS, configure, read, reason};
-use issuer::*;
 use ron_http::Method;
 use ron_proto::b64;
+use ron_tests::consumers::{CONSUMERS, configure, read, reason};
+use ron_tests::issuer::*;
 use ron_tests::{Fleet, json, ok, ron_on, until};
 use serde_json::{Value, json};
 

@@ -4,23 +4,12 @@
 //! `RON_REVOCATIONS=200` is the long run, which holds the bound of 5 s for 99 of 100; the default is short and finds
 //! revocations that are lost.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-#[path = "support/consumers.rs"]
-mod consumers;
-#[path = "support/line.rs"]
-mod line;
-
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use consumers::{CONSUMERS, Source};
-use line::{Ended, Line, Way};
 use ron_proto::b64;
+use ron_tests::consumers::{CONSUMERS, Source};
+use ron_tests::line::{Ended, Line, Way};
 use ron_tests::{Fleet, OwnPlace, json, own_place, ron_binary};
 use serde_json::Value;
 

@@ -1,7 +1,5 @@
 //! The tour of the README, run as it stands there.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! `ron rewarder` as a user runs it: import, compute, verify, prove, export and plot offline, the
 //! same through a running fleet, DuckDB as the second opinion, and memory that stays bounded.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,8 +1,6 @@
 //! The runbooks, carried out as they stand there, each against six running services of its own. What a page shows below
 //! its commands is compared with what the commands said.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;

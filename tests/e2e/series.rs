@@ -1,16 +1,11 @@
 //! What Prometheus sees of a fleet: series that alerts wait for exist before the first event, quiet services have few,
 //! and every metric is written by something.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a test may panic and wait
-
-#[path = "support/processes.rs"]
-mod processes;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use processes::Rig;
+use ron_tests::processes::Rig;
 use ron_tests::{Fleet, SERVICES, ok, until, workspace};
 
 /// Series of one service that nobody has asked anything yet.

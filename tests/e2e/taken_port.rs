@@ -3,12 +3,6 @@
 //! passports, nginx with the questions of its visitors. Nobody tells the other user a thing, calls fail with a clear
 //! error, and work again when the real service is back.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)] // a test may panic, wait and lock
-
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,8 +1,6 @@
 //! Tenants beside one another: no passport acts on the installation itself, a tenant pays by its own policies from its own
 //! pools, and usage is paid once.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use ron_http::{Method, Reply};
 use ron_proto::b64;
 use ron_tests::{Fleet, json, ok};

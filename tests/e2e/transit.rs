@@ -1,8 +1,6 @@
 //! Vault's own Python client, unmodified, against the running service: it makes, rotates, signs,
 //! verifies, encrypts and decrypts in batch, and everything it did is in the audit log.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

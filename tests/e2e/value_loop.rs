@@ -1,7 +1,5 @@
 //! The loop with plain HTTP: token, issue, transfer, replay, balance, receipt, proof, revocation.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::float_cmp)]
-
 use ron_tests::{Fleet, json, ok, python};
 use serde_json::json;
 

@@ -2,8 +2,6 @@
 //! ACVP. What the API cannot be given (a context for ML-DSA, AES keys of other lengths) is counted
 //! out loud, not passed over.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
 use std::collections::BTreeMap;
 
 use ron_crypto::keyblob::wrap_key;

@@ -1,11 +1,5 @@
 //! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients at once.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::format_push_string
-)]
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};

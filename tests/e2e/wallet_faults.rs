@@ -1,18 +1,13 @@
 //! The wallet and the ledger as processes of their own, stopped, killed and brought back: honest answers meanwhile,
 //! nothing acknowledged lost, nothing doubled, every open outcome resolved.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "support/processes.rs"]
-mod processes;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use processes::{Rig, code};
+use ron_tests::processes::{Rig, code};
 use ron_tests::{ok, ron_on, until};
 use serde_json::Value;
 

@@ -1,11 +1,6 @@
 //! The wallet's feed of the ledger's events when something is wrong with it: an event that is lost on the way, a ledger
 //! that was put back from a backup, and one that was put back and has gone on.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-#[path = "support/processes.rs"]
-mod processes;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use processes::{Rig, code};
 use ron_http::Reply;
+use ron_tests::processes::{Rig, code};
 use ron_tests::{ok, ron_on, socket_of, until};
 use serde_json::Value;
 

@@ -1,7 +1,16 @@
 //! The test harness: a real fleet (`ron up`, its own process and data directory, free ports), real
 //! HTTP, the `ron` command line as a user runs it.
 
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a harness may panic and wait
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::unwrap_used
+)] // a harness may panic and wait
+
+pub mod consumers;
+pub mod issuer;
+pub mod line;
+pub mod processes;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;

@@ -1,27 +1,16 @@
 //! Abuse of the real binary: slow, endless, greedy and deaf clients, no descriptors left, and
 //! SIGTERM under load. Others are served meanwhile, memory stays, and the server recovers alone.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::float_cmp
-)]
-
-mod attackers;
-mod bystanders;
-mod sound;
-mod wire;
-
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bystanders::Bystanders;
+use crate::bystanders::Bystanders;
+use crate::wire::{Wire, addr_of};
+use crate::{attackers, sound};
 use ron_tests::{Fleet, json, until};
-use wire::{Wire, addr_of};
 
 /// What other clients may see at most while somebody abuses the server, where that is more than [`P99_TIMES`] what they
 /// see without: the aim is 20 ms on a quiet machine; tests also run on slow and busy ones.

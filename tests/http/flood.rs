@@ -4,15 +4,6 @@
 //! `RON_FLOOD_SECONDS=60` runs the mixed flood for that long and writes what it measured to
 //! `docs/bench/flood.md`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types
-)]
-
-mod sound;
-mod wire;
-
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -22,9 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::sound;
+use crate::wire::{Wire, addr_of};
 use ron_proto::b64;
 use ron_tests::{Fleet, json, ok, ron_binary, until, workspace};
-use wire::{Wire, addr_of};
 
 /// Where the flood comes from; ordinary clients come from 127.0.0.1.
 const SOURCE: [u8; 4] = [127, 0, 0, 2];
@@ -438,7 +430,7 @@ const PAGE: &str = "# Flood
 Requests that cost their sender little, in numbers, from one address (127.0.0.2, at the lowest priority, on the machine of
 the service): long polls that are closed at once, idle connections, bodies of 1 MiB and unfinished ones of 64 KiB, proofs of
 possession that were used, wrong client secrets. Another client on 127.0.0.1 asks for tokens all the while; none is refused.
-Measured by `RON_FLOOD_SECONDS=60 cargo test --release -p ron-tests --test flood a_flood`, which writes this page; memory is
+Measured by `RON_FLOOD_SECONDS=60 cargo test --release -p ron-tests --test http a_flood`, which writes this page; memory is
 that of `ron up` with all six services.
 
 | seconds | sent per s | tokens issued | p99 quiet, ms | p99 under the flood, ms | MiB before | MiB at most | MiB after |

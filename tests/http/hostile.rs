@@ -1,19 +1,13 @@
 //! Hostile requests against the real binary, directly and through nginx: none is answered 2xx,
 //! none makes two readers disagree about where a request ends.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-mod cases;
-mod nginx;
-mod sound;
-mod wire;
-
 use std::time::{Duration, Instant};
 
-use cases::{After, Case};
-use nginx::Nginx;
+use crate::cases::{After, Case};
+use crate::nginx::Nginx;
+use crate::wire::{Answer, End, Wire, addr_of};
+use crate::{cases, sound};
 use ron_tests::Fleet;
-use wire::{Answer, End, Wire, addr_of};
 
 /// How long a silent connection is waited for.
 const SILENCE: Duration = Duration::from_secs(8);

@@ -1,6 +1,5 @@
 //! A raw HTTP/1.1 client for hostile tests: sends bytes as they are, reads answers strictly, and
 //! knows whether the connection ended after them.
-#![allow(dead_code)] // each test target of this directory uses a part of it
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,7 +1,5 @@
 //! KMS, issuer, ledger and wallet as processes of their own, to be stopped, killed and brought back one by one.
 
-#![allow(dead_code)]
-
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -9,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, CallError, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
-use ron_tests::{
+use crate::{
     CALM, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
 };
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

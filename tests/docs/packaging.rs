@@ -1,8 +1,6 @@
 //! What is packed with the programs agrees with them: example configurations, units, users, the list of algorithms,
 //! the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1` writes what is generated anew.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -38,7 +36,7 @@ fn example_configurations_are_what_the_tables_say() {
         }
         assert!(
             committed(&name) == text,
-            "{name} is not what the table says; write it anew with: RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test packaging"
+            "{name} is not what the table says; write it anew with: RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs packaging"
         );
     }
 }

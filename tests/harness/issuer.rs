@@ -1,15 +1,13 @@
 //! An issuer as its clients meet it: a fleet with a second client that signs assertions, and the ways to ask it.
 
-#![allow(dead_code)]
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::{Fleet, json, ok, ron_on};
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
 use ron_proto::b64;
-use ron_tests::{Fleet, json, ok, ron_on};
 use serde_json::{Value, json};
 
 pub const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
@@ -235,7 +233,7 @@ impl Rig {
 
 /// `ron <args>` without a data directory.
 pub fn bare(args: &[&str]) -> String {
-    let out = std::process::Command::new(ron_tests::ron_binary())
+    let out = std::process::Command::new(crate::ron_binary())
         .args(args)
         .output()
         .unwrap();

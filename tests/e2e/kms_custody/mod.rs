@@ -1,8 +1,6 @@
 //! ron-kms as real processes: keys held by another key service, answers remembered across `kill -9`,
 //! birth certificates and batches.
 
-#![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a test may wait and panic
-
 mod batches;
 mod births;
 mod remembered;

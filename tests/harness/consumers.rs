@@ -1,12 +1,10 @@
 //! The services that judge passports, and a read at each that every token of the operator allows.
 
-#![allow(dead_code)]
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::{Fleet, json};
 use ron_http::Reply;
-use ron_tests::{Fleet, json};
 use serde_json::{Value, json};
 
 /// Service and read.

@@ -1,0 +1,52 @@
+//! A fleet, or single services, as their users meet them: real processes, real clients, real browsers. One module
+//! per story; what several need is in the harness.
+
+// A test may panic, wait, and share state by a plain mutex.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::float_cmp
+)]
+
+mod admin_chaos;
+mod admin_gates;
+mod admin_page;
+mod admin_parser;
+mod bad_input;
+mod demo;
+mod disk_faults;
+mod doctor;
+mod documented;
+mod embedding;
+mod fleet;
+mod identities;
+mod issuer_pin;
+mod kms;
+mod kms_custody;
+mod newcomer;
+mod packages;
+mod passport;
+mod passport_attacks;
+mod passport_caveats;
+mod passport_chaos;
+mod passport_clients;
+mod passport_faults;
+mod passport_interop;
+mod passport_mtls;
+mod passport_pq;
+mod passport_revocation;
+mod passport_spread;
+mod readme;
+mod rewarder;
+mod runbooks;
+mod separate;
+mod series;
+mod taken_port;
+mod tenants;
+mod transit;
+mod value_loop;
+mod vectors;
+mod wallet;
+mod wallet_faults;
+mod wallet_feed;
