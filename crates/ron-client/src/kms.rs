@@ -219,11 +219,6 @@ impl KmsClient {
             .post("/v1/kms/log_key/rotate", request, idempotent, deadline)
     }
 
-    /// The latest checkpoint of the audit log.
-    pub fn audit_checkpoint(&self, deadline: Deadline) -> Result<String, ClientError> {
-        self.0.get_text("/audit/v1/checkpoint", deadline)
-    }
-
     /// Proof that a leaf is in the audit log.
     pub fn audit_proof(&self, index: u64, deadline: Deadline) -> Result<String, ClientError> {
         self.0

@@ -139,11 +139,6 @@ impl LedgerClient {
         self.0.get_text("/log/v1/vkey", deadline)
     }
 
-    /// The latest checkpoint of the log.
-    pub fn log_checkpoint(&self, deadline: Deadline) -> Result<String, ClientError> {
-        self.0.get_text("/log/v1/checkpoint", deadline)
-    }
-
     /// Proof that an entry is in the log.
     pub fn proof(&self, seq: u64, deadline: Deadline) -> Result<String, ClientError> {
         self.0.get_text(&format!("/log/v1/proof/{seq}"), deadline)

@@ -71,17 +71,6 @@ impl RewarderClient {
         self.put(&path, csv, "text/csv", deadline)
     }
 
-    /// Stores a sealed snapshot under its content id; storing it again changes nothing.
-    pub fn put_sealed(
-        &self,
-        cid: &ContentId,
-        sealed: Vec<u8>,
-        deadline: Deadline,
-    ) -> Result<SnapshotInfo, ClientError> {
-        let path = format!("/rewarder/snapshots/{}", encode(&cid.to_string()));
-        self.put(&path, sealed, "application/octet-stream", deadline)
-    }
-
     /// Stores a sealed snapshot of any size from a file under its content id; storing it again
     /// changes nothing.
     pub fn put_sealed_file(
@@ -138,18 +127,6 @@ impl RewarderClient {
     /// The first page of epochs.
     pub fn epochs(&self, deadline: Deadline) -> Result<EpochList, ClientError> {
         self.0.get("/rewarder/epochs", deadline)
-    }
-
-    /// The page of epochs after one.
-    pub fn epochs_after(
-        &self,
-        after: &EpochId,
-        deadline: Deadline,
-    ) -> Result<EpochList, ClientError> {
-        self.0.get(
-            &format!("/rewarder/epochs?after={}", encode(after.as_str())),
-            deadline,
-        )
     }
 
     /// A page of an epoch's payouts, from row `from` on.

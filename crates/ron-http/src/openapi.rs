@@ -174,9 +174,9 @@ fn parameters(route: &Route, schemas: &mut SchemaGenerator) -> Vec<Value> {
             "schema": { "type": "integer", "minimum": 0, "maximum": 30 },
         }));
     }
-    if let Some(required) = route.idempotency_key {
+    if route.idempotency_key {
         all.push(json!({
-            "name": "Idempotency-Key", "in": "header", "required": required,
+            "name": "Idempotency-Key", "in": "header", "required": true,
             "description": "Sending the same again with the same key is safe and tells the outcome. Bare, or as a quoted string.",
             "schema": { "type": "string", "pattern": "^([A-Za-z0-9._:-]{1,64}|\"[A-Za-z0-9._:-]{1,64}\")$" },
         }));

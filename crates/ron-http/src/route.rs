@@ -92,7 +92,7 @@ pub struct Route {
     pub(crate) bulk: bool,
     pub(crate) min_rate: Option<u64>,
     pub(crate) spool: Option<SpoolTo>,
-    pub(crate) idempotency_key: Option<bool>,
+    pub(crate) idempotency_key: bool,
     pub(crate) while_draining: bool,
     pub(crate) timed: bool,
 }
@@ -130,7 +130,7 @@ impl Route {
             bulk: false,
             min_rate: None,
             spool: None,
-            idempotency_key: None,
+            idempotency_key: false,
             while_draining: false,
             timed: true,
         }
@@ -277,13 +277,7 @@ impl Route {
 
     /// Documents that `Idempotency-Key` is required.
     pub fn idempotency_key(mut self) -> Self {
-        self.idempotency_key = Some(true);
-        self
-    }
-
-    /// Documents that `Idempotency-Key` may be sent.
-    pub fn idempotency_key_optional(mut self) -> Self {
-        self.idempotency_key = Some(false);
+        self.idempotency_key = true;
         self
     }
 

@@ -62,11 +62,6 @@ impl Replay {
         &self.state
     }
 
-    /// Keys used so far.
-    pub fn key_count(&self) -> usize {
-        self.keys.len() + self.waiting.len()
-    }
-
     /// Takes the next leaf.
     pub fn leaf(&mut self, seq: u64, bytes: &[u8]) -> Result<(), ReplayError> {
         let fail = |why: String| Err(ReplayError { seq, why });

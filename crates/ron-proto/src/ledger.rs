@@ -421,11 +421,6 @@ impl Entry {
         }
         self
     }
-
-    /// Content id of the JCS form: two requests are the same request exactly when these are equal.
-    pub fn request_hash(&self) -> Result<ContentId, JcsError> {
-        Ok(ContentId::of(&jcs::to_vec(self)?))
-    }
 }
 
 /// Body of `POST /v1/ledger/commit`.

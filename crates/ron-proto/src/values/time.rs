@@ -26,11 +26,6 @@ impl Timestamp {
         self.0 / 1000
     }
 
-    /// From whole seconds since 1970; times past the year 9999 become its end.
-    pub fn from_unix_s(seconds: u64) -> Self {
-        Self(seconds.saturating_mul(1000)).min(Self::MAX)
-    }
-
     /// Later by `span`; at most [`Timestamp::MAX`].
     pub fn saturating_add(self, span: Duration) -> Self {
         let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);

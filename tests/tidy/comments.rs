@@ -1,0 +1,107 @@
+//! Comments say something, and public items are public because somebody uses them.
+
+use std::collections::BTreeMap;
+
+use syn::visit::{self, Visit};
+use syn::{ImplItemFn, ItemFn, Visibility};
+
+use crate::report;
+use crate::tree::{Source, sources};
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let missing: Vec<_> = sources(&["crates", "bin", "tests", "benches"])
+        .into_iter()
+        .filter(|s| !s.text.starts_with("//!"))
+        .map(|s| s.path)
+        .collect();
+    report(
+        "a file without a `//!` line at its top",
+        "a reader should guess the file from the symptom",
+        &missing,
+    );
+}
+
+#[test]
+fn doc_comments_say_more_than_names() {
+    let mut found = Vec::new();
+    for source in sources(&["crates", "bin", "tests", "benches"]) {
+        let is_doc = |line: &str| line == "///" || line.starts_with("/// ");
+        let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            let alone = !(at > 0 && is_doc(lines[at - 1]))
+                && !lines.get(at + 1).is_some_and(|next| is_doc(next));
+            if is_doc(line) && alone && line.split_whitespace().count() <= 4 {
+                found.push(format!("{}:{}: {line}", source.path, at + 1));
+            }
+        }
+    }
+    report(
+        "a doc comment of three words or fewer",
+        "it repeats the name; say the unit, the bounds, the errors, the caller, or say nothing",
+        &found,
+    );
+}
+
+/// Public functions of libraries, with where they are.
+struct PublicFunctions<'a> {
+    source: &'a Source,
+    found: Vec<(String, String)>,
+}
+
+impl PublicFunctions<'_> {
+    fn note(&mut self, vis: &Visibility, name: &syn::Ident) {
+        let line = name.span().start().line;
+        if matches!(vis, Visibility::Public(_)) && !self.source.tested(line) {
+            let place = format!("{}:{line}", self.source.path);
+            self.found.push((name.to_string(), place));
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for PublicFunctions<'_> {
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        self.note(&item.vis, &item.sig.ident);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast ImplItemFn) {
+        self.note(&item.vis, &item.sig.ident);
+        visit::visit_impl_item_fn(self, item);
+    }
+}
+
+/// By names alone: a function whose name stands once in the whole tree has no caller.
+#[test]
+fn no_public_function_is_unused() {
+    let all = sources(&[
+        "crates", "bin", "tests", "benches", "examples", "fuzz", "models",
+    ]);
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in &all {
+        for line in source.text.lines() {
+            let code = line.split("//").next().unwrap_or("");
+            for word in code.split(|c: char| !c.is_alphanumeric() && c != '_') {
+                *seen.entry(word).or_default() += 1;
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for source in all.iter().filter(|s| s.path.starts_with("crates/")) {
+        let mut functions = PublicFunctions {
+            source,
+            found: Vec::new(),
+        };
+        functions.visit_file(&source.file);
+        for (name, place) in functions.found {
+            if seen.get(name.as_str()).copied().unwrap_or(0) < 2 {
+                found.push(format!("{place}: {name}"));
+            }
+        }
+    }
+    report(
+        "a public function that nothing calls",
+        "`pub` means used by another crate; delete it",
+        &found,
+    );
+}

@@ -1,0 +1,162 @@
+//! Words that stand in one place only, or nowhere.
+
+use std::fs;
+use std::process::Command;
+
+use crate::tree::{Source, sources};
+use crate::{report, root};
+
+/// Places where `word` stands in the code of files that `watch` accepts.
+fn places(all: &[Source], word: &str, watch: impl Fn(&Source) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for source in all.iter().filter(|s| watch(s)) {
+        for (n, line) in source.code.iter().enumerate() {
+            if line.contains(word) {
+                found.push(format!("{}:{}: {}", source.path, n + 1, line.trim()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn only_the_kernel_touches_threads_and_time() {
+    let all = sources(&["crates", "bin"]);
+    for word in [
+        "crossbeam_channel",
+        "parking_lot",
+        "arc_swap",
+        "std::thread",
+        "thread::spawn",
+        "Instant::now",
+        "SystemTime::now",
+        "std::sync::Mutex",
+        "std::sync::RwLock",
+        "std::sync::Condvar",
+        "sync::mpsc",
+        "available_parallelism",
+    ] {
+        report(
+            &format!("`{word}` stands outside ron-kernel"),
+            "threads are named and drained, time is a value, locks have ranks, queues have bounds: in one place",
+            &places(&all, word, |s| s.krate() != "ron-kernel"),
+        );
+    }
+    report(
+        "an unbounded channel",
+        "every queue is bounded and says what it does when it is full",
+        &places(&all, "unbounded(", |_| true),
+    );
+}
+
+/// A module that decides from its input alone.
+fn is_pure(source: &Source) -> bool {
+    let path = &source.path;
+    let tree = ["tree", "note", "checkpoint", "tile", "proof"];
+    path.contains("/src/core/")
+        || path.contains("/src/calculus/")
+        || tree
+            .iter()
+            .any(|m| path.contains(&format!("ron-tlog/src/{m}")))
+        || source.krate() == "ron-proto"
+}
+
+#[test]
+fn pure_modules_stay_pure() {
+    let all = sources(&["crates"]);
+    assert!(
+        all.iter().filter(|s| is_pure(s)).count() > 10,
+        "the pure modules were not found"
+    );
+    for word in [
+        "ron_kernel",
+        "ron_http",
+        "ron_service",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::env",
+        "HashMap",
+        "HashSet",
+        "RandomState",
+        "ron_crypto::rand",
+        "OsRandom",
+        "getrandom",
+        "new_v4",
+        "now_v7",
+    ] {
+        report(
+            &format!("`{word}` in a pure module"),
+            "cores decide from their input alone, so that the same input gives the same bytes everywhere",
+            &places(&all, word, is_pure),
+        );
+    }
+    let near_money = |s: &Source| {
+        [
+            "/src/core/",
+            "/src/calculus/",
+            "svc-rewarder/src/manifest",
+            "svc-wallet/src/policy",
+            "ron-proto/src/ledger",
+            "ron-proto/src/wallet",
+        ]
+        .iter()
+        .any(|part| s.path.contains(part))
+    };
+    for word in ["f32", "f64"] {
+        report(
+            "a float near money",
+            "amounts are exact",
+            &places(&all, word, near_money),
+        );
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let all = sources(&["crates", "bin", "benches"]);
+    for word in ["todo!(", "unimplemented!(", "dbg!("] {
+        report(
+            &format!("`{word}`"),
+            "what is not built is not there",
+            &places(&all, word, |_| true),
+        );
+    }
+    report(
+        "`.unwrap()` outside tests",
+        "an impossible case is proven by its `expect`, a possible one is an error",
+        &places(&all, ".unwrap()", |s| !s.path.starts_with("benches/")),
+    );
+}
+
+#[test]
+fn the_project_speaks_of_itself_alone() {
+    let out = Command::new("git")
+        .args(["ls-files"])
+        .current_dir(root())
+        .output();
+    let Ok(out) = out else { return };
+    let words = [
+        concat!("/wo", "rk/"),
+        concat!("/ro", "ot/"),
+        concat!("../sha", "red"),
+        concat!("sub", "agent"),
+        concat!("issue ", "#"),
+    ];
+    let mut found = Vec::new();
+    for name in String::from_utf8_lossy(&out.stdout).lines() {
+        let Ok(text) = fs::read_to_string(root().join(name)) else {
+            continue;
+        };
+        for (n, line) in text.lines().enumerate() {
+            if words.iter().any(|w| line.contains(w)) {
+                found.push(format!("{name}:{}", n + 1));
+            }
+        }
+    }
+    report(
+        "words about places and people outside the project",
+        "the text must make sense to somebody who has the repository alone",
+        &found,
+    );
+}
