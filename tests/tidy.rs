@@ -1,5 +1,5 @@
-//! The rules of the house, checked on the source tree: layering, forbidden words and dependencies,
-//! no async runtime, file headers, sizes. Each failure says why the rule is there.
+//! The rules of the source tree: layering, forbidden words and dependencies, no async runtime, file headers, sizes.
+//! Each failure says why the rule exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ const FILE_LINES_MAX: usize = 600;
 const FN_LINES_MAX: usize = 70;
 const MAIN_LINES_MAX: usize = 80;
 
-const STOREYS: &[(&str, u8)] = &[
+const LAYERS: &[(&str, u8)] = &[
     ("ron-proto", 0),
     ("ron-crypto", 0),
     ("ron-kernel", 1),
@@ -43,7 +43,8 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// One Rust file: its path from the root, and its text without the unit tests at its end.
+/// One Rust file: its path from the root, its whole text, and its code without comments and without the unit tests at its
+/// end.
 struct Source {
     path: String,
     whole: String,
@@ -109,7 +110,7 @@ fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Line comments away, so that prose may name what code may not.
+/// Removes line comments, so that prose may name what code may not.
 fn strip_comments(text: &str) -> String {
     let keep = |line: &str| match line.find("//") {
         Some(at) if !line[..at].contains('"') => line[..at].to_owned(),
@@ -126,7 +127,7 @@ fn report(rule: &str, why: &str, found: &[String]) {
     );
 }
 
-/// Places where `word` stands in the code of files that `watch` accepts.
+/// The lines that contain `word` in the code of the files that `watch` accepts.
 fn places(all: &[Source], word: &str, watch: impl Fn(&Source) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for source in all.iter().filter(|s| watch(s)) {
@@ -141,27 +142,27 @@ fn places(all: &[Source], word: &str, watch: impl Fn(&Source) -> bool) -> Vec<St
 
 #[test]
 fn dependencies_point_down_only() {
-    let storey: BTreeMap<_, _> = STOREYS.iter().copied().collect();
+    let layers: BTreeMap<_, _> = LAYERS.iter().copied().collect();
     let mut wrong = Vec::new();
-    for (name, level) in STOREYS {
+    for (name, level) in LAYERS {
         let text =
             fs::read_to_string(root().join(format!("crates/{name}/Cargo.toml"))).expect("manifest");
         let normal = text.split("[dev-dependencies]").next().unwrap_or("");
-        for (other, other_level) in &storey {
+        for (other, other_level) in &layers {
             if normal
                 .lines()
                 .any(|l| l.starts_with(&format!("{other}.workspace")))
                 && other_level >= level
             {
                 wrong.push(format!(
-                    "{name} (storey {level}) depends on {other} (storey {other_level})"
+                    "{name} (layer {level}) depends on {other} (layer {other_level})"
                 ));
             }
         }
     }
     report(
-        "a crate depends only on lower storeys, never on one of its own",
-        "services speak HTTP through ron-client, so that each can be run, tested and replaced alone",
+        "a crate depends on lower layers only, never on another crate of its own layer",
+        "services call each other over HTTP through ron-client, so each of them can be run, tested and replaced alone",
         &wrong,
     );
 }
@@ -183,20 +184,20 @@ fn only_the_kernel_touches_threads_and_time() {
         "sync::mpsc",
     ] {
         report(
-            &format!("`{word}` stands outside ron-kernel"),
-            "threads are named and drained, time is a value, locks have ranks, queues have bounds: in one place",
+            &format!("`{word}` appears outside ron-kernel"),
+            "ron-kernel alone names and drains threads, makes time a value, ranks locks and bounds queues",
             &places(&all, word, |s| s.krate() != "ron-kernel"),
         );
     }
     report(
         "an unbounded channel",
-        "every queue is bounded and says what it does when it is full",
+        "every queue is bounded and has a policy for when it is full",
         &places(&all, "unbounded(", |_| true),
     );
 }
 
 #[test]
-fn pure_rooms_stay_pure() {
+fn pure_modules_stay_pure() {
     let all = sources(&["crates"]);
     let pure = |s: &Source| {
         let tlog = ["tree", "note", "checkpoint", "tile", "proof"];
@@ -209,7 +210,7 @@ fn pure_rooms_stay_pure() {
     };
     assert!(
         all.iter().filter(|s| pure(s)).count() > 10,
-        "the pure rooms were not found"
+        "the pure modules were not found"
     );
     for word in [
         "ron_kernel",
@@ -223,7 +224,7 @@ fn pure_rooms_stay_pure() {
         "HashSet",
     ] {
         report(
-            &format!("`{word}` in a pure room"),
+            &format!("`{word}` in a pure module"),
             "cores decide from their input alone, so that the same input gives the same bytes everywhere",
             &places(&all, word, pure),
         );
@@ -255,7 +256,7 @@ fn nothing_is_left_for_later() {
     ] {
         report(
             &format!("`{word}`"),
-            "what is not built is not there",
+            "unfinished code is not committed",
             &places(&all, word, |_| true),
         );
     }
@@ -277,7 +278,7 @@ fn every_file_says_what_it_is_for() {
         .collect();
     report(
         "a file without a `//!` line at its top",
-        "a reader should guess the file from the symptom",
+        "a reader who searches for a symptom finds the file by its first line",
         &missing,
     );
 }
@@ -300,7 +301,7 @@ fn files_and_functions_stay_small() {
     }
     report(
         &format!("files over {FILE_LINES_MAX} lines"),
-        "split them by what they are about",
+        "split them by subject",
         &long,
     );
     let functions: Vec<_> = all.iter().flat_map(long_functions).collect();
@@ -407,13 +408,13 @@ fn every_dependency_has_its_line() {
     let missing: Vec<_> = section
         .lines()
         .filter_map(|l| l.split_once(" = ").map(|(name, _)| name.trim()))
-        .filter(|name| !STOREYS.iter().any(|(ours, _)| ours == name))
+        .filter(|name| !LAYERS.iter().any(|(ours, _)| ours == name))
         .filter(|name| !reasons.contains(&format!("`{name}`")))
         .map(ToOwned::to_owned)
         .collect();
     report(
         "a dependency without its line in docs/adr/dependencies.md",
-        "each has a reason and a keeper",
+        "each needs a purpose and a maintainer",
         &missing,
     );
 }
@@ -445,7 +446,7 @@ fn the_project_speaks_of_itself_alone() {
     }
     report(
         "words about places and people outside the project",
-        "the text must make sense to a stranger",
+        "the text must make sense to any reader",
         &found,
     );
 }
