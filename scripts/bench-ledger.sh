@@ -51,26 +51,26 @@ inside=$("$built/examples/commits" "$dir/ledger" "$entries")
 cat >"$out" <<EOF
 # Figures of the wallet and the ledger
 
-Written by \`scripts/bench-ledger.sh $seconds $entries\` on $(date -u +%F), $profile profile. The load runs on the same cores as what it loads.
+Written by \`scripts/bench-ledger.sh $seconds $entries\` on $(date -u +%F), $profile profile. The load generator runs on the same cores as the services.
 
 ## Through the wallet, over HTTP
 
-Each client is a thread with one connection, an account it debits and principals of its own; policy, tokens, rate and
+Each client is a thread with one connection, its own account to debit and its own principals; policy, tokens, rate and
 daily limits are on, and each answer is a receipt that is durable (fdatasync) in a verifiable log.
 
 $wallet
 
 ## PostgreSQL 15, the same transfers on the same disk
 
-In its best batched pattern (\`benches/rivals/src/bin/rival-pg.rs\`): four connections, each commits what waits with one call of
-a prepared function over arrays. Its callers are threads of the driver: no HTTP, no tokens, no limits and no log of
-proofs are in these figures, so they stand beside the ledger in process as well as beside the wallet.
+In its best batched pattern (\`benches/rivals/src/bin/rival-pg.rs\`): four connections, each commits the waiting transfers with one call
+of a prepared function over arrays. The callers are threads of the driver. These figures include no HTTP, no tokens, no limits and no
+log of proofs, so compare them with the ledger in process as well as with the wallet.
 
 $rival
 
 ## The ledger in process
 
-A ledger that had $entries transfers between 100,000 accounts before the first figure; every batch is one fdatasync.
+The ledger had $entries transfers between 100,000 accounts before the first figure; every batch is one fdatasync.
 
 $inside
 EOF

@@ -149,7 +149,7 @@ def report(args, epochs, settled):
     lines = [
         "# Figures of the rewarder", "",
         f"`scripts/bench-rewarder.sh` on {machine()}; everything in one run, one part after the other, {args.threads} threads. "
-        "Usage of N accounts with three metrics and real skew, the same text on every machine. DuckDB and Polars read the same "
+        "Usage of N accounts with three metrics and realistic skew, the same text on every machine. DuckDB and Polars read the same "
         "usage (as CSV, and as Parquet that DuckDB wrote), compute the same exact shares in 128-bit integers, and hash the payouts "
         "into a tree: DuckDB with SHA-256, Polars, which has no such function, with its 64-bit hash.", "",
         "## Ours: cost by accounts", "",
@@ -168,7 +168,7 @@ def report(args, epochs, settled):
             f"{seconds(run, 'compute_us')} | {seconds(run, 'artifacts_us')} | {run['prove_us'] / 1000:.1f} ms | "
             f"{seconds(run)} | {each:.3f} s | {memory(run)} |")
     lines += ["", "## Beside DuckDB and Polars", "",
-              "| accounts | who | from | to a root over all payouts | peak memory |", "|---|---|---|---|---|"]
+              "| accounts | program | from | to a root over all payouts | peak memory |", "|---|---|---|---|---|"]
     for accounts, figures in epochs:
         if not figures["rivals"]:
             continue
@@ -181,13 +181,13 @@ def report(args, epochs, settled):
             name = {"duckdb": "DuckDB", "polars": "Polars"}[rival]
             lines.append(f"| {accounts:,} | {name} | {'CSV' if file == 'csv' else 'Parquet'} | {seconds(line)} | {memory(line)} |")
         if figures["same"]:
-            lines.append(f"| {accounts:,} | | | all {figures['same']} pay every payee what we pay | |")
+            lines.append(f"| {accounts:,} | | | all {figures['same']} pay every payee the same amount as ours | |")
     lines += ["", "## Settlement", ""]
     if settled:
         lines.append(f"{settled['payouts']:,} payouts by the fleet of `ron up` through HTTP into the ledger, in batches of 1,000, "
                      f"each durable before it is acknowledged: {settled['rate']:,} payouts/s.")
     lines += ["", "## How to repeat", "", "`scripts/bench-rewarder.sh` (needs PyPI for DuckDB and Polars, and about 40 GB of disk "
-              "for 50 million accounts); `SIZES=10000 STREAMED= SETTLE=2000 PROFILE=dev OUT=/tmp/rewarder.md` tries it.", ""]
+              "for 50 million accounts); for a quick trial: `SIZES=10000 STREAMED= SETTLE=2000 PROFILE=dev OUT=/tmp/rewarder.md`.", ""]
     args.out.write_text("\n".join(lines))
 
 

@@ -57,7 +57,7 @@ pub fn run(args: &ConsoleArgs) -> Result<(), String> {
         .iter()
         .filter_map(|l| Some(l.local_addr().ok()?.port()));
     println!(
-        "| nodes | CPU of one core | the same at {} requests/s | resident | threads | overview p50 ms | p99 ms | max ms | oldest look at a good node | drain |",
+        "| nodes | CPU of one core | the same at {} requests/s | resident | threads | overview p50 ms | p99 ms | max ms | oldest poll of a good node | drain |",
         args.rate
     );
     println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");

@@ -25,7 +25,7 @@ fn api_pages_are_what_the_openapi_documents_say() {
 }
 
 fn errors() -> String {
-    let mut out = String::from("| code | status | again later? | meaning |\n|---|--:|---|---|\n");
+    let mut out = String::from("| code | status | retry? | meaning |\n|---|--:|---|---|\n");
     for kind in COMMON {
         let again = if kind.retryable { "yes" } else { "" };
         let _ = writeln!(
@@ -64,8 +64,8 @@ fn page(service: &Described) -> String {
     let about = document["info"]["description"].as_str().unwrap();
     let all = operations(document);
     let mut out = format!(
-        "# API of {}\n\n{about}\n\nMade from the service's own `/openapi.json`; what holds for all services is in \
-         [README.md](README.md).\n\n| operation | who may call | what it does |\n|---|---|---|\n",
+        "# API of {}\n\n{about}\n\nGenerated from the service's own `/openapi.json`; [README.md](README.md) describes \
+         what all services share.\n\n| operation | who may call | what it does |\n|---|---|---|\n",
         service.service
     );
     for op in &all {
@@ -86,7 +86,7 @@ fn page(service: &Described) -> String {
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
         let _ = write!(out, "\n### {name}\n\n{}", section(schema));
     }
-    // Sections of types may end with an empty line of their own.
+    // A section of a type may end with an empty line itself.
     while out.contains("\n\n\n") {
         out = out.replace("\n\n\n", "\n\n");
     }
@@ -130,7 +130,7 @@ fn operation(out: &mut String, op: &Operation<'_>) {
         let _ = writeln!(out, "Request: {}.\n", bodies(content));
     }
     let mut errors = Vec::new();
-    // Statuses that are answered alike stand together.
+    // Statuses with the same answer share a line.
     let mut answers: Vec<(String, String)> = Vec::new();
     for (status, response) in op.about["responses"].as_object().unwrap() {
         let said = match response["content"].as_object() {
@@ -153,7 +153,7 @@ fn operation(out: &mut String, op: &Operation<'_>) {
     if !errors.is_empty() {
         let _ = writeln!(
             out,
-            "Errors beside those of every route: {}.",
+            "Errors in addition to those of every route: {}.",
             errors.join(", ")
         );
     }

@@ -1,11 +1,11 @@
-//! Every block of commands is run by a test or says why not. Above it stands one of
+//! Every block of commands is run by a test or gives the reason why not, by one of these marks above it:
 //!
-//! - `<!-- run -->`: `tests/e2e/documented.rs` runs it as it stands;
+//! - `<!-- run -->`: `tests/e2e/documented.rs` runs the block unchanged;
 //! - `<!-- run by: TARGET -->`: that test target runs it (for both, the source of the test must name the page);
-//! - `<!-- not run: REASON -->`: then the scripts, test targets, packages and binaries that it names must exist.
+//! - `<!-- not run: REASON -->`: only the scripts, test targets, packages and binaries that it names are checked to exist.
 //!
-//! Pages under `docs/runbooks/` have a test target of their own. That `ron` and the services take every command line is
-//! checked by `bin/ron/src/documented.rs`.
+//! Pages under `docs/runbooks/` have their own test target. `bin/ron/src/documented.rs` checks that `ron` and the
+//! services accept every command line.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use ron_tests::workspace;
 
 use crate::links::pages;
 
-/// One block of shell and what stands above it.
+/// One block of shell and the mark above it.
 struct Block {
     page: String,
     line: usize,
@@ -120,8 +120,13 @@ pub fn modules() -> Vec<(String, String)> {
     all
 }
 
+<<<<<<< HEAD
 /// What is wrong with the mark of a block.
 fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
+=======
+/// The fault in the mark of a block, if any.
+fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
+>>>>>>> lb
     let name = block.page.as_str();
     let runs = |module: &str, word: &str| {
         let found = modules.iter().find(|(name, _)| name == module);
@@ -148,7 +153,8 @@ fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
     }
 }
 
-/// A script, target, package or binary that a text names and that is not there, or binaries that a command leaves out.
+/// The first script, target, package or binary that a text names and that does not exist, or a `--bins` that would leave
+/// binaries out.
 fn missing(text: &str) -> Option<String> {
     for command in text.lines().filter(|line| line.contains("cargo ")) {
         let names = ["--workspace", "-p ", "--package "];
@@ -232,12 +238,12 @@ fn what_a_block_names_must_exist() {
     assert_eq!(missing("cargo build --workspace --bins\n"), None);
 }
 
-/// Lanes and scripts that pages name in a sentence or a table, too.
+/// Test targets and scripts in sentences and tables exist too, not only those in blocks.
 #[test]
 fn commands_named_in_prose_exist() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for path in pages() {
-        // What a changelog tells was so at its time.
+        // A changelog names things that existed at its time.
         if path.ends_with("CHANGELOG.md") {
             continue;
         }

@@ -10,7 +10,7 @@ use ron_service::{Kind, Table, topology_faults};
 use crate::running::{Described, described};
 use crate::{SERVICES, regions};
 
-/// What a page must have.
+/// The generated regions that each page must have, once.
 const PARTS: [&str; 7] = [
     "topology",
     "threads",
@@ -53,7 +53,7 @@ fn concurrency_pages_are_what_the_code_says() {
     });
 }
 
-/// How many threads a row stands for, in words.
+/// The number of threads of a row: 1, or the configuration key of the pool.
 fn count(row: &ThreadSpec) -> String {
     match row.count {
         Count::One => "1".to_owned(),
@@ -104,7 +104,7 @@ fn locks(topology: &Topology) -> String {
     out
 }
 
-/// Every key of the configuration that is a time.
+/// A row per configuration key of the kind duration.
 fn deadlines(table: &Table) -> String {
     let mut out = String::from("| key | default | range | meaning |\n|---|---|---|---|\n");
     let times = table.rows();
@@ -146,7 +146,7 @@ fn metrics(families: &[Family], service: &str) -> String {
     out
 }
 
-/// Names without the service's prefix, and in how many services a family is the same.
+/// Families by their name without the service's prefix, each with the number of services that have it.
 fn by_name() -> BTreeMap<String, (usize, Family)> {
     let mut all: BTreeMap<String, (usize, Family)> = BTreeMap::new();
     for service in described() {
@@ -159,7 +159,7 @@ fn by_name() -> BTreeMap<String, (usize, Family)> {
 
 fn bare(service: &Described) -> Vec<Family> {
     let prefix = format!("{}_", service.service.replace('-', "_"));
-    // The figures of the process have no prefix.
+    // `process_*` metrics have no prefix.
     let name = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
     let strip = |family: &Family| Family {
         name: name(&family.name),
@@ -229,7 +229,7 @@ fn flowchart(topology: &Topology) -> String {
     out
 }
 
-/// The threads that a queue's row names: rows of the table, or who calls from outside.
+/// The ends of a queue as node ids: rows of the thread table, or callers from outside the service.
 fn ends(topology: &Topology, queue: &str, text: &str, outside: &mut Vec<String>) -> Vec<String> {
     let bare = text.split(" (").next().unwrap();
     let one = |word: &str| {
@@ -258,13 +258,13 @@ fn ends(topology: &Topology, queue: &str, text: &str, outside: &mut Vec<String>)
     bare.split(',').map(one).collect()
 }
 
-/// The drain: stage after stage, each joined before the next is told.
+/// The drain: stage after stage, each joined before the next is stopped.
 fn shutdown(topology: &Topology) -> String {
     let of = |stage: Stage| -> Vec<String> {
         let rows = topology.threads.iter().filter(|row| row.stage == stage);
         rows.map(|row| row.name.to_owned()).collect()
     };
-    let mut table = String::from("| step | told to stop, then joined |\n|--:|---|\n");
+    let mut table = String::from("| step | stopped, then joined |\n|--:|---|\n");
     let mut picture = String::from("```mermaid\nsequenceDiagram\n  participant S as supervisor\n");
     let stages: Vec<_> = Stage::ALL
         .into_iter()
@@ -279,10 +279,10 @@ fn shutdown(topology: &Topology) -> String {
         );
     }
     picture.push_str(
-        "  Note over S: readiness off\n  S->>front: take no new requests (503, Retry-After)\n",
+        "  Note over S: readiness off\n  S->>front: refuse new requests (503, Retry-After)\n",
     );
     picture.push_str(
-        "  Note over front: requests in hand are answered, for up to 0.7 of drain_deadline\n",
+        "  Note over front: requests in flight are answered, for up to 0.7 of drain_deadline\n",
     );
     for (n, stage) in stages.iter().enumerate() {
         let name = stage.as_str();
@@ -295,7 +295,7 @@ fn shutdown(topology: &Topology) -> String {
     format!("{table}\n{picture}")
 }
 
-/// The tables of errors are written by hand: what they name must be there.
+/// The tables of errors are hand-written: the codes and metrics they name must exist.
 #[test]
 fn codes_and_metrics_of_the_error_tables_exist() {
     let sources = sources(&ron_tests::workspace().join("crates"));

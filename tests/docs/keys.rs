@@ -1,5 +1,5 @@
-//! Configuration keys are spelled in the documents as they are in the tables: in blocks of TOML, which must be taken by
-//! a service, and in sentences, as in `audit.origin`.
+//! Configuration keys in the documents exist in the tables: in blocks of TOML, which some service must accept, and in
+//! sentences, as in `audit.origin`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,12 +11,12 @@ use ron_tests::workspace;
 use crate::SERVICES;
 use crate::links::pages;
 
-/// Endings of file names, which look like keys of the group that their first part is.
+/// Endings of file names: `audit.json` would otherwise look like a key of the group `audit`.
 const ENDINGS: [&str; 16] = [
     "bin", "blob", "json", "jsonl", "key", "keys", "md", "meta", "policy", "py", "rs", "sh", "sig",
     "token", "toml", "vkey",
 ];
-/// A caveat of passports.
+/// A caveat of passports that looks like a key of the group `pq`.
 const CAVEAT: &str = "pq.fallback";
 
 /// Every dotted key of every service.
@@ -25,7 +25,7 @@ fn known() -> BTreeSet<&'static str> {
     rows.map(|key| key.name).collect()
 }
 
-/// A word of a sentence that is written as a key of a group that some service has.
+/// The word of a code span that is written like a key of a known group.
 fn key_of<'a>(span: &'a str, groups: &BTreeSet<&str>) -> Option<&'a str> {
     let word = span.split([' ', '=']).next()?;
     let word = word.trim_end_matches(".*");
@@ -40,7 +40,7 @@ fn key_of<'a>(span: &'a str, groups: &BTreeSet<&str>) -> Option<&'a str> {
     (dotted && groups.contains(group) && !file && word != CAVEAT).then_some(word)
 }
 
-/// Why no service takes a block of TOML, if so: the shortest list of unknown keys.
+/// If no service accepts a block of TOML: the shortest list of unknown keys.
 fn refused(text: &str) -> Option<String> {
     let unknown = SERVICES.iter().map(|service| {
         let file = Some((Path::new("page.toml"), text));
@@ -79,7 +79,7 @@ fn keys_in_the_documents_are_keys() {
             .unwrap()
             .display()
             .to_string();
-        // Generated pages hold names of other things; what a changelog tells was so at its time.
+        // Generated pages hold names of other things; a changelog names keys that existed at its time.
         let skipped = [
             "CHANGELOG.md",
             "docs/api/",

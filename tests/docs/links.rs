@@ -1,4 +1,4 @@
-//! Links between pages lead somewhere, headings included.
+//! Links between pages lead to existing files and headings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// As forges make anchors of headings: lower case, spaces to dashes, punctuation away.
+/// The anchor of a heading as code forges make it: lower case, spaces to dashes, punctuation removed.
 pub fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept
@@ -74,7 +74,7 @@ fn links_between_pages_lead_somewhere() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A bar in a cell would end it, also inside of code; it is written `\|`.
+/// A bar ends a cell even inside code, so it must be written `\|`.
 #[test]
 fn rows_of_tables_have_as_many_cells_as_their_heads() {
     let mut wrong = Vec::new();

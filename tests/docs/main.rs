@@ -1,5 +1,5 @@
-//! Documents equal what they speak of: generated parts the code, excerpts the sources, names the tree, links a file.
-//! `RON_UPDATE_DOCS=1` writes generated parts and excerpts anew.
+//! The documents agree with the tree: generated parts with the code, excerpts with the sources, names and links with
+//! files. `RON_UPDATE_DOCS=1` regenerates generated parts and excerpts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -54,8 +54,8 @@ const SERVICES: [Service; 6] = services!(
     svc_admin
 );
 
-/// How to write documents anew; part of every failure.
-const UPDATE: &str = "write it anew with: cargo build --release && RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs";
+/// The command that regenerates the documents; part of every failure message.
+const UPDATE: &str = "regenerate it with: cargo build --release && RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs";
 
 fn updating() -> bool {
     std::env::var_os("RON_UPDATE_DOCS").is_some()
@@ -72,7 +72,7 @@ fn compare(name: &str, text: &str) {
     let committed = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         committed == text,
-        "docs/{name} is not what the code says; {UPDATE}"
+        "docs/{name} differs from what the code generates; {UPDATE}"
     );
 }
 

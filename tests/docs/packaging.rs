@@ -1,5 +1,5 @@
-//! What is packed with the programs agrees with them: example configurations, units, users, the list of algorithms,
-//! the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1` writes what is generated anew.
+//! Files that are packaged with the programs agree with them: example configurations, units, users, the list of
+//! algorithms, the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1` regenerates generated files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,12 +36,12 @@ fn example_configurations_are_what_the_tables_say() {
         }
         assert!(
             committed(&name) == text,
-            "{name} is not what the table says; write it anew with: RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs packaging"
+            "{name} differs from the table; regenerate it with: RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs packaging"
         );
     }
 }
 
-/// The file with its keys made settings; the comments that explain them stay comments.
+/// The file with its commented-out keys turned into settings; explaining comments stay comments.
 fn uncommented(table: &Table, text: &str) -> String {
     let keys: BTreeSet<String> = table
         .rows()
@@ -62,7 +62,7 @@ fn uncommented(table: &Table, text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Values for the keys that have no default.
+/// Placeholder values for the keys without a default.
 fn required(table: &Table) -> Vec<(&'static str, &'static str)> {
     let rows = table.rows().into_iter().filter(|key| key.required);
     rows.map(|key| (key.name, "...")).collect()
@@ -79,7 +79,7 @@ fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
             let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
             panic!("{}\n{all}", each.join("\n"))
         });
-        // Nothing but what has no default, and the blocks, differs from an empty file.
+        // Only keys without a default, and the blocks, differ from an empty file.
         let pairs = required(table);
         let defaults = Config::from_pairs(table, &pairs).unwrap();
         let different: BTreeSet<&str> = defaults
@@ -138,7 +138,7 @@ fn units_users_and_directories_belong_together() {
             "ProtectSystem=strict".to_owned(),
             "MemoryDenyWriteExecute=yes".to_owned(),
             "CapabilityBoundingSet=".to_owned(),
-            // The code of a configuration that is wrong: starting again would not help.
+            // Exit code of an invalid configuration: a restart would not help.
             format!("RestartPreventExitStatus={}", ron_kernel::exit::CONFIG),
         ] {
             assert!(
@@ -212,7 +212,7 @@ fn every_algorithm_of_the_key_service_is_listed() {
         listed.keys().cloned().collect::<BTreeSet<_>>(),
         names(&Alg::ALL)
     );
-    // A new service offers these; the page speaks of no other.
+    // The default of a new service lists exactly the algorithms on the page.
     let default = ron_kms::config::TABLE
         .rows()
         .into_iter()
@@ -231,7 +231,7 @@ fn every_algorithm_of_the_key_service_is_listed() {
         let shor = ["ed25519", "ecdsa-p256", "x25519-hkdf-aes256-gcm"].contains(&name.as_str());
         assert_eq!(safe, !shor, "{name}: {}", row[6]);
     }
-    // Where the page says the code is, there is code.
+    // Every path in the column of code exists.
     for row in rows(&text) {
         for cell in row
             .iter()

@@ -1,5 +1,5 @@
-//! Parts of a page that something else decides: `<!-- generated: NAME -->` up to `<!-- /generated -->`, and
-//! `<!-- excerpt: FILE#PART -->` up to `<!-- /excerpt -->`, which holds what stands between `// part: PART` and `// end`.
+//! Parts of a page that are not hand-written: `<!-- generated: NAME -->` up to `<!-- /generated -->`, and
+//! `<!-- excerpt: FILE#PART -->` up to `<!-- /excerpt -->`, a copy of the lines between `// part: PART` and `// end`.
 
 use std::fs;
 
@@ -23,14 +23,15 @@ fn regions(page: &str, kind: &str) -> Vec<(String, std::ops::Range<usize>)> {
     found
 }
 
-/// Every region of `kind` in docs/`name` must hold what `make` gives for its name; its names.
+/// Checks that every region of `kind` in docs/`name` equals `make(region name)`; returns the region names.
 pub fn check(name: &str, kind: &str, mut make: impl FnMut(&str) -> Option<String>) -> Vec<String> {
     let path = workspace().join("docs").join(name);
     let page = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let found = regions(&page, kind);
     let mut new = page.clone();
     for (region, range) in found.iter().rev() {
-        let text = make(region).unwrap_or_else(|| panic!("docs/{name}: nothing makes {region}"));
+        let text = make(region)
+            .unwrap_or_else(|| panic!("docs/{name}: no generator for the region {region}"));
         new.replace_range(range.clone(), &format!("{}\n", text.trim_end()));
     }
     if updating() {
@@ -38,7 +39,7 @@ pub fn check(name: &str, kind: &str, mut make: impl FnMut(&str) -> Option<String
     } else {
         assert!(
             new == page,
-            "docs/{name} is not what it speaks of ({kind} parts); {UPDATE}"
+            "docs/{name} has outdated {kind} parts; {UPDATE}"
         );
     }
     found.into_iter().map(|(region, _)| region).collect()

@@ -1,5 +1,5 @@
-//! The six services in this process, each started from what `ron init` wrote: for what only a started service knows,
-//! its metrics and its OpenAPI document.
+//! Starts the six services in this process from the output of `ron init`, to read the metrics and the OpenAPI document
+//! that only a running service has.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::SERVICES;
 
-/// What a started service says of itself.
+/// Metrics and OpenAPI document of a running service.
 pub struct Described {
     pub service: &'static str,
     pub metrics: Vec<Family>,

@@ -1,4 +1,4 @@
-//! JSON schemas as people read them: a short word for a type, a table of fields.
+//! Renders JSON schemas for readers: a short word for a type, a table of fields.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::links::anchor;
 
-/// One line for a table: no line breaks, no bars; what links to Rust items is told as code.
+/// One line for a table: no line breaks, no bars; links to Rust items become code spans.
 pub fn line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut out = words.join(" ").replace('|', "\\|");
@@ -99,7 +99,7 @@ fn bounded(kind: &str, schema: &Value) -> String {
     format!("{plain} ({})", notes.join("; "))
 }
 
-/// The body of a section about a named type.
+/// The body of the section of a named type.
 pub fn section(schema: &Value) -> String {
     let mut out = String::new();
     let about = line(text(schema, "description"));

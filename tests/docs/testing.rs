@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 //! `docs/TESTING.md` knows every script, every test target and story of a user, every model, every fuzz target.
+=======
+//! `docs/TESTING.md` names every script, every test target, every model, every fuzz target.
+>>>>>>> lb
 
 use std::fs;
 
@@ -57,7 +61,7 @@ fn the_page_about_tests_names_every_step_of_the_test_command() {
     assert!(lost.is_empty(), "docs/TESTING.md has no row for {lost:?}");
 }
 
-/// Tests and models that the concurrency pages and the threat model name as evidence are there.
+/// Tests and models that the concurrency pages and the threat model name as evidence exist.
 #[test]
 fn evidence_that_pages_name_exists() {
     let root = workspace();
@@ -97,7 +101,7 @@ fn evidence_that_pages_name_exists() {
     assert!(lost.is_empty(), "{}", lost.join("\n"));
 }
 
-/// What the README says of speed is what the page of measurements says.
+/// Every figure in the README's section on speed is in the page of measurements.
 #[test]
 fn figures_of_the_readme_were_measured() {
     let root = workspace();

@@ -438,7 +438,7 @@ fn packages_install_and_their_services_run_as_their_users() {
     let again = spread(&made).output().unwrap();
     let why = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(
-        !again.status.success() && why.contains("is there already"),
+        !again.status.success() && why.contains("already exists"),
         "{why}"
     );
     let units: Vec<Unit> = SERVICES

@@ -427,11 +427,11 @@ fn a_flood_from_one_address_hurts_no_other() {
 /// The page of figures, without its row.
 const PAGE: &str = "# Flood
 
-Requests that cost their sender little, in numbers, from one address (127.0.0.2, at the lowest priority, on the machine of
-the service): long polls that are closed at once, idle connections, bodies of 1 MiB and unfinished ones of 64 KiB, proofs of
-possession that were used, wrong client secrets. Another client on 127.0.0.1 asks for tokens all the while; none is refused.
-Measured by `RON_FLOOD_SECONDS=60 cargo test --release -p ron-tests --test http a_flood`, which writes this page; memory is
-that of `ron up` with all six services.
+Cheap requests in large numbers from one address (127.0.0.2, at the lowest priority, on the machine of the service): long polls
+that are closed at once, idle connections, bodies of 1 MiB and unfinished ones of 64 KiB, used proofs of possession, wrong client
+secrets. Meanwhile another client on 127.0.0.1 requests tokens; none of its requests is refused. Measured by
+`RON_FLOOD_SECONDS=60 cargo test --release -p ron-tests --test http a_flood`, which writes this page; memory is that of `ron up`
+with all six services.
 
 | seconds | sent per s | tokens issued | p99 quiet, ms | p99 under the flood, ms | MiB before | MiB at most | MiB after |
 |--:|--:|--:|--:|--:|--:|--:|--:|

@@ -26,8 +26,8 @@ FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 CLIENTS = [1, 2, 4, 8, 16, 64, 256]
 # More tokens than the issuer remembers the check of.
 TOKENS = 10_000
-# From here on the page is written by people, and kept.
-OWN = "<!-- kept when the page is made anew -->"
+# The part of the page from here on is hand-written and kept.
+OWN = "<!-- kept when the page is regenerated -->"
 OURS, RIVAL = "svc-passport", "oidc-provider"
 
 
@@ -158,17 +158,17 @@ def main():
             (f"{TOKENS:,} tokens in turn verified", "verify many", [OURS])]
     text = f"""# Passports beside oidc-provider
 
-`scripts/bench-passport.sh [seconds per figure] [rounds] [processes of the rival]` makes this page. Loaded with wrk from the same
-machine, in turn, the other one idle; each round begins with the other one; medians of {rounds} rounds of {seconds} s.
+`scripts/bench-passport.sh [seconds per figure] [rounds] [processes of the rival]` writes this page. wrk loads the two issuers in turn
+from the same machine, the other one idle; rounds alternate which one begins; medians of {rounds} rounds of {seconds} s.
 
-- **svc-passport**: `ron up` in its release build, default configuration: every token is signed by the KMS over HTTP (those
-  that wait share a call), and is answered after the leaf of its signature is durable in the audit log
+- **svc-passport**: `ron up` in its release build, default configuration: the KMS signs every token over HTTP (waiting tokens share a
+  call), and a token is answered after the leaf of its signature is durable in the audit log
 - **oidc-provider {version}**: Node.js {subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()}, a cluster of {processes} processes, keep-alive, keys and records in memory;
   it signs in process, audits nothing and keeps nothing after a restart
 
-Both: client_credentials with the secret in the form, one scope, 15 minutes, EdDSA. What is introspected is a JWT at
+Both: client_credentials with the secret in the form, one scope, 15 minutes, EdDSA. The introspected token is a JWT at
 svc-passport (signature, claims, revocation), and an opaque token at oidc-provider, which introspects no JWTs. The issuer
-remembers the signature check of 4,096 tokens; of those that are asked about in turn it remembers none.
+caches the signature check of 4,096 tokens; it caches no check of the {TOKENS:,} tokens that are verified in turn.
 
 Measured on {time.strftime("%Y-%m-%d")}: {machine()}.
 
