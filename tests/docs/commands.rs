@@ -120,13 +120,8 @@ pub fn modules() -> Vec<(String, String)> {
     all
 }
 
-<<<<<<< HEAD
-/// What is wrong with the mark of a block.
-fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
-=======
 /// The fault in the mark of a block, if any.
-fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
->>>>>>> lb
+fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
     let name = block.page.as_str();
     let runs = |module: &str, word: &str| {
         let found = modules.iter().find(|(name, _)| name == module);

@@ -25,6 +25,7 @@ mod issuer_pin;
 mod kms;
 mod kms_custody;
 mod newcomer;
+mod newer;
 mod packages;
 mod passport;
 mod passport_attacks;

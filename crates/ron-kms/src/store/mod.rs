@@ -50,16 +50,15 @@ use seal::{SealError, Sealer};
 pub const FILE_NAME: &str = "keys.db";
 
 /// Numbered, forward only.
-pub const MIGRATIONS: &[Migration] = &[
-    Migration {
-        version: 1,
-        name: "keys",
-        sql: "
+pub const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "keys",
+    sql: "
     CREATE TABLE store (
       id INTEGER PRIMARY KEY CHECK (id = 1),
       store_id BLOB NOT NULL, salt BLOB NOT NULL, version INTEGER NOT NULL,
       seal_check BLOB NOT NULL, log_origin TEXT NOT NULL, log_key BLOB NOT NULL,
-      log_key_created INTEGER NOT NULL, mac BLOB NOT NULL
+      log_key_created INTEGER NOT NULL, mac BLOB NOT NULL, tpm_counter INTEGER
     ) STRICT;
     CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
     CREATE TABLE versions (
@@ -71,36 +70,19 @@ pub const MIGRATIONS: &[Migration] = &[
       tenant TEXT NOT NULL, op_id TEXT NOT NULL, body BLOB NOT NULL, created INTEGER NOT NULL,
       answer TEXT, PRIMARY KEY (tenant, op_id)
     ) STRICT;
+    CREATE INDEX ops_created ON ops (created);
     CREATE TABLE outbox (
       id INTEGER PRIMARY KEY CHECK (id = 1), tenant TEXT NOT NULL, op_id TEXT NOT NULL,
       kid TEXT NOT NULL, number INTEGER NOT NULL, leaf BLOB NOT NULL,
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
     ) STRICT;
-    ",
-    },
-    Migration {
-        version: 2,
-        name: "log keys",
-        sql: "
     CREATE TABLE log_keys (
       number INTEGER PRIMARY KEY CHECK (number > 1), created INTEGER NOT NULL,
       sealed BLOB NOT NULL, statement TEXT NOT NULL, leaf BLOB NOT NULL,
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
     ) STRICT;
     ",
-    },
-    Migration {
-        version: 3,
-        name: "lifecycle",
-        // Metadata has more members from here on, which an older program would take for tampering.
-        sql: "CREATE INDEX ops_created ON ops (created);",
-    },
-    Migration {
-        version: 4,
-        name: "counter of a TPM",
-        sql: "ALTER TABLE store ADD COLUMN tpm_counter INTEGER;",
-    },
-];
+}];
 
 /// Why the store cannot be opened or written.
 #[derive(Debug, thiserror::Error)]

@@ -10,11 +10,10 @@ use crate::publish::KnownLists;
 use crate::publish::lists::{LIST_KEPT_S, ListRow};
 
 /// The schema.
-static MIGRATIONS: [Migration; 2] = [
-    Migration {
-        version: 1,
-        name: "revocations and key set",
-        sql: "
+static MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "revocations, key set, status lists",
+    sql: "
         CREATE TABLE revocation (
             seq     INTEGER PRIMARY KEY CHECK (seq > 0),
             ts_ms   INTEGER NOT NULL,
@@ -26,12 +25,6 @@ static MIGRATIONS: [Migration; 2] = [
             name    TEXT PRIMARY KEY,
             value   TEXT NOT NULL
         ) STRICT, WITHOUT ROWID;
-    ",
-    },
-    Migration {
-        version: 2,
-        name: "status lists",
-        sql: "
         CREATE TABLE status_list (
             id       INTEGER PRIMARY KEY CHECK (id > 0),
             kid      TEXT NOT NULL,
@@ -39,8 +32,7 @@ static MIGRATIONS: [Migration; 2] = [
             opened_s INTEGER NOT NULL
         ) STRICT;
     ",
-    },
-];
+}];
 
 /// Epoch of a new issuer.
 pub const EPOCH_FIRST: u64 = 1;
