@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-//! `docs/TESTING.md` knows every script, every test target and story of a user, every model, every fuzz target.
-=======
 //! `docs/TESTING.md` names every script, every test target, every model, every fuzz target.
->>>>>>> lb
 
 use std::fs;
 
