@@ -1,9 +1,10 @@
-//! The stages stepped by hand over a simulated ledger: every crash point, every kind of "away".
+//! The stages stepped by hand over a simulated ledger: every crash point, and every way a call can
+//! be lost.
 //!
-//! Fault model: a crash loses everything in memory and keeps the store and the directories as
-//! they are; a ledger call may be lost before it is carried out, or carried out and its answer
-//! lost. The simulated ledger keeps the rules of the real one: an epoch is bound to one manifest
-//! for ever, payouts come in index order and are known by index, the books must close.
+//! Fault model: a crash loses everything in memory and keeps the store and the directories as they
+//! are; a ledger call may be lost before it is carried out, or carried out and its answer lost. The
+//! simulated ledger keeps the rules of the real one: an epoch is bound to one manifest for ever,
+//! payouts come in index order and are known by index, the books must close.
 
 mod chaos;
 mod ledger;
@@ -222,7 +223,7 @@ fn usage_is_paid_once_whatever_the_epoch_is_called_and_whatever_is_lost() {
     );
     assert!(reason.detail.contains("epoch e1 paid"), "{}", reason.detail);
     assert_eq!(ledger.balance("pool:default/test"), 10_000, "paid once");
-    // A correction names the epoch, and waits to be released.
+    // A correction names the epoch that it corrects, and waits until settlement is requested.
     assert_eq!(again(&mut life, fresh.path(), "e2", Some("e1")).0, 200);
     assert_eq!(life.run("e2").state, RunState::Sealed);
     assert_eq!(ledger.balance("pool:default/test"), 10_000);
