@@ -125,8 +125,6 @@ fn assemble(
         Some(to) => Some(emitter(chassis, settings, to, root, &queues, &metrics)?),
         None => None,
     };
-    // Counts the threads that report to the scheduler: every rew-work, rew-artifact, and rew-emit
-    // if there is one.
     let stages = Stages {
         sup: &chassis.sup,
         live: Arc::new(AtomicUsize::new(
