@@ -1,5 +1,6 @@
-//! What is packed with the programs agrees with them: example configurations, units, users, the list of algorithms,
-//! the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1` writes what is generated anew.
+//! What is packaged with the programs agrees with them: example configurations, units, users, the
+//! list of algorithms, the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1`
+//! rewrites the generated files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +44,7 @@ fn example_configurations_are_what_the_tables_say() {
     }
 }
 
-/// The file with its keys made settings; the comments that explain them stay comments.
+/// The file with its keys as settings; the comments that explain them stay comments.
 fn uncommented(table: &Table, text: &str) -> String {
     let keys: BTreeSet<String> = table
         .rows()
@@ -81,7 +82,7 @@ fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
             let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
             panic!("{}\n{all}", each.join("\n"))
         });
-        // Nothing but what has no default, and the blocks, differs from an empty file.
+        // Nothing but the keys without a default, and the blocks, differs from an empty file.
         let pairs = required(table);
         let defaults = Config::from_pairs(table, &pairs).unwrap();
         let different: BTreeSet<&str> = defaults
@@ -100,7 +101,7 @@ fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
             "{}",
             table.service
         );
-        // As shipped, too, where nothing is required.
+        // The same for the shipped file, in which no key is required.
         let shipped = dir.path().join(format!("{}.shipped.toml", table.service));
         fs::write(&path, &all).unwrap();
         fs::write(&shipped, &text).unwrap();
@@ -140,7 +141,7 @@ fn units_users_and_directories_belong_together() {
             "ProtectSystem=strict".to_owned(),
             "MemoryDenyWriteExecute=yes".to_owned(),
             "CapabilityBoundingSet=".to_owned(),
-            // The code of a configuration that is wrong: starting again would not help.
+            // The exit code of an invalid configuration: a restart would not help.
             format!("RestartPreventExitStatus={}", ron_kernel::exit::CONFIG),
         ] {
             assert!(
@@ -214,7 +215,7 @@ fn every_algorithm_of_the_key_service_is_listed() {
         listed.keys().cloned().collect::<BTreeSet<_>>(),
         names(&Alg::ALL)
     );
-    // A new service offers these; the page speaks of no other.
+    // A new service offers exactly the algorithms that the page lists.
     let default = ron_kms::config::TABLE
         .rows()
         .into_iter()
@@ -233,7 +234,7 @@ fn every_algorithm_of_the_key_service_is_listed() {
         let shor = ["ed25519", "ecdsa-p256", "x25519-hkdf-aes256-gcm"].contains(&name.as_str());
         assert_eq!(safe, !shor, "{name}: {}", row[6]);
     }
-    // Where the page says the code is, there is code.
+    // Every implementation that the page names exists.
     for row in rows(&text) {
         for cell in row
             .iter()
@@ -314,7 +315,7 @@ fn advisories_are_found_by_a_database_and_not_checked_without_one() {
         .output()
         .unwrap());
     assert!(bare.starts_with("advisories: not checked"), "{bare}");
-    // A database of one made-up advisory, which concerns versions below the given one.
+    // A database of one invented advisory, which concerns versions below the given one.
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("crates/httparse");
     fs::create_dir_all(&place).unwrap();

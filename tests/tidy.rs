@@ -1,5 +1,5 @@
-//! The rules of the house, checked on the source tree: layering, forbidden words and dependencies,
-//! no async runtime, file headers, sizes. Each failure says why the rule is there.
+//! The rules of the project, checked on the source tree: layering, forbidden words and
+//! dependencies, no async runtime, file headers, sizes. Each failure says why the rule exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -109,7 +109,7 @@ fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Line comments away, so that prose may name what code may not.
+/// Removes line comments, so that prose may name what code may not.
 fn strip_comments(text: &str) -> String {
     let keep = |line: &str| match line.find("//") {
         Some(at) if !line[..at].contains('"') => line[..at].to_owned(),
@@ -126,7 +126,7 @@ fn report(rule: &str, why: &str, found: &[String]) {
     );
 }
 
-/// Places where `word` stands in the code of files that `watch` accepts.
+/// Places where `word` occurs in the code of files that `watch` accepts.
 fn places(all: &[Source], word: &str, watch: impl Fn(&Source) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for source in all.iter().filter(|s| watch(s)) {

@@ -1,4 +1,5 @@
-//! `docs/api/`: a page per service from its OpenAPI document, and the table of errors that all of them share.
+//! `docs/api/`: a page per service from its OpenAPI document, and the table of errors that all of
+//! them share.
 
 use std::fmt::Write as _;
 
@@ -130,7 +131,7 @@ fn operation(out: &mut String, op: &Operation<'_>) {
         let _ = writeln!(out, "Request: {}.\n", bodies(content));
     }
     let mut errors = Vec::new();
-    // Statuses that are answered alike stand together.
+    // Statuses with the same response are listed together.
     let mut answers: Vec<(String, String)> = Vec::new();
     for (status, response) in op.about["responses"].as_object().unwrap() {
         let said = match response["content"].as_object() {

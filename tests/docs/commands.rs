@@ -1,11 +1,11 @@
-//! Every block of commands is run by a test or says why not. Above it stands one of
+//! Every block of commands is run by a test, or says why it is not. The line above it is one of
 //!
-//! - `<!-- run -->`: `tests/e2e/documented.rs` runs it as it stands;
-//! - `<!-- run by: TARGET -->`: that test target runs it (for both, the source of the test must name the page);
+//! - `<!-- run -->`: `tests/e2e/documented.rs` runs it unchanged;
+//! - `<!-- run by: TARGET -->`: that test target runs it (in both cases the source of the test must name the page);
 //! - `<!-- not run: REASON -->`: then the scripts, test targets, packages and binaries that it names must exist.
 //!
-//! Pages under `docs/runbooks/` have a test target of their own. That `ron` and the services take every command line is
-//! checked by `bin/ron/src/documented.rs`.
+//! Pages under `docs/runbooks/` have a test target of their own. `bin/ron/src/documented.rs` checks that every command
+//! line of `ron` and the services parses.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use ron_tests::workspace;
 
 use crate::links::pages;
 
-/// One block of shell and what stands above it.
+/// One block of shell and the mark above it.
 struct Block {
     page: String,
     line: usize,
@@ -21,7 +21,7 @@ struct Block {
     text: String,
 }
 
-/// The blocks of commands of all pages; panics at commands outside of a tagged block.
+/// The blocks of commands of all pages; panics at commands outside of a marked block.
 fn blocks() -> Vec<Block> {
     let mut all = Vec::new();
     let root = workspace();
@@ -46,7 +46,7 @@ fn blocks() -> Vec<Block> {
                 let block = open.take().unwrap();
                 match tag.as_str() {
                     "sh" | "python" => all.push(block),
-                    // What a command prints.
+                    // The output of a command.
                     "text" => {}
                     _ if page.starts_with("docs/runbooks/") => {}
                     _ => assert!(
@@ -80,7 +80,7 @@ fn blocks() -> Vec<Block> {
     all
 }
 
-/// Whether a line of text looks like a command of this project.
+/// True if a line of text looks like a command of this project.
 fn is_command(line: &str) -> bool {
     let first = line.split(' ').next().unwrap();
     let ours = [
@@ -119,7 +119,7 @@ fn source(path: &str) -> String {
     rust.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
-/// What is wrong with the mark of a block.
+/// The fault of a block's mark.
 fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
     let name = block.page.as_str();
     let runs = |target: &str, word: &str| {
@@ -147,7 +147,8 @@ fn fault(block: &Block, targets: &[(String, String)]) -> Option<String> {
     }
 }
 
-/// A script, target, package or binary that a text names and that is not there, or binaries that a command leaves out.
+/// A script, target, package or binary that a text names but that does not exist, or binaries that
+/// a command omits.
 fn missing(text: &str) -> Option<String> {
     for command in text.lines().filter(|line| line.contains("cargo ")) {
         let names = ["--workspace", "-p ", "--package "];
@@ -178,7 +179,7 @@ fn missing(text: &str) -> Option<String> {
             "-p" | "--package" | "--bin" => named("name"),
             _ => true,
         };
-        // `-p` belongs to other programs too.
+        // Other programs have a `-p` option too.
         if !known && text.contains("cargo ") {
             return Some(format!("{word} {next} does not exist"));
         }
@@ -231,12 +232,12 @@ fn what_a_block_names_must_exist() {
     assert_eq!(missing("cargo build --workspace --bins\n"), None);
 }
 
-/// Lanes and scripts that pages name in a sentence or a table, too.
+/// Lanes and scripts that pages name in a sentence or a table exist, too.
 #[test]
 fn commands_named_in_prose_exist() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for path in pages() {
-        // What a changelog tells was so at its time.
+        // A changelog describes the state of its time.
         if path.ends_with("CHANGELOG.md") {
             continue;
         }

@@ -10,7 +10,7 @@ use ron_service::{Kind, Table, topology_faults};
 use crate::running::{Described, described};
 use crate::{SERVICES, regions};
 
-/// What a page must have.
+/// Headings that every page must have.
 const PARTS: [&str; 7] = [
     "topology",
     "threads",
@@ -53,7 +53,7 @@ fn concurrency_pages_are_what_the_code_says() {
     });
 }
 
-/// How many threads a row stands for, in words.
+/// The number of threads of a row, in words.
 fn count(row: &ThreadSpec) -> String {
     match row.count {
         Count::One => "1".to_owned(),
@@ -104,7 +104,7 @@ fn locks(topology: &Topology) -> String {
     out
 }
 
-/// Every key of the configuration that is a time.
+/// Every configuration key that is a duration.
 fn deadlines(table: &Table) -> String {
     let mut out = String::from("| key | default | range | meaning |\n|---|---|---|---|\n");
     let times = table.rows();
@@ -146,7 +146,8 @@ fn metrics(families: &[Family], service: &str) -> String {
     out
 }
 
-/// Names without the service's prefix, and in how many services a family is the same.
+/// Families by name without the service's prefix, with the number of services that have the same
+/// family.
 fn by_name() -> BTreeMap<String, (usize, Family)> {
     let mut all: BTreeMap<String, (usize, Family)> = BTreeMap::new();
     for service in described() {
@@ -159,7 +160,7 @@ fn by_name() -> BTreeMap<String, (usize, Family)> {
 
 fn bare(service: &Described) -> Vec<Family> {
     let prefix = format!("{}_", service.service.replace('-', "_"));
-    // The figures of the process have no prefix.
+    // The metrics of the process have no prefix.
     let name = |name: &str| name.strip_prefix(&prefix).unwrap_or(name).to_owned();
     let strip = |family: &Family| Family {
         name: name(&family.name),
@@ -183,7 +184,7 @@ fn own(service: &Described) -> Vec<Family> {
     own
 }
 
-/// An id that Mermaid takes.
+/// The name as an id that Mermaid accepts.
 fn id(name: &str) -> String {
     let word = name.trim_end_matches('-');
     word.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
@@ -229,7 +230,7 @@ fn flowchart(topology: &Topology) -> String {
     out
 }
 
-/// The threads that a queue's row names: rows of the table, or who calls from outside.
+/// The threads that a queue's row names: rows of the table, or callers from outside.
 fn ends(topology: &Topology, queue: &str, text: &str, outside: &mut Vec<String>) -> Vec<String> {
     let bare = text.split(" (").next().unwrap();
     let one = |word: &str| {
@@ -258,7 +259,7 @@ fn ends(topology: &Topology, queue: &str, text: &str, outside: &mut Vec<String>)
     bare.split(',').map(one).collect()
 }
 
-/// The drain: stage after stage, each joined before the next is told.
+/// The drain: stage after stage; each is joined before the next is signalled.
 fn shutdown(topology: &Topology) -> String {
     let of = |stage: Stage| -> Vec<String> {
         let rows = topology.threads.iter().filter(|row| row.stage == stage);
@@ -295,7 +296,7 @@ fn shutdown(topology: &Topology) -> String {
     format!("{table}\n{picture}")
 }
 
-/// The tables of errors are written by hand: what they name must be there.
+/// The tables of errors are written by hand: the codes and metrics they name must exist.
 #[test]
 fn codes_and_metrics_of_the_error_tables_exist() {
     let sources = sources(&ron_tests::workspace().join("crates"));

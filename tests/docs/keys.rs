@@ -1,5 +1,5 @@
-//! Configuration keys are spelled in the documents as they are in the tables: in blocks of TOML, which must be taken by
-//! a service, and in sentences, as in `audit.origin`.
+//! Configuration keys are spelled in the documents as in the tables: in blocks of TOML, which some
+//! service must accept, and in sentences, as in `audit.origin`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use ron_tests::workspace;
 use crate::SERVICES;
 use crate::links::pages;
 
-/// Endings of file names, which look like keys of the group that their first part is.
+/// File name extensions, which look like keys of the group that the first part names.
 const ENDINGS: [&str; 16] = [
     "bin", "blob", "json", "jsonl", "key", "keys", "md", "meta", "policy", "py", "rs", "sh", "sig",
     "token", "toml", "vkey",
@@ -25,7 +25,7 @@ fn known() -> BTreeSet<&'static str> {
     rows.map(|key| key.name).collect()
 }
 
-/// A word of a sentence that is written as a key of a group that some service has.
+/// A word of a sentence that is written like a key of a group that some service has.
 fn key_of<'a>(span: &'a str, groups: &BTreeSet<&str>) -> Option<&'a str> {
     let word = span.split([' ', '=']).next()?;
     let word = word.trim_end_matches(".*");
@@ -40,7 +40,7 @@ fn key_of<'a>(span: &'a str, groups: &BTreeSet<&str>) -> Option<&'a str> {
     (dotted && groups.contains(group) && !file && word != CAVEAT).then_some(word)
 }
 
-/// Why no service takes a block of TOML, if so: the shortest list of unknown keys.
+/// Why no service accepts a block of TOML: the shortest list of unknown keys.
 fn refused(text: &str) -> Option<String> {
     let unknown = SERVICES.iter().map(|service| {
         let file = Some((Path::new("page.toml"), text));
@@ -79,7 +79,8 @@ fn keys_in_the_documents_are_keys() {
             .unwrap()
             .display()
             .to_string();
-        // Generated pages hold names of other things; what a changelog tells was so at its time.
+        // Generated pages contain names of other things; a changelog describes the state of its
+        // time.
         let skipped = [
             "CHANGELOG.md",
             "docs/api/",

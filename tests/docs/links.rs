@@ -26,7 +26,7 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// As forges make anchors of headings: lower case, spaces to dashes, punctuation away.
+/// Makes an anchor of a heading as forges do: lower case, spaces to dashes, no punctuation.
 pub fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept
@@ -74,7 +74,7 @@ fn links_between_pages_lead_somewhere() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A bar in a cell would end it, also inside of code; it is written `\|`.
+/// A bar in a cell would end the cell, also inside of code; it is written `\|`.
 #[test]
 fn rows_of_tables_have_as_many_cells_as_their_heads() {
     let mut wrong = Vec::new();

@@ -1,5 +1,6 @@
-//! Documents equal what they speak of: generated parts the code, excerpts the sources, names the tree, links a file.
-//! `RON_UPDATE_DOCS=1` writes generated parts and excerpts anew.
+//! Documents agree with the project: generated parts with the code, excerpts with the sources,
+//! names with the tree, links with files. `RON_UPDATE_DOCS=1` rewrites generated parts and
+//! excerpts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,14 +54,14 @@ const SERVICES: [Service; 6] = services!(
     svc_admin
 );
 
-/// How to write documents anew; part of every failure.
+/// How to rewrite the documents; part of every failure.
 const UPDATE: &str = "write it anew with: cargo build --release && RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs";
 
 fn updating() -> bool {
     std::env::var_os("RON_UPDATE_DOCS").is_some()
 }
 
-/// A file of `docs/` must hold exactly `text`.
+/// A file of `docs/` must contain exactly `text`.
 fn compare(name: &str, text: &str) {
     let path = workspace().join("docs").join(name);
     if updating() {

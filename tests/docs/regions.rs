@@ -1,5 +1,6 @@
-//! Parts of a page that something else decides: `<!-- generated: NAME -->` up to `<!-- /generated -->`, and
-//! `<!-- excerpt: FILE#PART -->` up to `<!-- /excerpt -->`, which holds what stands between `// part: PART` and `// end`.
+//! Generated parts of a page: `<!-- generated: NAME -->` up to `<!-- /generated -->`, and `<!--
+//! excerpt: FILE#PART -->` up to `<!-- /excerpt -->`, which contains the lines between `// part:
+//! PART` and `// end` of the file.
 
 use std::fs;
 
@@ -7,7 +8,7 @@ use ron_tests::workspace;
 
 use crate::{UPDATE, links, updating};
 
-/// The regions of a kind in a page: name, and the bytes between the two comments.
+/// The regions of a kind in a page: name, and the byte range between the two comments.
 fn regions(page: &str, kind: &str) -> Vec<(String, std::ops::Range<usize>)> {
     let (open, close) = (format!("<!-- {kind}: "), format!("<!-- /{kind} -->"));
     let mut found = Vec::new();
@@ -23,7 +24,8 @@ fn regions(page: &str, kind: &str) -> Vec<(String, std::ops::Range<usize>)> {
     found
 }
 
-/// Every region of `kind` in docs/`name` must hold what `make` gives for its name; its names.
+/// Every region of `kind` in docs/`name` must contain the text that `make` returns for its name;
+/// returns the names.
 pub fn check(name: &str, kind: &str, mut make: impl FnMut(&str) -> Option<String>) -> Vec<String> {
     let path = workspace().join("docs").join(name);
     let page = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

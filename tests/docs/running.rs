@@ -1,5 +1,5 @@
-//! The six services in this process, each started from what `ron init` wrote: for what only a started service knows,
-//! its metrics and its OpenAPI document.
+//! The six services in this process, each started from what `ron init` wrote, for data that only a
+//! started service has: its metrics and its OpenAPI document.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::SERVICES;
 
-/// What a started service says of itself.
+/// The description that a started service gives of itself.
 pub struct Described {
     pub service: &'static str,
     pub metrics: Vec<Family>,

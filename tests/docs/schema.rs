@@ -1,4 +1,4 @@
-//! JSON schemas as people read them: a short word for a type, a table of fields.
+//! Renders JSON schemas for readers: a short word for a type, a table of fields.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::links::anchor;
 
-/// One line for a table: no line breaks, no bars; what links to Rust items is told as code.
+/// Text for one line of a table: no line breaks, no bars; links to Rust items become code.
 pub fn line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut out = words.join(" ").replace('|', "\\|");
@@ -85,7 +85,7 @@ fn bounded(kind: &str, schema: &Value) -> String {
     };
     match (schema[low].as_i64(), schema[high].as_i64()) {
         (Some(low), Some(high)) => notes.push(format!("{low} to {high}")),
-        // A lower bound of 0 says no more than that it is a count.
+        // A lower bound of 0 says no more than the type itself.
         (Some(low), None) if low > 0 => notes.push(format!("at least {low}")),
         (None, Some(high)) => notes.push(format!("at most {high}")),
         _ => {}

@@ -1,4 +1,4 @@
-//! `docs/TESTING.md` knows every script, every test target, every model, every fuzz target.
+//! `docs/TESTING.md` lists every script, every test target, every model, every fuzz target.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ fn the_page_about_tests_names_every_step_of_the_test_command() {
     assert!(lost.is_empty(), "docs/TESTING.md has no row for {lost:?}");
 }
 
-/// Tests and models that the concurrency pages and the threat model name as evidence are there.
+/// Tests and models that the concurrency pages and the threat model name as evidence exist.
 #[test]
 fn evidence_that_pages_name_exists() {
     let root = workspace();
@@ -92,7 +92,7 @@ fn evidence_that_pages_name_exists() {
     assert!(lost.is_empty(), "{}", lost.join("\n"));
 }
 
-/// What the README says of speed is what the page of measurements says.
+/// The README's performance figures are those of the page of measurements.
 #[test]
 fn figures_of_the_readme_were_measured() {
     let root = workspace();

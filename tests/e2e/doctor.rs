@@ -1,4 +1,4 @@
-//! `ron doctor` finds what is wrong before a service does, says what to do, and changes nothing.
+//! `ron doctor` finds faults before a service does, says how to fix them, and changes nothing.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use ron_tests::{Fleet, SERVICES, ok, ron_binary, ron_on};
 use serde_json::Value;
 
-/// What is said about a subject: the verdict and the words.
+/// The findings about each subject: verdict and words.
 fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
     let out = ron_on(dir, &["doctor", "--json"]);
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
@@ -24,7 +24,7 @@ fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
     (out.status.success(), findings.collect())
 }
 
-/// Exactly one thing is wrong, about this subject, told with these words.
+/// Exactly one check fails, about this subject, with these words.
 #[track_caller]
 fn wrong(dir: &Path, about: &str, words: &[&str]) {
     let (healthy, findings) = look(dir);
@@ -68,7 +68,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
     assert!(runs.iter().any(|f| f.1 == "running"), "{runs:?}");
     assert!(runs.iter().any(|f| f.1 == "disk writes"), "{runs:?}");
 
-    // The ports of the configuration are the usual ones; the test must not depend on them.
+    // The ports of the configuration are the default ones; the test must not depend on them.
     assert_eq!(fleet.stop(), Some(0));
     for service in SERVICES {
         let config = dir.join(service).join("config.toml");

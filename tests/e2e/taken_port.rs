@@ -1,7 +1,8 @@
-//! A service is down, and another user of the host takes its ports, or puts a socket where its socket was. Everybody
-//! who calls the service goes on calling: services with their tokens, the command line with client secrets and
-//! passports, nginx with the questions of its visitors. Nobody tells the other user a thing, calls fail with a clear
-//! error, and work again when the real service is back.
+//! A service is down, and another user of the host takes its ports, or puts a socket in the place
+//! of its socket. Every caller keeps calling: services with their tokens, the command line with
+//! client secrets and passports, nginx with the questions of its visitors. None of them sends the
+//! other user a secret, calls fail with a clear error, and succeed again when the real service is
+//! back.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,7 +37,7 @@ use tempfile::TempDir;
 /// A user without any rights here.
 const NOBODY: u32 = 65534;
 
-/// Ended by their process ids, whatever happens.
+/// A process, ended by its id in every case.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -121,7 +122,7 @@ impl Rig {
         });
     }
 
-    /// Ends a service, and gives its ports to somebody else.
+    /// Ends a service and gives its ports to the thief.
     fn taken(&mut self, name: &'static str) -> Thief {
         let service = self.running.remove(name).unwrap();
         let pid = service.0.id().to_string();
@@ -130,7 +131,7 @@ impl Rig {
         Thief::on([self.port(name), self.port(name) + 5])
     }
 
-    /// Starts the real service again where nobody else listens any more.
+    /// Starts the real service again, once its ports are free.
     fn back(&mut self, name: &'static str, thief: Thief) {
         thief.heard_nothing(name);
         self.run(name);
@@ -141,7 +142,7 @@ impl Rig {
         ron_on(self.path(), args)
     }
 
-    /// A command that works once what it needs is back.
+    /// A command that works once the services it needs are back.
     fn works(&self, args: &[&str]) -> String {
         let mut out = self.ron(args);
         until(&args.join(" "), || {
@@ -151,7 +152,7 @@ impl Rig {
         ok(&out)
     }
 
-    /// A command that fails, and says so with these words.
+    /// A command that fails with these words.
     fn fails(&self, args: &[&str], words: &[&str]) {
         let out = self.ron(args);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -184,8 +185,8 @@ fn post(url: &str, token: &str, headers: &[(&str, &str)], body: &Value) -> Reply
         .unwrap_or_else(|e| panic!("{url}: {e}"))
 }
 
-/// Somebody who listens where a service should, writes everything down, and gives an answer that pleases callers: keys
-/// of his own, and success.
+/// Listens in the place of a service, records everything, and gives responses that please callers:
+/// keys of its own, and success.
 struct Thief {
     heard: Arc<Mutex<Vec<u8>>>,
     over: Arc<AtomicBool>,
@@ -406,7 +407,7 @@ fn the_rewarder(rig: &mut Rig) {
     });
 }
 
-/// Signed by the thief's own key, and otherwise as the issuer would.
+/// Signed by the thief's own key, and otherwise as the issuer would sign.
 fn forged(good: &str) -> String {
     let part = |at: usize| -> Value {
         let text = good.split('.').nth(at).unwrap();
@@ -419,7 +420,8 @@ fn forged(good: &str) -> String {
     format!("{signed}.{signature}")
 }
 
-/// Clients have secrets for the issuer, services ask it for keys, nginx shows it the passports of visitors.
+/// Clients have secrets for the issuer, services ask it for keys, nginx shows it the passports of
+/// visitors.
 fn the_issuer(rig: &mut Rig) {
     let dir = tempfile::tempdir().unwrap();
     let (_nginx, page) = nginx(rig, dir.path());
@@ -435,7 +437,7 @@ fn the_issuer(rig: &mut Rig) {
     );
     rig.fails(&["demo"], &unreached);
     assert_eq!(visits(&page, &good), 500, "nginx lets nobody in");
-    // One that starts now knows no keys, and believes nobody else's.
+    // A service that starts now has no keys, and trusts no others.
     drop(rig.running.remove("svc-wallet"));
     rig.run("svc-wallet");
     let wallet = format!("http://127.0.0.1:{}/v1/issue", rig.port("svc-wallet"));
@@ -482,7 +484,8 @@ fn who_takes_the_ports_of_a_service_is_told_nothing() {
     the_wallet(&mut rig);
 }
 
-/// Another user who listens on a socket, and what comes in there: `came` for a connection, then `heard N` bytes.
+/// Another user who listens on a socket, and what arrives there: `came` for a connection, then
+/// `heard N` bytes.
 struct Stranger {
     _process: Ended,
     said: Arc<Mutex<Vec<String>>>,
@@ -506,7 +509,7 @@ while True:
     c.close()
 ";
 
-/// One that other users may run; that of the tests may lie where they cannot go.
+/// A Python that other users may run; they may not reach the one of the tests.
 fn stranger_python() -> &'static str {
     let usual = "/usr/bin/python3";
     if Path::new(usual).exists() {
@@ -551,7 +554,8 @@ impl Stranger {
             .count()
     }
 
-    /// So many more callers came, and every one of them left without a word.
+    /// At least this many more callers connected, and every one of them disconnected without
+    /// sending a byte.
     fn was_left(&self, at_least: usize) {
         until("callers come and leave", || {
             let (came, nothing) = (self.saw("came"), self.saw("heard 0"));
@@ -582,7 +586,7 @@ fn who_listens_on_the_socket_of_a_service_as_another_user_is_told_nothing() {
         dir.path(),
         &["init", "--base-port", &base.to_string()],
     ));
-    // The other user was let in, against the rules.
+    // The other user was given access, against the rules.
     let run = dir.path().join("run");
     let mode = |path: &Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o711)).unwrap();

@@ -1,5 +1,5 @@
-//! The wallet's feed of the ledger's events when something is wrong with it: an event that is lost on the way, a ledger
-//! that was put back from a backup, and one that was put back and has gone on.
+//! The wallet's feed of the ledger's events during faults: an event that is lost on the way, a
+//! ledger that was restored from a backup, and one that was restored and has continued.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -18,7 +18,7 @@ use ron_http::Reply;
 use ron_tests::{ok, ron_on, socket_of, until};
 use serde_json::Value;
 
-/// An issue that is done, and its answer.
+/// An issue that is done, and its response.
 fn issued(rig: &Rig, key: &str, n: u64) -> Reply {
     let reply = rig.patiently(|| rig.issue(key, "a", n).unwrap());
     done(&reply);
@@ -38,7 +38,8 @@ fn replayed(reply: &Reply) -> bool {
     reply.header("idempotency-replayed") == Some("true")
 }
 
-/// Takes the ledger away and asks for what was done under a key: answered from the wallet's copy, or honestly not.
+/// Makes the ledger unavailable and requests the result of a key: answered from the wallet's copy,
+/// or with an honest refusal.
 fn in_the_copy(rig: &Rig, key: &str, n: u64) -> bool {
     let reply = rig.issue(key, "a", n).unwrap();
     if reply.status == 200 {
@@ -50,7 +51,7 @@ fn in_the_copy(rig: &Rig, key: &str, n: u64) -> bool {
     false
 }
 
-/// Requests go on as they are; of a page of events, when it is told to, the first one is taken out.
+/// Forwards requests unchanged; on demand it removes the first event of a page.
 fn lossy(at: &Path, to: PathBuf, lose: &Arc<AtomicBool>) {
     let listener = UnixListener::bind(at).unwrap();
     let lose = Arc::clone(lose);
@@ -168,7 +169,7 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     );
 }
 
-/// The ledger's state goes back to that of a backup.
+/// Restores the ledger's state from a backup.
 fn put_back(rig: &mut Rig, backup: &str) {
     rig.kill("ron-ledger");
     let data = rig.dir.path().join("ron-ledger/data");
@@ -196,7 +197,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     assert_eq!(rig.balance("a")["amount_minor"], "100");
     assert_eq!(rig.get("/v1/ops/lost").status, 404, "it never happened");
     rig.wait_copied(&kept);
-    // Kept answers come back from the ledger; of those that it lost none is told.
+    // Copied answers come from the ledger again; those that it lost are not returned.
     rig.kill("ron-ledger");
     rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
     assert!(in_the_copy(&rig, "kept", 100));
@@ -207,7 +208,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     assert!(!replayed(&again), "done anew");
     assert_eq!(rig.balance("a")["amount_minor"], "107");
 
-    // The same while the wallet is away, and the ledger goes on past where the wallet was.
+    // The same while the wallet is down, and the ledger grows past the wallet's position.
     rig.wait_copied(&issued(&rig, "gone", 9));
     let data = rig.dir.path().join("svc-wallet/data");
     rig.kill("svc-wallet");

@@ -1,5 +1,5 @@
-//! Upgrade safety: data directories of earlier programs are opened, read and continued; what a newer program wrote is refused,
-//! by file and number, and left as it is.
+//! Upgrade safety: data directories of earlier programs are opened, read and continued; files of a
+//! newer program are refused, by name and number, and left unchanged.
 //!
 //! The directories are in `tests/fixtures/formats`, made by `tests/fixtures/make.sh`.
 
@@ -26,7 +26,7 @@ pub fn fixtures() -> Vec<PathBuf> {
     found
 }
 
-/// Unpacks a fixture: its data directory goes to `data`, what was answered to `answers`.
+/// Unpacks a fixture: its data directory goes to `data`, the recorded responses to `answers`.
 pub fn unpack(fixture: &Path, data: &Path, answers: &Path) {
     for (what, into) in [("data", data), ("answers", answers)] {
         let status = Command::new("tar")

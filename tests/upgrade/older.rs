@@ -1,4 +1,4 @@
-//! What an earlier program wrote: verified, read, continued, and read once more.
+//! Data of an earlier program: verified, read, continued, and read once more.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn directories_of_earlier_programs_are_read_and_continued() {
         assert_eq!(fleet.stop(), Some(0));
         let after = verified(fleet.dir());
         assert_ne!(before, after, "the logs went on");
-        // And once more, now that it is of this program.
+        // Once more, now that the data is this program's.
         let mut fleet = Fleet::start_in(fleet.keep_dir());
         let bob = balance(&fleet, "acct:bob");
         assert_eq!(bob["amount_minor"], "201");
@@ -31,7 +31,7 @@ fn directories_of_earlier_programs_are_read_and_continued() {
     }
 }
 
-/// All three offline checks; what they said.
+/// Runs all three offline checks; returns their output.
 fn verified(dir: &Path) -> Vec<String> {
     let checks = [
         ["audit", "verify"],
@@ -128,7 +128,7 @@ fn keys(fleet: &Fleet, answers: &Path) {
     }
 }
 
-/// All six go on where they were.
+/// All six continue where they were.
 fn continues(fleet: &Fleet, round: u64) {
     let token = fleet.token("svc-wallet", None);
     let url = format!("{}/v1/transfer", fleet.api("svc-wallet"));
@@ -141,7 +141,7 @@ fn continues(fleet: &Fleet, round: u64) {
         &fleet.post(&url, Some(&token), &body.to_string(), &headers),
         200,
     );
-    // The key of before was used before.
+    // The earlier key was used before.
     let body = json!({"to": "acct:alice", "asset": "ron", "amount_minor": "7"});
     let url = format!("{}/v1/issue", fleet.api("svc-wallet"));
     let headers = [("Idempotency-Key", "issue")];

@@ -1,5 +1,5 @@
-//! ron-kms as real processes: keys held by another key service, answers remembered across `kill -9`,
-//! birth certificates and batches.
+//! ron-kms as real processes: keys held by another key service, responses remembered across `kill
+//! -9`, birth certificates and batches.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // a test may wait and panic
 
