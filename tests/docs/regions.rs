@@ -40,7 +40,7 @@ pub fn check(name: &str, kind: &str, mut make: impl FnMut(&str) -> Option<String
     } else {
         assert!(
             new == page,
-            "docs/{name} is not what it speaks of ({kind} parts); {UPDATE}"
+            "docs/{name} is out of date ({kind} parts); {UPDATE}"
         );
     }
     found.into_iter().map(|(region, _)| region).collect()

@@ -24,9 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 HERE = pathlib.Path(__file__).parent
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 CLIENTS = [1, 2, 4, 8, 16, 64, 256]
-# More tokens than the issuer remembers the check of.
+# More tokens than the issuer caches verifications of.
 TOKENS = 10_000
-# From here on the page is written by people, and kept.
+# From here on the page is written by hand, and kept.
 OWN = "<!-- kept when the page is made anew -->"
 OURS, RIVAL = "svc-passport", "oidc-provider"
 
