@@ -307,7 +307,7 @@ impl Run {
             Outcome::Known { .. } => {
                 assert_eq!((said, format!("{:?}", self.model)), (Ok(()), before))
             }
-            fresh => assert_eq!(told(&fresh), Some(said), "{:?}", op.entry()),
+            fresh => assert_eq!(model_result(&fresh), Some(said), "{:?}", op.entry()),
         }
     }
 
@@ -325,7 +325,7 @@ impl Run {
         let outcomes = self.step(|step| step.linked(ops, &priors));
         self.limits = limits;
         if priors.iter().any(Option::is_some) {
-            assert!(outcomes.iter().all(|o| told(o).is_none()));
+            assert!(outcomes.iter().all(|o| model_result(o).is_none()));
             return;
         }
         let before = self.model.clone();
@@ -346,7 +346,7 @@ impl Run {
                 Some(at) if at != i => Err(RefusalCode::LinkedFailed),
                 _ => said[i],
             };
-            assert_eq!(told(outcome), Some(want), "{:?}", ops[i].entry());
+            assert_eq!(model_result(outcome), Some(want), "{:?}", ops[i].entry());
         }
     }
 
@@ -398,7 +398,7 @@ fn tight(b: u8) -> Limits {
 }
 
 /// `None` for outcomes that change nothing and have no leaf.
-fn told(outcome: &Outcome) -> Option<Said> {
+fn model_result(outcome: &Outcome) -> Option<Said> {
     match outcome {
         Outcome::Fresh {
             verdict: Verdict::Done(_),

@@ -159,7 +159,7 @@ fn fields(schema: &Value) -> String {
 }
 
 #[test]
-fn types_are_told_in_words() {
+fn types_are_rendered_in_words() {
     let told = |schema: Value| word(&schema);
     let json = serde_json::json!({"type": ["string", "null"], "minLength": 1, "maxLength": 9});
     assert_eq!(told(json), "text (1 to 9) or null");

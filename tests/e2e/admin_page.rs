@@ -166,7 +166,7 @@ fn nginx(fleet: &mut Separate) -> u16 {
 }
 
 #[test]
-fn the_console_tells_of_outages_and_recovers_in_a_real_browser() {
+fn the_console_reports_outages_and_recovers_in_a_real_browser() {
     let mut fleet = Separate::start(&["auth.mode=passport", "sampler.metrics_interval=3s"]);
     ok(&ron_on(fleet.dir.path(), &["demo", "--json"]));
     let port = nginx(&mut fleet);

@@ -13,7 +13,7 @@ use ron_tests::{Fleet, SERVICES, ok, ron_binary, ron_on};
 use serde_json::Value;
 
 /// The findings about each subject: verdict and words.
-fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
+fn run_doctor(dir: &Path) -> (bool, Vec<(String, String, String)>) {
     let out = ron_on(dir, &["doctor", "--json"]);
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or("").to_owned();
@@ -27,7 +27,7 @@ fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
 /// Exactly one check fails, about this subject, with these words.
 #[track_caller]
 fn wrong(dir: &Path, about: &str, words: &[&str]) {
-    let (healthy, findings) = look(dir);
+    let (healthy, findings) = run_doctor(dir);
     assert!(!healthy, "{findings:?}");
     let wrong: Vec<_> = findings.iter().filter(|f| f.0 == "fail").collect();
     assert_eq!(wrong.len(), 1, "{wrong:?}");
@@ -39,7 +39,7 @@ fn wrong(dir: &Path, about: &str, words: &[&str]) {
 
 #[track_caller]
 fn sound(dir: &Path) -> Vec<(String, String, String)> {
-    let (healthy, findings) = look(dir);
+    let (healthy, findings) = run_doctor(dir);
     assert!(healthy, "{findings:?}");
     findings
 }
@@ -135,7 +135,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
         format!("{text}\n[pkcs11]\nmodule = \"/nowhere/hsm.so\"\n"),
     )
     .unwrap();
-    let (healthy, findings) = look(dir);
+    let (healthy, findings) = run_doctor(dir);
     assert!(!healthy);
     let module = findings.iter().find(|f| f.1 == "HSM module").unwrap();
     assert!(

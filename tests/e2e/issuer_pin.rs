@@ -186,7 +186,7 @@ impl Beside {
     }
 
     /// Why it is degraded: the reason of the cause `passports`.
-    fn told(&self, fleet: &Fleet) -> String {
+    fn degraded_reason(&self, fleet: &Fleet) -> String {
         let url = format!("http://127.0.0.1:{}/api/v1/status", self.health);
         let status: Value = json(&fleet.get(&url, None), 200);
         let planes = status["planes"].as_array().unwrap();
@@ -210,7 +210,7 @@ impl Beside {
     /// Waits until it has read the keys served from now on and reports this about them.
     fn says(&self, fleet: &Fleet, why: &str) {
         until(&format!("{} says: {why}", self.name), || {
-            self.told(fleet).contains(why)
+            self.degraded_reason(fleet).contains(why)
         });
     }
 }

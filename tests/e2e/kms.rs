@@ -500,7 +500,7 @@ fn a_file_of_any_size_is_signed_and_checked_on_the_command_line() {
 }
 
 #[test]
-fn a_birth_certificate_is_asked_for_with_the_token_that_was_given() {
+fn a_birth_certificate_is_requested_with_the_given_token() {
     let fleet = ron_tests::Fleet::start();
     let key = fleet.bootstrap()["issuer_key"].as_str().unwrap().to_owned();
     let out = fleet.dir().join("birth.json");

@@ -536,7 +536,7 @@ fn an_issuer_that_gets_no_signature_is_not_ready_until_it_gets_one() {
 }
 
 #[test]
-fn a_token_that_the_key_may_not_sign_is_no_outage_and_is_told_as_what_it_is() {
+fn a_token_that_the_key_may_not_sign_is_refused_and_is_no_outage() {
     let rig = Rig::start();
     let mut policy = rig.policy();
     policy["version"] = 3.into();

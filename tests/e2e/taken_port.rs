@@ -510,7 +510,7 @@ while True:
 ";
 
 /// A Python that other users may run; they may not reach the one of the tests.
-fn stranger_python() -> &'static str {
+fn python_for_other_users() -> &'static str {
     let usual = "/usr/bin/python3";
     if Path::new(usual).exists() {
         usual
@@ -524,7 +524,7 @@ impl Stranger {
         let user = NOBODY.to_string();
         let mut child = Command::new("setpriv")
             .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
-            .args([stranger_python(), "-c", STRANGER])
+            .args([python_for_other_users(), "-c", STRANGER])
             .arg(socket)
             .stdout(Stdio::piped())
             .spawn()
@@ -623,7 +623,7 @@ fn who_listens_on_the_socket_of_a_service_as_another_user_is_told_nothing() {
 }
 
 #[test]
-fn a_list_of_addresses_that_another_user_wrote_is_not_believed() {
+fn a_list_of_addresses_written_by_another_user_is_not_trusted() {
     if !is_root() {
         println!("not run: giving a file to another user needs root");
         return;
@@ -644,7 +644,7 @@ fn a_list_of_addresses_that_another_user_wrote_is_not_believed() {
 }
 
 #[test]
-fn a_secret_goes_over_plain_http_only_where_that_is_asked_for() {
+fn a_secret_goes_over_plain_http_only_with_the_flag() {
     let dir = tempfile::tempdir().unwrap();
     let base = base_port();
     ok(&ron_on(

@@ -138,7 +138,7 @@ fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
 }
 
 #[test]
-fn an_open_outcome_is_told_as_such_and_is_resolved() {
+fn an_unknown_outcome_is_reported_and_resolved() {
     let mut rig = Rig::start();
     assert_eq!(rig.issue("before", "a", 5).unwrap().status, 200);
     rig.signal("ron-ledger", "-STOP");

@@ -170,7 +170,7 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
 }
 
 /// Restores the ledger's state from a backup.
-fn put_back(rig: &mut Rig, backup: &str) {
+fn roll_back(rig: &mut Rig, backup: &str) {
     rig.kill("ron-ledger");
     let data = rig.dir.path().join("ron-ledger/data");
     let _ = std::fs::remove_dir_all(rig.dir.path().join("lost"));
@@ -182,7 +182,7 @@ fn put_back(rig: &mut Rig, backup: &str) {
 }
 
 #[test]
-fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_again() {
+fn a_rolled_back_ledger_is_detected_and_its_lost_receipts_are_not_returned() {
     let mut rig = Rig::start();
     let kept = issued(&rig, "kept", 100);
     std::thread::sleep(Duration::from_millis(1_200)); // a signed checkpoint
@@ -190,7 +190,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     ok(&ron_on(rig.dir.path(), &["ledger", "backup", &backup]));
     issued(&rig, "lost", 7);
     rig.wait_copied(&issued(&rig, "gone", 9));
-    put_back(&mut rig, &backup);
+    roll_back(&mut rig, &backup);
     until("the wallet notices", || {
         rig.wallet_metric("svc_wallet_feed_gaps_total") > 0
     });
@@ -214,7 +214,7 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     rig.kill("svc-wallet");
     std::fs::rename(data.join("answers"), data.join("before")).unwrap();
     rig.run("svc-wallet");
-    put_back(&mut rig, &backup);
+    roll_back(&mut rig, &backup);
     let others: Vec<_> = (0..5)
         .map(|n| issued(&rig, &format!("other-{n}"), 1))
         .collect();

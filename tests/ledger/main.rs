@@ -93,7 +93,7 @@ fn data(fleet: &Fleet) -> PathBuf {
 }
 
 #[test]
-fn what_is_derived_is_thrown_away_and_comes_back_the_same() {
+fn derived_files_are_rebuilt_identically() {
     let mut bank = Bank::of(Fleet::start());
     bank.issue("i", "a", 1_000);
     bank.issue("j", "held", 50);
@@ -137,7 +137,7 @@ fn what_is_derived_is_thrown_away_and_comes_back_the_same() {
 }
 
 #[test]
-fn a_backup_taken_under_load_is_whole_and_restores() {
+fn a_backup_taken_under_load_is_complete_and_restores() {
     let bank = Bank::of(Fleet::start());
     bank.issue("i", "a", 1_000_000);
     let backups = tempfile::tempdir().unwrap();

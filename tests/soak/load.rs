@@ -388,7 +388,7 @@ impl<'a> Load<'a> {
     }
 
     /// Reads the console and all metrics. A service that was just killed is unavailable.
-    pub fn look(&self) {
+    pub fn read_console(&self) {
         let pages = [
             "/",
             "/app.js",

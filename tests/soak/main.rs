@@ -245,7 +245,7 @@ fn the_whole_loop_stands_load_kills_reloads_rotations_and_revocations() {
         workers.push(scope.spawn(move || load.sign(key)));
         workers.push(scope.spawn(move || load.tokens()));
         workers.push(scope.spawn(move || load.epochs()));
-        workers.push(scope.spawn(move || load.look()));
+        workers.push(scope.spawn(move || load.read_console()));
         // A failure here must end the workers too, or the scope waits for ever.
         let weather = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             weather(load, key, &mut faults, time)

@@ -29,7 +29,7 @@ fn opens(note: &str, key: &VerifierKey) -> bool {
 }
 
 #[test]
-fn whoever_pins_the_old_key_is_led_to_the_new_one() {
+fn verifiers_that_pin_the_old_key_find_the_new_one() {
     let home = Home::new();
     let witness = WitnessHome::new("w.example/1", &[&home.vkey]);
     let running = witness.start();

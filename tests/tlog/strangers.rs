@@ -120,7 +120,7 @@ fn go_accepts_checkpoint_and_proof_and_refuses_changed_ones() {
 
 /// A copy that is taken while the service writes verifies offline.
 #[test]
-fn a_backup_taken_while_it_runs_is_whole() {
+fn a_backup_taken_while_it_runs_is_complete() {
     let home = Home::new();
     let kms = home.start(&[]);
     let key = kms.key("app");

@@ -128,7 +128,7 @@ fn code(reply: &Reply) -> String {
 }
 
 #[test]
-fn every_api_route_asks_who_is_there() {
+fn every_api_route_authenticates() {
     let pair = Pair::start("");
     let openapi = pair.call(Method::GET, "/openapi.json", &[], "");
     let doc: Value = serde_json::from_slice(&openapi.body).expect("JSON");

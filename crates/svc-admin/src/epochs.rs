@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_somebody_comes_first() {
+    fn epochs_that_need_an_operator_come_first() {
         let mut states = ["settled", "settling", "held", "failed", "queued"];
         states.sort_by_key(|state| std::cmp::Reverse(attention(state)));
         assert_eq!(states, ["failed", "held", "settling", "queued", "settled"]);

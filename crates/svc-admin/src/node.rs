@@ -443,7 +443,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_process_that_began_anew_is_noticed_for_a_window() {
+    fn a_restarted_process_is_reported_for_a_window() {
         let node = node("a");
         node.absorb(up_for(100), 5_000, 5_000);
         node.absorb(up_for(105), 10_000, 5_000);

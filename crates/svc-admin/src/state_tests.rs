@@ -77,7 +77,7 @@ fn reach_decides_first() {
 }
 
 #[test]
-fn silence_takes_two_polls_unless_refused() {
+fn a_node_is_down_after_two_failed_polls_or_one_refusal() {
     check(
         |f| {
             f.failures = 1;
@@ -166,7 +166,7 @@ fn readiness_decides_next() {
 }
 
 #[test]
-fn planes_and_history_speak() {
+fn planes_and_history_are_reasons() {
     check(
         |f| {
             f.planes
@@ -276,7 +276,7 @@ fn what_a_node_said_is_the_past_once_it_does_not_answer() {
 }
 
 #[test]
-fn critical_planes_and_restarts_speak() {
+fn critical_planes_and_restarts_are_reasons() {
     check(
         |f| {
             f.ready = Some(Ready {

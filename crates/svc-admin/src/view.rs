@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_turns_unknown_and_stale_by_time_alone() {
+    fn missing_polls_turn_unknown_and_stale_by_time_alone() {
         let (fleet, clock) = fleet(&["a"]);
         let (board, mut builder) = (empty_board(), Builder::default());
         fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);

@@ -145,7 +145,7 @@ impl Origin {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) if error.status() == Some(404) => return Err(FetchError::Missing(*cid)),
-            Err(error) => return Err(away(&error)),
+            Err(error) => return Err(unavailable(&error)),
         };
         let piece = if reply.status == 206 {
             part(reply, at)?
@@ -209,7 +209,7 @@ fn part(reply: Reply, at: u64) -> Result<Piece, FetchError> {
     })
 }
 
-fn away(error: &ClientError) -> FetchError {
+fn unavailable(error: &ClientError) -> FetchError {
     let mut why = error.to_string();
     if why.contains("above the client's bound") {
         why.push_str("; large snapshots need a source that answers ranges (206)");

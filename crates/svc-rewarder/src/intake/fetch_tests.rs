@@ -124,7 +124,7 @@ fn a_snapshot_comes_piece_by_piece_and_is_checked() {
 }
 
 #[test]
-fn what_is_not_what_was_asked_for_is_refused() {
+fn content_other_than_the_requested_is_refused() {
     let cases: [(Temper, &str); 7] = [
         (
             |asked, bytes, from, to| {
@@ -189,7 +189,7 @@ fn what_is_not_what_was_asked_for_is_refused() {
 }
 
 #[test]
-fn a_source_that_is_away_slow_or_without_ranges_is_given_up() {
+fn a_source_that_is_unavailable_slow_or_without_ranges_is_given_up() {
     let missing: Temper = |_, _, _, _| ("404 Not Found\r\n".into(), Vec::new());
     assert!(matches!(fetch(missing, CAP), Err(FetchError::Missing(_))));
     let whole: Temper = |_, bytes, _, _| ("200 OK\r\n".into(), bytes.to_vec());

@@ -458,7 +458,7 @@ fn a_small_file_of_many_rows_is_refused_by_its_count() {
 }
 
 #[test]
-fn row_groups_larger_than_memory_are_spilled_and_stopped_when_asked() {
+fn row_groups_larger_than_memory_are_spilled_and_can_be_cancelled() {
     let rows = rows(ROWS);
     let want = csv(as_csv(&rows).as_bytes(), ImportKind::Totals).expect("good rows");
     let bytes: Arc<dyn Positioned> = Arc::new(parquet_of(

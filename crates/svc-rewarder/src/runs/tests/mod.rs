@@ -157,7 +157,7 @@ fn retry_until_settled(life: &mut Life, epoch: &str) {
 }
 
 #[test]
-fn a_short_pool_or_an_absent_ledger_holds_and_goes_on_by_itself() {
+fn a_short_pool_or_an_unavailable_ledger_holds_and_recovers_by_itself() {
     let root = tempfile::tempdir().expect("a directory");
     let ledger = SimLedger::new(9_999);
     let mut life = Life::begin(root.path(), &ledger, true);
@@ -263,7 +263,7 @@ fn another_manifest_is_refused_even_after_everything_is_lost() {
 }
 
 #[test]
-fn settlement_waits_to_be_asked_when_it_is_not_automatic() {
+fn settlement_waits_for_a_request_when_it_is_not_automatic() {
     let root = tempfile::tempdir().expect("a directory");
     let ledger = SimLedger::new(10_000);
     let mut life = Life::begin(root.path(), &ledger, false);
