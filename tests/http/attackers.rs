@@ -206,7 +206,7 @@ pub fn pay(addr: SocketAddr, token: &str, client: usize, all: &AtomicU64) -> (u6
             Err(End::Open) => panic!("a payment was not answered in ten seconds"),
             Err(End::Closed | End::Reset) => {
                 let Ok(fresh) = Wire::try_connect(addr) else {
-                    break; // nobody listens any more
+                    break; // the server is gone
                 };
                 wire = fresh;
             }

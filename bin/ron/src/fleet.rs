@@ -197,6 +197,8 @@ impl Fleet {
             pid: std::process::id(),
             services,
         };
+        // All ports are bound before the first service starts: each start gets the addresses of all
+        // services, and a taken port ends the command before anything runs.
         let mut services = Vec::new();
         for (name, ports) in SERVICES.iter().zip(ports) {
             services.push(start_one(layout, name, ports, Some(&endpoints))?);
@@ -221,6 +223,8 @@ impl Fleet {
             })?;
         }
         let (_keep, never) = Shutdown::pair();
+        // A service is ready without the issuer's keys; a short wait here spares the first command
+        // a refusal.
         let deadline = Deadline::within(PASSPORTS_WITHIN);
         let waits = |s: &Running| s.ready().degraded.iter().any(|cause| cause == "passports");
         while self.services.iter().any(waits) && !deadline.expired() {

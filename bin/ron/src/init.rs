@@ -112,7 +112,8 @@ fn has_ports(layout: &Layout, base_port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// The base port of an interrupted `ron init`, read from the names that it gave to keys.
+/// The base port of an interrupted `ron init`, read from the KMS's configuration. It has to be
+/// kept: the payload policies of the keys made so far contain it.
 fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
     if !layout.config("ron-kms").exists() {
         return Ok(None);
@@ -137,6 +138,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     }
     make_dirs(layout)?;
     let wanted = base_port.filter(|port| *port != 0).unwrap_or(BASE_PORT);
+    // The port of an interrupted run wins over the argument: the policies of its keys contain it.
     let base_port = begun_with(layout)?.unwrap_or(wanted);
     let hashes = tokens(layout)?;
     let secret = operator_client(layout)?;
@@ -163,11 +165,12 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
         complete(layout, service, &log_keeper(service, None), &with_issuer)?;
     }
     verifiers::keep(layout, &bootstrap)?;
+    // Last: the presence of this file means that everything above is complete.
     write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
     Ok(true)
 }
 
-/// Starts a service, runs `act` against it, and stops it.
+/// Starts a service, runs `ask` with its URL, and stops it.
 fn during<T>(
     layout: &Layout,
     name: &'static str,

@@ -68,12 +68,12 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
             code: exit::FATAL,
         });
     }
-    make_dir(&layout.root.join("run"))?; // no backup has it
+    make_dir(&layout.root.join("run"))?; // backups do not contain it
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
     announce(&layout, &fleet, made);
     let fatal = serve(&fleet, &signals);
     let code = fleet.drain();
-    let _ = std::fs::remove_file(layout.endpoints()); // a stale one is known by its pid
+    let _ = std::fs::remove_file(layout.endpoints()); // a stale file is recognised by its pid
     match fatal {
         Some(why) => Err(Failed {
             why,

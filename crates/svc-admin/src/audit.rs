@@ -200,10 +200,12 @@ impl Audit {
                 "INSERT INTO audit (seq, line) VALUES (?1, ?2)",
                 (number(line.seq), &text),
             )?;
+            // In the same transaction, so that the file never grows beyond the limit.
             let oldest = line.seq.saturating_sub(KEPT);
             tx.execute("DELETE FROM audit WHERE seq <= ?1", [number(oldest)])?;
             Ok::<_, StoreError>(())
         })?;
+        // Readers see the line only now that it is durable.
         let mut recent = Vec::with_capacity(RECENT.min(last.len() + 1));
         recent.push(line);
         recent.extend(last.iter().take(RECENT - 1).cloned());

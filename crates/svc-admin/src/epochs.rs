@@ -69,6 +69,7 @@ impl EpochWatch {
                     });
                 }
                 Err(problem) => {
+                    // The last epochs stay visible; `read_at` and `problem` show that they are old.
                     all.extend(before.epochs.iter().filter(|e| e.node == id).cloned());
                     sources.push(EpochSource {
                         node: id,

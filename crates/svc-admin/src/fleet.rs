@@ -114,6 +114,8 @@ impl Fleet {
             .map(|spec| {
                 let known = old.places.get(&spec.id).map(|at| &old.nodes[*at]);
                 known
+                    // Only an unchanged node keeps its samples: after a change of its URL they
+                    // would be those of another process.
                     .filter(|node| node.spec == *spec)
                     .cloned()
                     .unwrap_or_else(|| {
@@ -124,6 +126,8 @@ impl Fleet {
             .collect();
         self.adopt(nodes);
         let new = self.roster.load();
+        // Polls in progress still hold a removed node; its results are dropped with the last
+        // reference.
         let gone = |node: &&Arc<Node>| !new.places.contains_key(&node.spec.id);
         let went = old.nodes.iter().filter(gone).map(|n| n.spec.id.clone());
         Some((came, went.collect()))

@@ -131,6 +131,8 @@ impl Gate {
                 refusal.problem
             }),
             AuthMode::None | AuthMode::Passport => match cookie(head) {
+                // An explicit header wins over the cookie: a program that sends one does not mean a
+                // browser's session.
                 Some(token) if !head.headers.contains("authorization") => {
                     self.passports.authorize(&with_bearer(head, &token), need)
                 }
@@ -143,6 +145,7 @@ impl Gate {
 impl Authorizer for Gate {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         self.decide(head, need).inspect_err(|problem| {
+            // Only attempts to change something are audited; reads would flood the audit.
             if head.method != Method::GET && head.path.starts_with("/api/nodes/") {
                 self.audit.note(denied(head, problem));
             }

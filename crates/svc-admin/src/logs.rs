@@ -94,6 +94,8 @@ impl LogWatch {
             };
             let (head, believed) = judge_head(&inputs, read, &prove);
             if let Some(base) = believed.filter(|base| bases.get(id) != Some(base)) {
+                // Stored at every change, so that a fork is detected across a restart of the
+                // console as well.
                 self.audit.keep_head(base.clone());
                 bases.insert(id.clone(), base);
             }
@@ -255,6 +257,8 @@ pub fn judge_head(
     let same = inputs
         .last
         .filter(|l| l.size == Some(checkpoint.size) && l.root.as_deref() == Some(root.as_str()));
+    // A head without a proof is shown, but does not become the base: the next head is compared with
+    // the last proven one.
     let believed = (consistency != LogConsistency::NotProven).then(|| SeenHead {
         id: inputs.id.to_owned(),
         size: checkpoint.size,
@@ -331,6 +335,7 @@ fn compare(
             ))
         };
     }
+    // The empty log is a prefix of every log, so there is nothing to prove.
     if base.size == 0 {
         return Ok(LogConsistency::FirstLook);
     }

@@ -214,6 +214,7 @@ impl SamplerPool {
     /// Starts missing threads. One caller at a time.
     fn grow(&self) {
         let want = self.fleet.threads_for(self.fleet.roster().nodes.len());
+        // The pool never shrinks: idle samplers only wait on the queue.
         let have = self.running.fetch_max(want, Ordering::AcqRel);
         let (fleet, due_polls) = (self.fleet.clone(), self.due_polls.1.clone());
         self.sup.grow_pool(row(&SAMPLERS), have, want, move |ctx| {

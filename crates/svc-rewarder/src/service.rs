@@ -282,6 +282,8 @@ fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
         // as its end too. A return at any other time is a crash, and the supervisor starts the
         // stage again.
         if ctx.shutdown.is_set() || draining.is_set() {
+            // Release: the scheduler, which loads with acquire, sees every report that this thread
+            // sent before.
             live.fetch_sub(1, Ordering::AcqRel);
         }
     }

@@ -92,7 +92,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
     let sealed = import_inputs(inputs, options);
     bar.finish_and_clear();
     let sealed = sealed.map_err(|(number, error)| {
-        let _ = std::fs::remove_file(&temp); // only ours
+        let _ = std::fs::remove_file(&temp); // this run's own file
         let path = files.get(number).map(|path| path.display().to_string());
         format!("{}: {error}", path.unwrap_or_default())
     })?;

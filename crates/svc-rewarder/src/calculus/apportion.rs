@@ -116,6 +116,8 @@ impl<const B: usize, const L: usize> Split<B, L> {
         cap: u128,
         watch: &impl Watch,
     ) -> Result<(), Stop> {
+        // Ends after at most one round per distinct weight: every round but the last caps at least
+        // one more row.
         let mut known = 0;
         loop {
             let bound = Bound {
@@ -124,6 +126,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
                 limit: Uint::<B, L>::from(cap).wrapping_mul(self.rest),
             };
             let (count, weight) = self.over(usage, &bound, watch)?;
+            // Rounds only add rows, so an unchanged count means the same rows: the fill is stable.
             if count == known {
                 return Ok(());
             }
@@ -160,7 +163,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         (0..chunks(usage))
             .into_par_iter()
             .map(|at| {
-                go_on(watch)?;
+                check_cancelled(watch)?;
                 Ok(count(&chunk(usage, at)?))
             })
             .try_reduce(
@@ -235,6 +238,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
             .filter(|units| *units < tally.found)
             .ok_or(Stop::Broken("more units left over than remainders"))?;
         loop {
+            // All remainders of the range are equal, so they are ties and the row order decides.
             if tally.least == tally.most {
                 self.cut = Some(Cut {
                     above: tally.least,
@@ -242,6 +246,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
                 });
                 return Ok(());
             }
+            // Few enough to collect and sort in memory, in one more pass.
             if tally.found <= COLLECT_MAX {
                 self.cut = Some(self.cut_among(usage, &range, want, watch)?);
                 return Ok(());
@@ -261,7 +266,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         (0..chunks(usage))
             .into_par_iter()
             .try_fold(Tally::default, |mut tally, at| {
-                go_on(watch)?;
+                check_cancelled(watch)?;
                 self.each_remainder(&chunk(usage, at)?, |floor, remainder| {
                     tally.spend(floor)?;
                     if let Some(bucket) = range.bucket(&remainder) {
@@ -304,7 +309,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         watch: &impl Watch,
     ) -> Result<Cut<B, L>, Stop> {
         let collect = |at: usize| {
-            go_on(watch)?;
+            check_cancelled(watch)?;
             let mut found = Vec::new();
             self.each_remainder(&chunk(usage, at)?, |_, remainder| {
                 if range.bucket(&remainder).is_some() {
@@ -322,6 +327,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
             .into_par_iter()
             .map(collect)
             .try_reduce(Vec::new, join)?;
+        // Equal remainders are interchangeable here, so an unstable sort gives the same threshold.
         found.par_sort_unstable_by(|a, b| b.cmp(a));
         let broken = Stop::Broken("remainders were lost between two passes");
         let last = usize::try_from(want).ok().and_then(|n| n.checked_sub(1));
@@ -334,7 +340,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
     }
 }
 
-fn go_on(watch: &impl Watch) -> Result<(), Stop> {
+fn check_cancelled(watch: &impl Watch) -> Result<(), Stop> {
     if watch.cancelled() {
         Err(Stop::Cancelled)
     } else {

@@ -275,6 +275,7 @@ impl Plan {
         };
         let chunks = usage::chunks(usage);
         let mut ready: Vec<ShareBlock<'_>> = Vec::new();
+        // Two windows are in memory: one that `visit` gets while the other is computed.
         for from in (0..chunks).step_by(WINDOW) {
             let window = from..chunks.min(from + WINDOW);
             let (visited, next) = rayon::join(
@@ -283,6 +284,8 @@ impl Plan {
             );
             visited?;
             ready = next?;
+            // Ties are resolved in row order on this thread, so the result does not depend on the
+            // number of threads.
             for block in &mut ready {
                 books.resolve_ties(&mut block.shares)?;
             }

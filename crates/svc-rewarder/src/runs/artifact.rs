@@ -99,7 +99,7 @@ impl ArtifactWriter {
         (self.disk)(None);
         // A spooled table has been linked into the artifact directory; the spool's own name can go.
         if let Some(Source::File { path, .. }) = computed.table.as_ref().map(Table::source) {
-            let _ = std::fs::remove_file(path); // what stays is swept at the next start
+            let _ = std::fs::remove_file(path); // a remaining file is swept at the next start
         }
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {

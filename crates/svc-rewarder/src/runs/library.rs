@@ -92,6 +92,8 @@ impl Library {
     /// Marks a stored snapshot as in use now, which restarts its retention. Snapshots that are
     /// missing or lie in `snapshot_dir` are ignored.
     pub fn renew(&self, tenant: &Tenant, cid: &ContentId, now_ms: u64) {
+        // The file's modification time is the record of the last use; it needs no database and
+        // survives a restart.
         let path = self.snapshots(tenant).join(snapshot_name(cid));
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms);
         if let Ok(file) = fs::File::open(path)

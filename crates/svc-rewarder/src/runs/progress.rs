@@ -6,7 +6,8 @@ use ron_proto::rewarder::RunProgress;
 
 use crate::calculus::Watch;
 
-/// The counters of one run.
+/// The counters of one run. All accesses are relaxed: the counters are for display, and no other
+/// memory is read on the strength of their values.
 #[derive(Debug, Default)]
 pub struct Progress {
     rows_total: AtomicU64,

@@ -166,6 +166,7 @@ impl Scheduler {
         self.expire_waits(memory);
         while let Some(id) = memory.to_compute.first().cloned() {
             match self.registry.get(&id) {
+                // The queue is full: the remaining runs wait for the next tick.
                 Some(entry) if self.enqueue(&entry, None).is_err() => break,
                 _ => memory.to_compute.remove(&id),
             };
@@ -439,7 +440,7 @@ impl Scheduler {
             return; // about a run that has been replaced
         }
         if entry.run.state == RunState::Settled {
-            return; // from an attempt that came second; settled is settled
+            return; // a late report of an earlier attempt; settled is final
         }
         let mut run = (*entry.run).clone();
         run.updated_at = Timestamp(self.clock.unix_ms());

@@ -73,6 +73,8 @@ impl Worker {
         let fuse = Fuse::new(&self.updates, &job.run, RunEvent::Failed(crashed()));
         let outcome = self.compute(&job, shutdown);
         fuse.disarm();
+        // The failure is most likely the cancellation by this shutdown. Unreported, the run stays
+        // `queued` in the database and is computed at the next start.
         if shutdown.is_set() && outcome.is_err() {
             self.metrics.dropped_results.inc();
             return;
@@ -107,6 +109,7 @@ impl Worker {
         let target = self.target(run, snapshot.accounts()).map_err(|error| {
             reason("io", format!("the payout table cannot be written: {error}"))
         })?;
+        // `install` makes the rayon iterators inside run on this pool and not on the global one.
         let computed = self.pool.install(|| {
             let (tenant, epoch, adjusts) = (&run.tenant, &run.epoch, run.adjusts.as_ref());
             manifest::compute_to(target, tenant, epoch, adjusts, &snapshot, &policy, &watch)

@@ -177,11 +177,11 @@ fn check_packed(head: &[u8], body: &[u8], name: &str) -> Result<(), ImportError>
         let at = usize::try_from(buffer.offset()).ok();
         let field = at.and_then(|at| body.get(at..at.checked_add(8)?));
         let Some(field) = field.filter(|_| buffer.length() >= 8) else {
-            continue; // nothing in it, or the decoder refuses it
+            continue; // empty, or the decoder refuses it
         };
         let mut length = [0; 8];
         length.copy_from_slice(field);
-        let length = i64::from_le_bytes(length).max(0); // -1: not packed after all
+        let length = i64::from_le_bytes(length).max(0); // -1: stored uncompressed
         total = total.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
     }
     if total > BODY_MAX {
