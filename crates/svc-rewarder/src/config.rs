@@ -63,7 +63,7 @@ static KEYS: [Key; 30] = [
     Key::bool(
         "auto_settle",
         true,
-        "Settle every sealed epoch automatically; if false, an epoch is settled by POST /rewarder/epochs/{epoch}/settle.",
+        "Settle every sealed epoch automatically; if false, POST /rewarder/epochs/{id}/settle does.",
     ),
     Key::duration(
         "epoch_duration",

@@ -101,7 +101,7 @@ fn page_routes(console: &Arc<Console>) -> impl Iterator<Item = Route> {
 fn fleet_routes(console: &Arc<Console>) -> [Route; 7] {
     [
         guarded(console, "/api/ui-config", Need::Public, views::ui_config)
-            .summary("The page's start: theme, language, mode")
+            .summary("The page's settings: mode, actions, intervals, theme")
             .returns::<UiConfig>(200),
         view(console, "/api/me", views::me)
             .summary("The caller and its roles")
