@@ -28,7 +28,7 @@ def call(*command, **more):
 
 
 def part(*command):
-    """The last line of a part, which is JSON; None if it ran out of memory or was ended."""
+    """The last line of a part, which is JSON; None if the process ran out of memory or was killed."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         return None
@@ -54,7 +54,7 @@ def our_digest(ron, run):
 
 
 def epoch(args, accounts, rivals):
-    """Ours and, if wanted, the rivals' figures for so many accounts."""
+    """Our figures and, on request, the rivals', for this many accounts."""
     work = args.dir / str(accounts)
     work.mkdir(parents=True)
     ours = args.bin / "examples/compute_time"
@@ -75,7 +75,7 @@ def epoch(args, accounts, rivals):
 
 
 def compare(args, work, figures):
-    """Whether the rivals pay what we pay, payee by payee."""
+    """True if the rivals compute the same payouts, payee by payee."""
     ours = our_digest(args.bin / "ron", work / "run")
     lines = [line for _, _, line in figures["rivals"] if line]
     assert all(line["payout_minor"] == figures["run"]["payout_minor"] for line in lines), lines

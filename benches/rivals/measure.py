@@ -70,7 +70,7 @@ def main():
             addrs[server] = child.stdout.readline().strip()
         print(f"load average before: {os.getloadavg()[0]:.2f}", file=sys.stderr)
         for n in range(rounds):
-            # Another order in each round, so that nobody always runs first.
+            # Another order in each round, so that no server always runs first.
             order = SERVERS[n % 3:] + SERVERS[:n % 3]
             for conns in LOADS:
                 for route in ROUTES:

@@ -1,5 +1,5 @@
-//! A blocking HTTP/1.1 client that costs little, and the loop that measures with it: each client
-//! is a thread with one connection that sends the next request when the last is answered.
+//! A blocking HTTP/1.1 client with little overhead, and the loop that measures with it: each client
+//! is a thread with one connection that sends the next request when the last one is answered.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -13,15 +13,15 @@ pub type Maker = Box<dyn FnMut() -> Vec<u8> + Send>;
 /// Head of the table that [`Figure::row`] adds to.
 pub const HEADER: &str = "| figure | clients | per second | p50 ms | p99 ms | max ms | refused |\n|---|--:|--:|--:|--:|--:|--:|";
 
-/// Longest wait for one answer.
+/// Timeout of one response.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// What a load gave.
+/// The result of a load.
 pub struct Figure {
     micros: Vec<u32>,
     seconds: f64,
     refused: u64,
-    /// The first answer that was not a success.
+    /// The first response that was not a success.
     refusal: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Figure {
         });
     }
 
-    /// One row; each answer counts for `per` operations.
+    /// One row; each response counts for `per` operations.
     pub fn row(&self, name: &str, clients: usize, per: usize) -> String {
         let at = |share: usize| {
             let index = self.micros.len().saturating_sub(1) * share / 100;
@@ -62,14 +62,14 @@ impl Figure {
         self.micros.len()
     }
 
-    /// A quantile of the times of answers, in milliseconds.
+    /// A quantile of the response times, in milliseconds.
     pub fn quantile_ms(&self, share: usize) -> f64 {
         let index = self.micros.len().saturating_sub(1) * share / 100;
         f64::from(self.micros.get(index).copied().unwrap_or(0)) / 1000.0
     }
 }
 
-/// One request on a connection of its own: status and body of the answer.
+/// One request on a connection of its own: status and body of the response.
 pub fn once(host: &str, request: &[u8]) -> Result<(u16, String), String> {
     let mut connection = Connection::open(host)?;
     let answer = connection.call(request)?;
@@ -112,14 +112,13 @@ pub fn request(
     text.into_bytes()
 }
 
-/// An answer: status, the pause it asks for in seconds, and body.
+/// A response: status, its `Retry-After` in seconds, and body.
 pub struct Answer {
     pub status: u16,
     pub retry_after: Option<u64>,
     pub body: Vec<u8>,
 }
 
-/// One connection.
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -138,7 +137,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request and reads its answer.
+    /// Sends a request and reads its response.
     pub fn call(&mut self, request: &[u8]) -> Result<Answer, String> {
         self.stream
             .write_all(request)
@@ -237,7 +236,8 @@ fn one(host: &str, time: Duration, mut next: Maker, start: &Barrier) -> Result<F
         refusal: None,
     };
     let begin = Instant::now();
-    // Who is told to come back waits as told and tries the same again; the first try counts.
+    // A client that is told to retry waits as long as told and repeats the request; the time counts
+    // from the first attempt.
     let (mut request, mut sent) = (next(), Instant::now());
     while begin.elapsed() < time {
         let answer = connection.call(&request)?;

@@ -1,5 +1,6 @@
-//! The console under its stated load: many nodes with many series, a steady stream of overview requests, and then the
-//! same with as many nodes that hang. Prints the table of docs/bench/admin.md.
+//! The console under its specified load: many nodes with many series, a steady stream of overview
+//! requests, and then the same with as many nodes that hang. Prints the table of
+//! docs/bench/admin.md.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -14,32 +15,30 @@ use clap::Args;
 use crate::client::{Connection, request};
 use crate::machine;
 
-/// Connections that the stream of requests is spread over.
+/// Connections that share the stream of requests.
 const CONNECTIONS: u32 = 4;
-/// Longest wait for the console to have looked at every node.
+/// Maximum time until the console has polled every node.
 const WARM: Duration = Duration::from_secs(60);
 
-/// What to measure.
 #[derive(Args)]
 pub struct ConsoleArgs {
     /// Seconds per figure.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Nodes that answer; as many hang in the second half.
+    /// Number of nodes that respond; as many hang in the second half.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     nodes: u64,
     /// Series per node.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     series: u64,
-    /// Overview requests a second.
+    /// Overview requests per second.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
-    /// The `svc-admin` binary; the one beside this program when absent.
+    /// Path of the `svc-admin` binary; the one beside this program when absent.
     #[arg(long)]
     svc_admin: Option<PathBuf>,
 }
 
-/// Measures and prints.
 pub fn run(args: &ConsoleArgs) -> Result<(), String> {
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("svc-admin"));
     let binary = args.svc_admin.clone().or_else(beside);
@@ -104,7 +103,7 @@ fn row(args: &ConsoleArgs, binary: &Path, ports: &[u16], what: &str) -> Result<(
     Ok(())
 }
 
-/// A metrics page as our services write them: request counters and histograms by route.
+/// A metrics page as the services write it: request counters and histograms by route.
 fn page(series: u64) -> String {
     let mut text = String::new();
     for n in 0..series {
@@ -210,7 +209,7 @@ fn stream(host: &str, rate: u32, time: Duration) -> Result<Vec<u32>, String> {
     }
 }
 
-/// The console in its own process. Dropped, it is killed.
+/// The console in its own process, killed on drop.
 struct Console {
     child: Child,
     host: String,
@@ -273,11 +272,11 @@ impl Console {
         }
     }
 
-    /// How long ago the good node that waits longest was looked at.
+    /// Seconds since the poll of the good node that waits longest.
     fn oldest_s(&self, good: usize) -> Result<f64, String> {
         let overview = self.overview()?;
         let ms = |value: &serde_json::Value| -> Option<f64> {
-            // Both are of the same day or the next: the time of day is enough.
+            // Both times are of the same day or the next, so the time of day is enough.
             let text = value.as_str()?.split('T').nth(1)?.trim_end_matches('Z');
             let mut parts = text.split(':').map(|p| p.parse::<f64>().ok());
             Some((parts.next()?? * 60.0 + parts.next()??) * 60.0 + parts.next()??)
@@ -294,7 +293,7 @@ impl Console {
         Ok(ages.into_iter().fold(0.0, f64::max))
     }
 
-    /// SIGTERM, and the time until it has ended well.
+    /// SIGTERM; returns the time until a clean exit.
     fn drain(mut self) -> Result<Duration, String> {
         let pid = self.child.id().to_string();
         let begin = Instant::now();

@@ -1,5 +1,5 @@
-//! What one tenant's load does to another at a real ron-kms: the quiet one's times beside the busy one
-//! at its share, and beside ten times that.
+//! How one tenant's load affects another at a real ron-kms: the quiet tenant's times beside the
+//! busy one at its share, and beside ten times that share.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::client::{self, Figure};
 
-/// Lanes in front of the signers.
+/// Measures the shares of tenants in front of the signers.
 #[derive(Args)]
 pub struct FairArgs {
     /// Seconds per figure.
@@ -22,21 +22,21 @@ pub struct FairArgs {
     /// Clients of the busy tenant at its share; ten times as many after that.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=200))]
     clients: u64,
-    /// Items of each batch of the busy tenant.
+    /// Items in each batch of the busy tenant.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1000))]
     batch: u64,
     /// Algorithm of the busy tenant's key.
     #[arg(long, default_value = "ml-dsa-65")]
     alg: String,
-    /// Directory on the disk that is to be measured; removed afterwards when it is not given.
+    /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// The `ron-kms` binary; the one beside this program when absent.
+    /// Path of the `ron-kms` binary; the one beside this program when absent.
     #[arg(long)]
     kms: Option<PathBuf>,
 }
 
-/// Tenants, the SHA-256 of their tokens, and where the tokens' secrets are all zeros.
+/// Tenants, the SHA-256 of their tokens; the secrets of the tokens are all zeros.
 const TENANTS: [(&str, &str); 2] = [
     (
         "busy",
@@ -51,9 +51,8 @@ const ALL_ZEROS: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const PORTS: (u16, u16) = (11_940, 11_945);
 const QUIET_CLIENTS: usize = 2;
 
-/// A running ron-kms. Dropped, it is killed.
+/// A running ron-kms, killed on drop.
 pub struct Kms {
-    /// Its process.
     pub child: Child,
     /// `host:port` of its API.
     pub host: String,
@@ -134,7 +133,7 @@ fn beside_load(
     };
     thread::scope(|scope| {
         let busy = (clients > 0).then(|| {
-            // Longer on both sides than the quiet one's measurement.
+            // Longer on both sides than the quiet tenant's measurement.
             scope.spawn(|| drive(clients, length + Duration::from_secs(2), &many))
         });
         thread::sleep(Duration::from_secs(1));
@@ -144,7 +143,7 @@ fn beside_load(
     })
 }
 
-/// Starts one that knows the tenants of these programs, with `more` lines of configuration.
+/// Starts a ron-kms that knows the tenants of these programs, with `more` lines of configuration.
 pub fn start(binary: &Path, dir: &Path, more: &str) -> Result<Kms, String> {
     let (api, health) = PORTS;
     let mut text = format!(

@@ -13,11 +13,11 @@ use crate::client::{self, Connection, Maker, load, request};
 use crate::fleet::{self, Fleet};
 use crate::machine;
 
-/// Clients with principals of their own.
+/// Clients with one principal each.
 const MANY: usize = 64;
 /// Items of a batch of signatures.
 const BATCH: usize = 100;
-/// How long idling is watched.
+/// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Run = fn(&Bench) -> Result<(), String>;
@@ -27,7 +27,7 @@ struct Bench {
     time: Duration,
 }
 
-/// Runs what was asked for and prints it.
+/// Runs the requested figures and prints them.
 pub fn run(args: &FleetArgs) -> Result<(), String> {
     let own;
     let dir = if let Some(dir) = &args.dir {
@@ -103,7 +103,7 @@ fn header() -> String {
     format!("{names} CPU us per operation |\n{rule}--:|")
 }
 
-/// Ten starts on a directory that is there already.
+/// Ten starts on an existing directory.
 fn starts(ron: &Path, dir: &Path) -> Result<(), String> {
     let mut took = Vec::new();
     for _ in 0..10 {
@@ -295,7 +295,7 @@ impl Bench {
     }
 }
 
-/// The tokens that client `n` of `clients` uses in turn: the wallet's rate limit is one principal's,
+/// The tokens that client `n` of `clients` uses in turn: the wallet's rate limit is per principal,
 /// and a single client is faster than that.
 fn own(tokens: &[String], clients: usize, n: usize) -> Vec<String> {
     if clients == 1 {

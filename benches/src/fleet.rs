@@ -1,4 +1,4 @@
-//! A fleet made for load: `ron up` in its own process, with policies that know many principals, so
+//! A fleet for load tests: `ron up` in its own process, with policies that know many principals, so
 //! that every client has its own rate limit.
 
 use std::fs;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// A running fleet. Dropped, it is stopped.
+/// A running fleet, stopped on drop.
 pub struct Fleet {
     ron: PathBuf,
     dir: PathBuf,
     child: Child,
     endpoints: Value,
-    /// From the start of the process to its last line, `ready`.
+    /// Time from the start of the process to its last line, `ready`.
     pub took: Duration,
 }
 
@@ -80,7 +80,6 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -96,7 +95,7 @@ impl Fleet {
             .ok_or_else(|| format!("{service} is not in endpoints.json"))
     }
 
-    /// Runs `ron <args> --data-dir <dir>`; its output.
+    /// Runs `ron <args> --data-dir <dir>`; returns its output.
     pub fn ron(&self, args: &[&str]) -> Result<String, String> {
         text(&ron(&self.ron, &self.dir, args)?, args)
     }
@@ -126,7 +125,7 @@ fn text(out: &Output, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// The offline checks of a directory whose fleet has stopped; their verdicts.
+/// Runs the offline checks of a directory whose fleet has stopped; returns their verdicts.
 pub fn checks(ron_binary: &Path, dir: &Path) -> Result<String, String> {
     let mut verdicts = String::new();
     for args in [["audit", "verify"], ["ledger", "verify"]] {

@@ -1,6 +1,6 @@
 //! A ron-kms of its own under load: signatures one by one and in batches, with and without an
-//! operation id, verification, ML-DSA, its start and its size; and keys of a PKCS#11 token through
-//! it, where one is named.
+//! operation id, verification, ML-DSA, start time and memory; and keys of a PKCS#11 token through
+//! it, if a module is given.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,28 +12,27 @@ use crate::client::{self, Maker};
 use crate::fair::{Kms, post, start};
 use crate::machine;
 
-/// What to measure.
 #[derive(Args)]
 pub struct KmsArgs {
     /// Seconds per figure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Directory on the disk that is to be measured; removed afterwards when it is not given.
+    /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// The `ron-kms` binary; the one beside this program when absent. Built with
-    /// `--features ron-kms/pkcs11` where a module is named.
+    /// Path of the `ron-kms` binary; the one beside this program when absent. Built with
+    /// `--features ron-kms/pkcs11` if a module is given.
     #[arg(long)]
     kms: Option<PathBuf>,
-    /// A PKCS#11 module whose token is used through the service.
+    /// PKCS#11 module whose token is used through the service.
     #[arg(long, requires = "pin_file")]
     module: Option<PathBuf>,
-    /// The file of its PIN, mode 0600.
+    /// File with the PIN of the token, mode 0600.
     #[arg(long)]
     pin_file: Option<PathBuf>,
 }
 
-/// Text that is signed: 33 bytes, base64url.
+/// The signed text: 33 bytes, base64url.
 const TEXT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// Head of the table: that of the others, with one column more.
 const HEADER: &str = "| figure | clients | per second | p50 ms | p99 ms | max ms | refused | p95 ms |\n|---|--:|--:|--:|--:|--:|--:|--:|";
@@ -196,7 +195,7 @@ impl Bench {
     }
 }
 
-/// The same for the same key, so that a kept directory can be measured again.
+/// The same id for the same key, so that a kept directory can be measured again.
 fn uuid_of(alg: &str, backend: &str) -> String {
     let sum: u64 = alg.bytes().chain(backend.bytes()).map(u64::from).sum();
     format!("01890a5d-ac96-7000-8000-{sum:012x}")

@@ -1,14 +1,14 @@
-//! What the figures were measured on.
+//! The machine that the figures were measured on.
 
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// Flushes timed to describe the disk.
+/// Number of flushes timed to describe the disk.
 const FLUSHES: usize = 200;
 
-/// The machine and the disk under `dir`, one fact a line.
+/// The machine and the disk under `dir`, one fact per line.
 pub fn facts(dir: &Path) -> Result<String, String> {
     let line = |file: &str, key: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();

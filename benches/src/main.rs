@@ -1,5 +1,5 @@
 //! Load on a real fleet: starts `ron up`, drives its HTTP ports with blocking clients, prints the
-//! figures as Markdown, and ends with the offline checks of what the load left on disk.
+//! figures as Markdown, and ends with the offline checks of the data that the load left on disk.
 
 #![allow(clippy::disallowed_methods)] // a load generator is no part of a service: it takes threads and time as they come
 
@@ -34,26 +34,26 @@ struct Cli {
 enum Command {
     /// Start a fleet and measure it: start, idle, sign, tokens, transfers.
     Fleet(FleetArgs),
-    /// Start ron-kms and measure what one tenant's load does to another.
+    /// Start ron-kms and measure how one tenant's load affects another.
     KmsFair(fair::FairArgs),
-    /// Start ron-kms and measure signatures, verification, its start and its size.
+    /// Start ron-kms and measure signatures, verification, start time and memory.
     Kms(kms::KmsArgs),
-    /// The signature library in a loop, for comparison.
+    /// Run the signature library in a loop, for comparison.
     Raw(raw::RawArgs),
-    /// A PKCS#11 token called directly, for comparison.
+    /// Call a PKCS#11 token directly, for comparison.
     #[cfg(feature = "pkcs11")]
     Token(raw::TokenArgs),
     /// Start a console over many nodes and measure it, also with as many that hang.
     Console(console::ConsoleArgs),
-    /// Transfers through a wallet at many numbers of clients, evenly spread and with a hot payee.
+    /// Measure transfers through a wallet at many numbers of clients, evenly spread and with a hot
+    /// payee.
     Wallet(WalletArgs),
-    /// Fill the KMS's audit log and ask it for proofs.
+    /// Fill the KMS's audit log and request proofs from it.
     Proofs(proofs::ProofArgs),
-    /// GET one URL as fast as it answers.
+    /// GET one URL as fast as the server responds.
     Get(GetArgs),
 }
 
-/// How to measure a wallet.
 #[derive(Args)]
 pub struct WalletArgs {
     /// Seconds per figure.
@@ -62,27 +62,26 @@ pub struct WalletArgs {
     /// Clients of each figure, each a thread and a connection; more than 900 need `ulimit -n 8192`.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1_000])]
     clients: Vec<usize>,
-    /// Directory on the disk that is to be measured.
+    /// Directory on the disk to measure.
     #[arg(long)]
     dir: PathBuf,
-    /// The `ron` binary; the one beside this program when absent.
+    /// Path of the `ron` binary; the one beside this program when absent.
     #[arg(long)]
     ron: Option<PathBuf>,
 }
 
-/// What to measure on a fleet.
 #[derive(Args)]
 pub struct FleetArgs {
     /// Seconds per figure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
-    /// Directory on the disk that is to be measured; removed afterwards when it is not given.
+    /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Measure only these.
+    /// Measure only these figures.
     #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "envelope", "token", "verify", "transfer", "balance"])]
     only: Vec<String>,
-    /// The `ron` binary; the one beside this program when absent.
+    /// Path of the `ron` binary; the one beside this program when absent.
     #[arg(long)]
     ron: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! Proofs over HTTP: fills the KMS's audit log by signing in batches, then asks for the proofs of random leaves. The
-//! ledger's log is served by the same code.
+//! Proofs over HTTP: fills the KMS's audit log by signing in batches, then requests the proofs of
+//! random leaves. The ledger's log is served by the same code.
 
 use std::path::{Path, PathBuf, absolute};
 use std::time::{Duration, Instant};
@@ -12,15 +12,14 @@ use crate::figures::{ask, bearer, beside};
 use crate::fleet::Fleet;
 use crate::machine;
 
-/// Leaves of one call, and the clients that fill.
+/// Leaves of one call, which is also the number of filling clients.
 const BATCH: u64 = 1_000;
 const FILLING: usize = 8;
-/// Between two looks at how many there are.
+/// Time between two checks of the number of leaves.
 const FILL_FOR: Duration = Duration::from_secs(2);
 /// The last checkpoint comes a second after the last leaf.
 const CHECKPOINT: Duration = Duration::from_secs(5);
 
-/// How to measure proofs.
 #[derive(Args)]
 pub struct ProofArgs {
     /// Leaves in the log before it is measured.
@@ -32,10 +31,10 @@ pub struct ProofArgs {
     /// Clients of each figure, each a thread and a connection.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     clients: Vec<usize>,
-    /// Directory on the disk that is to be measured; a log that an earlier run filled there is used again.
+    /// Directory on the disk to measure; a log that an earlier run filled there is used again.
     #[arg(long)]
     dir: PathBuf,
-    /// The `ron` binary; the one beside this program when absent.
+    /// Path of the `ron` binary; the one beside this program when absent.
     #[arg(long)]
     ron: Option<PathBuf>,
 }
@@ -72,7 +71,7 @@ fn dir_made(dir: &Path) -> Result<PathBuf, String> {
     Ok(dir.to_owned())
 }
 
-/// Signs until there are so many leaves under a checkpoint.
+/// Signs until this many leaves are under a checkpoint.
 fn fill(fleet: &Fleet, host: &str, leaves: u64) -> Result<(), String> {
     let token = bearer(&fleet.token("ron-kms")?);
     let auth = [("Authorization", token.as_str())];
@@ -138,7 +137,7 @@ fn proof_of(host: &str, index: u64) -> Vec<u8> {
     request("GET", host, &format!("/audit/v1/proof/{index}"), &[], "")
 }
 
-/// Proofs of leaves all over the log, no two clients in the same order.
+/// Requests for proofs of leaves all over the log, in a different order for each client.
 fn random_proofs(host: &str, size: u64, client: usize) -> Maker {
     let host = host.to_owned();
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(client as u64 + 1) | 1;

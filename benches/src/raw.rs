@@ -1,4 +1,4 @@
-//! What the parts below the service can do alone, for comparison in the same run: the signature
+//! The speed of the parts below the service alone, for comparison in the same run: the signature
 //! library in a loop, and a PKCS#11 token called directly.
 
 use std::sync::Barrier;
@@ -26,7 +26,7 @@ pub struct RawArgs {
 const TEXT: [u8; 33] = [0; 33];
 const HEADER: &str = "| figure | threads | per second |\n|---|--:|--:|";
 
-/// How often `work` is done in a second by that many threads, each with what `make` gives it.
+/// How often per second `work` is done by this many threads, each with its own value of `make`.
 fn rate<T>(
     threads: usize,
     length: Duration,
@@ -138,16 +138,16 @@ mod token {
     /// A PKCS#11 token called directly.
     #[derive(Args)]
     pub struct TokenArgs {
-        /// The module.
+        /// Path of the PKCS#11 module.
         #[arg(long, default_value = "/usr/lib/softhsm/libsofthsm2.so")]
         module: PathBuf,
-        /// The file of the user's PIN.
+        /// File with the user's PIN.
         #[arg(long)]
         pin_file: PathBuf,
         /// Seconds per figure.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
         seconds: u64,
-        /// Threads of each figure, each with a session.
+        /// Threads of each figure, each with one session.
         #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
         threads: Vec<usize>,
     }

@@ -1,6 +1,7 @@
-//! Transfers through the wallet, limits and fsync on: every client debits an account of its own (nonces are strict per
-//! account) and has principals of its own (rate limits are per principal); the payees are spread evenly, or by Zipf's
-//! law, so that one account is in most batches.
+//! Transfers through the wallet, with limits and fsync on: every client debits an account of its
+//! own (nonces are strict per account) and has principals of its own (rate limits are per
+//! principal); the payees are spread evenly, or by Zipf's law, so that one account is in most
+//! batches.
 
 use std::fmt::Write as _;
 use std::path::absolute;
@@ -14,11 +15,12 @@ use crate::figures::{ask, bearer, beside, issue, post};
 use crate::fleet::{self, Fleet};
 use crate::machine;
 
-/// Principals in all; a single client takes many in turn, because it alone is faster than one may be.
+/// Principals in total; a single client uses many in turn, because it alone exceeds the rate limit
+/// of one.
 const PRINCIPALS: usize = 1_000;
-/// Principals of one client, at most.
+/// Maximum principals of one client.
 const OWN_MAX: usize = 64;
-/// Accounts that are paid.
+/// Number of credited accounts.
 const PAYEES: u64 = 10_000;
 
 /// Runs all figures and prints them.
@@ -100,7 +102,7 @@ fn tokens(fleet: &Fleet) -> Result<Vec<String>, String> {
     let operator = bearer(&fleet.token("svc-passport")?);
     let mut connection = Connection::open(&host)?;
     let one = |n| {
-        // The issuer's own limits are per caller, and this is one.
+        // The issuer's own limits are per caller, and this is a single caller.
         for _ in 0..200 {
             let answer = connection.call(&issue(&host, &operator, n))?;
             let body: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
@@ -132,10 +134,10 @@ fn fund(host: &str, token: &str, family: &str, clients: usize) -> Result<(), Str
     Ok(())
 }
 
-/// Who is paid next: evenly, or account k with a chance like 1/k.
+/// The next payee: evenly, or account k with a probability proportional to 1/k.
 struct Payees {
     state: u64,
-    /// Sums of chances, for Zipf; empty for even.
+    /// Cumulative probabilities, for Zipf; empty for even.
     sums: Vec<f64>,
 }
 

@@ -1,6 +1,6 @@
-//! Custody and signing without a service: a key that never leaves, two signatures, and the audit log that proves them.
+//! Custody and signing without a service: a key that cannot be exported, two signatures, and the audit log that proves them.
 //!
-//! `embed-custody DIR` keeps everything durable in DIR; run it again and the same key signs on.
+//! `embed-custody DIR` keeps everything durable in DIR; a second run signs with the same key.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn main() -> Result<(), Failure> {
 // part: open
 fn open(dir: &Path) -> Result<Custody, Failure> {
     let dir = dir.to_str().ok_or("the directory's name is not UTF-8")?;
-    // The table of docs/config/ron-kms.md holds here too; nothing is read from the environment.
+    // The keys of docs/config/ron-kms.md apply here too; nothing is read from the environment.
     let flags = [("data_dir", dir), ("audit.origin", "shop.example/invoices")];
     let flags: Vec<(String, String)> = flags
         .iter()
@@ -78,7 +78,7 @@ fn sign(custody: &Custody, invoice: &[u8]) -> Result<(), Failure> {
         mode: VerifyMode::And,
     };
     let holds = custody.verify(check)?.ok;
-    // By now the leaf is durable: a signature without its leaf is never handed out.
+    // By now the leaf is durable: a signature without its leaf is never returned.
     println!("leaf {}: signature holds: {holds}", signed.receipt.index);
     Ok(())
 }
@@ -86,7 +86,7 @@ fn sign(custody: &Custody, invoice: &[u8]) -> Result<(), Failure> {
 
 // part: audit
 fn audit(dir: &Path, vkey: &str) -> Result<(), Failure> {
-    // Needs the directory (or a copy) and the pinned key, and nothing that is running.
+    // Needs only the directory (or a copy) and the pinned key; nothing has to run.
     let report = verify_dir(&dir.join("audit"), vkey, &mut |_, _| {})?;
     for (key, ops) in &report.keys {
         println!("{key}: {} signatures", ops.signatures);

@@ -1,4 +1,4 @@
-//! A ledger without a service: money is issued and moved, a replay and an overdraft are told apart, and the whole
+//! A ledger without a service: money is issued and moved, a replay is distinguished from an overdraft, and the whole
 //! log is verified from its directory.
 //!
 //! `embed-ledger DIR` makes a ledger in DIR, which must be new.
@@ -25,7 +25,7 @@ fn main() -> Result<(), Failure> {
         .nth(1)
         .ok_or("usage: embed-ledger DIR")?;
     let dir = Path::new(&dir);
-    // A program that lives longer keeps this seed, and its verifier key where its auditors are.
+    // A longer-lived program stores this seed, and gives its verifier key to its auditors.
     let signer = Ed25519NoteSigner::new("shop.example/ledger", Ed25519Key::generate(&OsRandom))?;
     let mut options = EngineOptions::new("shop.example/ledger");
     options.verifier = Some(signer.verifier().clone());
@@ -49,7 +49,7 @@ fn main() -> Result<(), Failure> {
         &commit(&mut engine, transfer("order-3", 800, 2)?)?,
     );
 
-    // Readers see what is durable, and no more than that.
+    // Readers see only what is durable.
     let bob = engine.shared().state(|state| {
         let asset = state.asset_ix(&"ron".parse().ok()?)?;
         let row = state.account(&"acct:bob".parse().ok()?)?;
@@ -119,7 +119,7 @@ fn tell(what: &str, decision: &Decision) {
 
 // part: verify
 fn verify(dir: &Path, signer: &Ed25519NoteSigner) -> Result<(), Failure> {
-    // Every leaf is proved against the signed checkpoint and decided again from the first.
+    // Every leaf is proved against the signed checkpoint, and every decision is made again from the first.
     let report = verify_dir(dir, signer.verifier(), &mut |_, _| {})?;
     for asset in &report.assets {
         println!(

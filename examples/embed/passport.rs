@@ -1,7 +1,7 @@
-//! A token check without a service and without the network: a passport, the issuer's key set, and what was revoked.
+//! A token check without a service and without the network: a passport, the issuer's key set, and its revocations.
 //!
 //! `embed-passport ISSUER AUDIENCE SCOPE JWKS [REVOKED]` reads the token from standard input. JWKS is a copy of
-//! `/.well-known/jwks.json`, REVOKED one of `/events`; both are public. Exit 0 lets the caller in, 1 does not.
+//! `/.well-known/jwks.json`, REVOKED one of `/events`; both are public. Exit code 0 admits the caller, 1 refuses.
 
 use std::error::Error;
 use std::io::Read as _;
@@ -61,14 +61,14 @@ fn judge(
     if let Some(path) = revoked {
         taken_back(path, &claims, now_s)?;
     }
-    // A token that is bound to a key or a certificate needs a proof that this program does not ask for.
+    // A token that is bound to a key or a certificate needs a proof, which this program does not request.
     if claims.jkt.is_some() || claims.x5t.is_some() {
         return Err("this token is bound to a key; its holder must prove it".into());
     }
     if !claims.scopes.iter().any(|held| held == scope) {
         return Err(format!("the token does not carry {scope}").into());
     }
-    // A fact that is not at hand makes every caveat about it refuse.
+    // If a fact is not available, every caveat about it refuses the token.
     let facts = CaveatCtx {
         service: audience,
         method: "GET",
@@ -87,7 +87,7 @@ fn judge(
 // end
 
 // part: revoked
-/// Refuses what the issuer has taken back: a token, a subject, a key, an epoch.
+/// Refuses a token that the issuer has revoked, by its id, subject, key or epoch.
 fn taken_back(path: &str, claims: &Claims, now_s: u64) -> Result<(), Failure> {
     let page: RevocationPage = strict::from_slice(&std::fs::read(path)?)?;
     let mut view = RevocationView::unchecked();

@@ -52,14 +52,14 @@ fn main() -> Result<(), Failure> {
             println!("{} {}", row.account, row.amount_minor);
         }
     }
-    // Durable when it returns; anybody can compute the directory again and compare.
+    // Durable when it returns; anyone can compute the directory again and compare.
     manifest::dir::write(&run, &computed, &usage, &policy()?)?;
     check(&run, &"acct:bob".parse()?)
 }
 // end
 
 // part: policy
-/// Policies count only when a pinned key has signed them.
+/// A policy is accepted only with the signature of a pinned key.
 fn policy() -> Result<VerifiedPolicy, Failure> {
     let document = json!({
         "format": 1, "tenant": "default", "id": "traffic", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
@@ -92,7 +92,7 @@ fn check(run: &Path, account: &Account) -> Result<(), Failure> {
         "proved: {} gets {} of this epoch",
         proof.payout.account, proof.payout.amount_minor
     );
-    // A proof of anything else fails.
+    // A proof of any other payout fails.
     let mut forged = proof;
     forged.payout.amount_minor.0 += 1;
     match check_proof(&forged, &manifest) {

@@ -1,4 +1,4 @@
-//! The chunked decoder, in pieces, against the reference.
+//! The chunked decoder, fed in pieces, compared with the reference.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Strict JSON: against a reader of its own, against serde_json, and against its own output.
+//! Strict JSON: compared with a reference reader, with serde_json, and with its own output.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,8 @@ fuzz_target!(|data: &[u8]| {
             assert!(lenient.is_err(), "the reference is too strict");
         }
         Err(No::Rule) => assert!(got.is_err(), "took what breaks a rule: {got:?}"),
-        // serde_json reads an integer beyond 64 bits as a float; what needs an integer refuses it.
+        // serde_json reads an integer beyond 64 bits as a float; a type that needs an integer
+        // refuses it.
         Err(No::Huge) => {}
     }
     match (&got, lenient) {

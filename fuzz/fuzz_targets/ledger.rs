@@ -1,4 +1,5 @@
-//! Sequences of ledger operations: the core and the reference model agree. And any bytes as a leaf or as an image.
+//! Sequences of ledger operations: the core and the reference model agree. Also arbitrary bytes as
+//! a leaf or as an image.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

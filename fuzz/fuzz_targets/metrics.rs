@@ -1,5 +1,5 @@
-//! The console's metrics reader: against a plain reader of its own, and against its own borrowed parts. Also with the
-//! page cut after any byte, as a connection that breaks would leave it.
+//! The console's metrics reader: compared with a plain reference reader, and with its own borrowed
+//! parts. Also with the page cut after any byte, as a broken connection would leave it.
 #![no_main]
 
 #[path = "../../crates/svc-admin/src/promtext/mod.rs"]
@@ -18,7 +18,7 @@ fn ours(page: &[u8]) -> (Vec<Row>, u64) {
         let labels: Vec<(String, String)> = Labels::new(sample.labels)
             .map(|(name, value)| (name.to_owned(), value.into_owned()))
             .collect();
-        // What is asked for by name is the first of that name.
+        // A lookup by name returns the first label of that name.
         for (name, _) in &labels {
             let first = labels.iter().find(|(other, _)| other == name);
             assert_eq!(
@@ -26,7 +26,7 @@ fn ours(page: &[u8]) -> (Vec<Row>, u64) {
                 first.map(|(_, v)| v.as_str())
             );
         }
-        // The key is a slice of the line: name, perhaps space, perhaps the block.
+        // The key is a slice of the line: name, optional space, optional label block.
         let rest = sample
             .key
             .strip_prefix(sample.name)

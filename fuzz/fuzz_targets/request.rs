@@ -1,5 +1,5 @@
-//! Streams of pipelined requests, in pieces: scanner, head parser and body decoder against the
-//! reference, which reads the whole at once.
+//! Streams of pipelined requests, in pieces: scanner, head parser and body decoder compared with
+//! the reference, which reads the whole stream at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -28,7 +28,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// As the front does it: scanner, head, body, again.
+    /// The order of the front: scanner, head, body, and again.
     fn step(&mut self) -> Result<Option<Message>, Refusal> {
         if self.reading.is_none() {
             let Some(length) = self.scan.advance(&self.buffer, &HEAD_CAPS)? else {
@@ -102,7 +102,7 @@ fuzz_target!(|data: &[u8]| {
     let want = stream(whole, &CAPS);
     assert_eq!(got.0, want.0);
     if got.1 == End::Refused && want.1 == End::InHead {
-        // Refused before the head was complete: then no end of it makes it good.
+        // Refused before the head was complete: then no completion of the head is accepted.
         for end in [&b"\r\n\r\n"[..], b"\n\r\n", b"x\r\n\r\n"] {
             let (messages, end) = stream(&[whole, end].concat(), &CAPS);
             assert_eq!(messages, want.0, "refused too early");

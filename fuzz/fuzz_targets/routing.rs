@@ -1,4 +1,4 @@
-//! The tree of routes against the reference, on a table with every kind of overlap.
+//! The tree of routes compared with the reference, on a table with every kind of overlap.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let method = METHODS[usize::from(*first) % METHODS.len()];
-    // What a head lets through: printable ASCII.
+    // The characters that a head may contain: printable ASCII.
     let path: String = rest
         .iter()
         .map(|b| char::from(b % 94 + 33))

@@ -1,5 +1,5 @@
-//! Compressed bodies: what was packed is unpacked again up to the cap and not beyond it, and
-//! arbitrary bytes are refused or stay below it.
+//! Compressed bodies: a compressed body is decompressed up to the cap and not beyond it; arbitrary
+//! bytes are refused or stay below the cap.
 #![no_main]
 
 use std::io::Write as _;
@@ -57,7 +57,8 @@ fuzz_target!(|data: &[u8]| {
             );
         }
     }
-    // The zstd decoder may panic on damage, which the front takes for damage; here it would abort.
+    // The zstd decoder may panic on damaged input, which the front treats as damage; here a panic
+    // would abort.
     for name in ["gzip", "deflate"] {
         let got = unpack(name, rest, CAP);
         assert!(got.iter().flatten().all(|out| out.len() <= CAP), "{name}");

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-/// True for a host that two readers understand alike.
+/// True for a host that two readers cannot understand differently.
 pub fn is_host(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else {
         return false;
@@ -10,7 +10,7 @@ pub fn is_host(text: &[u8]) -> bool {
     if text.len() > 255 {
         return false;
     }
-    // The port is what follows the last colon outside brackets.
+    // The port follows the last colon outside brackets.
     let inside = text.rfind(']').map_or(0, |at| at + 1);
     let (name, port) = match text[inside..].find(':') {
         Some(colon) => (&text[..inside + colon], &text[inside + colon + 1..]),

@@ -27,7 +27,7 @@ pub enum End {
     Refused,
 }
 
-/// The sizes that are too large.
+/// The maximum sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
     pub request_line: usize,
@@ -41,10 +41,10 @@ enum Framing {
     Chunked,
 }
 
-/// What reading a body brought.
+/// The result of reading a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    /// The body, and how many bytes of the input it took.
+    /// The body, and the number of input bytes it took.
     Done(Vec<u8>, usize),
     More,
     Refused,
@@ -255,7 +255,7 @@ pub fn chunked(bytes: &[u8], cap: usize) -> Read {
     }
 }
 
-/// Trailer fields up to their empty line; they are read over.
+/// Trailer fields up to their empty line; their content is ignored.
 fn trailers(bytes: &[u8], mut at: usize) -> Read {
     loop {
         match literal(bytes, at, b"\r\n") {
@@ -279,7 +279,7 @@ fn trailers(bytes: &[u8], mut at: usize) -> Read {
     }
 }
 
-/// Whether these bytes stand there, or may still come to.
+/// True if these bytes are there, or could still arrive.
 fn literal(bytes: &[u8], at: usize, wanted: &[u8]) -> Read {
     let here = &bytes[at..];
     let shared = here.len().min(wanted.len());

@@ -1,9 +1,9 @@
-//! The reference for strict JSON (RFC 8259): a reader of its own, with the rules of this system:
-//! no name twice, 32 levels, integers to 2^53.
+//! The reference for strict JSON (RFC 8259): an independent reader with the rules of this system:
+//! no repeated name, 32 levels, integers to 2^53.
 
 use std::collections::BTreeSet;
 
-/// Why a text was refused, as far as it matters.
+/// Why a text was refused, as far as the comparison needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum No {
     /// It is not JSON.
@@ -17,7 +17,7 @@ pub enum No {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// The first broken rule; the grammar is read on to the end.
+    /// The first broken rule; the grammar is checked to the end.
     broken: Option<No>,
 }
 

@@ -1,6 +1,7 @@
-//! Sequences of ledger operations from bytes, decided by the core and by the reference model at once: they must agree
-//! on every outcome and on every balance, and the leaves alone must rebuild the same state. The model knows no limits
-//! of an operator's; what those refuse, and only that, the model would have done.
+//! Sequences of ledger operations from bytes, decided by the core and by the reference model at
+//! once: they must agree on every outcome and on every balance, and the leaves alone must rebuild
+//! the same state. The model has no operator limits; an operation refused by a limit, and no other,
+//! would have been accepted by the model.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ struct Run {
     limits: Limits,
 }
 
-/// Runs the operations that `data` stands for.
+/// Runs the operations encoded in `data`.
 pub fn run(data: &[u8]) {
     let mut run = Run {
         now: 20_000 * DAY,
@@ -36,8 +37,8 @@ pub fn run(data: &[u8]) {
     };
     let mut rest = data;
     while rest.len() >= WIDE {
-        // The first byte of a group: how many, whether bound together, how much later; with an odd pause also under
-        // which limits.
+        // The first byte of a group: number of operations, whether they are atomic, how much later;
+        // with an odd pause also the limits.
         let head = rest[0];
         if head & 8 != 0 {
             run.limits = tight(rest.get(1).copied().unwrap_or(0));
@@ -64,7 +65,7 @@ pub fn run(data: &[u8]) {
 }
 
 impl Run {
-    /// Which limits the entry would pass, as things stand.
+    /// The limits that the entry would exceed in the current state.
     fn over(&self, op: &Op) -> [bool; 2] {
         let (to, amount) = match op.entry() {
             Entry::Issue {
@@ -81,7 +82,7 @@ impl Run {
         };
         let asset = match op.entry() {
             Entry::Issue { asset, .. } | Entry::Transfer { asset, .. } => asset.to_string(),
-            // What is captured for the account it was held on stays where it is.
+            // A capture for the account that holds the money does not move it.
             Entry::Capture { hold, .. } => match self.model.holds.get(hold) {
                 Some(((from, asset), ..)) if from != to.as_str() => asset.clone(),
                 _ => String::new(),
@@ -100,7 +101,11 @@ impl Run {
 
     /// An operation from five bytes: kind, key, accounts, amount and nonce, pick.
     fn entry(&self, b: &[u8]) -> Option<Entry> {
-        let name = |n: u8| format!("pool:t/{}", n % 4).parse::<Account>().expect("a name");
+        let name = |n: u8| {
+            format!("pool:t/{}", n % 4)
+                .parse::<Account>()
+                .expect("a name")
+        };
         let (from, to) = (name(b[2]), name(b[2] >> 2));
         let asset = format!("as{}", b[2] >> 4 & 1).parse().expect("a name");
         let principal = "p".parse().expect("a name");
@@ -302,7 +307,7 @@ impl Run {
             Outcome::Known { .. } => {
                 assert_eq!((said, format!("{:?}", self.model)), (Ok(()), before))
             }
-            fresh => assert_eq!(told(&fresh), Some(said), "{:?}", op.entry()),
+            fresh => assert_eq!(model_result(&fresh), Some(said), "{:?}", op.entry()),
         }
     }
 
@@ -310,7 +315,7 @@ impl Run {
         let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
         keys.sort_unstable();
         keys.dedup();
-        // Settlement entries have no key and stand in no such commit.
+        // Settlement entries have no key and never occur in such a commit.
         if keys.len() != ops.len() {
             return;
         }
@@ -320,7 +325,7 @@ impl Run {
         let outcomes = self.step(|step| step.linked(ops, &priors));
         self.limits = limits;
         if priors.iter().any(Option::is_some) {
-            assert!(outcomes.iter().all(|o| told(o).is_none()));
+            assert!(outcomes.iter().all(|o| model_result(o).is_none()));
             return;
         }
         let before = self.model.clone();
@@ -341,7 +346,7 @@ impl Run {
                 Some(at) if at != i => Err(RefusalCode::LinkedFailed),
                 _ => said[i],
             };
-            assert_eq!(told(outcome), Some(want), "{:?}", ops[i].entry());
+            assert_eq!(model_result(outcome), Some(want), "{:?}", ops[i].entry());
         }
     }
 
@@ -374,7 +379,7 @@ impl Run {
     }
 }
 
-/// Limits that bite, or none.
+/// Limits that take effect, or none.
 fn tight(b: u8) -> Limits {
     let none = Limits::default();
     let (accounts, account_total) = (u32::from(b >> 2 & 7), u128::from(b >> 2));
@@ -392,8 +397,8 @@ fn tight(b: u8) -> Limits {
     }
 }
 
-/// `None` for what changes nothing and has no leaf.
-fn told(outcome: &Outcome) -> Option<Said> {
+/// `None` for outcomes that change nothing and have no leaf.
+fn model_result(outcome: &Outcome) -> Option<Said> {
     match outcome {
         Outcome::Fresh {
             verdict: Verdict::Done(_),
@@ -416,7 +421,7 @@ fn image(state: &State) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    /// The harness itself: it takes any bytes, and the two agree.
+    /// A test of the harness itself: it accepts any bytes, and the two agree.
     #[test]
     fn any_bytes_are_operations() {
         let mut state = 0x2545_F491_4F6C_DD1D_u64;

@@ -1,6 +1,6 @@
-//! What the fuzz targets share: references that read requests, chunked bodies, paths, JSON and metrics in
-//! the plainest way, from the whole input at once, sharing no code with what they check; and the ledger's reference
-//! model, run beside its core.
+//! Shared by the fuzz targets: references that read requests, chunked bodies, paths, JSON and
+//! metrics in the plainest way, from the whole input at once, sharing no code with what they check;
+//! and the ledger's reference model, run beside its core.
 
 pub mod host;
 pub mod http;

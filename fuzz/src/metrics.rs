@@ -1,4 +1,5 @@
-//! The reference for the metrics text: each line read byte by byte with a hand on the grammar, everything owned.
+//! The reference for the metrics text: each line read byte by byte by the grammar, everything
+//! owned.
 
 /// A sample as the reference reads it.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,7 +12,7 @@ pub struct Row {
     pub timestamp: Option<u64>,
 }
 
-/// All samples of a page, and how many lines were not understood.
+/// All samples of a page, and the number of lines that were not understood.
 pub fn read(page: &[u8]) -> (Vec<Row>, u64) {
     let (mut rows, mut odd) = (Vec::new(), 0);
     for line in page.split(|b| *b == b'\n') {

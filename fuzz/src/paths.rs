@@ -3,7 +3,7 @@
 /// A pattern with its method.
 pub type Pattern = (&'static str, &'static str);
 
-/// Where a request leads.
+/// The result of routing a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Route(&'static str, Option<Vec<(&'static str, String)>>),
@@ -68,7 +68,7 @@ fn decode(text: &str) -> Option<String> {
         }
     }
     let decoded = String::from_utf8(out).ok()?;
-    // What was sent plainly was let in with the head; what hides in escapes must be text.
+    // The head check has accepted unescaped bytes; escaped ones must not decode to control characters.
     (!text.contains('%') || !decoded.chars().any(char::is_control)).then_some(decoded)
 }
 

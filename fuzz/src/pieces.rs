@@ -1,4 +1,4 @@
-//! Cuts an input into pieces as the fuzzer wishes: what arrives how must not matter.
+//! Cuts an input into pieces chosen by the fuzzer: the result must not depend on how the bytes arrive.
 
 /// Splits off the first two bytes as the seed of the cuts; the rest, and its pieces.
 pub fn cut(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {

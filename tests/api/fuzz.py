@@ -30,7 +30,7 @@ import urllib.parse
 import urllib.request
 import uuid
 
-# What a service's caller may do.
+# Scopes of a service's caller.
 SCOPES = {
     "ron-kms": "kms:read kms:sign kms:verify kms:create kms:rotate kms:wrap kms:unwrap kms:admin",
     "svc-passport": "passport:issue passport:revoke passport:introspect",
@@ -39,15 +39,15 @@ SCOPES = {
     "svc-rewarder": "rewarder:read rewarder:run",
     "svc-admin": "admin:view admin:operate admin:admin",
 }
-# The policies of a new fleet speak of the operator; the KMS knows one already.
+# The policies of a new fleet name the operator; the KMS knows it already.
 NAMES = {"ron-kms": "fuzzer"}
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth,unsupported_method"
-# The console takes changes from its own page only, which says so.
+# The console accepts changes only with the header of its own page.
 HEADERS = {"svc-admin": ["X-Ron-Console: fuzz"]}
 
 
 def prepare(ron, directory):
-    """A fleet's directory, with the fuzzer among the callers of each service; gives its tokens."""
+    """A fleet's directory, with the fuzzer among the callers of each service; returns its tokens."""
     subprocess.run([ron, "init", "--data-dir", directory], check=True, stdout=subprocess.DEVNULL)
     secret = base64.urlsafe_b64encode(os.urandom(32)).decode().rstrip("=")
     tokens = {}
@@ -66,7 +66,7 @@ def prepare(ron, directory):
 
 
 def start(ron, directory):
-    """`ron up`, and where its services are."""
+    """`ron up`, and the addresses of its services."""
     log = open(pathlib.Path(directory, "up.log"), "wb")
     fleet = subprocess.Popen(
         [ron, "up", "--data-dir", directory, "--base-port", "0"], stdout=log, stderr=subprocess.STDOUT
@@ -88,7 +88,7 @@ class Caller:
         self.endpoints, self.tokens = endpoints, tokens
 
     def call(self, service, method, path, body=None, media="application/json"):
-        """The answer's JSON and headers; an answer that is no success ends the run."""
+        """The JSON and headers of a response; any status but success ends the run."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.tokens[service]}"}
         if data is not None:
@@ -102,7 +102,7 @@ class Caller:
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     return json.loads(answer.read()), answer.headers
             except urllib.error.HTTPError as error:
-                # On a machine with too much to do; the same again is safe.
+                # On a busy machine; a retry is safe.
                 if error.code not in (429, 503, 504) or time.monotonic() > until:
                     sys.exit(f"{method} {path} of {service}: {error.code} {error.read().decode()}")
             time.sleep(0.5)
@@ -112,7 +112,7 @@ class Caller:
 
 
 def keys(caller):
-    """A key of each algorithm, under the native API and under Vault's; what goes together, and whole requests."""
+    """A key of each algorithm, under the native API and under Vault's; values that belong together, and whole requests."""
     algs = ["ed25519", "ecdsa-p256", "ml-dsa-65", "aes256-gcm", "x25519+ml-kem-768", "hmac-sha256"]
 
     def make(purpose):
@@ -129,7 +129,7 @@ def keys(caller):
     paths = {path: {**known, "$wholes": requests} for path, requests in wholes.items()}
     for path in ("keys/{name}", "keys/{name}/rotate", "keys/{name}/config"):
         paths[f"/v1/transit/{path}"] = {"name": [f"fuzz-{kind}" for kind in KINDS]}
-    # Other keys than those that the rest of the cases work with.
+    # Separate keys, which the other cases do not use.
     mortal = make("mortal")[1]
     for end in ("retire", "destroy", "destroy/cancel"):
         paths[f"/v1/kms/keys/{{tenant}}/{{purpose}}/{{alg}}/{{id}}/{end}"] = mortal
@@ -196,7 +196,7 @@ def vault(caller):
 
 
 def money(caller):
-    """Accounts with something in them, a hold, and what came of it all."""
+    """Accounts with money, a hold, and the results of these operations."""
     issue = {"to": "a", "asset": "ron", "amount_minor": "1000000"}
     first = caller.post("svc-wallet", "/v1/issue", issue)
     caller.post("svc-wallet", "/v1/issue", {**issue, "to": "b"})
@@ -231,7 +231,7 @@ def usage(caller, directory):
 
 
 def furnish(caller, directory):
-    """Makes something of every kind; what the cases are told of it, by service."""
+    """Makes an object of every kind; returns the values that the cases use, by service."""
     accounts = money(caller)
     holds = {**accounts, "id": accounts["hold"]}
     asked = {"subject_ref": "operator", "audience": "svc-wallet"}

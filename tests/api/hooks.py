@@ -1,4 +1,4 @@
-"""What schemathesis is told beyond the documents (tests/api/fuzz.py starts it with this module).
+"""Values for schemathesis beyond the documents (tests/api/fuzz.py starts it with this module).
 
 Names of things that exist: of random ones nearly every answer would be 404. The file in FUZZ_KNOWN has values for the
 parameters and members of these names, and whole requests that would succeed; half of the cases get the ones or the
@@ -22,12 +22,12 @@ KNOWN = json.loads(pathlib.Path(os.environ["FUZZ_KNOWN"]).read_text())
 
 
 def known_for(path):
-    """Name -> values; what is said for one path goes before what is said for all."""
+    """Name -> values; those for one path come before those for all paths."""
     return {**KNOWN.get("*", {}), **KNOWN.get(path, {})}
 
 
 def put(tree, names, turn):
-    """Puts known values into the members of these names, wherever they stand."""
+    """Puts known values into the members of these names, at any depth."""
     if isinstance(tree, list):
         for item in tree:
             put(item, names, turn)
@@ -41,7 +41,7 @@ def put(tree, names, turn):
 
 
 def begin(case, whole, turn):
-    """Makes it a request that would succeed, but for one member of what was made up."""
+    """Makes it a request that would succeed, except for one generated member."""
     made_up = case.body if isinstance(case.body, dict) else {}
     case.path_parameters.update(whole.get("path", {}))
     case.body = json.loads(json.dumps(whole["body"]))
@@ -60,7 +60,7 @@ def before_call(_context, case, kwargs):
     turn //= 2
     if "Idempotency-Key" in (case.headers or {}):
         case.headers["Idempotency-Key"] = f"{turn:x}"
-    # With the identifier of another request it would be that one's repetition.
+    # With the identifier of another request it would count as a repetition of that one.
     names = {**names, "op_id": [f"01890a5d-ac96-774b-bcce-{turn:012x}"]}
     wholes = names.pop("$wholes", [])
     if wholes and turn % 2:
@@ -83,7 +83,7 @@ def after_call(_context, case, response):
 
 @atexit.register
 def tell():
-    """With STATUSES set, how often each operation was answered with what: an operation without a 2xx was not tested."""
+    """With STATUSES set, the number of responses per operation and status: an operation without a 2xx was not tested."""
     if not os.environ.get("STATUSES"):
         return
     for label in sorted({label for label, _ in SEEN}):

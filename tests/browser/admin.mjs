@@ -1,4 +1,4 @@
-// Opens the admin page in a real headless Chromium and looks at it as an operator would.
+// Opens the admin page in a real headless Chromium and checks it as an operator would see it.
 //
 //   node admin.mjs [--url http://127.0.0.1:7490/] [--shot out.png] [--services a,b,c] [--wait 30]
 //
@@ -32,7 +32,7 @@ try {
   page.setDefaultTimeout(waitMs);
   page.on("console", (m) => { if (m.type() === "error" || m.type() === "warning") problems.push(`console ${m.type()}: ${m.text()}`); });
   page.on("pageerror", (e) => problems.push(`page error: ${e.message}`));
-  // Leaving a view gives up its requests; that is no failure.
+  // Leaving a view cancels its requests, which is not a failure.
   page.on("requestfailed", (r) => r.failure()?.errorText !== "net::ERR_ABORTED" && problems.push(`request failed: ${r.url()} ${r.failure()?.errorText}`));
   page.on("request", (r) => { if (!r.url().startsWith(base) && !r.url().startsWith("data:")) problems.push(`foreign request: ${r.url()}`); });
 
@@ -62,13 +62,13 @@ try {
 assert.deepEqual(problems, [], "the browser reported problems");
 console.log(`${checks} checks passed`);
 
-/** Every service has its row: a word, an icon, a reason unless healthy, and a first answer. */
+/** Every service has its row: a word, an icon, a reason unless healthy, and a first response. */
 async function checkRows(page) {
   for (const id of services) {
     const row = page.locator(`tr[data-node="${id}"]`);
     await row.waitFor({ timeout: waitMs }).catch(() => assert.fail(`${id} has no row`));
     await page.waitForFunction((id) => document.querySelector(`tr[data-node="${id}"]`)?.dataset.state !== "unknown", id, { timeout: waitMs });
-    // In one look: a node's state may change between two.
+    // In one evaluation: a node's state may change between two.
     const [state, text] = await row.evaluate((row) => [row.dataset.state, row.innerText]);
     const words = text.toLowerCase();
     assert.ok(words.includes(state), `${id}: the word ${state} is not in its row`);
@@ -144,7 +144,7 @@ async function checkThemes(page) {
   ok("all themes keep a contrast of 4.5");
 }
 
-/** Runs in the page: texts whose colour is closer than 4.5:1 to what is behind them. */
+/** Runs in the page: texts whose contrast to the background is below 4.5:1. */
 function contrastFailures() {
   const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (text) => {
@@ -172,7 +172,7 @@ async function checkLogs(page) {
   ok("the heads of the logs are shown");
 }
 
-/** Without the console the page says so, and goes on by itself when it is back. */
+/** Without the console the page says so, and recovers by itself when the console is back. */
 async function checkLost(page) {
   await page.evaluate(() => { location.hash = "#/"; });
   await page.waitForSelector("tr[data-node]", { timeout: waitMs });

@@ -2,7 +2,7 @@
 //
 //   node console.mjs --url http://127.0.0.1:8080/ops/console/ --shots DIR     (the passport comes in RON_TOKEN)
 //
-// Whoever started it holds the processes: this script prints `step <name>` and waits for a line on its standard input
+// The caller controls the processes: this script prints `step <name>` and waits for a line on its standard input
 // before it goes on. Steps: kill-kms, start-kms, stop-admin, start-admin.
 
 import assert from "node:assert/strict";
@@ -35,7 +35,7 @@ page.on("pageerror", (e) => problems.push(`page error: ${e.message}`));
 page.on("request", (r) => { if (!r.url().startsWith(base) && !r.url().startsWith("data:")) problems.push(`foreign request: ${r.url()}`); });
 await page.addInitScript(() => document.addEventListener("securitypolicyviolation", (e) => console.error(`CSP ${e.violatedDirective} ${e.blockedURI}`)));
 const shot = (name) => page.screenshot({ path: `${shots}/console-${name}.png`, fullPage: true });
-/** What was expected to be complained about is forgotten; the rest fails the run. */
+/** Expected errors are dropped; any other error fails the run. */
 const expected = (pattern) => { const rest = problems.filter((p) => !pattern.test(p)); problems.length = 0; problems.push(...rest); };
 
 try {
@@ -116,7 +116,7 @@ async function everyViewInEveryTheme() {
   ok("the system's theme is followed");
 }
 
-/** The view is there with its content. */
+/** Waits until the view is shown with its content. */
 async function present(name) {
   const selector = {
     fleet: "tr[data-node]", node: "section[aria-label=Planes] tbody tr", logs: "tr[data-log=ron-ledger][data-verdict=verified]",
@@ -242,7 +242,7 @@ async function consoleGoesAndComes() {
   await page.waitForSelector(".lost[role=alert]", { state: "detached" });
   await page.waitForSelector("tr[data-node=svc-wallet][data-state=healthy]");
   assert.equal(await page.evaluate(() => window.mark), true, "the page was not loaded again");
-  // While it was away the proxy answered 502, and a console that has no keys yet answers 503.
+  // While the console was down the proxy answered 502; a console without keys answers 503.
   expected(/status of 50[234]|ERR_CONNECTION|ERR_EMPTY/);
   ok("a lost connection is said, and found again");
 }

@@ -13,7 +13,7 @@ for (let i = 2; i < process.argv.length; i += 2) args.set(process.argv[i].replac
 const base = args.get("url"), shots = args.get("shots"), nodes = Number(args.get("nodes") ?? "1000");
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const ok = (what) => console.log(`ok ${what}`);
-/** A shared machine may hold the browser up: docs/bench/admin.md has the figures of a quiet one. */
+/** A shared machine may delay the browser: docs/bench/admin.md has the figures of a quiet one. */
 const QUICK_MS = 5000;
 
 const browser = await chromium.launch({
@@ -31,7 +31,7 @@ await page.addInitScript(() => {
   new PerformanceObserver((list) => { for (const e of list.getEntries()) window.pauses.push(e.duration); }).observe({ type: "longtask", buffered: true });
 });
 const rows = () => page.locator("tr[data-node]").count();
-/** Milliseconds from a deed until the page shows what it should, as the page itself measures. */
+/** Milliseconds from an action until the page shows the result, as the page itself measures. */
 const took = async (what, deed, shown, arg) => {
   const from = Date.now();
   await deed();
@@ -44,7 +44,7 @@ const took = async (what, deed, shown, arg) => {
 try {
   await page.goto(base, { waitUntil: "load" });
   await page.waitForFunction((n) => document.querySelector(".tiles dd")?.textContent?.includes(`/ ${n}`), nodes);
-  // Every seventh is gone; the others are healthy once each was asked.
+  // Every seventh is down; the others are healthy once each was polled.
   await page.waitForFunction((n) => document.querySelector(".tiles dd")?.textContent === `${n - Math.ceil((n - 3) / 7)} / ${n}`, nodes);
   assert.ok((await rows()) <= 100, "rows beyond a page wait for a click");
   assert.equal(await page.locator("tr[data-node]").first().getAttribute("data-state"), "down", "problems come first");

@@ -1,4 +1,4 @@
-//! `kill -9` at any moment of `ron init`: run again, it finishes what is missing, and the fleet runs.
+//! `kill -9` at any moment of `ron init`: a second run makes what is missing, and the fleet runs.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use ron_tests::{Fleet, json, ok, ron_binary, ron_on};
 
-/// Kills per lane, each on a directory of its own and again on the one before.
+/// Kills per lane, each in a directory of its own and again in the previous one.
 const KILLS: u32 = 24;
-/// Between the moments; together they span more than a whole run.
+/// Distance between two kill moments; together they span more than a whole run.
 const STEP: Duration = Duration::from_millis(20);
 
 #[test]
@@ -33,7 +33,7 @@ fn an_interrupted_init_is_finished_by_the_next() {
     }
 }
 
-/// One key per purpose, and services that work with what is there.
+/// One key per purpose, and services that work with these keys.
 fn complete(dir: Arc<tempfile::TempDir>) {
     let fleet = Fleet::start_in(dir);
     let url = format!("{}/v1/kms/keys", fleet.api_socket("ron-kms"));

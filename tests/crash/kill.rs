@@ -13,7 +13,7 @@ use ron_proto::values::{Alg, Kid, OpId};
 use ron_proto::wallet::IssueMoney;
 use ron_tests::{CALL, Fleet, ok, ron_binary};
 
-/// Kill rounds; `RON_KILL_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_KILL_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
     std::env::var("RON_KILL_ROUNDS")
         .ok()
@@ -21,7 +21,7 @@ fn rounds() -> u64 {
         .unwrap_or(50)
 }
 
-/// Small, seeded, printed.
+/// A small generator; its seed is printed.
 struct Rng(u64);
 
 impl Rng {
@@ -101,9 +101,9 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     signatures_have_their_leaves(&fleet, &journal.signatures);
 }
 
-/// What a client was answered, kept outside the fleet.
+/// The responses a client received, kept outside the fleet.
 struct Journal {
-    /// The key that signs for it.
+    /// The key that signs for the client.
     key: Kid,
     /// Idempotency key and receipt of each payment.
     receipts: Vec<(String, Receipt)>,
@@ -132,7 +132,7 @@ fn journal_key(fleet: &Fleet) -> Kid {
     made.unwrap().key
 }
 
-/// Every acknowledged signature is the one its leaf tells of.
+/// Every acknowledged signature is the one that its leaf records.
 fn signatures_have_their_leaves(fleet: &Fleet, journal: &[(u64, Vec<u8>)]) {
     let verifiers = std::fs::read(fleet.dir().join("verifiers.json")).unwrap();
     let verifiers: serde_json::Value = serde_json::from_slice(&verifiers).unwrap();
@@ -154,7 +154,8 @@ fn signatures_have_their_leaves(fleet: &Fleet, journal: &[(u64, Vec<u8>)]) {
     }
 }
 
-/// Pays one unit after the other, for this long and until one was answered; only what was answered goes into the journal.
+/// Pays one unit after the other, for this long and until one was answered; only answered payments
+/// go into the journal.
 fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Journal) {
     let (wallet, kms) = (fleet.wallet(), kms(fleet));
     let before = (journal.receipts.len(), journal.signatures.len());

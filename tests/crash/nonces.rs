@@ -1,5 +1,5 @@
-//! `kill -9` while many wrap at once: no nonce of AES-GCM is ever used twice, and the count of
-//! uses never goes back.
+//! `kill -9` while many clients wrap at once: no nonce of AES-GCM is ever used twice, and the count
+//! of uses never goes back.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use serde_json::json;
 /// Uses reserved at once: few, so that kills fall between reservation and use as well.
 const BLOCK: u32 = 32;
 
-/// Kills; `RON_NONCE_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_NONCE_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
     let set = std::env::var("RON_NONCE_ROUNDS").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(4)
@@ -37,7 +37,7 @@ fn no_nonce_comes_twice_across_kills() {
         let made: Vec<Vec<u8>> = std::thread::scope(|scope| {
             let ask = || wrap_until(&fleet, &token, &key, &stop, &wrapped);
             let askers = [(); 4].map(|()| scope.spawn(ask));
-            // Past the end of a block, at another place in each round.
+            // Past the end of a block, at another position in each round.
             until("a block is used up", || {
                 wrapped.load(Ordering::Relaxed) > BLOCK + 17 * (round as u32 % 3)
             });
@@ -88,7 +88,7 @@ fn create(fleet: &Fleet, token: &str) -> String {
     made["key"].as_str().unwrap().to_owned()
 }
 
-/// Wraps until the service is gone; the ciphertexts that were answered.
+/// Wraps until the service is gone; returns the ciphertexts of the responses.
 fn wrap_until(
     fleet: &Fleet,
     token: &str,

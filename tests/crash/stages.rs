@@ -1,10 +1,10 @@
-//! `kill -9` in every stage of the rewarder: the real program is ended before the n-th operation of
-//! a chosen stage, over the real ledger and KMS. Finishing later pays every payee once; the loss of
-//! all of the rewarder's own state pays nothing more; and another manifest for a closed epoch is
-//! refused by the ledger.
+//! `kill -9` in every stage of the rewarder: the real program is killed before the n-th operation
+//! of a chosen stage, over the real ledger and KMS. Finishing later pays every payee once; the loss
+//! of all of the rewarder's own state pays nothing more; and the ledger refuses another manifest
+//! for a closed epoch.
 //!
-//! A library that stands before the C library's calls counts the operations (`stage_kill.c`), so
-//! the points are known and not hit by luck. `RON_STAGE_KILLS` is the number of kills (20).
+//! A preloaded library counts the calls into the C library (`stage_kill.c`), so the kill points are
+//! exact and repeatable. `RON_STAGE_KILLS` is the number of kills (20).
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -21,7 +21,7 @@ use ron_tests::processes::{Rig, code};
 use ron_tests::{http_client, json, ok, ron_binary, ron_on, workspace};
 use serde_json::{Value, json as json_of};
 
-/// Threads by the beginnings of their names, in the order in which a run meets them.
+/// Prefixes of the stages' thread names, in the order in which a run passes them.
 const STAGES: [&str; 6] = [
     "rew-import",
     "rew-sched",
@@ -40,7 +40,7 @@ fn kills() -> usize {
     set.and_then(|v| v.parse().ok()).unwrap_or(20)
 }
 
-/// The mapped file in which points are set.
+/// The mapped file that sets the kill points.
 struct Points(std::fs::File);
 
 impl Points {
@@ -50,7 +50,7 @@ impl Points {
         Self(file.unwrap())
     }
 
-    /// Lets each of these stages do so many operations, less one.
+    /// Lets each of these stages do this many operations, less one.
     fn set(&self, stages: &[(&str, i64)]) {
         let mut bytes = [0; SLOT * 8];
         for ((stage, left), slot) in stages.iter().zip(bytes.chunks_mut(SLOT)) {
@@ -69,7 +69,7 @@ impl Points {
     }
 }
 
-/// The rewarder's process and how to talk to it.
+/// The rewarder's process and its client.
 struct Rewarder {
     child: Child,
     http: HttpClient,
@@ -92,7 +92,7 @@ struct Lane {
     policy_hash: ContentId,
     usage: String,
     other: String,
-    /// Kept as long as it is used.
+    /// Kept alive while the compiled tools are in use.
     _tools: tempfile::TempDir,
 }
 
@@ -111,7 +111,7 @@ fn library(to: &Path) -> PathBuf {
 impl Lane {
     fn start() -> Self {
         let mut rig = Rig::start();
-        // Five hundred pools a day are more than an account may be given by default.
+        // Five hundred pools a day exceed the default limit of an account.
         rig.kill("svc-wallet");
         let wallet = rig.dir.path().join("svc-wallet/config.toml");
         let mut config = std::fs::OpenOptions::new()
@@ -189,7 +189,7 @@ impl Lane {
         })
     }
 
-    /// Each epoch pays usage of its own time, or it would be paid already.
+    /// Each epoch pays usage of its own period; otherwise it would count as paid already.
     fn upload(&self, to: &Rewarder, usage: &str, period: &str) -> Option<String> {
         let reply = self.call(
             to,
@@ -212,7 +212,7 @@ impl Lane {
             .ok()
     }
 
-    /// Asks for the epoch until it is settled (true) or the process has ended (false).
+    /// Requests the epoch until it is settled (true) or the process has ended (false).
     fn drive(&self, to: &mut Rewarder, epoch: &str) -> bool {
         let began = Instant::now();
         let mut asked = false;
@@ -292,8 +292,8 @@ impl Lane {
         pool * epochs
     }
 
-    /// Everything the rewarder has is deleted: other inputs are refused by the ledger, and the
-    /// right ones are found settled.
+    /// Deletes everything the rewarder has: the ledger refuses other inputs, and the original
+    /// inputs are found settled.
     fn forget(&self, running: Rewarder, epoch: &str) -> Rewarder {
         drop(running);
         std::fs::remove_dir_all(self.rig.dir.path().join("svc-rewarder/data")).unwrap();
@@ -330,7 +330,7 @@ impl Lane {
         fresh
     }
 
-    /// Every payee of these epochs has exactly that many payouts.
+    /// Every payee of these epochs has exactly this many payouts.
     fn paid_once(&self, to: &Rewarder, epoch: &str, epochs: u128, funded: u128) {
         let (mut from, mut total, mut payees) = (0, 0, 0);
         loop {
@@ -394,7 +394,7 @@ fn a_kill_in_any_stage_pays_every_payee_once() {
     let count = kills();
     let funded = lane.fund(count as u128 + 2);
     let mut rewarder = lane.rewarder();
-    // Once to have the snapshot there, once to count what each stage does.
+    // Once to store the snapshot, once to count the operations of each stage.
     assert!(lane.drive(&mut rewarder, "stages:first"));
     let all: Vec<(&str, i64)> = STAGES.iter().map(|stage| (*stage, MANY)).collect();
     lane.points.set(&all);
@@ -418,7 +418,7 @@ fn a_kill_in_any_stage_pays_every_payee_once() {
         if !lane.drive(&mut rewarder, &epoch) {
             *hit.entry(name).or_insert(0) += 1;
         }
-        // Every third time it dies once more on its way back.
+        // Every third time the rewarder is killed once more while it recovers.
         if round % 3 == 2 {
             lane.points.set(&[(name, 1 + round as i64 % 7)]);
             rewarder = lane.rewarder();

@@ -1,5 +1,6 @@
-//! The console against nodes that hang, drip, flood, babble and flap: the page stays quick, memory and threads stay
-//! bounded, healthy nodes are asked in time, and the drain ends while a hundred nodes hang.
+//! The console against nodes that hang, drip, flood, send garbage and flap: the page stays quick,
+//! memory and threads stay bounded, healthy nodes are polled in time, and the drain ends while a
+//! hundred nodes hang.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -17,32 +18,33 @@ use ron_tests::{free_port, http_client, ron_binary, unhurried, until, workspace}
 
 const HUNG: usize = 100;
 const GOOD: usize = 8;
-/// Of each other kind.
+/// Number of nodes of each other kind.
 const EACH: usize = 4;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the chaos is watched. The first polls, and two timeouts of 3 s, must fit.
+/// Duration of the observation. The first polls, and two timeouts of 3 s, must fit.
 const WATCHED: Duration = Duration::from_secs(12);
 const MEMORY_KIB: u64 = 256 * 1024;
 
-/// What a node does with a connection.
+/// How a node treats a connection.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Good,
-    /// Good, with little to say.
+    /// Correct, with few metrics.
     Small,
-    /// One byte of its answer at a time.
+    /// Sends one byte of its response at a time.
     Drip,
-    /// 100 MB of metrics.
+    /// Sends 100 MB of metrics.
     Flood,
-    /// Bytes that are no HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
-    /// HTTP with bytes that are no metrics.
+    /// Sends HTTP with bytes that are not metrics.
     Babble,
-    /// A second there, a second gone.
+    /// Up for a second, down for a second.
     Flap,
 }
 
-/// Nodes that this test plays. Their threads end with the test's process or, where they wait for a connection, here.
+/// Nodes simulated by this test. Their threads end with the test's process or, if they wait for a
+/// connection, when this is dropped.
 struct Nodes {
     over: Arc<AtomicBool>,
     ports: Vec<(String, u16)>,
@@ -109,7 +111,7 @@ fn accept(listener: &TcpListener, kind: Kind, over: &Arc<AtomicBool>) {
         std::thread::spawn(move || {
             let _ = stream.set_read_timeout(Some(Duration::from_secs(10)));
             let _ = stream.set_write_timeout(Some(Duration::from_secs(10)));
-            // An error means that the console has gone away, which is its right.
+            // An error means that the console has closed the connection, which is allowed.
             let _ = if up {
                 serve(stream, kind, &over)
             } else {
@@ -187,7 +189,7 @@ fn metrics(stream: &mut TcpStream, kind: Kind, over: &AtomicBool) -> std::io::Re
     }
 }
 
-/// The real binary. Dropped, it is killed.
+/// The real binary, killed on drop.
 struct Console {
     child: Child,
     api: String,
@@ -301,7 +303,7 @@ fn hostile_nodes_harm_nobody_but_themselves() {
         threads as usize <= nodes.ports.len() + 40,
         "{threads} threads"
     );
-    // Whatever the others do, every good node is polled as often as it should be.
+    // Whatever the other nodes do, every good node is polled at its interval.
     until("all good nodes are healthy and fresh", || {
         last = console.read("/api/overview");
         let mut good = last.nodes.iter().filter(|row| is(row, "good"));
@@ -315,7 +317,7 @@ fn hostile_nodes_harm_nobody_but_themselves() {
     drains(&mut console);
 }
 
-/// Every kind is said to be what it is.
+/// The console reports each kind of node correctly.
 fn said(console: &Console, overview: &Overview) {
     assert_eq!(overview.nodes.len(), HUNG + GOOD + 5 * EACH);
     for row in &overview.nodes {
@@ -350,7 +352,8 @@ fn said(console: &Console, overview: &Overview) {
     }
 }
 
-/// SIGTERM while every sampler is busy: all threads end by the drain's deadline, else the exit code is another.
+/// SIGTERM while every sampler is busy: all threads end by the drain's deadline; otherwise the exit
+/// code differs.
 fn drains(console: &mut Console) {
     let pid = console.child.id().to_string();
     let told = Instant::now();
@@ -366,7 +369,7 @@ fn drains(console: &mut Console) {
     assert_eq!(code, Some(0), "a straggler");
 }
 
-/// A thousand nodes, each seventh gone: the browser shows the problems first and stays quick.
+/// A thousand nodes, every seventh down: the browser shows the problems first and stays quick.
 #[test]
 fn a_thousand_nodes_are_quick_in_a_real_browser() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

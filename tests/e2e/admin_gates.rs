@@ -1,6 +1,6 @@
-//! Who may do what with the console, on the real process: every route refused without an identity, headers believed
-//! from listed proxies only, host names, cross-site requests, read-only, roles, and a line in the audit for every
-//! denial. And nodes behind TLS and Unix sockets.
+//! Authorisation of the console, on the real process: every route refuses a caller without an
+//! identity, headers count from listed proxies only; host names, cross-site requests, read-only,
+//! roles, and a line in the audit for every denial. Also nodes behind TLS and Unix sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ const INGRESS: &str = "[auth]\nmode = \"ingress\"\n[ingress]\nproxies = [\"127.0
     viewer_groups = [\"staff\"]\noperator_groups = [\"sre\"]\nadmin_groups = [\"root\"]\n";
 const VIEWER: &[(&str, &str)] = &[("X-User", "vera"), ("X-Groups", "staff")];
 
-/// svc-admin as a process of its own. Dropped, it is killed.
+/// svc-admin as a process of its own, killed on drop.
 struct Console {
     child: Child,
     dir: tempfile::TempDir,
@@ -29,7 +29,7 @@ struct Console {
 }
 
 impl Console {
-    /// Starts with this configuration behind the addresses and the data directory.
+    /// Starts with this configuration, preceded by the addresses and the data directory.
     fn start(text: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (api, health) = (free_port(), free_port());
@@ -95,7 +95,7 @@ impl Console {
         self.call(Method::POST, &path, headers, "{\"confirm\":\"n\"}")
     }
 
-    /// A GET by hand: the client sets `Host` itself.
+    /// A GET written by hand, because the client sets `Host` itself.
     fn with_host(&self, host: &str, path: &str, more: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.api)).unwrap();
         let text =
@@ -107,7 +107,7 @@ impl Console {
         (status, answer)
     }
 
-    /// The audit as `action subject result reason`, oldest first, once it holds `n` lines.
+    /// The audit as `action subject result reason`, oldest first, once it has `n` lines.
     fn lines(&self, who: &[(&str, &str)], n: usize) -> Vec<String> {
         let started = Instant::now();
         loop {
@@ -124,7 +124,7 @@ impl Console {
         }
     }
 
-    /// Asks every route of the document that is not public, and expects 401.
+    /// Calls every route of the document that is not public, and expects 401.
     fn refuses_all(&self) {
         let doc = json(&self.get("/openapi.json", &[]), 200);
         let mut asked = 0;
@@ -172,7 +172,7 @@ fn a_proxy_names_the_user_and_nobody_else_does() {
     let console = Console::start(&format!("{INGRESS}{node}"));
     console.refuses_all();
     assert_eq!(console.get("/api/overview", VIEWER).status, 200);
-    // DNS rebinding: the browser's own name for us is not one of ours.
+    // DNS rebinding: the browser's name for this host is not listed.
     let user = "X-User: vera\r\nX-Groups: staff\r\n";
     assert_eq!(console.with_host("127.0.0.1", "/api/overview", user).0, 200);
     for path in ["/api/overview", "/api/ui-config", "/", "/app.js"] {
@@ -180,7 +180,7 @@ fn a_proxy_names_the_user_and_nobody_else_does() {
         assert_eq!(status, 403, "{path}");
         assert!(answer.contains("allowed_hosts"), "{answer}");
     }
-    // Read-only is held here, whatever the page shows.
+    // The server enforces read-only, whatever the page shows.
     let operator = [("X-User", "otto"), ("X-Groups", "sre"), OWN];
     assert_eq!(code(&console.act("reload", &operator)), "403 read_only");
     assert_eq!(
@@ -220,7 +220,8 @@ fn headers_of_an_unlisted_peer_are_spoofed() {
     assert_eq!(console.get("/api/ui-config", &[]).status, 200);
 }
 
-/// Passports of a real fleet; the console under test is another one, whose node is the fleet's ledger.
+/// Passports of a real fleet; the console under test is another one, whose node is the fleet's
+/// ledger.
 #[test]
 fn passports_say_what_their_holders_may_do() {
     let fleet = Fleet::start();
@@ -269,7 +270,7 @@ fn passports_say_what_their_holders_may_do() {
     );
     assert_eq!(code(&console.act("reload", &viewer)), "403 forbidden");
     assert_eq!(code(&console.act("shutdown", &operator)), "403 forbidden");
-    // Every gate but the last: this console has no credential for the node.
+    // Passes every gate but the last: this console has no credential for the node.
     assert_eq!(code(&console.act("reload", &operator)), "403 no_credential");
     let lines = console.lines(&viewer, 7);
     for denied in anonymous() {
@@ -319,7 +320,7 @@ fn nginx(dir: &Path, health: u16) -> (Child, u16) {
     (child.unwrap(), port)
 }
 
-/// nginx, ended by SIGTERM whatever happens: killed, it would leave its worker behind.
+/// nginx, ended by SIGTERM in every case: killed, it would leave its worker behind.
 struct Proxy(Child);
 
 impl Drop for Proxy {
@@ -379,7 +380,7 @@ fn nodes_behind_tls_and_unix_sockets_are_watched() {
         until(&trusting, id, NodeState::Healthy);
         assert_eq!(state(&trusting, id).1.as_deref(), Some("svc-admin"));
     }
-    // A certificate that nobody vouches for is an outage, not a node.
+    // A certificate from an unknown authority counts as an outage.
     until(&doubting, "tls", NodeState::Down);
     until(&doubting, "unix", NodeState::Healthy);
     assert!(watched.dir.path().exists());

@@ -1,5 +1,5 @@
-//! The console over a fleet of separate processes, in a real browser, below a sub-path behind nginx; and its figures
-//! beside those of a real Prometheus.
+//! The console over a fleet of separate processes, in a real browser, below a sub-path behind
+//! nginx; and its figures compared with those of a real Prometheus.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use ron_tests::{
 };
 use serde_json::Value;
 
-/// Processes, ended by their ids whatever happens.
+/// Processes, ended by their ids in every case.
 struct Separate {
     dir: tempfile::TempDir,
     base: u16,
@@ -68,7 +68,7 @@ impl Separate {
         self.running.push((name.to_owned(), child));
     }
 
-    /// Any other program, until the end.
+    /// Any other program, run until the end of the test.
     fn also(&mut self, command: &mut Command) {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.running.push(("other".to_owned(), child.unwrap()));
@@ -138,7 +138,7 @@ fn artifacts() -> PathBuf {
     dir
 }
 
-/// nginx as an operator would put it in front: the console below `/ops/console/`.
+/// nginx as an operator would configure it: the console below `/ops/console/`.
 fn nginx(fleet: &mut Separate) -> u16 {
     let port = free_port();
     let dir = fleet.dir.path().join("nginx");
@@ -164,7 +164,7 @@ fn nginx(fleet: &mut Separate) -> u16 {
 }
 
 #[test]
-fn the_console_tells_of_outages_and_recovers_in_a_real_browser() {
+fn the_console_reports_outages_and_recovers_in_a_real_browser() {
     let mut fleet = Separate::start(&["auth.mode=passport", "sampler.metrics_interval=3s"]);
     ok(&ron_on(fleet.dir.path(), &["demo", "--json"]));
     let port = nginx(&mut fleet);
@@ -216,7 +216,7 @@ fn the_console_tells_of_outages_and_recovers_in_a_real_browser() {
     assert!(said.len() >= 14, "{said:#?}");
 }
 
-/// The value of a Prometheus query that gives one number per service; empty results are absent.
+/// The value of a Prometheus query that returns one number per service; empty results are absent.
 fn ask(fleet: &Separate, prometheus: u16, query: &str) -> Option<f64> {
     let text: String = query
         .bytes()
@@ -262,7 +262,8 @@ fn the_figures_agree_with_a_real_prometheus() {
     until("all targets", || {
         ask(&fleet, prometheus, "sum(up)") == Some(6.0)
     });
-    // A steady load on a public route of the ledger, for longer than the window before anybody compares.
+    // A steady load on a public route of the ledger, for longer than the window before the
+    // comparison.
     let url = format!(
         "http://127.0.0.1:{}/log/v1/checkpoint",
         fleet.port("ron-ledger")
@@ -270,7 +271,7 @@ fn the_figures_agree_with_a_real_prometheus() {
     let stop = AtomicBool::new(false);
     let load = || {
         let (began, mut n) = (Instant::now(), 0_u32);
-        // Bounded: a panic beside it must not leave it running.
+        // Bounded: a panic in the test must not leave it running.
         while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(120) {
             assert!(fleet.get(&url).is_some_and(|reply| reply.status == 200));
             n += 1;
@@ -289,7 +290,7 @@ fn the_figures_agree_with_a_real_prometheus() {
 }
 
 /// The figures of both, once they agree. The windows of the two end at different moments, and a few
-/// slow answers at an edge move a high quantile, so they are asked a few times.
+/// slow responses at an edge move a high quantile, so the comparison is repeated a few times.
 fn agreement(fleet: &Separate, prometheus: u16) -> Vec<String> {
     let mut last = Vec::new();
     for _ in 0..40 {
@@ -303,7 +304,7 @@ fn agreement(fleet: &Separate, prometheus: u16) -> Vec<String> {
     panic!("forty times in a row the console and Prometheus differ: {last:#?}");
 }
 
-/// Whether all figures are within 2 %, and what they are.
+/// Whether all figures are within 2 %, and the figures.
 fn compare(fleet: &Separate, prometheus: u16) -> (bool, Vec<String>) {
     let url = format!(
         "http://127.0.0.1:{}/api/nodes/ron-ledger/metrics/facets",
@@ -316,7 +317,7 @@ fn compare(fleet: &Separate, prometheus: u16) -> (bool, Vec<String>) {
         .find(|f| f["facet"] == "GET /log/v1/checkpoint");
     let facet = facet.expect("the route that was called");
     let of = "route=\"/log/v1/checkpoint\",service=\"ron-ledger\"";
-    // What Prometheus says for the last few ends of its window is what ours must lie within.
+    // Our figures must lie within what Prometheus computes for the last few ends of its window.
     let windows = |query: &dyn Fn(&str) -> String| -> Vec<f64> {
         [
             "",

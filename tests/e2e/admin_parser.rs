@@ -1,4 +1,5 @@
-//! svc-admin's metrics parser beside the `prometheus_client` parser, on real exporters and on hostile text.
+//! svc-admin's metrics parser compared with the `prometheus_client` parser, on real exporters and
+//! on hostile text.
 
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -39,7 +40,7 @@ fn bits(value: f64) -> u64 {
     }
 }
 
-/// What the other parser reads; `None` when it refuses the text.
+/// The result of the other parser; `None` when it refuses the text.
 fn theirs(body: &[u8]) -> Option<Vec<Row>> {
     let mut child = Command::new(python())
         .arg(workspace().join("tests/interop/prom_check.py"))
@@ -178,7 +179,8 @@ fn odd_text_that_others_read_is_read_the_same() {
 
 #[test]
 fn hostile_text_is_skipped_line_by_line() {
-    // Others give up on the whole scrape; the good line around each of these must still be read.
+    // Other parsers give up on the whole scrape; here the good line around each of these must still
+    // be read.
     for bad in [
         "a{x=\"unclosed 1",
         "a{x=1} 1",
@@ -236,7 +238,8 @@ fn the_rules_and_the_scrape_configuration_pass_promtool() {
     }
 }
 
-/// An alert has a test in which it fires, says what to do and where to read on, and names the instance.
+/// Every alert has a test in which it fires, says what to do and where to read on, and names the
+/// instance.
 fn each_alert_is_whole(tests: &str) {
     let rules = std::fs::read_to_string(workspace().join("docs/ops/alerts.yml")).unwrap();
     let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();

@@ -1,4 +1,4 @@
-//! Bad input is answered clearly, and changes nothing.
+//! Bad input gets a clear response and changes nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -158,7 +158,7 @@ fn tokens_that_are_expired_foreign_or_of_another_tenant_are_refused() {
     let short = ok(&fleet.ron(&["token", "--audience", "svc-wallet", "--ttl", "1s"]));
     let short = short.trim();
     assert_eq!(fleet.get(&url, Some(short)).status, 200);
-    // Its second, and the minute that clocks may differ by.
+    // Its validity of a second, and the minute of tolerated clock difference.
     let refused = (0..75).find_map(|_| {
         std::thread::sleep(Duration::from_secs(1));
         let reply = fleet.get(&url, Some(short));

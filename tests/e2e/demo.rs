@@ -1,5 +1,5 @@
 //! The demo: five real epochs, paid once, equal to an independent recomputation, verified offline
-//! on a copy with the pinned keys alone; tampering is found and named.
+//! on a copy with the pinned keys alone; tampering is detected and named.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn five_epochs_are_paid_once_and_everything_verifies() {
     tampered(&copy);
 }
 
-/// Totals and payouts against plain Python over the CSV and the policy.
+/// Totals and payouts compared with plain Python over the CSV and the policy.
 fn recomputed(fleet: &Fleet) {
     let runs = fleet.dir().join("svc-rewarder/data/runs/tenant-default");
     for name in ["03", "12", "21", "30", "45"] {

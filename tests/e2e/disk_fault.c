@@ -1,8 +1,8 @@
 /* A disk that is full, or whose flush fails, for one directory of one program: loaded with LD_PRELOAD by
- * tests/e2e/disk_faults.rs. The first byte of the file DISK_FAULT_FILE says what goes wrong below DISK_FAULT_DIR:
- *   f  full: a write takes half of what it is given, the next ENOSPC, and so on; new room cannot be had
+ * tests/e2e/disk_faults.rs. The first byte of the file DISK_FAULT_FILE selects the fault below DISK_FAULT_DIR:
+ *   f  full: a write takes half of what it is given, the next ENOSPC, and so on; and no space can be allocated
  *   s  fsync and fdatasync fail with EIO, as after a device error; the kernel keeps the pages
- * Anything else: nothing. */
+ * Anything else: no fault. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

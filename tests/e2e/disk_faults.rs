@@ -1,8 +1,9 @@
-//! The ledger's disk is full, or its flush fails, while the real programs run: nothing is acknowledged that is not
-//! durable, writes are refused with the reason, reads and replays go on, and with room again nothing is missing.
+//! The ledger's disk is full, or its flush fails, while the real programs run: nothing is
+//! acknowledged that is not durable, writes are refused with the reason, reads and replays
+//! continue, and with free space again nothing is missing.
 //!
-//! The faults are made by a library that stands before the C library's calls in the ledger's process
-//! (`disk_fault.c`), so the test needs no rights and no disk of its own.
+//! A preloaded library in the ledger's process makes the C library's calls fail
+//! (`disk_fault.c`), so the test needs no privileges and no disk of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +41,7 @@ fn ledger_says(rig: &Rig) -> (u16, String) {
     (reply.status, text(&reply))
 }
 
-/// A caller of the wallet learns that nothing was done, why, and who has to do what.
+/// The response tells the wallet's caller that nothing was done, why, and who must act.
 fn says_why(reply: &Reply, reason: &str, cause: &str, hint: &str) {
     let doc: Value = serde_json::from_slice(&reply.body).unwrap();
     assert_eq!(doc["code"], "ledger_closed", "{doc}");
@@ -53,8 +54,8 @@ fn says_why(reply: &Reply, reason: &str, cause: &str, hint: &str) {
     }
 }
 
-/// One life with a fault in its middle; `what` is the fault's letter, `reason` what an operator must be told, `cause`
-/// and `hint` what callers are told beside it.
+/// One run with a fault in the middle; `what` is the fault's letter, `reason` what the operator
+/// must be shown, `cause` and `hint` what callers are told in addition.
 fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     let tools = tempfile::tempdir().unwrap();
     let (control, so) = (tools.path().join("control"), library(tools.path()));
@@ -79,7 +80,8 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     let tx = format!("/v1/tx/{}", txid["txid"].as_str().unwrap());
 
     std::fs::write(&control, what).unwrap();
-    // What was under way when it struck has no outcome yet; what comes later is refused, and nothing was done.
+    // Requests in flight when the fault occurs have no outcome yet; later ones are refused, and
+    // nothing was done.
     let (mut open, mut told_why) = (Vec::new(), 0);
     for n in 0..10 {
         let key = format!("bad-{n}");
@@ -115,11 +117,12 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     assert_eq!(rig.balance("a")["amount_minor"], "100");
     assert_eq!(rig.get(&tx).status, 200);
     assert_eq!(rig.get("/v1/ops/well-3").status, 200);
-    // The wallet itself is not ready, and goes on saying why: its probe asks the ledger, which answers reads.
+    // The wallet itself is not ready and keeps saying why: its probe calls the ledger, which
+    // answers reads.
     rig.wait_status("svc-wallet", 503, Duration::from_secs(30));
     says_why(&rig.issue("bad-9", "a", 1).unwrap(), reason, cause, hint);
 
-    // Room again, or another disk; the ledger starts anew.
+    // Free space again, or another disk; the ledger is restarted.
     std::fs::write(&control, "-").unwrap();
     rig.kill("ron-ledger");
     rig.run("ron-ledger");

@@ -1,4 +1,4 @@
-//! `ron doctor` finds what is wrong before a service does, says what to do, and changes nothing.
+//! `ron doctor` finds faults before a service does, says how to fix them, and changes nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 use ron_tests::{Fleet, SERVICES, ok, ron_binary, ron_on};
 use serde_json::Value;
 
-/// What is said about a subject: the verdict and the words.
-fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
+/// The findings about each subject: verdict and words.
+fn run_doctor(dir: &Path) -> (bool, Vec<(String, String, String)>) {
     let out = ron_on(dir, &["doctor", "--json"]);
     let report: Value = serde_json::from_slice(&out.stdout).unwrap();
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or("").to_owned();
@@ -22,10 +22,10 @@ fn look(dir: &Path) -> (bool, Vec<(String, String, String)>) {
     (out.status.success(), findings.collect())
 }
 
-/// Exactly one thing is wrong, about this subject, told with these words.
+/// Exactly one check fails, about this subject, with these words.
 #[track_caller]
 fn wrong(dir: &Path, about: &str, words: &[&str]) {
-    let (healthy, findings) = look(dir);
+    let (healthy, findings) = run_doctor(dir);
     assert!(!healthy, "{findings:?}");
     let wrong: Vec<_> = findings.iter().filter(|f| f.0 == "fail").collect();
     assert_eq!(wrong.len(), 1, "{wrong:?}");
@@ -37,7 +37,7 @@ fn wrong(dir: &Path, about: &str, words: &[&str]) {
 
 #[track_caller]
 fn sound(dir: &Path) -> Vec<(String, String, String)> {
-    let (healthy, findings) = look(dir);
+    let (healthy, findings) = run_doctor(dir);
     assert!(healthy, "{findings:?}");
     findings
 }
@@ -66,7 +66,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
     assert!(runs.iter().any(|f| f.1 == "running"), "{runs:?}");
     assert!(runs.iter().any(|f| f.1 == "disk writes"), "{runs:?}");
 
-    // The ports of the configuration are the usual ones; the test must not depend on them.
+    // The ports of the configuration are the default ones; the test must not depend on them.
     assert_eq!(fleet.stop(), Some(0));
     for service in SERVICES {
         let config = dir.join(service).join("config.toml");
@@ -133,7 +133,7 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
         format!("{text}\n[pkcs11]\nmodule = \"/nowhere/hsm.so\"\n"),
     )
     .unwrap();
-    let (healthy, findings) = look(dir);
+    let (healthy, findings) = run_doctor(dir);
     assert!(!healthy);
     let module = findings.iter().find(|f| f.1 == "HSM module").unwrap();
     assert!(

@@ -1,8 +1,9 @@
-//! Runs the blocks that pages mark with `<!-- run -->`, as they stand, page by page. (`tests/docs/commands.rs` checks
-//! that a page with the mark is here.)
+//! Runs the blocks that pages mark with `<!-- run -->`, unchanged, page by page.
+//! (`tests/docs/commands.rs` checks that a page with the mark is here.)
 //!
-//! Only places are changed: ports, `/srv/ron`, `/etc/ron` and `/tmp` become free ports and temporary directories, and
-//! `cargo` and `apt-get` do nothing, because what they would build or install is there.
+//! Only places are replaced: ports, `/srv/ron`, `/etc/ron` and `/tmp` become free ports and
+//! temporary directories, and `cargo` and `apt-get` do nothing, because the programs they would
+//! build or install exist already.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,7 +13,7 @@ use std::process::Command;
 use ron_tests::{Fleet, SERVICES, base_port, ok, python, ron_binary, workspace};
 use tempfile::TempDir;
 
-/// The blocks of a page that carry the mark, in order, with their language.
+/// The marked blocks of a page, in order, with their language.
 fn marked(page: &str) -> Vec<(String, String)> {
     below(page, "<!-- run -->")
 }
@@ -30,10 +31,10 @@ fn below(page: &str, mark: &str) -> Vec<(String, String)> {
     blocks
 }
 
-/// Where a page's blocks run: a home with nothing in it but what the page makes.
+/// The environment of a page's blocks: a home directory with nothing but what the page makes.
 struct Room {
     home: TempDir,
-    /// Of the six services, as the page's usual ports.
+    /// Base port of the six services, in place of the page's default ports.
     base: u16,
 }
 
@@ -52,7 +53,7 @@ impl Room {
             symlink(bin.with_file_name(name), room.path("bin").join(name)).unwrap();
         }
         let real = bin.display();
-        // `init` is told the free ports where the page leaves them out.
+        // `init` gets the free ports where the page leaves the port out.
         let ron = format!(
             "#!/bin/sh\nif [ \"$1\" = init ]; then exec {real} \"$@\" --base-port {}; fi\nexec {real} \"$@\"\n",
             room.base
@@ -74,7 +75,7 @@ impl Room {
         self.home.path().join(inside)
     }
 
-    /// The text with its places changed.
+    /// The text with its places replaced.
     fn placed(&self, text: &str) -> String {
         let home = self.home.path().display();
         ported(text, self.base)
@@ -85,7 +86,7 @@ impl Room {
             .replace("./target/release", &format!("{home}/bin"))
     }
 
-    /// Runs shell in `cwd`; what it printed.
+    /// Runs shell in `cwd`; returns its output.
     fn shell(&self, cwd: &Path, script: &str) -> String {
         let path = std::env::var("PATH").unwrap();
         let python = python();
@@ -104,7 +105,7 @@ impl Room {
     }
 }
 
-/// The text with the usual ports, 7440 to 7495, moved to `base`.
+/// The text with the default ports, 7440 to 7495, moved to `base`.
 fn ported(text: &str, base: u16) -> String {
     let digit = |c: char| c.is_ascii_digit();
     let mut out = String::new();
@@ -144,7 +145,7 @@ fn run_page(room: &Room, page: &str) -> String {
 #[test]
 fn separate_processes_run_the_loop_and_end() {
     let room = Room::new();
-    // `jobs -p` after the last command: all six were told to stop, and are waited for.
+    // `jobs -p` after the last command: all six were signalled, and the test waits for them.
     let blocks = marked("docs/separate-processes.md");
     let script = format!(
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{}\nfor job in $(jobs -p); do wait $job; done\necho ended\n",
@@ -224,10 +225,10 @@ fn the_files_for_prometheus_are_checked_as_the_page_says() {
     assert!(said.contains("SUCCESS"), "{said}");
 }
 
-/// Cargo runs what it has built.
+/// A `cargo` that runs the binaries built before.
 const CARGO_RUN: &str = "#!/bin/sh\nwhile [ \"$1\" != --bin ]; do shift; done\nname=$2\nshift 3\nexec \"$name\" \"$@\"\n";
 
-/// A room in which `cargo run --bin NAME` finds the programs of `examples/embed`.
+/// An environment in which `cargo run --bin NAME` finds the programs of `examples/embed`.
 fn embedding_room() -> Room {
     let room = Room::new();
     for part in ["custody", "ledger", "passport", "rewards"] {
@@ -253,7 +254,7 @@ fn a_passport_is_judged_as_the_page_says() {
     let (room, fleet) = (embedding_room(), Fleet::start());
     symlink(fleet.dir(), room.path("state/ron")).unwrap();
     let blocks = below("docs/embedding.md", "<!-- run by: documented -->");
-    // The issuer's name stays the usual one, whatever its port is.
+    // The issuer's name stays the default one, whatever its port is.
     let text = blocks[0]
         .1
         .replace("/tmp/", &format!("{}/", room.path("tmp").display()));

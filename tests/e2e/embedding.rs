@@ -1,5 +1,5 @@
-//! The programs of `examples/embed`, as docs/embedding.md shows them: run, and what they print believed only as far as
-//! it can be checked.
+//! The programs of `examples/embed`, as docs/embedding.md shows them: run, and their output checked
+//! as far as possible.
 
 use std::fs;
 use std::io::Write as _;
@@ -49,7 +49,7 @@ fn custody_signs_and_its_log_is_verified_also_the_second_time() {
     assert_eq!(key(&first), key(&again), "the same key");
     assert!(again.contains(": 4 signatures"), "{again}");
 
-    // One changed byte of the log is found.
+    // A single changed byte of the log is detected.
     let segment = dir.join("audit/00000000.seg");
     let mut bytes = fs::read(&segment).unwrap();
     let middle = bytes.len() / 2;
@@ -87,7 +87,7 @@ fn rewards_are_exact_and_proved() {
         proved: acct:bob gets 331 of this epoch\n\
         a forged proof fails: ";
     assert!(said.starts_with(wanted), "{said}");
-    // Nor need the directory be there, wherever it is named from.
+    // The directory need not exist, whether its path is relative or not.
     for dir in ["new", "newer/deeper", "./here"] {
         let out = Command::new(program("embed-rewards"))
             .arg(dir)
@@ -99,7 +99,7 @@ fn rewards_are_exact_and_proved() {
     }
 }
 
-/// Runs the check of a token; whether it lets in, and what it says.
+/// Runs the token check; returns whether it accepts, and its output.
 fn judge(token: &str, words: &[&str]) -> (bool, String) {
     let mut child = Command::new(program("embed-passport"))
         .args(words)
@@ -155,7 +155,7 @@ fn a_passport_is_judged_offline() {
         &["http://other", "svc-wallet", "wallet:read", &jwks],
         "issuer",
     );
-    // The last character may hold bits that do not count; one in the middle of the signature does.
+    // The last character may contain unused bits; one in the middle of the signature does not.
     let at = token.rfind('.').unwrap() + 10;
     let mut altered = token.clone().into_bytes();
     altered[at] = if altered[at] == b'A' { b'B' } else { b'A' };

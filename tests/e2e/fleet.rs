@@ -1,11 +1,13 @@
-//! The fleet as an operator sees it: readiness, metrics, topology, OpenAPI, second start refused.
+//! The fleet as an operator sees it: readiness, metrics, topology, OpenAPI, and the refusal of a
+//! second start.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use ron_tests::{Fleet, SERVICES, json, ron_on};
 
-/// Threads for what nobody has configured here: witnesses of the KMS, a token, a TPM, another KMS.
+/// Threads of features that are not configured here: witnesses of the KMS, a token, a TPM, another
+/// KMS.
 const UNCONFIGURED: [&str; 5] = [
     "kms-witness",
     "kms-keep-p11",
@@ -128,12 +130,12 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
         assert!(std::time::Instant::now() < patience, "it reloads");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    // Only the console's file was changed, and the addresses of this run count as before.
+    // Only the console's file was changed, and the addresses of this run apply as before.
     for service in &SERVICES[..5] {
         assert_eq!(reloads(service, "unchanged"), 1.0, "{service}");
     }
     let console = fleet.api("svc-admin");
-    // What the console shows follows with its next look.
+    // The console shows the change after its next poll.
     let stranger = format!("{console}/api/nodes/stranger/status");
     while fleet.get(&stranger, None).status != 200 {
         assert!(std::time::Instant::now() < patience, "it is watched");
@@ -172,7 +174,8 @@ fn one_changed_byte_in_a_policy_is_refused_by_name() {
         assert!(said.contains(file.trim_end_matches(".sig")), "{said}");
         std::fs::write(&path, &good).unwrap();
     }
-    // The rewarder has a library of policies: the others still run, the changed one does not.
+    // The rewarder has a library of policies: the unchanged ones still run, the changed one does
+    // not.
     let path = fleet.dir().join("policy/reward.json.sig");
     let mut bad = std::fs::read(&path).unwrap();
     bad[40] ^= 1;

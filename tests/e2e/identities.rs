@@ -1,5 +1,5 @@
-//! Callers without tokens: a client certificate over TLS, a user id on the Unix socket, asked with
-//! curl of a `ron-kms` that runs alone.
+//! Callers without tokens: a client certificate over TLS, a user id on the Unix socket, called with
+//! curl on a `ron-kms` that runs alone.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +30,8 @@ fn openssl(dir: &Path, line: &str) -> String {
     ok(&run(dir, "openssl", &args))
 }
 
-/// An authority, a server and three clients of it: `good` and `other` of the authority, `foreign` of itself.
+/// An authority, a server and three clients: `good` and `other` of that authority, `foreign`
+/// self-signed.
 fn certificates(dir: &Path) -> String {
     let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
     for own in ["ca", "foreign"] {
@@ -90,7 +91,7 @@ fn start(dir: &Path, base: u16, fingerprint: &str) -> Kms {
     kms
 }
 
-/// Status and body; the status is 000 when there was no answer.
+/// Status and body; the status is 000 when there was no response.
 fn curl(dir: &Path, args: &[&str]) -> (String, String) {
     let mut all = vec!["-s", "-m", "10", "-w", "\n%{http_code}"];
     all.extend(args);

@@ -1,5 +1,6 @@
-//! Somebody else holds the issuer's port and serves keys of his own there, as any user of the host can while the issuer
-//! is down: no service believes them, each says why, and an older note of the true issuer is not believed either.
+//! Another process holds the issuer's port and serves keys of its own there, as any user of the
+//! host can while the issuer is down: no service trusts them, each reports why, and an older note
+//! of the true issuer is not trusted either.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +24,7 @@ const KEYS: &str = "/.well-known/jwks.json";
 const NOTE: &str = "/v1/passport/policy";
 const EVENTS: &str = "/v1/passport/events";
 
-/// Every service that takes passports, a read there, and the scope it needs.
+/// Every service that accepts passports, a read there, and the scope it needs.
 const SERVICES: [(&str, &str, &str); 5] = [
     (
         "svc-wallet",
@@ -40,7 +41,8 @@ const SERVICES: [(&str, &str, &str); 5] = [
     ("svc-admin", "/api/me", "admin:view"),
 ];
 
-/// What is on the issuer's port: documents by path; without one the true issuer answers, with an empty one it is 404.
+/// What the issuer's port serves: documents by path; without an entry the true issuer answers, an
+/// empty entry is 404.
 #[derive(Clone)]
 struct Port {
     number: u16,
@@ -101,7 +103,8 @@ impl Port {
     }
 }
 
-/// A service beside the fleet's own, from the configuration that `ron init` made for it, whose issuer is at the port.
+/// A second instance of a service, from the configuration that `ron init` made for it, whose issuer
+/// is at the port.
 struct Beside {
     name: &'static str,
     read: &'static str,
@@ -170,8 +173,8 @@ impl Beside {
         fleet.get(&url, Some(token)).status
     }
 
-    /// Why it is degraded; the reason of the cause `passports`.
-    fn told(&self, fleet: &Fleet) -> String {
+    /// Why it is degraded: the reason of the cause `passports`.
+    fn degraded_reason(&self, fleet: &Fleet) -> String {
         let url = format!("http://127.0.0.1:{}/api/v1/status", self.health);
         let status: Value = json(&fleet.get(&url, None), 200);
         let planes = status["planes"].as_array().unwrap();
@@ -192,15 +195,15 @@ impl Beside {
         line("ok") + line("failed")
     }
 
-    /// It has read the keys that are served from now on, and says this about them.
+    /// Waits until it has read the keys served from now on and reports this about them.
     fn says(&self, fleet: &Fleet, why: &str) {
         until(&format!("{} says: {why}", self.name), || {
-            self.told(fleet).contains(why)
+            self.degraded_reason(fleet).contains(why)
         });
     }
 }
 
-/// The stranger's key set, and a passport by it that no service could tell from a true one but by its key.
+/// A forged key set, and a passport that differs from a true one only by its key.
 fn forged(issuer: &str) -> (String, impl Fn(&str, &str) -> String + use<>) {
     let key = Ed25519Key::from_seed(&[66; 32]);
     let kid = ron_crypto::jwk::thumbprint_okp(&key.public());
@@ -256,7 +259,7 @@ fn whoever_takes_the_issuers_port_makes_no_passports() {
     }
     all_refuse(&services, &[401]);
 
-    // Without the pin this passport would be good: what refuses it is nothing else about it.
+    // Without the pin this passport would be accepted: nothing else about it is wrong.
     let wallet = &mut services[0];
     port.serve(&[(KEYS, &keys), (NOTE, ""), (EVENTS, NOTHING_REVOKED)]);
     wallet.start(&["auth.note_vkey=", "auth.unpinned=true"]);
@@ -293,7 +296,7 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     until(name, || wallet.status(&fleet, &token) == 200);
     until("it is revoked", || wallet.status(&fleet, &revoked) == 401);
 
-    // The note of before and the feed of before, which were public.
+    // The earlier note and the earlier feed, both of which were public.
     port.serve(&[
         (KEYS, &old_keys),
         (NOTE, &old_note),
@@ -303,7 +306,7 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     wallet.says(&fleet, "which this service has seen");
     assert_eq!(wallet.status(&fleet, &token), 503);
 
-    // The newest note, and the feed of before: what it lacks would be good again.
+    // The newest note with the earlier feed: revocations that the feed lacks would be undone.
     port.serve(&[(EVENTS, NOTHING_REVOKED)]);
     let before = wallet.reads();
     until("it reads the keys", || wallet.reads() > before);
@@ -315,7 +318,7 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     assert_eq!(wallet.status(&fleet, &revoked), 401);
 }
 
-/// A running `ron up` reads its configurations again.
+/// Makes a running `ron up` read its configurations again.
 fn reload(fleet: &Fleet) {
     let pid = fleet.pid().to_string();
     let sent = Command::new("kill").args(["-HUP", &pid]).status();
@@ -349,7 +352,7 @@ fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
     let token = fleet.token("svc-wallet", None);
     assert!(trust(&fleet, &[]).0, "a sound fleet needs nothing");
 
-    // A new version of the note key signs from the next change on, and nobody has pinned it.
+    // A new version of the note key signs from the next change on, and no service has pinned it.
     let note_key = fleet.bootstrap()["note_key"].as_str().unwrap().to_owned();
     ok(&fleet.ron(&["kms", "rotate", &note_key]));
     ok(&fleet.ron(&["token", "revoke", "--subject", "nobody", "--reason", "test"]));
@@ -411,7 +414,7 @@ fn the_note_key_changes_over_by_an_overlap_of_both() {
     let both = format!("note_key_next = \"{next}\"\nnote_key = ");
     edit("svc-passport", "note_key = ", &both);
 
-    // Signed with both: whoever pins the old one alone notices nothing.
+    // Signed with both keys: a service that pins only the old one notices nothing.
     let fleet = Fleet::start_in(fleet.keep_dir());
     let issuer = fleet.api("svc-passport");
     let read = |path: &str| fleet.get(&format!("{issuer}{path}"), None).body;

@@ -1,4 +1,4 @@
-//! The real ron-kms process: where the bytes of a key are, what one tenant's load does to another,
+//! The real ron-kms process: where the bytes of a key are, how one tenant's load affects another,
 //! and the life of a key from the command line.
 
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ fn op_id() -> OpId {
     OpId(uuid::Builder::from_random_bytes(random).into_uuid())
 }
 
-/// A running ron-kms. Dropped, it is killed.
+/// A running ron-kms, killed on drop.
 struct Kms {
     dir: TempDir,
     child: Child,
@@ -119,7 +119,7 @@ impl Kms {
             .key
     }
 
-    /// The command line against this process.
+    /// Runs the command line against this process.
     fn ron(&self, arguments: &[&str]) -> Output {
         Command::new(ron_binary())
             .args(["kms", "--url", &self.url, "--token-file"])
@@ -130,7 +130,7 @@ impl Kms {
             .unwrap()
     }
 
-    /// What it printed; it must have succeeded.
+    /// Its output; it must succeed.
     fn said(&self, arguments: &[&str]) -> String {
         let output = self.ron(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -138,7 +138,7 @@ impl Kms {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// What it complained about; it must have failed.
+    /// Its error text; it must fail.
     fn refused(&self, arguments: &[&str]) -> String {
         let output = self.ron(arguments);
         assert!(!output.status.success(), "{arguments:?} succeeded");
@@ -166,8 +166,8 @@ fn ron_auth_hash(token: &str) -> String {
     hex::encode(hash::sha256(token.as_bytes()))
 }
 
-/// Where `needle` is in the memory of a process: addresses, and whether the pages are locked away
-/// from dumps (which only the arena of secrets is).
+/// Where `needle` is in the memory of a process: addresses, and whether the pages are excluded from
+/// dumps (which only the arena of secrets is).
 fn in_memory(pid: u32, needle: &[u8]) -> Vec<(u64, bool)> {
     let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mut regions: Vec<(u64, u64, bool, bool)> = Vec::new();
@@ -285,7 +285,7 @@ fn key_bytes_are_where_they_are_documented_to_be() {
         assert!(ordered.elapsed() < Duration::from_secs(20), "not destroyed");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // The last signer may still hold the picture of the keys from before.
+    // The last signer may still hold the previous snapshot of the keys.
     let other = kms.create("quiet", Alg::Ed25519);
     client
         .sign(&SignRequest::message(other, *b"x"), soon())
@@ -294,7 +294,8 @@ fn key_bytes_are_where_they_are_documented_to_be() {
     assert!(found.is_empty(), "after the destruction: {found:x?}");
 }
 
-/// Between each of `n` signatures of the quiet tenant and the next, how many of others the log has.
+/// The number of other tenants' leaves in the log between each of `n` signatures of the quiet
+/// tenant and the next.
 fn others_between(client: &KmsClient, key: &Kid, n: usize) -> Vec<u64> {
     let mut indexes = Vec::with_capacity(n);
     for _ in 0..n {
@@ -306,7 +307,7 @@ fn others_between(client: &KmsClient, key: &Kid, n: usize) -> Vec<u64> {
     others
 }
 
-/// What the quiet tenant waits for beside `callers` of the busy one, in signatures.
+/// How long the quiet tenant waits beside `callers` of the busy one, in signatures.
 fn beside(kms: &Kms, callers: usize, n: usize) -> Vec<u64> {
     let (busy, quiet) = (
         kms.create("busy", Alg::MlDsa65),
@@ -344,8 +345,9 @@ fn beside(kms: &Kms, callers: usize, n: usize) -> Vec<u64> {
 /// Items of a batch of the busy tenant.
 const BATCH: usize = 40;
 
-/// Without shares by tenant, each signature of the quiet one would wait behind all batches that the busy one has queued:
-/// ten times as many. Counted in leaves of the log, so that the machine's speed does not matter.
+/// Without shares by tenant, each signature of the quiet tenant would wait behind all queued
+/// batches of the busy one: ten times as many. Counted in leaves of the log, so that the machine's
+/// speed does not matter.
 #[test]
 fn a_tenant_at_ten_times_its_load_does_not_slow_another_down() {
     let kms = Kms::start();
@@ -471,7 +473,7 @@ fn a_file_of_any_size_is_signed_and_checked_on_the_command_line() {
         std::fs::write(kms.dir.path().join("other"), &other).unwrap();
         assert!(!check("other").status.success(), "{name}: one byte changed");
     }
-    // A key for digests signs small files too, when that is asked for.
+    // A key for digests signs small files too, on request.
     let digest = make("digest");
     let why = kms.refused(&["sign", &digest, "--message", "small"]);
     assert!(why.contains("payload_refused"), "{why}");
@@ -486,7 +488,7 @@ fn a_file_of_any_size_is_signed_and_checked_on_the_command_line() {
         &signature,
     ]);
     kms.said(&["sign", &digest, "--file", "large"]);
-    // One that may sign neither says what to do.
+    // For a key that may sign neither, the error says what to do.
     let tokens = make(r#"{"jwt":{"typ":["at+jwt"],"iss":"http://x","aud":["y"],"max_ttl_s":60}}"#);
     let why = kms.refused(&["sign", &tokens, "--file", "large"]);
     assert!(
@@ -496,14 +498,14 @@ fn a_file_of_any_size_is_signed_and_checked_on_the_command_line() {
 }
 
 #[test]
-fn a_birth_certificate_is_asked_for_with_the_token_that_was_given() {
+fn a_birth_certificate_is_requested_with_the_given_token() {
     let fleet = ron_tests::Fleet::start();
     let key = fleet.bootstrap()["issuer_key"].as_str().unwrap().to_owned();
     let out = fleet.dir().join("birth.json");
     let out = out.to_str().unwrap();
-    // The operator's own token, as every other command of `ron kms`.
+    // The operator's own token, as for every other command of `ron kms`.
     ron_tests::ok(&fleet.ron(&["kms", "attest", &key, "--out", out]));
-    // Another token is used, and not one that could do it instead.
+    // The given token is used, even if the operator's would work instead.
     let token = fleet.dir().join("wrong.token");
     std::fs::write(&token, self::token("nobody")).unwrap();
     private(&token);
@@ -514,7 +516,7 @@ fn a_birth_certificate_is_asked_for_with_the_token_that_was_given() {
         !refused.status.success() && why.contains("unauthorized"),
         "{why}"
     );
-    // The token's file alone, and the URL of the data directory.
+    // Only the token's file is given; the URL is that of the data directory.
     let own = fleet.dir().join("clients/operator.kms.token");
     let own = own.to_str().unwrap();
     ron_tests::ok(&fleet.ron(&["kms", "--token-file", own, "attest", &key, "--out", out]));
@@ -589,7 +591,7 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     assert_eq!(kms.said(&["list"]).lines().count(), 4);
 }
 
-/// A key that OpenSSL made, as PKCS#8 in PEM.
+/// A key made by OpenSSL, as PKCS#8 in PEM.
 fn openssl_key(kms: &Kms, kind: &str) -> String {
     let path = kms.dir.path().join(format!("{kind}.pem"));
     let mut command = Command::new("openssl");

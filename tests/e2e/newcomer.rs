@@ -1,4 +1,4 @@
-//! The errors of the first ten minutes: each says what to do.
+//! The errors of the first ten minutes: each one says what to do.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
@@ -13,10 +13,10 @@ use ron_tests::{Fleet, base_port, json, ok, ron_binary, ron_on};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A user that owns nothing.
+/// A user id that owns nothing.
 const NOBODY: &str = "65534";
 
-/// The command ended with an error, and said all of this.
+/// The command must fail, and its output must contain all of these.
 #[track_caller]
 fn refused(out: &Output, words: &[&str]) {
     let said = String::from_utf8_lossy(&out.stderr);
@@ -139,7 +139,7 @@ fn ports_that_were_chosen_stay() {
     );
 }
 
-/// A copy of a program that anybody may run: the one that was built may lie where others cannot go.
+/// A copy of a program that any user may run: other users may not reach the directory of the build.
 fn for_anybody(place: &Path, name: &str) -> PathBuf {
     let copy = place.join(name);
     fs::copy(ron_binary().with_file_name(name), &copy).unwrap();
@@ -307,13 +307,14 @@ fn a_token_that_does_not_do() {
     locked(&fleet);
 }
 
-/// A token of some minutes ago, signed by the issuer's own key: nobody needs to wait for one to end.
+/// A token from some minutes ago, signed by the issuer's own key, so that the test need not wait
+/// for an expiry.
 fn expired(fleet: &Fleet) -> String {
     let good = fleet.token("svc-wallet", None);
     let (head, rest) = good.split_once('.').unwrap();
     let payload = b64::from_url(rest.split('.').next().unwrap()).unwrap();
     let mut claims: Value = serde_json::from_slice(&payload).unwrap();
-    // As old as the KMS signs.
+    // As old as the KMS accepts for signing.
     let then = claims["iat"].as_u64().unwrap() - 250;
     claims["iat"] = then.into();
     claims["nbf"] = then.into();
@@ -326,7 +327,7 @@ fn expired(fleet: &Fleet) -> String {
     format!("{signed}.{signature}")
 }
 
-/// A second program on the directory of one that runs.
+/// A second program on the data directory of a running one.
 fn locked(fleet: &Fleet) {
     let pid = fleet.pid().to_string();
     let out = up(fleet.dir(), 0);

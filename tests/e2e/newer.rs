@@ -1,5 +1,5 @@
-//! What a newer program wrote is refused by name and number, and left as it is; what only follows from something else is made
-//! again.
+//! Files of a newer program are refused by name and number and left unchanged; derived files are
+//! made again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ fn current() -> TempDir {
     Arc::into_inner(kept).unwrap()
 }
 
-/// Starts one service on a data directory, wherever that lies now.
+/// Starts one service on a data directory, wherever that is now.
 fn start(dir: &Path, name: &str) -> Output {
     let at = |path: &str| dir.join(path).display().to_string();
     let mut set = vec![
@@ -63,7 +63,7 @@ fn start(dir: &Path, name: &str) -> Output {
     command.output().unwrap()
 }
 
-/// Every file but the lock, which says who tried last; sockets hold nothing.
+/// Every file but the lock, which names the last process; sockets have no content.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -77,7 +77,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Changes a database with Python, which has SQLite with it.
+/// Changes a database with Python's SQLite.
 fn sqlite(file: &Path, statement: &str) {
     let program = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute(sys.argv[2]); db.commit(); db.close()";
     let args = ["-c", program, file.to_str().unwrap(), statement];
@@ -107,7 +107,7 @@ fn only(dir: &Path) -> PathBuf {
     entries.pop().unwrap()
 }
 
-/// A segment's header says its format under a checksum, which is made right again.
+/// A segment's header contains its format under a checksum, which is recomputed.
 fn newer_segment(log: &Path) {
     let meta = fs::read_to_string(log.join("log.meta")).unwrap();
     let salt = meta.lines().find_map(|l| l.strip_prefix("salt ")).unwrap();
@@ -133,8 +133,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 type Raise = fn(&Path);
 
-/// Service, file below the data directory, what a newer program would have done to it, and what is said: the file, both
-/// versions, what to do.
+/// Service, file below the data directory, what a newer program would have done to it, and the
+/// required words: the file, both versions, what to do.
 const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
     (
         "ron-kms",
@@ -239,7 +239,7 @@ fn what_a_newer_program_wrote_is_refused_and_left_alone() {
             !matches!(out.status.code(), None | Some(0 | 124 | 137)),
             "{service} runs on a newer {file}: {said}"
         );
-        // What it says at last, for people; not a line of the log.
+        // The last line for people; not a line of the log.
         let last: Vec<&str> = said.lines().filter(|l| !l.starts_with('{')).collect();
         let last = last.join("\n");
         for word in words {
@@ -322,7 +322,7 @@ fn what_follows_from_something_else_is_made_again() {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
     assert_eq!(seen, 2, "an issue and a transfer");
-    // The wallet's feed makes its copy anew by itself.
+    // The wallet's feed rebuilds its copy by itself.
     let about = fleet.dir().join("svc-wallet/data/answers/about");
     let mut text = String::new();
     for _ in 0..300 {
@@ -346,7 +346,7 @@ fn table() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether a path is of a pattern, in which `*` stands for anything but a slash.
+/// True if a path matches a pattern, in which `*` stands for anything but a slash.
 fn is_of(pattern: &str, path: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == path,

@@ -1,6 +1,7 @@
-//! The Debian packages: built, installed into a tree of their own, configured as the manual says, and started. No
-//! service manager runs where tests run, so what it would do is done here from the unit's own lines: its user, its
-//! directories, its credentials, its command. The tree is a chroot, so the paths are those of a real host.
+//! The Debian packages: built, installed into a tree of their own, configured as the manual says,
+//! and started. Test machines run no service manager, so the test does its work from the unit's own
+//! lines: user, directories, credentials, command. The tree is a chroot, so the paths are those of
+//! a real host.
 
 use std::fs;
 use std::net::TcpStream;
@@ -15,7 +16,7 @@ use ron_tests::{
     SERVICES, base_port, http_client, ok, ron_binary, takes_passports, until, workspace,
 };
 
-/// A command that must succeed; its output.
+/// Runs a command that must succeed; returns its output.
 fn run(command: &mut Command) -> String {
     ok(&command
         .output()
@@ -38,7 +39,7 @@ impl Tree {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tree = Self { dir };
-        // Services that are not root walk through it.
+        // Services that are not root must be able to traverse it.
         fs::set_permissions(tree.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         for place in [
             "etc",
@@ -64,7 +65,8 @@ impl Tree {
 
     fn dpkg(&self) -> Command {
         let mut dpkg = Command::new("dpkg");
-        // The libraries that the packages depend on are the host's; scripts run outside, as for an image.
+        // The libraries that the packages depend on are the host's; maintainer scripts run outside
+        // of the tree, as for an image.
         dpkg.arg(format!("--root={}", self.dir.path().display()))
             .args([
                 "--force-depends",
@@ -88,7 +90,7 @@ impl Tree {
         }
     }
 
-    /// Groups that list this user.
+    /// Groups that contain this user.
     fn groups(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.at("etc/group")).unwrap();
         let fields = text.lines().map(|l| l.split(':').collect::<Vec<_>>());
@@ -98,7 +100,7 @@ impl Tree {
             .collect()
     }
 
-    /// The shared libraries that a program of the tree asks for, from the host.
+    /// Copies the shared libraries that a program of the tree needs from the host.
     fn bring_libraries(&self, program: &str) {
         let said = run(Command::new("ldd").arg(self.at(program)));
         for library in said.split_whitespace().filter(|word| word.starts_with('/')) {
@@ -131,14 +133,14 @@ fn build() -> Vec<PathBuf> {
     debs
 }
 
-/// The lines of a unit's `[Service]` section, and the addresses that its socket unit holds.
+/// The lines of a unit's `[Service]` section, and the addresses of its socket unit.
 struct Unit {
     name: &'static str,
     lines: Vec<(String, String)>,
     held: Vec<String>,
 }
 
-/// The addresses of a socket unit, where a drop-in may say others.
+/// The addresses of a socket unit, which a drop-in may override.
 fn held(tree: &Tree, name: &str) -> Vec<String> {
     let unit = tree.at(&format!("usr/lib/systemd/system/{name}.socket"));
     let changed = tree.at(&format!(
@@ -206,13 +208,13 @@ impl Unit {
         own(&given, 0o500);
     }
 
-    /// Starts the unit's command as the unit's user, inside the tree, at the first connection to an address that its
-    /// socket unit holds, and makes one.
+    /// Starts the unit's command as the unit's user, inside the tree, by connecting to an address
+    /// of its socket unit.
     fn start(&self, tree: &Tree) -> Child {
         let name = self.one("User");
         let user = tree.user(name);
         assert_ne!(user.uid, 0, "{name}");
-        // A container may not raise its limit; secrets are then locked as far as it goes.
+        // A container may not raise its limit; secrets are then locked as far as the limit allows.
         let memlock = self.one("LimitMEMLOCK").strip_suffix('M').unwrap();
         let memlock_kib = memlock.parse::<u64>().unwrap() << 10;
         let begin = format!(
@@ -250,7 +252,7 @@ impl Unit {
     }
 }
 
-/// Ended by their process ids, whatever happens.
+/// Processes, ended by their ids in every case.
 struct Running(Vec<(&'static str, Child)>);
 
 impl Running {
@@ -276,7 +278,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a service says that it is ready and takes passports.
+/// Waits until a service reports that it is ready and accepts passports.
 fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
     let started = Instant::now();
     let http = http_client();
@@ -299,7 +301,7 @@ fn ready(tree: &Tree, name: &str, port: u16, child: &mut Child) {
     }
 }
 
-/// What of the tree belongs to a service's user, outside the places that its unit gives it.
+/// Files of the tree that belong to a service's user, outside the directories that its unit grants.
 fn strays(tree: &Tree, unit: &Unit) -> Vec<PathBuf> {
     let user = tree.user(unit.one("User"));
     let allowed = [
@@ -324,7 +326,7 @@ fn strays(tree: &Tree, unit: &Unit) -> Vec<PathBuf> {
     found
 }
 
-/// What every package must hold.
+/// What every package must contain.
 fn contents(tree: &Tree) {
     let there = |path: &str| assert!(tree.at(path).exists(), "/{path} is not in the packages");
     for name in SERVICES {
@@ -351,7 +353,7 @@ fn verified(tree: &Tree) {
     for name in SERVICES {
         let path = tree.at(&format!("usr/lib/systemd/system/{name}.service"));
         let unit = fs::read_to_string(path).unwrap();
-        // The program must be where the line says; here that is inside the tree.
+        // The program must exist where the line says; here that is inside the tree.
         let root = tree.dir.path().display();
         let unit = unit.replace("ExecStart=/", &format!("ExecStart={root}/"));
         let copy = scratch.path().join(format!("{name}.service"));
@@ -370,7 +372,8 @@ fn verified(tree: &Tree) {
     }
 }
 
-/// Services reach one another through Unix sockets, and each knows the users of its callers and of those it calls.
+/// Services reach one another through Unix sockets, and each knows the user ids of its callers and
+/// its peers.
 fn sockets(tree: &Tree) {
     let text =
         |name: &str| fs::read_to_string(tree.at(&format!("etc/ron/{name}/config.toml"))).unwrap();
@@ -422,7 +425,7 @@ fn packages_install_and_their_services_run_as_their_users() {
     run(tree.dpkg().arg("-i").args(&debs));
     contents(&tree);
     verified(&tree);
-    // As docs/packaging.md says: init, then spread.
+    // As docs/packaging.md says: init, then copy to each service.
     let base = base_port();
     let made = tree.at("srv/ron");
     let ron = tree.at("usr/bin/ron");
@@ -475,7 +478,7 @@ fn packages_install_and_their_services_run_as_their_users() {
         let found = strays(&tree, unit);
         assert!(found.is_empty(), "{} wrote {found:?}", unit.name);
     }
-    // Gone are the programs; what they kept is not a package's to delete.
+    // The programs are removed; their data is not a package's to delete.
     run(tree.dpkg().args(["--purge", "ron"]).args(SERVICES));
     assert!(!tree.at("usr/bin/ron-kms").exists());
     for kept in [

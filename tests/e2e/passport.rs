@@ -1,5 +1,5 @@
-//! The issuer as clients and resource servers meet it: OAuth endpoints, introspection, giving back, exchange, DPoP,
-//! narrowing. Against a real fleet.
+//! The issuer from the view of clients and resource servers: OAuth endpoints, introspection,
+//! revocation by the client, exchange, DPoP, narrowing. Against a real fleet.
 
 use ron_http::{Method, Reply};
 use ron_tests::issuer::*;
@@ -169,7 +169,7 @@ fn introspection_and_giving_back_follow_their_rfcs() {
             .status,
         200
     );
-    // A gateway passes on what it was sent, which may be nothing.
+    // A gateway passes on what it received, which may be nothing.
     for none in [&[("token", "")][..], &[]] {
         let said = rig.form("/oauth2/introspect", none, &strict);
         assert_eq!(json(&said, 401)["error"], "invalid_token", "{none:?}");
@@ -213,7 +213,8 @@ fn introspection_and_giving_back_follow_their_rfcs() {
     );
     assert_eq!(json(&seen, 400)["error"], "insufficient_scope");
 
-    // The robot may not give back the operator's token; its owner may, and twice is the same as once.
+    // The robot may not revoke the operator's token; its owner may, and twice has the same result
+    // as once.
     let assertion = rig.assertion(|_| {});
     let robot = [
         ("client_assertion_type", ASSERTION),
@@ -314,7 +315,7 @@ fn exchange_and_binding_only_narrow() {
         )
     );
 
-    // Bound to a key from the start, used with proofs, narrowed offline and handed on.
+    // Bound to a key from the start, used with proofs, narrowed offline and passed on.
     let keys = tempfile::tempdir().unwrap();
     let key = |name: &str| keys.path().join(name).to_str().unwrap().to_owned();
     let (mine, theirs) = (key("mine"), key("theirs"));
@@ -390,7 +391,7 @@ fn the_command_line_gets_inspects_verifies_narrows_and_revokes() {
         let told = out.status.code() == Some(1) && said.contains(word);
         assert!(told, "{args:?}: {said}");
     };
-    // Bare is the same as get; standard output is the token and nothing else.
+    // The bare command is the same as get; standard output is the token and nothing else.
     let ask = [
         "--audience",
         "svc-wallet",
@@ -413,7 +414,7 @@ fn the_command_line_gets_inspects_verifies_narrows_and_revokes() {
         assert_eq!(rig.balance(token).status, 200);
     }
 
-    // Inspecting asks nobody and believes nothing.
+    // Inspecting calls no service and verifies nothing.
     let shown: Value = serde_json::from_str(&bare(&["token", "inspect", &got])).unwrap();
     assert_eq!(shown["claims"], claims(&got));
     assert_eq!(
@@ -426,7 +427,7 @@ fn the_command_line_gets_inspects_verifies_narrows_and_revokes() {
         (&json!(true), &json!("operator"))
     );
 
-    // By exchange, for a token that is bound to no key.
+    // By exchange, for a token that is not bound to a key.
     let narrow = [
         "token",
         "attenuate",

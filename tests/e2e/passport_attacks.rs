@@ -1,4 +1,5 @@
-//! The attack table (RFC 8725 and what else has broken JWT verifiers) at the issuer and at the wallet of a real fleet.
+//! The attack table (RFC 8725 and other attacks that have broken JWT verifiers) at the issuer and
+//! at the wallet of a real fleet.
 
 use ron_crypto::hash::hmac_sha256;
 use ron_crypto::sign::Ed25519Key;
@@ -146,7 +147,7 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
     );
     for (attack, token) in &table {
         let verdict = rig.verdict(token);
-        // The issuer judges for the audience that a token names.
+        // The issuer verifies for the audience that a token names.
         if *attack != "another audience" {
             assert_eq!(verdict["ok"], false, "{attack}: {verdict}");
             let seen = json(

@@ -1,5 +1,6 @@
-//! Caveats at the services they are for: each kind holds and refuses at wallet, KMS, rewarder and console, and those
-//! about money are enforced by the wallet and refused where nobody could.
+//! Caveats at the services they are for: each kind accepts and refuses at wallet, KMS, rewarder and
+//! console; caveats about money are enforced by the wallet, and refused by services that cannot
+//! enforce them.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use ron_http::Reply;
 use ron_tests::consumers::{CONSUMERS, Source, configure, read, reason};
 use ron_tests::{Fleet, json, ok, ron_on};
 
-/// A fleet whose services run in the region `eu` and ask for passports, the console too.
+/// A fleet whose services run in the region `eu` and require passports, including the console.
 fn in_europe() -> (Fleet, Source) {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     ok(&ron_on(dir.path(), &["init"]));
@@ -17,7 +18,7 @@ fn in_europe() -> (Fleet, Source) {
     (fleet, source)
 }
 
-/// What a request's head tells: enforced before a handler is asked, by every service.
+/// Caveats about a request's head: every service enforces them before a handler runs.
 #[test]
 fn caveats_of_the_head_hold_at_every_service() {
     let (fleet, source) = in_europe();
@@ -54,7 +55,7 @@ fn caveats_of_the_head_hold_at_every_service() {
     }
 }
 
-/// What is counted over a token's life.
+/// Caveats that are counted over a token's life.
 #[test]
 fn budgets_and_rates_hold_at_every_service() {
     let (fleet, source) = in_europe();
@@ -67,14 +68,16 @@ fn budgets_and_rates_hold_at_every_service() {
         let statuses: Vec<u16> = (0..3).map(|_| got(&twice).0).collect();
         assert_eq!(statuses, [200, 200, 403], "{service}");
         assert_eq!(got(&twice), used_up, "{service}");
-        // A window of one second: on a slow machine it takes a few before one sees two requests.
+        // A window of one second: on a slow machine it takes a few windows before one sees two
+        // requests.
         let slow = token(&["rate.rps=1"]);
         assert_eq!(got(&slow).0, 200, "{service}");
         let limited = (0..100)
             .map(|_| got(&slow))
             .find(|(status, _)| *status != 200);
         assert_eq!(limited, Some((429, "rate".to_owned())), "{service}");
-        // Bytes of bodies. Whatever else is wrong with a request, its budget is looked at first.
+        // Bytes of bodies. The budget of a request is checked before anything else that may be
+        // wrong with it.
         let small = token(&["budget.bytes=5"]);
         let url = format!("{}{}", fleet.api(service), posts(service));
         let send = |body: &str| reason(&fleet.post(&url, Some(&small), body, &[]));
@@ -88,7 +91,7 @@ fn budgets_and_rates_hold_at_every_service() {
     }
 }
 
-/// A route of a service that reads a body.
+/// A route of the service that reads a body.
 fn posts(service: &str) -> &'static str {
     match service {
         "svc-wallet" => "/v1/transfer",
@@ -98,7 +101,7 @@ fn posts(service: &str) -> &'static str {
     }
 }
 
-/// What only a body or a record tells is enforced by the wallet.
+/// Caveats about a body or a record are enforced by the wallet.
 #[test]
 fn caveats_about_money_hold_at_the_wallet() {
     let (fleet, source) = in_europe();
@@ -125,7 +128,7 @@ fn caveats_about_money_hold_at_the_wallet() {
     }
     let held = token(&["account=a", "asset=ron", "ceiling.per_op=5"]);
     assert_eq!(issue(&held, 5).status, 200);
-    // What the holder moved today counts, with whichever token: 5 until here.
+    // All of the holder's transfers of today count, with whichever token: 5 until here.
     let daily = token(&["ceiling.daily=12"]);
     assert_eq!(issue(&daily, 5).status, 200);
     assert_eq!(issue(&daily, 5).status, 403);
@@ -140,7 +143,8 @@ fn caveats_about_money_hold_at_the_wallet() {
     );
 }
 
-/// A service that moves no money cannot tell whether a caveat about it holds: it refuses the token.
+/// A service that moves no money cannot tell whether a caveat about it is met: it refuses the
+/// token.
 #[test]
 fn caveats_that_a_service_cannot_enforce_are_refused() {
     let (fleet, source) = in_europe();

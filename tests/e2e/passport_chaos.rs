@@ -1,7 +1,9 @@
-//! Many tokens while the KMS is stopped, killed and rotated underneath: every token that leaves verifies under a key that
-//! was published before, answers keep their deadline, the issuer's queues keep their bounds.
+//! Many tokens while the KMS is stopped, killed and rotated: every issued token verifies under a
+//! key that was published before, responses keep their deadline, the issuer's queues keep their
+//! bounds.
 //!
-//! `RON_ISSUES=10000` is the long run; the default is short. `RON_QUIET=1` holds answers to 50 ms after their deadline.
+//! `RON_ISSUES=10000` is the long run; the default is short. `RON_QUIET=1` limits responses to 50
+//! ms after their deadline.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -17,22 +19,22 @@ use serde_json::{Value, json};
 
 /// Rounds of stops and rotations; between two of them the KMS is killed.
 const ROUNDS: usize = 2;
-/// Clients that ask at the same time.
+/// Clients that send requests at the same time.
 const CLIENTS: usize = 8;
-/// The deadline that each request brings along.
+/// The deadline of each request.
 const DEADLINE_MS: u64 = 1_500;
-/// How much later its answer may come: on a quiet machine (`RON_QUIET=1`), and on any, where a request that hangs is what
-/// the test looks for.
+/// Tolerated delay after the deadline: on a quiet machine (`RON_QUIET=1`), and on any machine,
+/// where the test looks for hanging requests.
 const LATE_QUIET: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_secs(10);
 
-/// What the clients have seen.
+/// What the clients have observed.
 #[derive(Default)]
 struct Seen {
     tokens: Mutex<Vec<String>>,
     published: Mutex<BTreeSet<String>>,
     refused: AtomicUsize,
-    /// The longest answer, in microseconds.
+    /// The longest response time, in microseconds.
     longest_us: AtomicUsize,
 }
 
@@ -102,7 +104,7 @@ impl Issuer<'_> {
         line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// One client: asks until enough tokens are there.
+    /// One client: requests tokens until there are enough.
     fn client(&self, seen: &Seen, wanted: usize) {
         while seen.tokens.lock().unwrap().len() < wanted {
             let began = Instant::now();
@@ -145,7 +147,7 @@ fn form(rig: &Rig) -> String {
     )
 }
 
-/// Makes a new version of the issuer's key, where the KMS answers.
+/// Makes a new version of the issuer's key, if the KMS responds.
 fn rotate(rig: &Rig) -> bool {
     let read = |name: &str| std::fs::read_to_string(rig.dir.path().join(name)).unwrap();
     let bootstrap: Value = serde_json::from_str(&read("bootstrap.json")).unwrap();
@@ -164,14 +166,15 @@ fn rotate(rig: &Rig) -> bool {
         .is_ok_and(|reply| reply.is_success())
 }
 
-/// What one round saw of the KMS's key and of the issuer's queue.
+/// What one round observed of the KMS's key and of the issuer's queue.
 #[derive(Default)]
 struct Round {
     rotations: usize,
     deepest: f64,
 }
 
-/// Clients ask until there are `wanted` tokens, while the key is rotated and the KMS stopped and continued.
+/// Clients request tokens until there are `wanted`, while the key is rotated and the KMS stopped
+/// and continued.
 fn stopped_and_rotated(rig: &Rig, issuer: &Issuer<'_>, seen: &Seen, wanted: usize) -> Round {
     let mut round = Round::default();
     let pause = |ms: u64| std::thread::sleep(Duration::from_millis(ms));
@@ -201,7 +204,8 @@ fn stopped_and_rotated(rig: &Rig, issuer: &Issuer<'_>, seen: &Seen, wanted: usiz
     round
 }
 
-/// The KMS is killed while clients ask: they are refused in time, and served again when it is back.
+/// The KMS is killed while clients request tokens: they are refused in time, and served again after
+/// its restart.
 fn killed(rig: &mut Rig, form: &str, seen: &Seen) {
     let (port, stop) = (rig.port("svc-passport"), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -237,7 +241,7 @@ fn whatever_happens_to_the_kms_no_bad_token_leaves_and_no_answer_is_late() {
     }
     let tokens = seen.tokens.into_inner().unwrap();
     let issuer = Issuer { rig: &rig, form };
-    // So many fit into a body that anyone may send.
+    // As many as fit into a body without authentication.
     for some in tokens.chunks(50) {
         let good = issuer.verified(some).iter().all(|ok| *ok);
         assert!(good, "a token of before a rotation no longer verifies");
@@ -261,8 +265,8 @@ fn whatever_happens_to_the_kms_no_bad_token_leaves_and_no_answer_is_late() {
     );
 }
 
-/// Asks with a client of its own until told to stop, because the rig is busy with its processes. Tokens that leave are
-/// kept to be verified with the others.
+/// Sends requests with a client of its own until stopped, because the rig is busy with its
+/// processes. Issued tokens are kept to be verified with the others.
 fn hammer(port: u16, form: &str, seen: &Seen, stop: &AtomicBool) {
     let http = ron_tests::http_client();
     let url = format!("http://127.0.0.1:{port}/oauth2/token");

@@ -1,5 +1,6 @@
-//! Clients at the issuer when they are wrong, many or in doubt: secrets and their rotation, floods of wrong ones, proofs
-//! that were made for another place, the trace that a refusal leaves, and readiness while the KMS signs nothing.
+//! Clients at the issuer when they are wrong, many, or unsure: secrets and their rotation, floods
+//! of wrong ones, proofs made for another place, the log lines of refusals, and readiness while the
+//! KMS signs nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -23,7 +24,7 @@ fn basic(id: &str, secret: &str) -> String {
     format!("Basic {}", b64::std(format!("{id}:{secret}").as_bytes()))
 }
 
-/// The status of a request written by hand: what no client library lets one say.
+/// The status of a request written by hand, in a form that no client library sends.
 fn raw(url: &str, method: &str, headers: &[(&str, &str)], body: &str) -> u16 {
     let (host, path) = url
         .strip_prefix("http://")
@@ -46,7 +47,7 @@ fn raw(url: &str, method: &str, headers: &[(&str, &str)], body: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Changes a service's configuration, and has the fleet read it again.
+/// Changes a service's configuration and makes the fleet read it again.
 fn reconfigure(fleet: &Fleet, service: &str, change: impl FnOnce(String) -> String) {
     let path = fleet.dir().join(service).join("config.toml");
     let before = std::fs::read_to_string(&path).unwrap();
@@ -131,7 +132,7 @@ fn a_secret_is_made_by_us_kept_as_a_hash_and_changed_without_a_gap() {
     assert_eq!((status(secret).0, status(&second).0), (401, 200));
     let (code, why) = status(&ended);
     assert!(code == 401 && why.contains("expired"), "{code} {why}");
-    // A secret that somebody chose counts nowhere, with its hash in the configuration too.
+    // A secret chosen by a person is never accepted, even with its hash in the configuration.
     let chosen = service_token::hash("correct horse battery staple");
     change(&[&second_hash, &ended_hash], &[&second_hash, &chosen]);
     let (code, why) = status("correct horse battery staple");
@@ -206,7 +207,7 @@ fn a_proof_made_for_another_place_is_worth_nothing_here() {
     assert_eq!(asked(&format!("http://{by_name}"), &by_name), 200);
     assert_eq!(asked(&format!("http://{own}"), "whatever.example"), 200);
 
-    // At the issuer a proof carries no hash of a token, and is refused all the same.
+    // At the issuer a proof carries no hash of a token; it is refused all the same.
     let issuer = rig.url("/oauth2/token");
     let own = issuer
         .strip_prefix("http://")
@@ -252,7 +253,7 @@ fn proofs_count_at_every_service_and_at_its_health_port() {
         ("svc-admin", Method::POST, "/api/v1/reload"),
     ] {
         let health = path.starts_with("/api/v1/");
-        // Actions are taken at the health port's socket; a proof names the port all the same.
+        // Actions are accepted at the health port's socket; a proof names the port all the same.
         let (base, asked) = if health {
             (fleet.health(service), fleet.health_socket(service))
         } else {
@@ -284,7 +285,7 @@ fn proofs_count_at_every_service_and_at_its_health_port() {
     }
 }
 
-/// Ended by its process id, whatever happens.
+/// A process, ended by its id in every case.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -294,7 +295,7 @@ impl Drop for Ended {
     }
 }
 
-/// svc-passport alone, with its log in a file; what it does not need is not there.
+/// svc-passport alone, with its log in a file and without the services it does not need.
 struct Alone {
     _process: Ended,
     api: String,
@@ -385,7 +386,7 @@ fn a_refusal_leaves_a_trace_and_a_flood_of_them_no_flood_of_lines() {
         let of = lines.filter(|line| line["reason"] == reason);
         of.map(|line| line["count"].as_u64().unwrap()).sum()
     };
-    // Whatever is refused next brings out what has gathered.
+    // The next refusal flushes the refusals counted so far.
     until("all refusals are in the log", || {
         assert_eq!(alone.token(&fleet, "Basic ?"), 401);
         told("client_secret") == WRONG && told("client_unknown") == WRONG
@@ -433,7 +434,7 @@ fn a_refusal_leaves_a_trace_and_a_flood_of_them_no_flood_of_lines() {
     );
     assert!(count("rejects_total{reason=\"unauthorized\"}") >= 2 * WRONG);
 
-    // What is issued is on record too.
+    // Issued tokens are recorded too.
     let file = read_json(&fleet.dir().join("clients/operator.json"));
     let good = basic("operator", file["client_secret"].as_str().unwrap());
     assert_eq!(alone.token(&fleet, &good), 200);
@@ -519,14 +520,14 @@ fn an_issuer_that_gets_no_signature_is_not_ready_until_it_gets_one() {
     let url = format!("{}/api/v1/status", rig.fleet.health("svc-passport"));
     let why = json(&rig.fleet.get(&url, None), 200).to_string();
     assert!(why.contains("the KMS does not sign"), "{why}");
-    // Nobody asks for a token meanwhile: it finds out by itself that it can sign again.
+    // No client requests a token meanwhile: the issuer finds out by itself that it can sign again.
     reconfigure(&rig.fleet, "ron-kms", |text| text.replacen(may_not, may, 1));
     until("it is ready again", || readyz().0 == 200);
     text(&rig.operator("/oauth2/token", &ASK), "access_token");
 }
 
 #[test]
-fn a_token_that_the_key_may_not_sign_is_no_outage_and_is_told_as_what_it_is() {
+fn a_token_that_the_key_may_not_sign_is_refused_and_is_no_outage() {
     let rig = Rig::start();
     let mut policy = rig.policy();
     policy["version"] = 3.into();

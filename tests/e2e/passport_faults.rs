@@ -1,4 +1,5 @@
-//! The issuer when things fail: its KMS stalls or goes away under load, and it is killed while it revokes.
+//! The issuer during failures: its KMS stalls or becomes unavailable under load, and the issuer is
+//! killed while it revokes.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -14,14 +15,15 @@ use ron_tests::line::{Ended, Line, Way};
 use ron_tests::{Fleet, json, own_sockets, ron_binary};
 use serde_json::{Value, json};
 
-/// Deadline of a request, and what a busy machine may add; less than what the call itself waits.
+/// Deadline of a request plus the delay of a busy machine; less than the timeout of the call
+/// itself.
 const ANSWERED: Duration = Duration::from_secs(15);
 
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// A second issuer beside the fleet's, that reaches the KMS by a line only.
+/// A second issuer beside the fleet's, which reaches the KMS only through a line.
 struct Issuer {
     api: String,
     health: String,
@@ -29,7 +31,6 @@ struct Issuer {
     line: Line,
     process: Ended,
     data: tempfile::TempDir,
-    /// Of its sockets.
     _places: tempfile::TempDir,
 }
 
@@ -38,7 +39,6 @@ impl Issuer {
         Self::with(fleet, &[])
     }
 
-    /// With more settings.
     fn with(fleet: &Fleet, more: &[String]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let own = [format!("data_dir={}", data.path().display())];
@@ -46,7 +46,8 @@ impl Issuer {
         Self::start(fleet, &config, data, &[&own, more].concat())
     }
 
-    /// One that keeps nothing; its working directory is the data directory that it does not have.
+    /// An issuer in amnesia mode; its working directory is the data directory that it does not
+    /// have.
     fn in_amnesia(fleet: &Fleet) -> Self {
         let own = fleet.dir().join("svc-passport/config.toml");
         let text = std::fs::read_to_string(own).unwrap();
@@ -135,7 +136,7 @@ impl Issuer {
         }
     }
 
-    /// Verifies, with a key that is published.
+    /// Verifies a token with a published key.
     fn check(&self, fleet: &Fleet, token: &str) {
         let header = b64::from_url(token.split('.').next().unwrap()).unwrap();
         let header: Value = serde_json::from_slice(&header).unwrap();
@@ -180,7 +181,7 @@ fn a_kms_that_stalls_or_goes_away_costs_no_deadline_and_no_bad_token() {
             assert!([429, 503, 504].contains(status), "{answers:?}");
             assert!(*took < ANSWERED, "{answers:?}");
         }
-        // What needs no signature goes on.
+        // Requests that need no signature still work.
         issuer.check(&fleet, &first);
         issuer.line.set(Way::Open);
         let token = issuer.works_within(&fleet, Duration::from_secs(30));
@@ -223,7 +224,7 @@ fn in_amnesia_everything_works_and_nothing_is_written() {
     assert_eq!(json(&verdict, 200)["reason"], "revoked");
     let left: Vec<_> = std::fs::read_dir(issuer.data.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
-    // Nor has it a file open, but for what it was started with.
+    // Nor has it a file open, except for those it was started with.
     let open = std::fs::read_dir(format!("/proc/{}/fd", issuer.process.0.id())).unwrap();
     let own = open
         .flatten()
@@ -260,7 +261,8 @@ fn acknowledged_revocations_survive_a_loop_of_kills() {
             );
             let headers = [("Authorization", bearer.as_str())];
             match fleet.http.call(call.headers(&headers)) {
-                // The epoch voids the revoker's own token, but its service hears of that a moment later.
+                // The epoch voids the revoker's own token, but its service learns that a moment
+                // later.
                 Ok(reply) if reply.status == 200 && n == 5 => epoch += 1,
                 Ok(reply) if reply.status == 200 => {
                     acknowledged.insert(id);
@@ -306,7 +308,7 @@ fn feed(fleet: &Fleet) -> (BTreeSet<String>, u64) {
     }
 }
 
-/// Serves the files of a directory over HTTP, when it is up.
+/// Serves the files of a directory over HTTP, while `up` is true.
 fn serve(dir: std::path::PathBuf, up: Arc<AtomicBool>) -> u16 {
     use std::io::{BufRead as _, BufReader, Write as _};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -383,7 +385,7 @@ fn a_policy_from_a_url_is_followed_and_the_last_good_one_kept() {
     up.store(true, Ordering::SeqCst);
     issuer.works_within(&fleet, Duration::from_secs(30));
 
-    // A newer one that takes the wallet away from the operator.
+    // A newer policy that removes the wallet from the operator's audiences.
     let mut policy: Value = serde_json::from_slice(&first[0]).unwrap();
     policy["version"] = 2.into();
     let audiences = policy["clients"][0]["audiences"].as_array_mut().unwrap();

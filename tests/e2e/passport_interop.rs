@@ -1,7 +1,7 @@
-//! Passports in the hands of ordinary clients: PyJWT, joserfc, jwcrypto, authlib, npm jose and fast-jwt verify them
-//! through discovery and key set, for both classical algorithms, while the issuer has an ML-DSA key (kty AKP) too, and
-//! across a rotation of all; nginx protects a page with our introspection; the issuer alone, without its KMS, still
-//! verifies.
+//! Passports in ordinary clients: PyJWT, joserfc, jwcrypto, authlib, npm jose and fast-jwt verify
+//! them through discovery and key set, for both classical algorithms, while the issuer has an
+//! ML-DSA key (kty AKP) too, and across a rotation of all; nginx protects a page with the issuer's
+//! introspection; the issuer alone, without its KMS, still verifies.
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -19,10 +19,11 @@ use ron_tests::{
 use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
-/// What the issuer signs with here, in the order of the tokens that [`tokens`] gives.
+/// The algorithms the issuer signs with here, in the order of the tokens that [`tokens`] returns.
 const ALGS: [&str; 4] = ["EdDSA", "ES256", "ML-DSA-65", HYBRID];
 
-/// A fleet whose issuer has an ES256 key and an ML-DSA one too, and offers both for the wallet; gives all its keys.
+/// A fleet whose issuer has an ES256 key and an ML-DSA one too, and offers both for the wallet;
+/// returns all its keys.
 fn with_every_alg() -> (Fleet, [String; 3]) {
     let mut fleet = Fleet::start();
     let [es256, pq] = fleet.offer_issuer_keys(["ecdsa-p256", "ml-dsa-65"], &ALGS[1..]);
@@ -35,7 +36,7 @@ fn with_every_alg() -> (Fleet, [String; 3]) {
     (Fleet::start_in(fleet.keep_dir()), [own, es256, pq])
 }
 
-/// A token of each algorithm, all by keys whose ids are not among `old`.
+/// A token of each algorithm, all signed by keys whose ids are not among `old`.
 fn tokens(fleet: &Fleet, old: &[String]) -> [String; 4] {
     let credential = fleet.token("svc-passport", Some("passport:issue"));
     let url = format!("{}/v1/passport/issue", fleet.api("svc-passport"));
@@ -58,7 +59,7 @@ fn tokens(fleet: &Fleet, old: &[String]) -> [String; 4] {
     })
 }
 
-/// The keys that have signed a token.
+/// The keys that signed a token.
 fn kids(token: &str) -> Vec<String> {
     let headers = ron_auth::hybrid::headers(token).unwrap();
     let read = |raw: &Vec<u8>| serde_json::from_slice::<Value>(raw).unwrap();
@@ -97,7 +98,7 @@ fn kinds(fleet: &Fleet, name: &str) -> Vec<String> {
     kinds
 }
 
-/// Every client takes the good ones and refuses the bad ones.
+/// Every client accepts the good tokens and refuses the bad ones.
 fn clients_verify(fleet: &Fleet, good: &[&String], bad: &[&String]) {
     let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
     let interop = workspace().join("tests/interop");
@@ -112,7 +113,7 @@ fn clients_verify(fleet: &Fleet, good: &[&String], bad: &[&String]) {
     assert_eq!(verified_by(node, &asked), ["jose", "fast-jwt"]);
 }
 
-/// So does jwcrypto those with ML-DSA.
+/// jwcrypto does the same for tokens with ML-DSA.
 fn jwcrypto_verifies_pq(fleet: &Fleet, good: &[&String], bad: &[&String]) {
     let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
     let mut py = Command::new(python());
@@ -129,7 +130,7 @@ fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
     assert_eq!(kinds(&fleet, "jwks_uri"), ["EC", "OKP"]);
     assert_eq!(kinds(&fleet, "pq_jwks_uri"), ["AKP"]);
     let [eddsa, es256, pq, hybrid] = &before;
-    // Who knows no ML-DSA refuses its tokens, and is not disturbed by its keys.
+    // A client without ML-DSA refuses its tokens, and its keys do not disturb that client.
     clients_verify(&fleet, &[eddsa, es256], &[pq, hybrid]);
     jwcrypto_verifies_pq(&fleet, &[pq, hybrid], &[eddsa, es256]);
 
@@ -153,7 +154,7 @@ fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
     jwcrypto_verifies_pq(&fleet, &[pq, hybrid, &after[2], &after[3]], &good);
 }
 
-/// Ended by its process id, whatever happens.
+/// A process, ended by its id in every case.
 struct Ended(Child);
 
 impl Drop for Ended {

@@ -1,5 +1,6 @@
-//! Client certificates at the issuer and at a consumer: a client proves itself with one (RFC 8705), its token is bound
-//! to it, and the wallet takes that token on connections of this certificate only. Asked with curl.
+//! Client certificates at the issuer and at a consumer: a client authenticates with one (RFC 8705),
+//! its token is bound to it, and the wallet accepts that token only on connections with this
+//! certificate. Called with curl.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +10,7 @@ use ron_proto::b64;
 use ron_tests::{Fleet, ok, own_place, ron_binary, takes_passports};
 use serde_json::Value;
 
-/// Ended by its process id, whatever happens.
+/// A process, ended by its id in every case.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -24,7 +25,8 @@ fn run(dir: &Path, program: &str, args: &[&str]) -> Output {
     out.unwrap_or_else(|e| panic!("{program}: {e}"))
 }
 
-/// An authority, a server and two clients of it; gives the SHA-256 of the first client's certificate.
+/// An authority, a server and two clients of it; returns the SHA-256 of the first client's
+/// certificate.
 fn certificates(dir: &Path) -> [u8; 32] {
     let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
     let openssl = |line: &str| {
@@ -47,7 +49,7 @@ fn certificates(dir: &Path) -> [u8; 32] {
     ron_crypto::hash::sha256(&std::fs::read(dir.join("good.der")).unwrap())
 }
 
-/// A service beside the fleet's own, with TLS and client certificates; gives its base URL.
+/// A second instance of a service, with TLS and client certificates; returns its base URL.
 fn with_tls(
     dir: &Path,
     fleet: &Fleet,
@@ -159,11 +161,12 @@ fn a_certificate_proves_its_client_and_binds_what_it_is_given() {
     refused(ask("other", "client_id=operator"), "401", "invalid_client");
     refused(ask("good", "client_id=nobody"), "401", "invalid_client");
     refused(ask("good", ""), "401", "invalid_client");
-    // By the DNS name in the certificate; the policy has no rule for this one, which is the next question.
+    // By the DNS name in the certificate. The policy has no rule for this client, so the next check
+    // refuses it.
     refused(ask("good", "client_id=named"), "400", "unauthorized_client");
     refused(ask("other", "client_id=named"), "401", "invalid_client");
 
-    // The wallet takes it from this certificate only, and not where there is none.
+    // The wallet accepts it with this certificate only, and not without one.
     let balance = format!("{wallet}/v1/balance?account=a&asset=ron");
     let bearer = format!("Authorization: Bearer {token}");
     let read = |cert: &str| curl(dir, cert, &balance, &["-H", &bearer]);
@@ -209,7 +212,7 @@ fn a_certificate_proves_its_client_and_binds_what_it_is_given() {
     );
     refused(exchange(&secret), "400", "invalid_client");
 
-    // Introspection shows what it is bound to.
+    // Introspection shows the binding.
     let form = format!("client_id=operator&token={token}");
     let (status, shown) = curl(
         dir,

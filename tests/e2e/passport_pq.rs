@@ -1,5 +1,6 @@
-//! Post-quantum passports of a real fleet: negotiated, verified by jwcrypto through discovery, taken by a wallet under
-//! each of its rules, revoked by either key; marked when the ML-DSA key is away, refused where it is required.
+//! Post-quantum passports of a real fleet: negotiated, verified by jwcrypto through discovery,
+//! accepted by a wallet under each of its rules, revoked by either key; marked when the ML-DSA key
+//! is unavailable, refused where it is required.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
 
-/// A fleet whose issuer has an ML-DSA-65 key and offers it for the wallet; gives the key.
+/// A fleet whose issuer has an ML-DSA-65 key and offers it for the wallet; returns the key.
 fn with_pq(mode: &str, rule: &str) -> (Fleet, String) {
     let mut fleet = Fleet::start();
     let [key] = fleet.offer_issuer_keys(["ml-dsa-65"], &["ML-DSA-65", HYBRID]);
@@ -70,7 +71,7 @@ fn until(what: &str, met: impl Fn() -> bool) {
     }
 }
 
-/// Verified by jwcrypto, unmodified, with the keys that the metadata name.
+/// Verified by unmodified jwcrypto with the keys that the metadata name.
 fn jwcrypto(fleet: &Fleet, good: &[&str], bad: &[&str]) {
     let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
     let mut child = Command::new(python())
@@ -145,7 +146,7 @@ fn ml_dsa_and_hybrid_tokens_verify_elsewhere_and_in_the_wallet() {
         assert_eq!(json(&fleet.post(&url, None, &body, &[]), 200)["ok"], true);
     }
     assert_eq!(wallet(&fleet, &spoilt(&hybrid)), 401);
-    // The key retires: what it signed still counts, and the next token says that it lacks something.
+    // The key retires: its signatures still verify, and the next token is marked as lacking one.
     fleet.kms(&format!("keys/{key}/retire"), &json!({}), 200);
     until("the fallback", || {
         let made = ask(&fleet, &credential, &[HYBRID, "EdDSA"]);
@@ -154,7 +155,7 @@ fn ml_dsa_and_hybrid_tokens_verify_elsewhere_and_in_the_wallet() {
     assert_eq!(ask(&fleet, &credential, &[HYBRID]).status, 503);
     assert_eq!(wallet(&fleet, &hybrid), 200);
     assert!(fleet.metric("svc-passport", "svc_passport_pq_fallback_total") >= 1.0);
-    // Taken back with its second key: both of its tokens end, the classical one goes on.
+    // Revoked by its second key: both of its tokens end, the classical one stays valid.
     let revoke = json!({"kid": pq["keys"][0]["kid"], "reason": "test"}).to_string();
     let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
     json(&fleet.post(&url, Some(&credential), &revoke, &[]), 200);
@@ -176,7 +177,8 @@ fn where_it_is_required_nothing_leaves_or_enters_without() {
         let url = format!("{}/oauth2/token", fleet.api("svc-passport"));
         fleet.post(&url, None, &form, &kind)
     };
-    // Neither audience's default is one with ML-DSA: required means none, not a weaker one.
+    // No audience's default includes ML-DSA: required means that no token is issued, not a weaker
+    // one.
     for audience in ["svc-wallet", "ron-kms"] {
         let refused = token(audience);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What an issuer takes back and changes: revocation of all kinds through a kill, rotation, policy versions, and what is
-//! published of it. Against a real fleet.
+//! Revocations and changes at the issuer: revocation of all kinds across a kill, rotation, policy
+//! versions, and what is published of it. Against a real fleet.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ fn one_each(rig: &Rig) -> Vec<(&'static str, String)> {
     CONSUMERS.into_iter().map(token).collect()
 }
 
-/// All are good now.
+/// All are accepted now.
 fn all_good(rig: &Rig, tokens: &[(&'static str, String)], when: &str) {
     for (service, token) in tokens {
         let got = read(&rig.fleet, service, token);
@@ -27,7 +27,7 @@ fn all_good(rig: &Rig, tokens: &[(&'static str, String)], when: &str) {
     }
 }
 
-/// At once refused by the issuer, and by their services within the time that revocations may take.
+/// Refused at once by the issuer, and by their services within the time allowed for revocations.
 fn all_refused(rig: &Rig, tokens: &[(&'static str, String)], word: &str) {
     for (_, token) in tokens {
         assert_eq!(rig.verdict(token)["reason"], word, "at once at the issuer");
@@ -72,7 +72,7 @@ fn every_kind_of_revocation_acts_at_every_service_and_survives_a_kill() {
     assert_eq!(claims(&of_epoch[0].1)["ron_epoch"], epoch);
     all_good(&rig, &of_epoch, "of the new epoch");
 
-    // Killed, started again: nothing is forgotten.
+    // Killed and started again: nothing is forgotten.
     rig.fleet.kill();
     rig.fleet = Fleet::start_in(rig.fleet.keep_dir());
     all_good(&rig, &of_epoch, "after a kill");
@@ -86,7 +86,7 @@ fn every_kind_of_revocation_acts_at_every_service_and_survives_a_kill() {
     a_revoked_key_ends(&rig, &of_epoch);
 }
 
-/// A revoked key leaves the key set, its tokens die, issuing stops until the key is rotated.
+/// A revoked key leaves the key set, its tokens end, issuing stops until the key is rotated.
 fn a_revoked_key_ends(rig: &Rig, tokens: &[(&'static str, String)]) {
     let header = tokens[0].1.split('.').next().unwrap();
     let header: Value = serde_json::from_slice(&b64::from_url(header).unwrap()).unwrap();
@@ -159,7 +159,7 @@ fn keys_rotate_while_tokens_are_issued_and_used_without_one_failure() {
                 assert!(working(), "a worker has failed");
                 kids.lock().unwrap().len() == versions
             });
-            // What verifiers make of a key that is a moment old shows only after it.
+            // The reaction of verifiers to a new key shows only after a moment.
             let more = used.load(Ordering::Relaxed) + 50;
             until("more tokens are used", || {
                 assert!(working(), "a worker has failed");
@@ -175,7 +175,7 @@ fn keys_rotate_while_tokens_are_issued_and_used_without_one_failure() {
     println!("{} tokens by 4 versions", used.into_inner());
 }
 
-/// Set when it goes.
+/// Sets the flag when it is dropped.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -233,7 +233,7 @@ fn policies_are_taken_up_newer_and_signed_only() {
     other["clients"][0]["max_ttl_s"] = 60.into();
     rig.publish(&other, true);
     refused(&rig);
-    // Older ones are refused after a restart as well, clearly.
+    // Older versions are refused after a restart as well, with a clear error.
     rig.publish(&older, true);
     assert_eq!(rig.fleet.stop(), Some(0));
     let out = ron_on(rig.fleet.dir(), &["up", "--base-port", "0"]);
@@ -278,7 +278,7 @@ fn what_is_published_verifies_and_shows_revocations() {
         .fleet
         .ron(&["token", "revoke", "--token", &token, "--reason", "test"]));
     assert_eq!(bit(), "32768 1");
-    // A subject's tokens, and nobody else's.
+    // The tokens of one subject, and no others.
     let (ours, theirs) = (
         rig.fleet.token("svc-wallet", None),
         text(&rig.robot_token(), "access_token"),
@@ -299,7 +299,7 @@ fn what_is_published_verifies_and_shows_revocations() {
         (bit_of(&ours), bit_of(&theirs)),
         ("32768 1".into(), "32768 0".into())
     );
-    // Tokens of this second are void too: the next command needs one.
+    // Tokens of this second are void too: the next command needs a later one.
     std::thread::sleep(Duration::from_millis(1_100));
     let later = rig.fleet.token("svc-wallet", None);
     assert_eq!(bit_of(&later), "32768 0");

@@ -1,8 +1,9 @@
-//! How fast revocations reach those who act on them: a wallet and a KMS, each a process of its own that follows the
-//! issuer's feed over a line, also when the line is cut while tokens are revoked and mended afterwards.
+//! How fast revocations reach the services that enforce them: a wallet and a KMS, each a process of
+//! its own that follows the issuer's feed over a line, also when the line is cut while tokens are
+//! revoked and repaired afterwards.
 //!
-//! `RON_REVOCATIONS=200` is the long run, which holds the bound of 5 s for 99 of 100; the default is short and finds
-//! revocations that are lost.
+//! `RON_REVOCATIONS=200` is the long run, which asserts the bound of 5 s for 99 of 100; the default
+//! is short and finds revocations that are lost.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,16 +14,16 @@ use ron_tests::line::{Ended, Line, Way};
 use ron_tests::{Fleet, OwnPlace, json, own_place, ron_binary};
 use serde_json::Value;
 
-/// Revocations act within this time, 99 of 100, on a quiet machine.
+/// Revocations take effect within this time, 99 of 100, on a quiet machine.
 const BOUND: Duration = Duration::from_secs(5);
-/// Longest wait for anything here; a revocation that takes longer is lost, not slow.
+/// Maximum wait for anything here; a revocation that takes longer is lost, not slow.
 const LOST: Duration = Duration::from_secs(30);
 /// Revoked at once while the line is cut.
 const MISSED: usize = 10;
-/// The services that are watched.
+/// The observed services.
 const WATCHED: [&str; 2] = ["svc-wallet", "ron-kms"];
 
-/// A service beside the fleet's own that reaches the issuer by a line only.
+/// A second instance of a service that reaches the issuer only through a line.
 struct Beside {
     service: &'static str,
     url: String,
@@ -70,7 +71,7 @@ impl Beside {
     }
 }
 
-/// A fleet, its line, and who is watched.
+/// A fleet, its line, and the observed services.
 struct Rig {
     fleet: Fleet,
     line: Line,
@@ -112,7 +113,7 @@ impl Rig {
         self.source.token(&self.fleet, beside.service, &[])
     }
 
-    /// Takes a token back; when that was acknowledged.
+    /// Revokes a token; returns when that was acknowledged.
     fn revoke(&self, token: &str) -> Instant {
         let payload = b64::from_url(token.split('.').nth(1).unwrap()).unwrap();
         let claims: Value = serde_json::from_slice(&payload).unwrap();
@@ -123,7 +124,7 @@ impl Rig {
         Instant::now()
     }
 
-    /// How long after `since` each token is refused by its service.
+    /// How long after its revocation each token is refused by its service.
     fn until_refused(&self, tokens: &[(&Beside, String, Instant)]) -> Vec<Duration> {
         let mut took = vec![None; tokens.len()];
         while took.iter().any(Option::is_none) {
@@ -143,7 +144,7 @@ impl Rig {
     }
 }
 
-/// Prints and judges what was measured.
+/// Prints and checks the measurements.
 fn judge(what: &str, mut took: Vec<Duration>) {
     took.sort_unstable();
     let at = |percent: usize| took[(took.len() * percent).div_ceil(100) - 1];
@@ -157,7 +158,7 @@ fn judge(what: &str, mut took: Vec<Duration>) {
     }
 }
 
-/// The long run, on a quiet machine; the short one finds what is lost.
+/// True in the long run, on a quiet machine; the short run finds lost revocations.
 fn measures() -> bool {
     std::env::var_os("RON_REVOCATIONS").is_some()
 }

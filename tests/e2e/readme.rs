@@ -1,4 +1,4 @@
-//! The tour of the README, run as it stands there.
+//! Runs the tour of the README unchanged.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,7 +22,7 @@ fn the_tour_with_curl_does_what_it_says() {
     let fleet = Fleet::start();
     let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
     let mut tour = blocks(&readme, "## A tour with curl\n");
-    // The tour's ports and binary are those of a machine where nothing was changed.
+    // The tour's ports and binary are those of a machine with the defaults.
     for (service, port) in [("ron-kms", 7440), ("ron-ledger", 7460)] {
         let usual = format!("http://127.0.0.1:{port}");
         assert!(tour.contains(&usual), "{usual}");

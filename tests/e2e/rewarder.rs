@@ -1,5 +1,5 @@
 //! `ron rewarder` as a user runs it: import, compute, verify, prove, export and plot offline, the
-//! same through a running fleet, DuckDB as the second opinion, and memory that stays bounded.
+//! same through a running fleet, DuckDB as an independent check, and memory that stays bounded.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -100,7 +100,7 @@ fn an_epoch_goes_through_the_fleet_and_comes_back_proven() {
     altered(dir, &run, data);
 }
 
-/// As `ron rewarder --help` shows it, without a service but for the keys.
+/// As `ron rewarder --help` shows it, without a service except for the keys.
 #[test]
 fn a_run_computed_here_is_verified_here() {
     let fleet = Fleet::start();
@@ -138,7 +138,7 @@ fn a_run_computed_here_is_verified_here() {
     ));
     assert!(said.contains("signed by nobody"), "{said}");
     ok(&ron(dir, &["prove", "run", "acct:alice"]));
-    // With the policy's key alone there is no data directory to ask.
+    // With the policy's key alone no data directory is needed.
     let key = read(&fleet.dir().join("verifiers.json"))["policy_public_key"].clone();
     let key = key.as_str().unwrap();
     let empty = dir.join("empty");
@@ -150,13 +150,13 @@ fn a_run_computed_here_is_verified_here() {
         empty.to_str().unwrap(),
     ];
     ok(&ron(dir, &[&["verify", "run"][..], &elsewhere].concat()));
-    // Only where it is said is a run taken that nobody has signed.
+    // An unsigned run is accepted only with the flag.
     let why = refused(dir, &["verify", "run", "--data-dir", data]);
     assert!(
         why.contains("run.sig.json") && why.contains("--unsigned"),
         "{why}"
     );
-    // A signature that is there must hold all the same, and so must everything else.
+    // An existing signature must verify all the same, and so must everything else.
     std::fs::write(dir.join("run/run.sig.json"), "{}").unwrap();
     let why = refused(dir, &["verify", "run", "--unsigned", "--data-dir", data]);
     assert!(why.contains("run.sig.json"), "{why}");
@@ -182,7 +182,7 @@ fn a_run_computed_here_is_verified_here() {
         assert!(!out.status.success() && why.contains(says), "{why}");
         assert!(!dir.join("draft.json.sig").exists());
     }
-    // Another tenant's epoch is not computed by this policy.
+    // This policy does not compute another tenant's epoch.
     let why = refused(
         dir,
         &[&compute[..], &["--out", "other", "--tenant", "other"]].concat(),
@@ -194,7 +194,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The demo funds the pool and pays its own epochs; ours needs one pool more.
+/// The demo funds the pool and pays its own epochs; this test needs one pool more.
 fn fund(fleet: &Fleet) {
     let policy = std::fs::read(fleet.dir().join("policy/reward.json")).unwrap();
     let policy: Value = serde_json::from_slice(&policy).unwrap();
@@ -241,7 +241,7 @@ fn offline(dir: &Path, run: &Path) {
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 }
 
-/// A byte of the manifest, or of a payout, and the checks fail.
+/// With a changed byte of the manifest, or of a payout, the checks fail.
 fn altered(dir: &Path, run: &Path, data: &str) {
     for (file, at) in [("run.json", 40), ("payouts.bin", 200)] {
         let copy = dir.join(format!("altered-{file}"));

@@ -1,5 +1,5 @@
-//! The runbooks, carried out as they stand there, each against six running services of its own. What a page shows below
-//! its commands is compared with what the commands said.
+//! Carries out the runbooks unchanged, each against six running services of its own. The output
+//! that a page shows below its commands is compared with the real one.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,20 +9,20 @@ use std::process::{Command, Stdio};
 
 use ron_tests::{base_port, ron_binary, unhurried, workspace};
 
-/// Longest time for one page, in seconds.
+/// Maximum time for one page, in seconds.
 const PAGE_S: u32 = 300;
 
-/// A box of commands, and what the page says about it.
+/// A block of commands, and what the page says about it.
 #[derive(Debug)]
 struct Step {
     commands: String,
-    /// It must end with an error.
+    /// The commands must fail.
     fails: bool,
-    /// Lines that must be in what it says, in this order.
+    /// Lines that the output must contain, in this order.
     says: Vec<String>,
 }
 
-/// The boxes of a page, in order; and how many a program cannot carry out.
+/// The blocks of a page, in order; and the number of those that a program cannot carry out.
 fn steps(text: &str) -> (Vec<Step>, usize) {
     let (mut steps, mut by_hand): (Vec<Step>, usize) = (Vec::new(), 0);
     let mut lines = text.lines();
@@ -51,7 +51,7 @@ fn steps(text: &str) -> (Vec<Step>, usize) {
     (steps, by_hand)
 }
 
-/// Whether a line is what the page shows, `...` standing for anything.
+/// True if a line matches what the page shows; `...` stands for anything.
 fn fits(shown: &str, line: &str) -> bool {
     let mut rest = line.trim_end();
     let parts: Vec<&str> = shown.split("...").collect();
@@ -71,7 +71,7 @@ fn fits(shown: &str, line: &str) -> bool {
     true
 }
 
-/// The first line shown that was not said, in order.
+/// The first shown line that is missing from the output, in order.
 fn missing<'a>(shown: &'a [String], said: &str) -> Option<&'a str> {
     let mut said = said.lines();
     shown
@@ -94,7 +94,7 @@ fn placed(text: &str, work: &Path, ports: [u16; 2]) -> String {
         .replace("--base-port 7700", &format!("--base-port {}", ports[1]))
 }
 
-/// One shell carries out all boxes, so that what one sets the next ones see.
+/// One shell runs all blocks, so that the variables of one are set in the next.
 fn script(steps: &[Step]) -> String {
     let mut text = String::from("set -euo pipefail\n");
     for (at, step) in steps.iter().enumerate() {
@@ -108,7 +108,7 @@ fn script(steps: &[Step]) -> String {
     text
 }
 
-/// Ends what a page started, by the process ids it wrote down.
+/// Ends the processes of a page, by the process ids it wrote down.
 struct Ended(PathBuf);
 
 impl Drop for Ended {
@@ -119,7 +119,7 @@ impl Drop for Ended {
             let Ok(pid) = fs::read_to_string(file.path()) else {
                 continue;
             };
-            // Only a process that works for this page: ids are given again.
+            // Only a process that belongs to this page: process ids are reused.
             let line = fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
             if String::from_utf8_lossy(&line).contains(&*self.0.to_string_lossy()) {
                 let _ = Command::new("kill").args(["-9", pid.trim()]).status();
@@ -128,7 +128,7 @@ impl Drop for Ended {
     }
 }
 
-/// Carries a page out on a system of its own.
+/// Carries out a page on a system of its own.
 fn carried_out(name: &str, by_hand: usize) {
     let work = tempfile::tempdir().unwrap();
     let _ended = Ended(work.path().to_owned());

@@ -15,7 +15,7 @@ use ron_tests::{
     takes_passports,
 };
 
-/// Ended by their process ids, whatever happens.
+/// Processes, ended by their ids in every case.
 struct Processes(Vec<(&'static str, Child)>);
 
 fn start(dir: &Path, name: &str) -> Child {
@@ -36,7 +36,7 @@ fn signal(child: &Child, signal: &str) {
 
 impl Processes {
     fn start(dir: &Path) -> Self {
-        // Callers first: a service must cope with peers that are not there yet.
+        // Callers first: a service must cope with peers that have not started yet.
         let all = SERVICES.iter().rev();
         Self(all.map(|name| (*name, start(dir, name))).collect())
     }
@@ -47,7 +47,7 @@ impl Processes {
         }
     }
 
-    /// Ends one, and starts it again.
+    /// Ends one and starts it again.
     fn restart(&mut self, dir: &Path, name: &str) {
         let mut all = self.0.iter_mut();
         let (_, child) = all.find(|(of, _)| *of == name).expect("it runs");
@@ -108,12 +108,12 @@ fn six_processes_serve_the_whole_loop() {
     for (name, code) in processes.stop() {
         assert_eq!(code, Some(0), "{name}");
     }
-    // Stopped, the same directory serves `ron up`, and nothing is paid again.
+    // After a stop the same directory serves `ron up`, and nothing is paid again.
     let fleet = ron_tests::Fleet::start_in(dir);
     assert_eq!(ok(&fleet.ron(&["demo", "--json"])), first);
 }
 
-/// A certificate for all of them, which is its own authority; again, one that takes its place.
+/// One self-signed certificate for all services; a second call replaces it.
 fn certificate(dir: &Path) -> [String; 2] {
     let own = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("rcgen");
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
@@ -123,8 +123,8 @@ fn certificate(dir: &Path) -> [String; 2] {
     [cert, key].map(|path| path.display().to_string())
 }
 
-/// Every API of a fleet behind TLS, as on hosts of their own: what calls it, calls `https`, and no API has a socket.
-/// The certificate and key of all.
+/// Puts every API of a fleet behind TLS, as on separate hosts: callers use `https`, and no API has
+/// a socket. Returns the shared certificate and key.
 fn behind_tls(dir: &Path, base: u16) -> [String; 2] {
     let [cert, key] = certificate(dir);
     let called = ["url = ", "api_url = ", "jwks_url = "];
@@ -191,7 +191,7 @@ fn six_processes_behind_tls_serve_the_whole_loop() {
     with_ca(&["token", "verify", token.trim()]);
     wallet_follows(base);
 
-    // Renewed, and taken on: peers that serve only the new one are called all the same.
+    // Renewed and reloaded: calls to peers that serve only the new certificate still succeed.
     certificate(dir.path());
     processes.reload();
     for name in ["ron-kms", "svc-passport", "ron-ledger"] {

@@ -1,5 +1,5 @@
-//! What Prometheus sees of a fleet: series that alerts wait for exist before the first event, quiet services have few,
-//! and every metric is written by something.
+//! The metrics of a fleet as Prometheus sees them: series that alerts wait for exist before the
+//! first event, idle services have few, and every metric is written by some code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use std::process::Command;
 use ron_tests::processes::Rig;
 use ron_tests::{Fleet, SERVICES, ok, until, workspace};
 
-/// Series of one service that nobody has asked anything yet.
+/// Maximum series of one service without any request.
 const QUIET_MAX: usize = 500;
-/// Alerts on what this fleet does not have: it serves without TLS.
+/// Alerts on features that this fleet does not have: it serves without TLS.
 const NOT_HERE: [&str; 1] = ["_certificate_not_after_seconds"];
 
 fn page(fleet: &Fleet, service: &str) -> String {
@@ -199,7 +199,7 @@ fn a_ledger_that_does_not_answer_moves_the_wallets_counters() {
     until("it is ready again", || wallet("ready") == 1);
 }
 
-/// Fields of the metric tables, and whether anything else names them.
+/// Every field of the metric tables is used by other code.
 #[test]
 fn every_metric_is_written_by_something() {
     let mut sources = Vec::new();
@@ -240,14 +240,14 @@ fn gather(dir: &Path, into: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// The name in `pub name: Counter,` and its kin.
+/// The name in `pub name: Counter,` and similar lines.
 fn metric_field(line: &str) -> Option<&str> {
     let (name, kind) = line.trim().strip_prefix("pub ")?.split_once(": ")?;
     let kinds = ["Counter", "Gauge", "Histogram", "Closed"];
     kinds.iter().any(|k| kind.starts_with(k)).then_some(name)
 }
 
-/// Whether `use_of` is in the text as a whole word, and not only to be handed on.
+/// True if the text uses `use_of` as a whole word, and not only to pass it on.
 fn uses(text: &str, use_of: &str) -> bool {
     text.match_indices(use_of).any(|(at, _)| {
         let after = text[at + use_of.len()..].trim_start();

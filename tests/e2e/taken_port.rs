@@ -1,7 +1,8 @@
-//! A service is down, and another user of the host takes its ports, or puts a socket where its socket was. Everybody
-//! who calls the service goes on calling: services with their tokens, the command line with client secrets and
-//! passports, nginx with the questions of its visitors. Nobody tells the other user a thing, calls fail with a clear
-//! error, and work again when the real service is back.
+//! A service is down, and another user of the host takes its ports, or puts a socket in the place
+//! of its socket. Every caller keeps calling: services with their tokens, the command line with
+//! client secrets and passports, nginx with the questions of its visitors. None of them sends the
+//! other user a secret, calls fail with a clear error, and succeed again when the real service is
+//! back.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -30,7 +31,7 @@ use tempfile::TempDir;
 /// A user without any rights here.
 const NOBODY: u32 = 65534;
 
-/// Ended by their process ids, whatever happens.
+/// A process, ended by its id in every case.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -115,7 +116,7 @@ impl Rig {
         });
     }
 
-    /// Ends a service, and gives its ports to somebody else.
+    /// Ends a service and gives its ports to the thief.
     fn taken(&mut self, name: &'static str) -> Thief {
         let service = self.running.remove(name).unwrap();
         let pid = service.0.id().to_string();
@@ -124,7 +125,7 @@ impl Rig {
         Thief::on([self.port(name), self.port(name) + 5])
     }
 
-    /// Starts the real service again where nobody else listens any more.
+    /// Starts the real service again, once its ports are free.
     fn back(&mut self, name: &'static str, thief: Thief) {
         thief.heard_nothing(name);
         self.run(name);
@@ -135,7 +136,7 @@ impl Rig {
         ron_on(self.path(), args)
     }
 
-    /// A command that works once what it needs is back.
+    /// A command that works once the services it needs are back.
     fn works(&self, args: &[&str]) -> String {
         let mut out = self.ron(args);
         until(&args.join(" "), || {
@@ -145,7 +146,7 @@ impl Rig {
         ok(&out)
     }
 
-    /// A command that fails, and says so with these words.
+    /// A command that fails with these words.
     fn fails(&self, args: &[&str], words: &[&str]) {
         let out = self.ron(args);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -178,8 +179,8 @@ fn post(url: &str, token: &str, headers: &[(&str, &str)], body: &Value) -> Reply
         .unwrap_or_else(|e| panic!("{url}: {e}"))
 }
 
-/// Somebody who listens where a service should, writes everything down, and gives an answer that pleases callers: keys
-/// of his own, and success.
+/// Listens in the place of a service, records everything, and gives responses that please callers:
+/// keys of its own, and success.
 struct Thief {
     heard: Arc<Mutex<Vec<u8>>>,
     over: Arc<AtomicBool>,
@@ -400,7 +401,7 @@ fn the_rewarder(rig: &mut Rig) {
     });
 }
 
-/// Signed by the thief's own key, and otherwise as the issuer would.
+/// Signed by the thief's own key, and otherwise as the issuer would sign.
 fn forged(good: &str) -> String {
     let part = |at: usize| -> Value {
         let text = good.split('.').nth(at).unwrap();
@@ -413,7 +414,8 @@ fn forged(good: &str) -> String {
     format!("{signed}.{signature}")
 }
 
-/// Clients have secrets for the issuer, services ask it for keys, nginx shows it the passports of visitors.
+/// Clients have secrets for the issuer, services ask it for keys, nginx shows it the passports of
+/// visitors.
 fn the_issuer(rig: &mut Rig) {
     let dir = tempfile::tempdir().unwrap();
     let (_nginx, page) = nginx(rig, dir.path());
@@ -429,7 +431,7 @@ fn the_issuer(rig: &mut Rig) {
     );
     rig.fails(&["demo"], &unreached);
     assert_eq!(visits(&page, &good), 500, "nginx lets nobody in");
-    // One that starts now knows no keys, and believes nobody else's.
+    // A service that starts now has no keys, and trusts no others.
     drop(rig.running.remove("svc-wallet"));
     rig.run("svc-wallet");
     let wallet = format!("http://127.0.0.1:{}/v1/issue", rig.port("svc-wallet"));
@@ -476,7 +478,8 @@ fn who_takes_the_ports_of_a_service_is_told_nothing() {
     the_wallet(&mut rig);
 }
 
-/// Another user who listens on a socket, and what comes in there: `came` for a connection, then `heard N` bytes.
+/// Another user who listens on a socket, and what arrives there: `came` for a connection, then
+/// `heard N` bytes.
 struct Stranger {
     _process: Ended,
     said: Arc<Mutex<Vec<String>>>,
@@ -500,8 +503,8 @@ while True:
     c.close()
 ";
 
-/// One that other users may run; that of the tests may lie where they cannot go.
-fn stranger_python() -> &'static str {
+/// A Python that other users may run; they may not reach the one of the tests.
+fn python_for_other_users() -> &'static str {
     let usual = "/usr/bin/python3";
     if Path::new(usual).exists() {
         usual
@@ -515,7 +518,7 @@ impl Stranger {
         let user = NOBODY.to_string();
         let mut child = Command::new("setpriv")
             .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
-            .args([stranger_python(), "-c", STRANGER])
+            .args([python_for_other_users(), "-c", STRANGER])
             .arg(socket)
             .stdout(Stdio::piped())
             .spawn()
@@ -545,7 +548,8 @@ impl Stranger {
             .count()
     }
 
-    /// So many more callers came, and every one of them left without a word.
+    /// At least this many more callers connected, and every one of them disconnected without
+    /// sending a byte.
     fn was_left(&self, at_least: usize) {
         until("callers come and leave", || {
             let (came, nothing) = (self.saw("came"), self.saw("heard 0"));
@@ -576,7 +580,7 @@ fn who_listens_on_the_socket_of_a_service_as_another_user_is_told_nothing() {
         dir.path(),
         &["init", "--base-port", &base.to_string()],
     ));
-    // The other user was let in, against the rules.
+    // The other user was given access, against the rules.
     let run = dir.path().join("run");
     let mode = |path: &Path| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o711)).unwrap();
@@ -613,7 +617,7 @@ fn who_listens_on_the_socket_of_a_service_as_another_user_is_told_nothing() {
 }
 
 #[test]
-fn a_list_of_addresses_that_another_user_wrote_is_not_believed() {
+fn a_list_of_addresses_written_by_another_user_is_not_trusted() {
     if !is_root() {
         println!("not run: giving a file to another user needs root");
         return;
@@ -634,7 +638,7 @@ fn a_list_of_addresses_that_another_user_wrote_is_not_believed() {
 }
 
 #[test]
-fn a_secret_goes_over_plain_http_only_where_that_is_asked_for() {
+fn a_secret_goes_over_plain_http_only_with_the_flag() {
     let dir = tempfile::tempdir().unwrap();
     let base = base_port();
     ok(&ron_on(

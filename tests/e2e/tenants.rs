@@ -1,5 +1,5 @@
-//! Tenants beside one another: no passport acts on the installation itself, a tenant pays by its own policies from its own
-//! pools, and usage is paid once.
+//! Separation of tenants: no passport acts on the installation itself, a tenant pays by its own
+//! policies from its own pools, and usage is paid once.
 
 use ron_http::{Method, Reply};
 use ron_proto::b64;
@@ -16,8 +16,8 @@ fn decoded(token: &str, part: usize) -> Value {
     serde_json::from_slice(&b64::from_url(text).unwrap()).unwrap()
 }
 
-/// A passport of a tenant with these scopes, signed with the issuer's key: what the holder of the issuer's credential can
-/// make, whatever the policy says.
+/// A passport of a tenant with these scopes, signed with the issuer's key: what the holder of the
+/// issuer's credential can make, whatever the policy says.
 fn passport(fleet: &Fleet, audience: &str, tenant: &str, scopes: &str) -> String {
     let good = fleet.token(audience, None);
     let mut claims = decoded(&good, 1);
@@ -37,19 +37,19 @@ fn code(reply: &Reply) -> (u16, String) {
     (reply.status, body["code"].as_str().unwrap_or("").to_owned())
 }
 
-/// What a route does for somebody who may not act on the installation itself.
+/// The effect of a route for a caller who may not act on the installation itself.
 enum Means {
-    /// Nothing: it is refused with 403, for each of the installation's keys.
+    /// None: it is refused with 403, for each of the installation's keys.
     Refused(Value),
     /// Each item is refused.
     EachRefused(Value),
     /// It names no key.
     NoKey,
-    /// It sees the keys of the caller's tenant; of tenant `ron` a passport sees none.
+    /// It shows the keys of the caller's tenant; a passport of tenant `ron` sees none.
     OwnKeys,
 }
 
-/// What to send to a route about `key`; a route that is not here must be added.
+/// The request to send to a route about `key`; a route that is not here must be added.
 fn about(route: &str, key: &str) -> Means {
     let text = b64::url(b"text");
     let op_id = "01890a5d-ac96-774b-bcce-b302099a8057";
@@ -109,7 +109,7 @@ fn about(route: &str, key: &str) -> Means {
         | "GET /v1/kms/wrapping_key"
         | "POST /v1/kms/random"
         | "POST /v1/kms/verify/raw" => Means::NoKey,
-        // Named without a tenant: always of the caller's own, and of purpose `transit.*`.
+        // Named without a tenant: always the caller's own, and of purpose `transit.*`.
         transit if transit.contains(" /v1/transit/") => Means::NoKey,
         _ => panic!("{route} is new: say here what it does for a passport"),
     }
@@ -217,13 +217,13 @@ fn no_passport_acts_on_the_installation_itself() {
         assert!(refused > 20 * keys.len(), "{refused}");
     }
     assert_eq!(installation(&fleet), before, "nothing changed");
-    // The operator's own token does it.
+    // The operator's own token may do it.
     let vkey = ok(&fleet.ron(&["audit", "rotate-key", "--expected-number", "1"]));
     assert!(vkey.contains('+'), "{vkey}");
     ok(&fleet.ron(&["audit", "verify"]));
 }
 
-/// The rewarder as one caller meets it.
+/// The rewarder as one caller uses it.
 struct Caller<'a> {
     fleet: &'a Fleet,
     token: String,
@@ -310,14 +310,14 @@ fn a_tenant_pays_by_its_own_policies_from_its_own_pools() {
     let id = document["id"].as_str().unwrap();
     let url = format!("{}/rewarder/policy/{id}", fleet.api("svc-rewarder"));
     assert_eq!(fleet.get(&url, Some(&evil.token)).status, 404);
-    // Nor does it help to store the signed policy as one's own.
+    // Storing the signed policy as one's own does not help either.
     let sig = std::fs::read(fleet.dir().join("policy/reward.json.sig")).unwrap();
     let sig: Value = serde_json::from_slice(&sig).unwrap();
     let body = json!({"policy": document, "signature": sig}).to_string();
     let put = fleet.send(Method::PUT, &url, Some(&evil.token), Some(&body), &[]);
     assert_eq!(code(&put), (422, "policy_refused".to_owned()));
     assert_eq!(evil.compute("pwn1", &cid, None).status, 404);
-    // Even a rewarder that is led to try is refused, by the ledger itself.
+    // Even if the rewarder is made to try, the ledger itself refuses.
     let settle = std::fs::read_to_string(fleet.dir().join("svc-rewarder/ron-ledger.token"));
     let settle = settle.unwrap();
     let hash = format!("b3:{}", "07".repeat(32));
@@ -342,7 +342,7 @@ fn a_tenant_pays_by_its_own_policies_from_its_own_pools() {
     }
     assert_eq!(balance(&fleet, pool), full, "nothing left the pool");
     assert!(pool.starts_with("pool:default/"), "{pool}");
-    // The tenant whose policy it is pays by it.
+    // The tenant that owns the policy pays by it.
     let own = Caller {
         fleet: &fleet,
         token: fleet.token("svc-rewarder", None),
@@ -394,13 +394,13 @@ fn usage_is_paid_once_also_after_a_restart_and_without_the_rewarders_disk() {
         fleet: &fleet,
         token: fleet.token("svc-rewarder", None),
     };
-    // The same usage of another time is other usage.
+    // The same usage of another period is different usage.
     let later = caller.upload("?period=2026-12");
     assert_eq!(
         json(&caller.compute("paid:5", &later, None), 200)["state"],
         "settled"
     );
-    // A correction names the epoch, and waits until its settlement is asked for.
+    // A correction names the epoch, and waits until its settlement is requested.
     let cid = caller.upload("");
     let sealed = json(&caller.compute("paid:6", &cid, Some("paid:1")), 200);
     assert_eq!(

@@ -12,7 +12,7 @@ use serde_json::json;
 #[test]
 fn hvac_works_without_change() {
     let fleet = Fleet::start();
-    // Vault's client knows no Unix sockets, and only passports count on the TCP port.
+    // Vault's client does not support Unix sockets, and the TCP port accepts only passports.
     let token = fleet.token("ron-kms", None);
     let mut child = Command::new(python())
         .arg(workspace().join("tests/interop/hvac_check.py"))
@@ -94,7 +94,8 @@ fn leaves(fleet: &Fleet, token: &str) -> Vec<Leaf> {
     leaves
 }
 
-/// What a client that is not hvac meets: the header, the form of errors, the tenant's fence.
+/// The protocol for clients other than hvac: the header, the form of errors, the separation of
+/// tenants.
 #[test]
 fn errors_have_vaults_form_and_rights_hold() {
     let fleet = Fleet::start();
@@ -134,7 +135,7 @@ fn errors_have_vaults_form_and_rights_hold() {
         reply.status, 401,
         "the header is Vault's, on Vault's routes"
     );
-    // The native API sees the same key and opens the same bytes.
+    // The native API sees the same key and decrypts the same bytes.
     let listed = json(&fleet.get(&native, Some(&token)), 200);
     let key = listed["keys"].as_array().unwrap().iter();
     let key = key

@@ -80,7 +80,7 @@ fn every_token_is_a_call_to_the_kms_and_pyjwt_verifies_it() {
     let tokens: Vec<String> = (0..5)
         .map(|_| fleet.token("svc-wallet", Some("wallet:read")))
         .collect();
-    // At least: a call whose outcome is not known in time is made again.
+    // At least: a call without an outcome in time is repeated.
     let calls = fleet.metric("ron-kms", line) - before;
     assert!(calls >= 5.0, "one signing call per token: {calls}");
 

@@ -1,6 +1,6 @@
-//! Test vectors of others through the HTTP API of a running service: Project Wycheproof and NIST
-//! ACVP. What the API cannot be given (a context for ML-DSA, AES keys of other lengths) is counted
-//! out loud, not passed over.
+//! Third-party test vectors through the HTTP API of a running service: Project Wycheproof and NIST
+//! ACVP. Vectors that the API cannot express (a context for ML-DSA, AES keys of other lengths) are
+//! counted in the output, not skipped silently.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Api {
             .post(&url, Some(&self.token), &body.to_string(), &[])
     }
 
-    /// Whether the service finds the signature good; a key that is none is not good either.
+    /// True if the service accepts the signature; a malformed key is a refusal.
     fn verifies(&self, alg: Alg, key: &[u8], message: &[u8], signature: &[u8]) -> bool {
         let url = ron_proto::b64::url;
         let body = json!({
@@ -155,8 +155,8 @@ fn acvp() -> Acvp {
     serde_json::from_str(include_str!("../vectors/acvp_mldsa.json")).unwrap()
 }
 
-/// With an empty context the verdict is ACVP's; a signature that is good under a context must not
-/// be taken for one without.
+/// With an empty context the verdict is ACVP's; a signature that is valid under a context must not
+/// be accepted without one.
 fn acvp_signatures(api: &Api) {
     let hex = |text: &str| hex::decode(text).unwrap();
     let mut tally = Tally::default();
@@ -171,7 +171,7 @@ fn acvp_signatures(api: &Api) {
     tally.say("ACVP ML-DSA sigVer", 10);
 }
 
-/// Secret keys of vectors, brought into the service under its wrapping key.
+/// Secret keys of vectors, imported into the service under its wrapping key.
 struct Imports<'a> {
     api: &'a Api,
     id: String,
@@ -213,7 +213,7 @@ impl<'a> Imports<'a> {
         self.known.entry(name).or_insert_with(import).clone()
     }
 
-    /// What a ciphertext made elsewhere opens to; `None` when it is refused.
+    /// The plaintext of a ciphertext made elsewhere; `None` when it is refused.
     fn unwraps(&mut self, alg: Alg, secret: &[u8], aad: &[u8], body: &[u8]) -> Option<Vec<u8>> {
         let key = self.key(alg, secret)["key"].clone();
         let code = if alg == Alg::Aes256Gcm { 1 } else { 2 };

@@ -1,4 +1,5 @@
-//! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients at once.
+//! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients
+//! at once.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -20,7 +21,7 @@ struct Wallet {
     fleet: Fleet,
     url: String,
     token: String,
-    /// Requests that were refused for the moment and repeated.
+    /// Requests that were refused temporarily and repeated.
     repeated: AtomicU64,
 }
 
@@ -40,13 +41,13 @@ impl Wallet {
         }
     }
 
-    /// POST; a caller that is told to try again sends again.
+    /// POST; repeats a request when the response says so.
     fn post(&self, key: &str, path: &str, body: &Value) -> Reply {
         self.insist(key, path, body).0
     }
 
-    /// The same, for a machine with too much to do: who is told nothing, or that the outcome is open, sends the same
-    /// again under the same key. How often that was.
+    /// The same, for a busy machine: without a response, or with an unknown outcome, the request is
+    /// repeated under the same key. Returns the number of repetitions too.
     fn insist(&self, key: &str, path: &str, body: &Value) -> (Reply, u32) {
         let url = format!("{}/v1/{path}", self.url);
         let bearer = format!("Bearer {}", self.token);
@@ -151,7 +152,7 @@ fn holds(w: &Wallet) {
     let unknown = "tx_00000000000000010000000000000001";
     let nobody = w.post("c3", &format!("hold/{unknown}/release"), &json!({}));
     assert_eq!(nobody.status, 404);
-    // One that ends by itself.
+    // A hold that expires.
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
@@ -263,7 +264,7 @@ fn freeze_and_limits(w: &Wallet) {
         json(&w.post("l1", "issue", &over), 403)["code"],
         "limits_exceeded"
     );
-    // 100 times the most of one operation is the most of one day.
+    // The daily maximum is 100 times the maximum of one operation.
     let most = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": "100000000000000000000"});
     let day = json!({ "items": vec![most; 101] });
     let results = json(&w.post("l2", "batch", &day), 200)["results"].clone();
@@ -322,7 +323,7 @@ fn history_and_commands(w: &Wallet) {
     assert!(told.contains("transfer"), "{told}");
 }
 
-/// Sends the same from `n` threads at the same moment.
+/// Sends the same request from `n` threads at the same moment.
 fn at_once<R: Send>(n: usize, send: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let start = std::sync::Barrier::new(n);
     ron_kernel::scoped(n, |i| {
@@ -352,7 +353,7 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
         }
         let replayed = |r: &&Reply| r.header("idempotency-replayed").is_some();
         let replayed = replies.iter().filter(replayed).count();
-        // The first answer may have been lost on its way; then it is a replay that arrives.
+        // The first response may have been lost on its way; then the client receives a replay.
         assert!(
             replayed == 63 || (open > 0 && replayed == 64),
             "round {round}: {replayed}"
@@ -375,7 +376,7 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
         "{} rounds of 64 clients, {repeated} requests repeated",
         rounds()
     );
-    // 64 clients at once are within every queue, so refusals are the machine's, and rare.
+    // 64 clients at once are within every queue, so refusals come from the machine, and are rare.
     assert!(repeated <= CALM * rounds() as u64, "{repeated}");
     let all = 2 * rounds() as u64;
     assert_eq!(w.balance("b").0, all.to_string());
@@ -453,7 +454,7 @@ fn a_days_total_outlives_restarts_kills_and_the_loss_of_what_is_derived() {
     };
     let results = json(&w.post("d1", "batch", &issue(99)), 200)["results"].clone();
     assert_eq!(results[98]["outcome"], "done");
-    // Of the most of a day, 100 times that of one operation, one part is left.
+    // Of the daily maximum, 100 times that of one operation, one part is left.
     for (round, end) in ["stop", "kill", "forget"].into_iter().enumerate() {
         let dir = w.fleet.keep_dir();
         if end == "kill" {
@@ -483,7 +484,7 @@ fn a_days_total_outlives_restarts_kills_and_the_loss_of_what_is_derived() {
     }
 }
 
-/// The present UTC day.
+/// The current UTC day.
 fn utc_day() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.unwrap().as_secs() / 86_400

@@ -1,5 +1,5 @@
-//! The wallet and the ledger as processes of their own, stopped, killed and brought back: honest answers meanwhile,
-//! nothing acknowledged lost, nothing doubled, every open outcome resolved.
+//! The wallet and the ledger as processes of their own, stopped, killed and restarted: correct
+//! responses meanwhile, nothing acknowledged lost, nothing doubled, every unknown outcome resolved.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,21 +15,22 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-/// Kill rounds; `RON_KILL_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_KILL_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
     number("RON_KILL_ROUNDS").unwrap_or(6)
 }
 
-/// Minutes after which no further round begins, for a long lane that must end in time (`RON_KILL_MINUTES`).
+/// Minutes after which no further round begins, for a long lane that must end in time
+/// (`RON_KILL_MINUTES`).
 fn minutes() -> u64 {
     number("RON_KILL_MINUTES").unwrap_or(600)
 }
 
-/// Longest wait for a state of a service.
+/// Maximum wait for a state of a service.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Stops the ledger for a moment, several times: how soon the wallet's readiness went off, at best. A busy machine may
-/// make any one of them late.
+/// Stops the ledger for a moment, several times; returns the shortest time until the wallet was not
+/// ready. A busy machine may delay any one of them.
 fn noticed_at_best(rig: &Rig) -> Duration {
     let once = |_| {
         rig.signal("ron-ledger", "-STOP");
@@ -55,7 +56,7 @@ fn wallet_with(rig: &mut Rig, settings: &[&'static str]) {
 #[test]
 fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
     let mut rig = Rig::start();
-    // As operators have it.
+    // With the defaults of operators.
     wallet_with(
         &mut rig,
         &["ledger.silent_after=120ms", "ledger.hangs_after=500ms"],
@@ -64,7 +65,7 @@ fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
         "not ready {:?} after the stop, at best",
         noticed_at_best(&rig)
     );
-    // Long enough for writes to be taken before the stop is noticed.
+    // Long enough for writes to be accepted before the stop is noticed.
     wallet_with(&mut rig, &["ledger.silent_after=800ms"]);
     let rig = Arc::new(rig);
     let first = rig.patiently(|| rig.issue("before", "a", 5).unwrap());
@@ -73,7 +74,8 @@ fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
     rig.wait_copied(&first);
     rig.signal("ron-ledger", "-STOP");
     let stopped = Instant::now();
-    // Written before anybody noticed: it waits for the ledger, and the same again waits with it.
+    // Written before the stop was noticed: the request waits for the ledger, and its repetition
+    // waits with it.
     let waiting = {
         let rig = Arc::clone(&rig);
         std::thread::spawn(move || ron_kernel::scoped(3, |_| rig.issue("during", "a", 7).unwrap()))
@@ -131,14 +133,15 @@ fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
 }
 
 #[test]
-fn an_open_outcome_is_told_as_such_and_is_resolved() {
+fn an_unknown_outcome_is_reported_and_resolved() {
     let mut rig = Rig::start();
     assert_eq!(rig.issue("before", "a", 5).unwrap().status, 200);
     rig.signal("ron-ledger", "-STOP");
     let open = rig.issue("open", "a", 7).unwrap();
     assert_eq!(open.status, 504, "{}", String::from_utf8_lossy(&open.body));
     assert_eq!(open.header("location"), Some("/v1/ops/open"));
-    // The wallet that told it goes down; the next one still knows that the outcome was open.
+    // The wallet that reported the open outcome goes down; the next one still knows that it is
+    // open.
     rig.kill("svc-wallet");
     rig.kill("ron-ledger");
     rig.run("svc-wallet");
@@ -167,7 +170,8 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
     let first = rig.issue("before", "a", 5).unwrap();
     assert_eq!(first.status, 200);
     assert_eq!(rig.balance("a")["amount_minor"], "5");
-    // Connections for later: the drain takes no new ones, and each of the old ones is answered once more.
+    // Connections for later: the drain accepts no new ones, and each existing one gets one more
+    // response.
     let read = "/v1/balance?account=a&asset=ron";
     let start = std::sync::Barrier::new(32);
     ron_kernel::scoped(32, |_| {
@@ -175,7 +179,7 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
         rig.get(read);
     });
     rig.wait_copied(&first);
-    // A write that the stopped ledger keeps under way keeps the wallet from ending.
+    // A write in flight at the stopped ledger keeps the wallet from ending.
     rig.signal("ron-ledger", "-STOP");
     std::thread::scope(|s| {
         let under_way = s.spawn(|| rig.issue("during", "a", 7).unwrap());
@@ -205,7 +209,7 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
     assert_eq!(rig.issue("after", "a", 1).unwrap().status, 200);
 }
 
-/// What one client was told, per key.
+/// The responses one client received, per key.
 #[derive(Default)]
 struct Told {
     done: BTreeMap<String, Vec<u8>>,
@@ -309,7 +313,7 @@ fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool, acknowledged: &
             }
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
             Err(_) => {
-                // Nobody told this client anything: it asks again later, as for a 504.
+                // This client received no response: it retries later, as for a 504.
                 told.open.push(key);
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -318,7 +322,8 @@ fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool, acknowledged: &
     told
 }
 
-/// Every acknowledged receipt is there, every open outcome becomes one of two, and the sum is right.
+/// Every acknowledged receipt exists, every open outcome is resolved one way or the other, and the
+/// sum is right.
 fn settle(rig: &Rig, told: Told) {
     let (done, open) = (told.done.len(), told.open.len());
     rig.calm();
@@ -332,7 +337,8 @@ fn settle(rig: &Rig, told: Told) {
         let asked = rig.patiently(|| rig.get(&format!("/v1/ops/{key}")));
         let again = rig.patiently(|| rig.issue(key, "sum", 1).unwrap());
         match asked.status {
-            // The wallet was killed before it could tell anything: sending again is safe, and does it.
+            // The wallet was killed before it could respond: sending again is safe, and completes
+            // the operation.
             404 => assert_eq!(again.status, 200, "{key}"),
             200 => {
                 let told: Value = serde_json::from_slice(&asked.body).unwrap();

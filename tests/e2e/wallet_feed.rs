@@ -1,5 +1,5 @@
-//! The wallet's feed of the ledger's events when something is wrong with it: an event that is lost on the way, a ledger
-//! that was put back from a backup, and one that was put back and has gone on.
+//! The wallet's feed of the ledger's events during faults: an event that is lost on the way, a
+//! ledger that was restored from a backup, and one that was restored and has continued.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +13,7 @@ use ron_tests::processes::{Rig, code};
 use ron_tests::{ok, ron_on, socket_of, until};
 use serde_json::Value;
 
-/// An issue that is done, and its answer.
+/// An issue that is done, and its response.
 fn issued(rig: &Rig, key: &str, n: u64) -> Reply {
     let reply = rig.patiently(|| rig.issue(key, "a", n).unwrap());
     done(&reply);
@@ -33,7 +33,8 @@ fn replayed(reply: &Reply) -> bool {
     reply.header("idempotency-replayed") == Some("true")
 }
 
-/// Takes the ledger away and asks for what was done under a key: answered from the wallet's copy, or honestly not.
+/// Makes the ledger unavailable and requests the result of a key: answered from the wallet's copy,
+/// or with an honest refusal.
 fn in_the_copy(rig: &Rig, key: &str, n: u64) -> bool {
     let reply = rig.issue(key, "a", n).unwrap();
     if reply.status == 200 {
@@ -45,7 +46,7 @@ fn in_the_copy(rig: &Rig, key: &str, n: u64) -> bool {
     false
 }
 
-/// Requests go on as they are; of a page of events, when it is told to, the first one is taken out.
+/// Forwards requests unchanged; on demand it removes the first event of a page.
 fn lossy(at: &Path, to: PathBuf, lose: &Arc<AtomicBool>) {
     let listener = UnixListener::bind(at).unwrap();
     let lose = Arc::clone(lose);
@@ -163,8 +164,8 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
     );
 }
 
-/// The ledger's state goes back to that of a backup.
-fn put_back(rig: &mut Rig, backup: &str) {
+/// Restores the ledger's state from a backup.
+fn roll_back(rig: &mut Rig, backup: &str) {
     rig.kill("ron-ledger");
     let data = rig.dir.path().join("ron-ledger/data");
     let _ = std::fs::remove_dir_all(rig.dir.path().join("lost"));
@@ -176,7 +177,7 @@ fn put_back(rig: &mut Rig, backup: &str) {
 }
 
 #[test]
-fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_again() {
+fn a_rolled_back_ledger_is_detected_and_its_lost_receipts_are_not_returned() {
     let mut rig = Rig::start();
     let kept = issued(&rig, "kept", 100);
     std::thread::sleep(Duration::from_millis(1_200)); // a signed checkpoint
@@ -184,14 +185,14 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     ok(&ron_on(rig.dir.path(), &["ledger", "backup", &backup]));
     issued(&rig, "lost", 7);
     rig.wait_copied(&issued(&rig, "gone", 9));
-    put_back(&mut rig, &backup);
+    roll_back(&mut rig, &backup);
     until("the wallet notices", || {
         rig.wallet_metric("svc_wallet_feed_gaps_total") > 0
     });
     assert_eq!(rig.balance("a")["amount_minor"], "100");
     assert_eq!(rig.get("/v1/ops/lost").status, 404, "it never happened");
     rig.wait_copied(&kept);
-    // Kept answers come back from the ledger; of those that it lost none is told.
+    // Copied answers come from the ledger again; those that it lost are not returned.
     rig.kill("ron-ledger");
     rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
     assert!(in_the_copy(&rig, "kept", 100));
@@ -202,13 +203,13 @@ fn a_ledger_that_was_put_back_is_noticed_and_its_lost_receipts_are_not_told_agai
     assert!(!replayed(&again), "done anew");
     assert_eq!(rig.balance("a")["amount_minor"], "107");
 
-    // The same while the wallet is away, and the ledger goes on past where the wallet was.
+    // The same while the wallet is down, and the ledger grows past the wallet's position.
     rig.wait_copied(&issued(&rig, "gone", 9));
     let data = rig.dir.path().join("svc-wallet/data");
     rig.kill("svc-wallet");
     std::fs::rename(data.join("answers"), data.join("before")).unwrap();
     rig.run("svc-wallet");
-    put_back(&mut rig, &backup);
+    roll_back(&mut rig, &backup);
     let others: Vec<_> = (0..5)
         .map(|n| issued(&rig, &format!("other-{n}"), 1))
         .collect();

@@ -1,4 +1,4 @@
-//! The services that judge passports, and a read at each that every token of the operator allows.
+//! The services that verify passports, and a read at each that every token of the operator allows.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ pub const CONSUMERS: [(&str, &str); 4] = [
     ("svc-admin", "/api/me"),
 ];
 
-/// Has the console of a fleet that is not started yet ask for passports, and runs all consumers in this region.
+/// Makes the console of a fleet that is not started yet require passports, and sets the region of
+/// all consumers.
 pub fn configure(dir: &Path, region: &str) {
     for (service, _) in CONSUMERS {
         let path = dir.join(service).join("config.toml");
@@ -31,7 +32,7 @@ pub fn configure(dir: &Path, region: &str) {
     }
 }
 
-/// What a token reads at a service; one that has not read the issuer's keys yet is asked again.
+/// Reads at a service with a token; retries while the service has not read the issuer's keys yet.
 pub fn read(fleet: &Fleet, service: &str, token: &str) -> Reply {
     let path = CONSUMERS
         .iter()
@@ -56,14 +57,14 @@ pub fn reason(reply: &Reply) -> (u16, String) {
     (reply.status, word.to_owned())
 }
 
-/// Issues for the operator, without a process for each token.
+/// Issues tokens for the operator, without a process for each token.
 pub struct Source {
     url: String,
     credential: String,
 }
 
 impl Source {
-    /// One that asks this fleet's issuer.
+    /// A source that calls this fleet's issuer.
     pub fn of(fleet: &Fleet) -> Self {
         Self {
             url: format!("{}/v1/passport/issue", fleet.api("svc-passport")),
@@ -77,7 +78,7 @@ impl Source {
         json(&reply, 200)["token"].as_str().unwrap().to_owned()
     }
 
-    /// The issuer's answer to the same.
+    /// The issuer's response to the same request.
     pub fn ask(&self, fleet: &Fleet, audience: &str, caveats: &[&str]) -> Reply {
         let body = json!({"subject_ref": "operator", "audience": audience, "caveats": caveats});
         fleet.post(&self.url, Some(&self.credential), &body.to_string(), &[])

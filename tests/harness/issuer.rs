@@ -1,4 +1,5 @@
-//! An issuer as its clients meet it: a fleet with a second client that signs assertions, and the ways to ask it.
+//! An issuer from the view of its clients: a fleet with a second client that signs assertions, and
+//! the ways to call it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use serde_json::{Value, json};
 pub const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 pub const ACCESS: &str = "urn:ietf:params:oauth:token-type:access_token";
 pub const ASSERTION: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-/// A revocation or a policy that does not act within this time is lost. How fast they are on a quiet machine is what
-/// tests/e2e/passport_spread.rs measures.
+/// A revocation or a policy that has no effect within this time is lost.
+/// tests/e2e/passport_spread.rs measures how fast they are on a quiet machine.
 pub const SPREAD: Duration = Duration::from_secs(30);
 
 pub fn now_s() -> u64 {
@@ -35,7 +36,7 @@ pub fn robot() -> Ed25519Key {
     Ed25519Key::from_seed(&[42; 32])
 }
 
-/// A fleet with a second client that signs assertions, whose policy is looked at five times a second.
+/// A fleet with a second client that signs assertions, whose policy is read five times a second.
 pub struct Rig {
     pub fleet: Fleet,
 }
@@ -57,7 +58,7 @@ impl Rig {
         let client = format!(
             "\n[[clients]]\nid = \"robot\"\njwks = '{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"{x}\"}}'\n"
         );
-        // Longer than usual: on a busy machine a verifier may be slow to fetch a new key.
+        // Longer than the default: on a busy machine a verifier may be slow to fetch a new key.
         let hold = "\n[rotation]\nhold = \"2s\"\n";
         assert!(!text.contains("[rotation]"), "{text}");
         std::fs::write(&path, text + &client + hold).unwrap();
@@ -85,7 +86,7 @@ impl Rig {
         serde_json::from_slice(&text).unwrap()
     }
 
-    /// Puts a policy where the issuer looks, signed or with the signature of before.
+    /// Puts a policy where the issuer reads it, signed or with the previous signature.
     pub fn publish(&self, policy: &Value, signed: bool) {
         let draft = self.fleet.dir().join("draft.json");
         std::fs::write(&draft, policy.to_string()).unwrap();
@@ -135,7 +136,7 @@ impl Rig {
         )
     }
 
-    /// HTTP Basic of the operator.
+    /// The operator's HTTP Basic credential.
     pub fn basic(&self) -> String {
         let text = std::fs::read(self.fleet.dir().join("clients/operator.json")).unwrap();
         let file: Value = serde_json::from_slice(&text).unwrap();
@@ -172,8 +173,8 @@ impl Rig {
         self.robot_with(&self.assertion(|_| {}), &ask)
     }
 
-    /// Signed by the issuer's own key, as somebody could who has stolen the operator's KMS token: the KMS allows
-    /// what is inside its limits.
+    /// A token signed by the issuer's own key, as a thief of the operator's KMS token could make
+    /// it: the KMS allows everything inside its limits.
     pub fn stolen(&self, typ: &str, change: impl Fn(&mut Value)) -> String {
         let good = self.fleet.token("svc-wallet", None);
         let mut said = claims(&good);
@@ -213,7 +214,7 @@ impl Rig {
         )
     }
 
-    /// Refused by a service within the time that revocations may take.
+    /// Must be refused by a service within the time allowed for revocations.
     pub fn refused_soon(ask: impl Fn() -> Reply, what: &str) {
         let since = Instant::now();
         loop {

@@ -36,11 +36,11 @@ pub const SERVICES: [&str; 6] = [
     "svc-admin",
 ];
 
-/// Longest wait for one call.
+/// Timeout of one call.
 pub const CALL: Duration = Duration::from_secs(20);
-/// Repeated calls that a test which is not about being busy may see, on a machine with other work.
+/// Maximum repeated calls in a test that is not about load, on a machine with other work.
 pub const CALM: u64 = 20;
-/// Longest wait for a fleet to be ready.
+/// Maximum wait for a fleet to be ready.
 const START: Duration = Duration::from_secs(60);
 
 /// The `ron` binary of the profile that the tests were built with.
@@ -59,8 +59,8 @@ pub fn ron_binary() -> PathBuf {
     ron
 }
 
-/// An HTTP client without a circuit breaker: it may ask a service as often as it likes while that
-/// is killed and comes back. Typed clients with it ask again when they are refused for the moment.
+/// An HTTP client without a circuit breaker: it may call a service as often as it likes while the
+/// service is killed and restarted. Typed clients with it retry temporary refusals.
 pub fn http_client() -> HttpClient {
     HttpClient::new(ClientConfig {
         breaker: false,
@@ -69,7 +69,7 @@ pub fn http_client() -> HttpClient {
     })
 }
 
-/// What follows the beginning of a line on the page of metrics below `health`.
+/// The rest of a line of the metrics page below `health`, after the given beginning.
 pub fn metric(http: &HttpClient, health: &str, line: &str) -> Option<String> {
     let url = format!("{health}/metrics");
     let page = http.call(Call::get(&url, Deadline::within(CALL)));
@@ -93,7 +93,8 @@ pub fn socket_of(dir: &Path, service: &str, which: &str) -> String {
     format!("unix:{}/run/{service}/{which}.sock", dir.display())
 }
 
-/// Settings for a service that runs beside the one whose configuration it was given: sockets of its own below `dir`.
+/// Settings for a second instance of a service with the same configuration: sockets of its own
+/// below `dir`.
 pub fn own_sockets(dir: &Path, service: &str) -> [String; 2] {
     let path = |which: &str| dir.join("sockets").join(format!("{service}-{which}.sock"));
     [
@@ -102,13 +103,14 @@ pub fn own_sockets(dir: &Path, service: &str) -> [String; 2] {
     ]
 }
 
-/// Where a service runs beside the one whose configuration it was given: ports, sockets and data of its own.
+/// The place of a second instance of a service with the same configuration: ports, sockets and data
+/// of its own.
 pub struct OwnPlace {
     /// Port of its API.
     pub api: u16,
-    /// Port of its health.
+    /// Health port.
     pub health: u16,
-    /// The settings that say so, each for one `--set`.
+    /// The settings for this place, each for one `--set`.
     pub sets: Vec<String>,
 }
 
@@ -145,8 +147,8 @@ pub fn python() -> PathBuf {
     python
 }
 
-/// A base port with the ports of six services above it free at this moment, and another one for
-/// every caller in this process. Below those that outgoing connections take.
+/// A base port whose six services' ports are free at this moment, different for every caller in
+/// this process. Below the range of outgoing connections.
 pub fn base_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     const BLOCKS: u16 = 330;
@@ -162,16 +164,17 @@ pub fn base_port() -> u16 {
     panic!("no block of ports is free between 12000 and 32000");
 }
 
-/// A port that is free at this moment, for a program that cannot be told 0; another one for every
+/// A port that is free at this moment, for a program that cannot be given 0; different for every
 /// caller in this process.
 pub fn free_port() -> u16 {
     base_port()
 }
 
-/// Takes away what would make a test's outcome depend on the machine's speed. Services get more time with one another
-/// than operators want: several fleets share a machine's cores here, and a thread that does not run looks like one that
-/// hangs. Callers have no rate limit, of failures neither: a fast machine would pass the defaults. A test about any of
-/// them sets its own.
+/// Removes limits that would make a test's outcome depend on the machine's speed. Services get
+/// longer timeouts for each other than operators want: several fleets share a machine's cores here,
+/// and a thread that is not scheduled looks like one that hangs. Callers have no rate limit, and no
+/// limit of failures: a fast machine would exceed the defaults. A test about any of these sets its
+/// own.
 pub fn unhurried(command: &mut Command) -> &mut Command {
     for service in SERVICES {
         let prefix = service.replace('-', "_").to_uppercase();
@@ -185,11 +188,10 @@ pub fn unhurried(command: &mut Command) -> &mut Command {
         .env("SVC_WALLET_LEDGER_HANGS_AFTER", "5s")
 }
 
-/// A running `ron up`. Dropped, it is killed.
+/// A running `ron up`, killed on drop.
 pub struct Fleet {
     dir: Arc<TempDir>,
     child: Child,
-    /// For calls.
     pub http: Arc<HttpClient>,
     endpoints: Value,
 }
@@ -208,7 +210,7 @@ impl Fleet {
         Self::run(dir, unhurried(&mut command))
     }
 
-    /// Starts one in a new data directory with the limits and patience that operators have by default.
+    /// Starts one in a new data directory with the default limits and timeouts of operators.
     pub fn as_by_default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         Self::run(Arc::new(dir), &mut Command::new(ron_binary()))
@@ -237,7 +239,7 @@ impl Fleet {
             child,
             http: Arc::new(http_client()),
         };
-        // It waits for passports too, but on a busy machine not for long.
+        // `ron up` waits for passports too, but on a busy machine not long enough.
         for service in SERVICES {
             let url = format!("{}/readyz", fleet.health(service));
             while !takes_passports(&fleet.get(&url, None)) {
@@ -248,7 +250,6 @@ impl Fleet {
         fleet
     }
 
-    /// Its data directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -258,7 +259,6 @@ impl Fleet {
         self.dir.clone()
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -273,7 +273,8 @@ impl Fleet {
         self.url(service, "health")
     }
 
-    /// Base URL of the Unix socket of a service's API: where service tokens and client secrets go.
+    /// Base URL of the Unix socket of a service's API, which accepts service tokens and client
+    /// secrets.
     pub fn api_socket(&self, service: &str) -> String {
         self.url(service, "api_socket")
     }
@@ -361,14 +362,15 @@ impl Fleet {
             .unwrap_or_else(|e| panic!("{method} {url}: {e}"))
     }
 
-    /// The operator's own credential at the KMS, which counts on its socket alone.
+    /// The operator's own credential at the KMS, which is accepted only on its socket.
     pub fn operator_token(&self) -> String {
         let path = self.dir().join("clients/operator.kms.token");
         let text = std::fs::read_to_string(path).expect("the operator's token");
         text.trim().to_owned()
     }
 
-    /// A POST to the KMS by the operator; its answer, which must have the expected status.
+    /// A POST to the KMS by the operator; returns its response, which must have the expected
+    /// status.
     pub fn kms(&self, path: &str, body: &Value, status: u16) -> Value {
         let url = format!("{}/v1/kms/{path}", self.api_socket("ron-kms"));
         let reply = self.post(&url, Some(&self.operator_token()), &body.to_string(), &[]);
@@ -380,8 +382,8 @@ impl Fleet {
         read_json(&self.dir().join("bootstrap.json"))
     }
 
-    /// Makes a key of the issuer for each algorithm, has its signed policy offer `offered` for the wallet, and
-    /// ends the fleet; the keys' names, for the issuer's configuration.
+    /// Makes a key of the issuer for each algorithm, lets its signed policy offer `offered` for the
+    /// wallet, and ends the fleet; returns the keys' names, for the issuer's configuration.
     pub fn offer_issuer_keys<const N: usize>(
         &mut self,
         algs: [&str; N],
@@ -427,14 +429,14 @@ impl Fleet {
         )
     }
 
-    /// The value of a metric line such as `x_total{a="b"}`, 0 when it is not there.
+    /// The value of a metric line such as `x_total{a="b"}`, 0 when it is absent.
     pub fn metric(&self, service: &str, line: &str) -> f64 {
         let found = metric(&self.http, &self.health(service), line);
         found.and_then(|v| v.parse().ok()).unwrap_or(0.0)
     }
 
-    /// Fails when typed clients had to repeat more than a few calls: a burst of refusals where nothing was wrong would
-    /// hide behind their patience.
+    /// Fails when typed clients had to repeat more than a few calls: their retries would hide a
+    /// burst of refusals in a phase without faults.
     pub fn was_calm(&self) {
         let repeats = self.http.repeats();
         assert!(repeats <= CALM, "{repeats} calls were repeated");
@@ -446,7 +448,7 @@ impl Fleet {
         let _ = self.child.wait();
     }
 
-    /// SIGTERM; the exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         let _ = Command::new("kill")
             .args(["-TERM", &self.child.id().to_string()])
@@ -494,15 +496,16 @@ pub fn ok(out: &Output) -> String {
     text
 }
 
-/// The JSON of an answer with the expected status.
+/// The JSON of a response with the expected status.
 pub fn json(reply: &Reply, status: u16) -> Value {
     let text = String::from_utf8_lossy(&reply.body);
     assert_eq!(reply.status, status, "{text}");
     serde_json::from_slice(&reply.body).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What `/readyz` answers when a service takes passports too. Ready it is before: service tokens work without the
-/// issuer, which itself needs some of the services that ask it for keys.
+/// True if `/readyz` says that the service accepts passports too. A service is ready earlier:
+/// service tokens work without the issuer, which itself needs some of the services that read its
+/// keys.
 pub fn takes_passports(readyz: &Reply) -> bool {
     let waits = |doc: &Value| {
         doc["degraded"]

@@ -1,4 +1,5 @@
-//! A line between two processes that a test can cut or stall, and a process that ends with the test.
+//! A line between two processes that a test can cut or stall, and a process that ends with the
+//! test.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -10,15 +11,15 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// What a line does.
+/// The state of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {
-    /// Carries both ways.
+    /// Carries both directions.
     Open,
-    /// Ends every connection, also new ones.
+    /// Ends every connection, including new ones.
     Cut,
-    /// Takes connections and bytes, and delivers nothing.
+    /// Accepts connections and bytes, and delivers nothing.
     Stalled,
 }
 
@@ -50,7 +51,7 @@ impl Line {
                 let Ok(far) = UnixStream::connect(&target) else {
                     continue;
                 };
-                // Under the lock, so that whoever cuts the line finds this connection or is seen here.
+                // Under the lock, so that a cut either finds this connection or is seen here.
                 let mut open = open.lock().unwrap();
                 if way.load(Ordering::SeqCst) == Way::Cut as u8 {
                     continue; // dropped: the peer sees the end at once
@@ -66,7 +67,7 @@ impl Line {
         line
     }
 
-    /// Changes what it does.
+    /// Changes the state of the line.
     pub fn set(&self, way: Way) {
         self.way.store(way as u8, Ordering::SeqCst);
         if way == Way::Cut {
@@ -90,7 +91,7 @@ fn copy(mut from: UnixStream, mut into: UnixStream, way: &AtomicU8) {
     let _ = into.shutdown(Shutdown::Both);
 }
 
-/// A child that is ended by its process id, whatever happens.
+/// A child that is ended by its process id in every case.
 pub struct Ended(pub Child);
 
 impl Drop for Ended {

@@ -1,4 +1,5 @@
-//! KMS, issuer, ledger and wallet as processes of their own, to be stopped, killed and brought back one by one.
+//! KMS, issuer, ledger and wallet as processes of their own, to be stopped, killed and restarted
+//! one by one.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -22,18 +23,18 @@ const NEEDED: [(&str, u16); 4] = [
     ("svc-wallet", 3),
 ];
 
-/// The four, each a process of its own. Dropped, they are killed.
+/// The four services, each a process of its own, killed on drop.
 pub struct Rig {
     pub dir: TempDir,
     base: u16,
     pub children: BTreeMap<&'static str, Child>,
     pub http: HttpClient,
     token: String,
-    /// What the ledger gets in its environment.
+    /// Environment of the ledger.
     ledger_env: Vec<(&'static str, PathBuf)>,
     /// Settings of the wallet.
     pub wallet_set: Vec<&'static str>,
-    /// Requests that were refused for the moment and repeated.
+    /// Requests that were refused temporarily and repeated.
     again: AtomicU64,
 }
 
@@ -53,7 +54,7 @@ impl Rig {
         Self::start_with(|_| Vec::new())
     }
 
-    /// The same; the ledger gets what `env` says about the data directory.
+    /// The same; `env` returns the ledger's environment for the data directory.
     pub fn start_with(env: impl FnOnce(&Path) -> Vec<(&'static str, PathBuf)>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ledger_env = env(dir.path());
@@ -79,7 +80,7 @@ impl Rig {
             rig.wait_ready(name);
         }
         let mut made = rig.ask_for_token();
-        // On a machine with too much to do the issuer may be late; asking again is free.
+        // On a busy machine the issuer may be late; a retry costs nothing.
         for _ in 0..5 {
             if made.status.success() {
                 break;
@@ -118,7 +119,8 @@ impl Rig {
         self.children.insert(name, child);
     }
 
-    /// Where a program's log lines go: to the test's own, or to a file where the test reads them.
+    /// Where a program's log lines go: to the test's own output, or to a file where the test reads
+    /// them.
     fn errors(&self, name: &str) -> Stdio {
         if name != "ron-ledger" || self.ledger_env.is_empty() {
             return Stdio::inherit();
@@ -157,12 +159,12 @@ impl Rig {
         self.http.call(Call::get(&url, by))
     }
 
-    /// Until it is ready and takes passports.
+    /// Waits until it is ready and accepts passports.
     pub fn wait_ready(&self, name: &str) {
         self.wait(name, "ready", Duration::from_secs(30), takes_passports);
     }
 
-    /// Until it says that it drains.
+    /// Waits until it reports that it drains.
     pub fn wait_drain(&self, name: &str) {
         self.wait(name, "draining", Duration::from_secs(30), |reply| {
             String::from_utf8_lossy(&reply.body).contains("\"draining\"")
@@ -223,7 +225,8 @@ impl Rig {
         self.call(Method::POST, "/v1/issue", Some(key), Some(&body))
     }
 
-    /// The ledger made no sound for a moment; asking again is what the answer says to do. Each time is counted.
+    /// Repeats a call that is refused while the ledger does not answer, as the response says. Each
+    /// repetition is counted.
     pub fn patiently(&self, call: impl Fn() -> Reply) -> Reply {
         let began = Instant::now();
         loop {
@@ -237,19 +240,19 @@ impl Rig {
         }
     }
 
-    /// Begins a phase in which nothing is wrong; see [`Rig::was_calm`].
+    /// Starts a phase without faults; see [`Rig::was_calm`].
     pub fn calm(&self) {
         self.again.store(0, Ordering::Relaxed);
     }
 
-    /// Fails when more than a few requests were repeated since [`Rig::calm`]: a burst of refusals where nothing was wrong
-    /// would hide behind [`Rig::patiently`].
+    /// Fails when more than a few requests were repeated since [`Rig::calm`]: otherwise
+    /// [`Rig::patiently`] would hide a burst of refusals in a phase without faults.
     pub fn was_calm(&self) {
         let again = self.again.load(Ordering::Relaxed);
         assert!(again <= CALM, "{again} requests were repeated");
     }
 
-    /// Until the wallet's feed has copied all up to this answer, the ledger's last.
+    /// Waits until the wallet's feed has copied everything up to this response, the ledger's last.
     pub fn wait_copied(&self, answer: &Reply) {
         let receipt: Value = serde_json::from_slice(&answer.body).unwrap();
         until("the feed copies the answer", || {
@@ -257,7 +260,7 @@ impl Rig {
         });
     }
 
-    /// The value of a metric of the wallet, 0 when it is not there.
+    /// The value of a metric of the wallet, 0 when it is absent.
     pub fn wallet_metric(&self, line: &str) -> u64 {
         let health = format!("http://127.0.0.1:{}", self.port("svc-wallet") + 5);
         metric(&self.http, &health, line).map_or(0, |value| value.parse().unwrap())

@@ -1,5 +1,6 @@
-//! Abuse of the real binary: slow, endless, greedy and deaf clients, no descriptors left, and
-//! SIGTERM under load. Others are served meanwhile, memory stays, and the server recovers alone.
+//! Abuse of the real binary: slow, endless and greedy clients, clients that never read, no
+//! descriptors left, and SIGTERM under load. Other clients are served meanwhile, memory stays
+//! bounded, and the server recovers by itself.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -12,18 +13,18 @@ use crate::wire::{Wire, addr_of};
 use crate::{attackers, sound};
 use ron_tests::{Fleet, json, until};
 
-/// What other clients may see at most while somebody abuses the server, where that is more than [`P99_TIMES`] what they
-/// see without: the aim is 20 ms on a quiet machine; tests also run on slow and busy ones.
+/// Maximum latency of other clients during abuse, where that is more than [`P99_TIMES`] their
+/// latency without it: the aim is 20 ms on a quiet machine; tests also run on slow and busy ones.
 const P99_MS: f64 = 100.0;
 const P99_TIMES: f64 = 20.0;
-/// What memory may grow by, in KiB.
+/// Maximum growth of memory, in KiB.
 const GROWTH_KIB: u64 = 32 << 10;
-/// Open connections of the passport service when only the other services use it, at most.
+/// Maximum open connections of the passport service when only the other services use it.
 const CONNECTIONS: f64 = 20.0;
-/// By then a server is as it was.
+/// By then a server must have recovered.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// These tests measure, so they take turns.
+/// These tests measure, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -34,7 +35,7 @@ struct Target {
     fleet: Fleet,
     api: SocketAddr,
     idle_kib: u64,
-    /// What others see without abuse, 99 of 100.
+    /// Latency of other clients without abuse, 99 of 100.
     quiet_p99_ms: f64,
 }
 
@@ -42,7 +43,7 @@ impl Target {
     fn start() -> Self {
         let fleet = Fleet::start();
         let api = addr_of(&fleet.api("svc-passport"));
-        // Warm: what the first requests allocate is no growth.
+        // Warm-up: what the first requests allocate is not growth.
         std::thread::sleep(Duration::from_millis(500));
         let warm = Bystanders::start(api);
         std::thread::sleep(Duration::from_millis(500));
@@ -57,7 +58,7 @@ impl Target {
         }
     }
 
-    /// Runs the attack among bystanders; prints and judges what they saw, and the memory.
+    /// Runs the attack beside ordinary clients; prints and checks their latencies, and the memory.
     fn under<T>(&self, name: &str, attack: impl FnOnce() -> T) -> T {
         let (stop, pid) = (AtomicBool::new(false), self.fleet.pid());
         let others = Bystanders::start(self.api);
@@ -262,7 +263,7 @@ fn sigterm_under_load_answers_what_was_accepted_and_nothing_after() {
         "a payment was taken after the drain began"
     );
 
-    // What was accepted was answered: not one unit more or less than the clients know of.
+    // Accepted payments were answered: the balance is exactly what the clients know of.
     let dir = fleet.keep_dir();
     drop(fleet);
     let fleet = Fleet::start_in(dir);

@@ -1,5 +1,4 @@
-//! Clients that mean harm, each a function that abuses an address for a while and says what
-//! became of it.
+//! Hostile clients, each a function that abuses an address for a while and returns the effect.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::sound;
 use crate::wire::{End, Wire};
 
-/// Where attackers come from: not from where ordinary clients do.
+/// Address of the attackers, different from that of ordinary clients.
 pub const SOURCE: [u8; 4] = [127, 0, 0, 2];
 
 /// One of many slow connections.
@@ -28,8 +27,9 @@ pub struct Ended {
     pub otherwise: usize,
 }
 
-/// So many clients that send a head a byte at a time, and as many that send a body so. Who is cut
-/// off comes back; it is over when that has happened as often as there are clients.
+/// As many clients as `each` that send a head a byte at a time, and as many that send a body so. A
+/// client that is cut off reconnects; the attack is over when that has happened as often as there
+/// are clients.
 pub fn slow(addr: SocketAddr, each: usize, patience: Duration) -> Ended {
     let until = Instant::now() + patience;
     let mut slow: Vec<Slow> = (0..2 * each)
@@ -62,7 +62,7 @@ fn begin(addr: SocketAddr, body: bool) -> std::io::Result<Slow> {
     Ok(Slow { stream, body })
 }
 
-/// One more byte; false when the server has ended it.
+/// Sends one more byte; false when the server has ended the connection.
 fn drip(one: &mut Slow, ended: &mut Ended) -> bool {
     let mut answer = [0; 4096];
     let got = one.stream.read(&mut answer);
@@ -82,7 +82,7 @@ fn drip(one: &mut Slow, ended: &mut Ended) -> bool {
     }
 }
 
-/// One header line of 200 MB; how many MB were taken.
+/// One header line of 200 MB; returns how many MB were accepted.
 pub fn long_line(addr: SocketAddr) -> usize {
     let mut wire = Wire::connect(addr);
     wire.send(format!("GET {} HTTP/1.1\r\nHost: t\r\nX: ", sound::GET).as_bytes());
@@ -92,8 +92,8 @@ pub fn long_line(addr: SocketAddr) -> usize {
         .count()
 }
 
-/// A million requests on one connection whose answers are never read; how many were taken, and
-/// whether the server ended it within the time.
+/// A million requests on one connection whose responses are never read; returns how many were
+/// accepted, and whether the server ended the connection within the time.
 pub fn never_read(addr: SocketAddr, patience: Duration) -> (usize, bool) {
     let mut wire = Wire::connect(addr);
     wire.stream
@@ -111,8 +111,8 @@ pub fn never_read(addr: SocketAddr, patience: Duration) -> (usize, bool) {
     (sent, false)
 }
 
-/// Clients that each ask for 32 MB in answers of the largest document there is, and read none of
-/// them; how many the server ended within the time.
+/// Clients that each request 32 MB in responses of the largest document there is, and read none of
+/// them; returns how many the server ended within the time.
 pub fn unread(addr: SocketAddr, clients: usize, patience: Duration) -> usize {
     let ask = b"GET /openapi.json HTTP/1.1\r\nHost: t\r\n\r\n";
     let size = {
@@ -131,7 +131,7 @@ pub fn unread(addr: SocketAddr, clients: usize, patience: Duration) -> usize {
     let mut ended = 0;
     while Instant::now() < until && !wires.is_empty() {
         std::thread::sleep(Duration::from_millis(100));
-        // Writing tells: reading would be what they do not do.
+        // A write detects the end; a read would be what these clients must not do.
         wires.retain_mut(|wire| match wire.stream.write(b"G") {
             Ok(_) => true,
             Err(e) if e.kind() == ErrorKind::WouldBlock => true,
@@ -144,14 +144,14 @@ pub fn unread(addr: SocketAddr, clients: usize, patience: Duration) -> usize {
     ended
 }
 
-/// Idle connections, as many as given, as far as they connect.
+/// As many idle connections as given, as far as they connect.
 pub fn hoard(addr: SocketAddr, many: usize) -> Vec<TcpStream> {
     let connect = |_| TcpStream::connect_timeout(&addr, Duration::from_millis(500)).ok();
     (0..many).filter_map(connect).collect()
 }
 
 /// The verdict of `slowhttptest` in one of its modes: seconds watched, and seconds in which its
-/// probe was not answered.
+/// probe got no response.
 pub fn slowhttptest(mode: &str, url: &str, seconds: u32) -> (usize, usize) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let out = dir.path().join("run");
@@ -182,8 +182,8 @@ pub fn slowhttptest(mode: &str, url: &str, seconds: u32) -> (usize, usize) {
     (verdicts.len(), away)
 }
 
-/// A client that pays until the server is gone. Payments that were answered 200; and whether one
-/// was answered 200 after another was told that the service drains.
+/// A client that pays until the server is gone. Returns the payments with a 200; and whether one
+/// got a 200 after another client was told that the service drains.
 pub fn pay(addr: SocketAddr, token: &str, client: usize, all: &AtomicU64) -> (u64, bool) {
     let mut wire = Wire::connect(addr);
     let (mut paid, mut draining, mut late) = (0, false, false);
@@ -206,7 +206,7 @@ pub fn pay(addr: SocketAddr, token: &str, client: usize, all: &AtomicU64) -> (u6
             Err(End::Open) => panic!("a payment was not answered in ten seconds"),
             Err(End::Closed | End::Reset) => {
                 let Ok(fresh) = Wire::try_connect(addr) else {
-                    break; // nobody listens any more
+                    break; // the server is gone
                 };
                 wire = fresh;
             }

@@ -1,5 +1,5 @@
-//! Well-behaved clients that go on working while somebody abuses the server: what they saw is the
-//! measure of the abuse.
+//! Ordinary clients that keep working while the server is abused: their latency is the measure of
+//! the abuse.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use std::time::{Duration, Instant};
 use crate::sound;
 use crate::wire::Wire;
 
-/// Clients at once, each with a connection that it keeps.
+/// Clients at once, each with a kept connection.
 const CLIENTS: usize = 8;
-/// Between an answer and the next request.
+/// Pause between a response and the next request.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Longer than this is no answer.
+/// A response later than this counts as none.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all of them saw.
+/// The observations of all of them.
 #[derive(Debug)]
 pub struct Seen {
     /// In order of length.
     pub latencies: Vec<Duration>,
-    /// Answers other than 200, and connections that ended.
+    /// Responses other than 200, and connections that ended.
     pub failures: Vec<String>,
 }
 
 impl Seen {
-    /// The latency that this share of the answers did not exceed, in milliseconds.
+    /// The latency that this share of the responses did not exceed, in milliseconds.
     pub fn quantile_ms(&self, percent: usize) -> f64 {
         let last = self.latencies.len() - 1;
         self.latencies[last * percent / 100].as_secs_f64() * 1e3
     }
 }
 
-/// They work until they are asked what they saw.
+/// They work until their observations are collected.
 pub struct Bystanders {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Seen>>,

@@ -1,25 +1,25 @@
-//! The table of hostile requests: what is sent, which statuses are right, and whether the
-//! connection may live on afterwards.
+//! The table of hostile requests: the bytes, the correct statuses, and whether the connection may
+//! stay open afterwards.
 //!
 //! Every request would be answered 200 if its hostile part were overlooked: the routes are public,
-//! the bodies are good JSON. Where a lenient reader would end the request early, what follows is a
-//! second request to [`SMUGGLED`], which nobody may ever answer.
+//! the bodies are good JSON. Where a lenient reader would end the request early, a second request
+//! to [`SMUGGLED`] follows, which must never be answered.
 
 mod heads;
 
 use crate::sound::{self, BODY, GET, POST};
 
-/// What an attacker hides.
+/// The path of the request that an attacker hides.
 pub const SMUGGLED: &str = "/v1/smuggled";
 
-/// What must become of the connection.
+/// The required state of the connection afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// Closed after the refusal: where the request ends is in doubt.
+    /// Closed after the refusal: the end of the request is in doubt.
     Closed,
     /// It serves the next request: the framing was sound.
     Open,
-    /// Either, as long as it is clean.
+    /// Either, as long as no bytes are misread.
     Either,
 }
 
@@ -49,17 +49,17 @@ fn chunked(rest: &str) -> Vec<u8> {
     framed("Transfer-Encoding: chunked", rest)
 }
 
-/// The good body as one chunk, the size written this way.
+/// The good body as one chunk, with the size written in this way.
 fn sized(size: &str) -> Vec<u8> {
     chunked(&format!("{size}\r\n{BODY}\r\n0\r\n\r\n"))
 }
 
-/// A GET with these lines behind the request line, `Host` among them or not.
+/// A GET with these lines after the request line, with or without `Host`.
 fn lines(lines: &str) -> Vec<u8> {
     format!("GET {GET} HTTP/1.1\r\n{lines}\r\n").into_bytes()
 }
 
-/// A GET by this request line.
+/// A GET with this request line.
 fn line(line: &str) -> Vec<u8> {
     format!("{line}\r\nHost: t\r\n\r\n").into_bytes()
 }
@@ -111,7 +111,7 @@ pub fn table() -> Vec<Case> {
     table.0
 }
 
-/// Both ways to say where the body ends, in every order and spelling.
+/// Both ways to state where the body ends, in every order and spelling.
 fn length_and_coding(table: &mut Table) {
     let early = format!("0\r\n\r\n{}", smuggled());
     let length = early.len();
@@ -198,7 +198,7 @@ fn length_and_coding(table: &mut Table) {
     }
 }
 
-/// Transfer codings that are not the one that is understood.
+/// Transfer codings other than the supported one.
 fn codings(table: &mut Table) {
     let whole = BODY.len();
     let chunk = format!("{whole:x}\r\n{BODY}\r\n0\r\n\r\n");
@@ -409,7 +409,7 @@ fn line_ends(table: &mut Table) {
     }
 }
 
-/// Poison behind sound requests on one connection.
+/// A hostile request after sound ones on one connection.
 fn pipelined(table: &mut Table) {
     let poison = framed(
         "Content-Length: 5\r\nTransfer-Encoding: chunked",

@@ -1,7 +1,7 @@
-//! Cheap requests in numbers, from one address, against a whole fleet: they cost that address its
-//! share and nobody else an answer, and memory is given back.
+//! Cheap requests in large numbers, from one address, against a whole fleet: they exhaust that
+//! address's share and nothing else, and memory is released.
 //!
-//! `RON_FLOOD_SECONDS=60` runs the mixed flood for that long and writes what it measured to
+//! `RON_FLOOD_SECONDS=60` runs the mixed flood for that long and writes the measurements to
 //! `docs/bench/flood.md`.
 
 use std::collections::VecDeque;
@@ -18,17 +18,17 @@ use crate::wire::{Wire, addr_of};
 use ron_proto::b64;
 use ron_tests::{Fleet, json, ok, ron_binary, until, workspace};
 
-/// Where the flood comes from; ordinary clients come from 127.0.0.1.
+/// Address of the flood; ordinary clients use 127.0.0.1.
 const SOURCE: [u8; 4] = [127, 0, 0, 2];
-/// Longest wait for an answer.
+/// Maximum wait for a response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What `ron up` may use under a flood and after it, in KiB.
+/// Maximum memory of `ron up` during a flood and after it, in KiB.
 const PEAK_KIB: u64 = 256 << 10;
 const AFTER_KIB: u64 = 100 << 10;
 /// Requests and connections of the mixed flood in a second.
 const PER_SECOND: u32 = 2000;
 
-/// These tests fill a machine, so they take turns.
+/// These tests load the machine fully, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -70,14 +70,14 @@ fn token_request(secret: &str) -> Vec<u8> {
     http("POST /oauth2/token", &headers, body)
 }
 
-/// The token request of somebody who knows the secret.
+/// The token request of a client that knows the secret.
 fn good_token_request(fleet: &Fleet) -> Vec<u8> {
     let text = std::fs::read(fleet.dir().join("clients/operator.json")).unwrap();
     let file: serde_json::Value = serde_json::from_slice(&text).unwrap();
     token_request(file["client_secret"].as_str().unwrap())
 }
 
-/// A long poll that nothing ends before its time.
+/// A long poll that no event ends early.
 fn poll_request(fleet: &Fleet) -> Vec<u8> {
     let url = format!("{}/v1/passport/events?after=0", fleet.api("svc-passport"));
     let end = json(&fleet.get(&url, None), 200)["next"].as_u64().unwrap();
@@ -98,7 +98,7 @@ fn closed_long_polls_keep_nothing() {
     for _ in 0..1010 {
         Wire::connect_from(SOURCE, passport).unwrap().send(&poll);
     }
-    // What came before these has been looked at.
+    // Everything sent before has been processed by now.
     for _ in 0..20 {
         Wire::connect(passport)
             .send(&sound::get("after"))
@@ -108,7 +108,7 @@ fn closed_long_polls_keep_nothing() {
     assert_eq!(status(&mut Wire::connect(passport), &ask), 200);
     let verify = status(&mut Wire::connect(passport), &sound::post());
     assert_eq!(verify, 200);
-    // Those that were admitted and closed have left nothing behind.
+    // Connections that were accepted and closed leave nothing behind.
     until("their connections are closed", || {
         connections(&fleet) < 30.0
     });
@@ -117,7 +117,7 @@ fn closed_long_polls_keep_nothing() {
     until("a new long poll waits", || {
         fleet.metric("svc-passport", "svc_passport_http_in_flight ") >= 1.0
     });
-    // A place beyond the end is no reason to wait: the reader is told to start over.
+    // A position beyond the end does not wait: the reader is told to start over.
     let events = format!("{}/v1/passport/events", fleet.api("svc-passport"));
     let beyond = fleet.get(&format!("{events}?after=99999999&wait=30"), None);
     let end = fleet.get(&format!("{events}?after=0"), None);
@@ -151,7 +151,7 @@ fn large_bodies_of_strangers_take_little_memory() {
         wire.stream.set_nonblocking(true).unwrap();
         wires.push((wire, 0));
     }
-    // All but the last byte, as far as it is taken.
+    // All but the last byte, as far as the server reads.
     for _ in 0..40 {
         for (wire, sent) in &mut wires {
             while *sent + piece.len() < 1 << 20 && wire.stream.write_all(&piece).is_ok() {
@@ -189,7 +189,7 @@ fn idle_sockets_of_one_address_keep_nobody_out() {
     assert!(connections(&fleet) < 700.0);
 }
 
-/// What an ordinary client saw.
+/// What an ordinary client observed.
 #[derive(Debug, Default)]
 struct Seen {
     latencies: Vec<Duration>,
@@ -204,7 +204,7 @@ impl Seen {
     }
 }
 
-/// Asks for tokens on one connection, about 200 a second, until it is told to stop.
+/// Requests tokens on one connection, about 200 a second, until stopped.
 fn issue(addr: SocketAddr, ask: &[u8], stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     let mut wire = Wire::connect(addr);
@@ -223,7 +223,7 @@ fn issue(addr: SocketAddr, ask: &[u8], stop: &AtomicBool) -> Seen {
     seen
 }
 
-/// Everything a flood sends, made before it begins.
+/// Everything a flood sends, prepared before it begins.
 struct Flood {
     passport: SocketAddr,
     wallet: SocketAddr,
@@ -233,7 +233,7 @@ struct Flood {
     used_proof: Vec<u8>,
 }
 
-/// What one of its threads does, over and over.
+/// What one of its threads repeats.
 type Act<'a> = Box<dyn FnMut() + Send + 'a>;
 
 impl Flood {
@@ -262,7 +262,7 @@ impl Flood {
         };
         let (mut idle, mut large, mut small) = Default::default();
         let (mut proofs, mut secrets) = (None, None);
-        // Unfinished, and below the bound for strangers.
+        // Unfinished, and below the bound for unauthenticated callers.
         let head = &self.body[..self.body.len() - (256 << 10)];
         let below = String::from_utf8_lossy(head).replace("1048576", "65536");
         let below = [below.as_bytes(), &self.body[head.len()..][..60 << 10]].concat();
@@ -287,7 +287,7 @@ impl Flood {
         ]
     }
 
-    /// Runs for a while, at the lowest priority; how many requests and connections there were.
+    /// Runs for a while, at the lowest priority; returns the number of requests and connections.
     fn run(&self, length: Duration) -> u64 {
         let (begun, done) = (Instant::now(), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -309,14 +309,14 @@ impl Flood {
     }
 }
 
-/// Sends what is taken at once.
+/// Sends as much as the socket accepts at once.
 fn sent(mut wire: Wire, bytes: &[u8]) -> Wire {
     let _ = wire.stream.set_nonblocking(true);
     let _ = wire.stream.write(bytes);
     wire
 }
 
-/// Sends a request on a connection that is kept, and reads its answer.
+/// Sends a request on a kept connection and reads its response.
 fn repeat(kept: &mut Option<Wire>, addr: SocketAddr, request: &[u8]) {
     if kept.is_none() {
         *kept = Wire::connect_from(SOURCE, addr).ok();

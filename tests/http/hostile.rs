@@ -1,5 +1,5 @@
-//! Hostile requests against the real binary, directly and through nginx: none is answered 2xx,
-//! none makes two readers disagree about where a request ends.
+//! Hostile requests against the real binary, directly and through nginx: none is answered 2xx, none
+//! makes two readers disagree about where a request ends.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::wire::{Answer, End, Wire, addr_of};
 use crate::{cases, sound};
 use ron_tests::Fleet;
 
-/// How long a silent connection is waited for.
+/// How long the test waits on a silent connection.
 const SILENCE: Duration = Duration::from_secs(8);
 
 /// Why a head or a body is refused before it counts as a request.
@@ -55,7 +55,7 @@ fn no_hostile_request_is_served_or_desynchronises() {
     assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Sends the case and a sound request behind it.
+/// Sends the case and a sound request after it.
 fn direct(addr: std::net::SocketAddr, n: usize, case: &Case) -> Result<(), String> {
     let id = format!("probe-{n}");
     let mut wire = Wire::connect(addr);
@@ -106,7 +106,7 @@ fn nothing_is_smuggled_through_a_proxy() {
             all.iter().any(|a| a.header("x-request-id") == Some(&id))
         });
         drop(wire);
-        // A bystander whose request goes over the same connection between the two servers.
+        // Another client whose request uses the same connection between the two servers.
         let victim = format!("victim-{n}");
         let answer = Wire::connect(nginx.addr)
             .send(&sound::get(&victim))
@@ -122,7 +122,7 @@ fn nothing_is_smuggled_through_a_proxy() {
         wrong.extend(served(case, &id, &answers, new));
     }
     let seen = seen(&fleet) - seen_before;
-    // The proxy writes a line after it has answered.
+    // The proxy writes its log line after it has answered.
     let end = Instant::now() + Duration::from_secs(10);
     let sent = loop {
         let sent = nginx.forwarded();
@@ -141,7 +141,7 @@ fn nothing_is_smuggled_through_a_proxy() {
     assert_eq!(seen, sent.len() as u64, "the two servers disagree");
 }
 
-/// What is wrong with a case's answers, given the request lines that nginx forwarded for it.
+/// The fault in a case's responses, given the request lines that nginx forwarded for it.
 fn served(case: &Case, id: &str, answers: &[Answer], forwarded: &[String]) -> Option<String> {
     let lines = forwarded.join(" | ");
     if forwarded.iter().any(|line| line.contains(cases::SMUGGLED)) {
@@ -154,7 +154,8 @@ fn served(case: &Case, id: &str, answers: &[Answer], forwarded: &[String]) -> Op
             ));
         }
     }
-    // Answers that are not about the sound requests before, the probe, or repaired by nginx.
+    // Responses that are not about the sound requests before or the probe, and not repaired by
+    // nginx.
     let own = answers
         .iter()
         .filter(|a| a.header("x-request-id") != Some(id));
@@ -163,7 +164,7 @@ fn served(case: &Case, id: &str, answers: &[Answer], forwarded: &[String]) -> Op
     (served > repaired).then(|| format!("{}: {served} answers for {lines}", case.name))
 }
 
-/// Requests and refused heads that the passport's API has seen, without what others poll.
+/// Requests and refused heads that the passport's API has seen, without those of pollers.
 fn seen(fleet: &Fleet) -> u64 {
     let reply = fleet.get(&format!("{}/metrics", fleet.health("svc-passport")), None);
     let text = String::from_utf8(reply.body).unwrap();

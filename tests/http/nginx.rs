@@ -1,5 +1,5 @@
-//! nginx as a reverse proxy in front of one of our ports, with a prefix directory of its own and
-//! one kept-alive connection to us, as an attacker behind a proxy would want it.
+//! nginx as a reverse proxy in front of one of the services' ports, with a prefix directory of its
+//! own and one kept-alive connection to the service, as an attacker behind a proxy would want it.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A running nginx. Dropped, it is killed.
+/// A running nginx, killed on drop.
 pub struct Nginx {
     dir: TempDir,
     child: Child,

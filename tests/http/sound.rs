@@ -2,12 +2,12 @@
 
 /// Takes JSON.
 pub const POST: &str = "/v1/passport/verify";
-/// Reads, and nobody else calls it meanwhile.
+/// A route that is only read, and that no other caller uses meanwhile.
 pub const GET: &str = "/.well-known/oauth-authorization-server";
 /// A body that is answered 200.
 pub const BODY: &str = r#"{"token":"x"}"#;
 
-/// A GET with an id that its answer repeats.
+/// A GET with an id that its response repeats.
 pub fn get(id: &str) -> Vec<u8> {
     format!("GET {GET} HTTP/1.1\r\nHost: t\r\nX-Request-Id: {id}\r\n\r\n").into_bytes()
 }

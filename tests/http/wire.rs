@@ -1,5 +1,5 @@
-//! A raw HTTP/1.1 client for hostile tests: sends bytes as they are, reads answers strictly, and
-//! knows whether the connection ended after them.
+//! A raw HTTP/1.1 client for hostile tests: sends bytes unchanged, reads responses strictly, and
+//! reports whether the connection ended after them.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// One answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// 0 for an answer without a head, as HTTP/0.9 had it.
+    /// 0 for a response without a head, as in HTTP/0.9.
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
@@ -28,9 +28,9 @@ impl Answer {
 /// How reading a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The server closed it, after whole answers.
+    /// The server closed it, after complete responses.
     Closed,
-    /// The server closed it by a reset, after whole answers.
+    /// The server reset it, after complete responses.
     Reset,
     /// It is open and silent.
     Open,
@@ -67,7 +67,7 @@ impl Wire {
     pub fn connect_from(source: [u8; 4], addr: SocketAddr) -> std::io::Result<Self> {
         use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-        // Ports of closed connections are taken again: an address has only so many.
+        // The ports of closed connections are reused: an address has only so many.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddr::from((source, 0)))?;
         connect(&socket, &addr)?;
@@ -80,13 +80,13 @@ impl Wire {
         })
     }
 
-    /// Sends what the server takes; a server that closed already is seen when reading.
+    /// Sends what the server accepts; a server that has closed already is noticed when reading.
     pub fn send(&mut self, bytes: &[u8]) -> &mut Self {
         let _ = self.stream.write_all(bytes);
         self
     }
 
-    /// The next final answer, within the time; interim answers (1xx) are skipped.
+    /// The next final response, within the time; interim responses (1xx) are skipped.
     pub fn answer(&mut self, within: Duration) -> Result<Answer, End> {
         let until = Instant::now() + within;
         loop {
@@ -121,7 +121,7 @@ impl Wire {
         }
     }
 
-    /// All answers until the connection ends, or is silent for a while, or `enough` says so.
+    /// All responses until the connection ends, or is silent for a while, or `enough` returns true.
     pub fn answers(
         &mut self,
         silence: Duration,
@@ -139,7 +139,7 @@ impl Wire {
         }
     }
 
-    /// Nothing may be left over: half an answer is an error of its own.
+    /// Nothing may be left over: half a response is an error of its own.
     fn ended(&self, end: End) -> End {
         let rest = String::from_utf8_lossy(&self.read);
         assert!(
@@ -156,7 +156,7 @@ fn is_headless(bytes: &[u8]) -> bool {
     bytes[..lead] != b"HTTP/1."[..lead]
 }
 
-/// A whole answer at the front of the bytes and its length.
+/// A whole response at the front of the bytes, and its length.
 fn parse(bytes: &[u8]) -> Option<(Answer, usize)> {
     let shown = || String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;

@@ -1,4 +1,4 @@
-"""Unmodified hvac against the Transit API of ron-kms: keys, batches, versions, and what is refused.
+"""Unmodified hvac against the Transit API of ron-kms: keys, batches, versions, and refusals.
 
 Called with the base URL; the token comes on standard input. Prints one line per part; any
 difference ends it with an exception."""
@@ -102,7 +102,7 @@ def signatures(transit):
 
 
 def stranger(transit, name, kind, signed, text):
-    """Somebody else's library verifies with the public key that the API shows."""
+    """A third-party library verifies with the public key that the API returns."""
     public = transit.read_key(name=name)["data"]["keys"]["1"]["public_key"]
     raw = base64.b64decode(signed.split(":")[2])
     if kind == "ed25519":

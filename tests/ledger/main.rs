@@ -1,5 +1,5 @@
-//! The ledger's stores in a running fleet: what is derived is thrown away and comes back the same, a backup taken
-//! under load is whole, a changed byte is named.
+//! The ledger's stores in a running fleet: derived files are deleted and rebuilt identically, a
+//! backup taken under load is complete, a changed byte is named.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -31,7 +31,7 @@ impl Bank {
         loop {
             let token = Some(self.token.as_str());
             let reply = self.fleet.post(&url, token, &body.to_string(), &headers);
-            // What is refused for the moment may be sent again under its key.
+            // A temporary refusal may be repeated under its key.
             if ![429, 503].contains(&reply.status) || Instant::now() > end {
                 return reply;
             }
@@ -54,7 +54,7 @@ impl Bank {
         let url = format!("{}/v1/account/{account}/history?limit=500", self.url);
         for _ in 0..100 {
             let reply = self.fleet.get(&url, Some(&self.token));
-            // It is not to be read while it is made anew.
+            // The projection cannot be read while it is rebuilt.
             if reply.status == 200 {
                 let page = json(&reply, 200);
                 let entries = page["entries"].as_array().unwrap();
@@ -67,7 +67,8 @@ impl Bank {
         panic!("the projection does not catch up");
     }
 
-    /// Everything a caller can ask, for comparing before and after; what depends on the moment is left out.
+    /// Every answer a caller can get, for comparing before and after; parts that depend on the
+    /// moment are left out.
     fn answers(&self) -> Value {
         let balance = |account: &str| {
             let mut doc = self.get(&format!("balance?account={account}&asset=ron"));
@@ -92,7 +93,7 @@ fn data(fleet: &Fleet) -> PathBuf {
 }
 
 #[test]
-fn what_is_derived_is_thrown_away_and_comes_back_the_same() {
+fn derived_files_are_rebuilt_identically() {
     let mut bank = Bank::of(Fleet::start());
     bank.issue("i", "a", 1_000);
     bank.issue("j", "held", 50);
@@ -136,7 +137,7 @@ fn what_is_derived_is_thrown_away_and_comes_back_the_same() {
 }
 
 #[test]
-fn a_backup_taken_under_load_is_whole_and_restores() {
+fn a_backup_taken_under_load_is_complete_and_restores() {
     let bank = Bank::of(Fleet::start());
     bank.issue("i", "a", 1_000_000);
     let backups = tempfile::tempdir().unwrap();

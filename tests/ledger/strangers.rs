@@ -1,5 +1,6 @@
-//! A receipt in a stranger's hands: the proof of `GET /v1/tx/{txid}/proof` is accepted by verifiers that others wrote, Go's
-//! own implementation of notes and trees and a library from PyPI; with a changed leaf, or for another entry, by neither.
+//! A receipt checked by third parties: the proof of `GET /v1/tx/{txid}/proof` is accepted by
+//! independent verifiers, Go's own implementation of notes and trees and a library from PyPI; with
+//! a changed leaf, or for another entry, by neither.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,7 +29,7 @@ fn go(dir: &Path, vkey: &str, proof: &str, leaf: &[u8]) -> Output {
         .expect("go runs: scripts/setup.sh installs golang-go and golang-golang-x-mod-dev")
 }
 
-/// The library from PyPI, where scripts/setup.sh found a Python that is new enough for it.
+/// The library from PyPI, if scripts/setup.sh found a Python that is new enough for it.
 fn library() -> Option<PathBuf> {
     let set = std::env::var_os("RON_TEST_WITNESS_VENV").map(PathBuf::from);
     let venv = set.unwrap_or_else(|| workspace().join("target/witness-venv"));
@@ -99,7 +100,7 @@ fn a_receipt_is_proved_to_strangers() {
         receipt["seq"].as_u64().unwrap(),
     );
     let url = format!("{}/v1/tx/{txid}/proof", bank.url);
-    // Until a checkpoint covers it.
+    // Retries until a checkpoint covers it.
     let proof = (0..100).find_map(|_| {
         let reply = bank.fleet.get(&url, Some(&bank.token));
         if reply.status != 200 {

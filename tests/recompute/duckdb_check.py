@@ -130,7 +130,7 @@ def ours(ron, work, name, csv_path, policy, memory):
 
 
 def random_epoch(rng, path):
-    """Rows of many sizes, with ties; a policy that makes its rules bite."""
+    """Rows of many sizes, with ties; a policy whose rules take effect."""
     size = rng.choice([1, 2, 7, 60, 400])
     metrics = rng.sample(["disk", "net", "up", "proof"], rng.randint(1, 4))
     top = rng.choice([3, 1000, 10**12])

@@ -43,7 +43,7 @@ def cid(raw):
 
 
 def canonical(value):
-    """RFC 8785 for what policies and manifests hold: ASCII keys, strings, integers."""
+    """RFC 8785 for the values in policies and manifests: ASCII keys, strings, integers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 

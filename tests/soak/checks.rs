@@ -12,20 +12,21 @@ use ron_tests::{ok, read_json, ron_on};
 use super::load::{EPOCH_PAYS, Load};
 use super::rig::Use;
 
-/// A revocation that a service does not know by then is lost, also at one that was just started.
+/// A revocation that a service does not know by then is lost, also at a service that has just
+/// started.
 const SPREAD: Duration = Duration::from_secs(60);
-/// Receipts looked up again; when there are more, evenly among them.
+/// Number of receipts that are read again; of more, evenly spaced ones.
 const RECEIPTS: usize = 600;
 const MIB: u64 = 1 << 20;
-/// What a process may have learnt since the warm-up: answers it must repeat, tokens it has judged. One secret of a client may
-/// be under check just then, with 19 MiB.
+/// What a process may accumulate after the warm-up: answers it must repeat, tokens it has verified.
+/// One client secret may be under check at that moment, with 19 MiB.
 const LEARNT: u64 = 24 * MIB;
 
 fn within() -> Deadline {
     Deadline::within(Duration::from_secs(10))
 }
 
-/// Receipts, balances, epochs and revocations, asked of the services.
+/// Receipts, balances, epochs and revocations, as the services report them.
 pub fn promises_were_kept(load: &Load<'_>) {
     let promised = load.promised.lock().unwrap();
     assert!(promised.epochs > 0 && !promised.signatures.is_empty() && !promised.revoked.is_empty());
@@ -117,7 +118,7 @@ pub fn logs_verify(load: &Load<'_>) {
         Ok(())
     };
     let log = dir.join("ron-kms/data/audit");
-    // The pinned key no longer signs: the newest of those that it leads to does.
+    // The pinned key no longer signs: the newest of its successors does.
     let keys = kept_keys(&log, &pin).unwrap();
     ron_tlog::verify_dir(&log, keys.last().unwrap(), &mut on_entry, &mut |_, _| {}).unwrap();
     for (index, signature) in &load.promised.lock().unwrap().signatures {
@@ -131,8 +132,8 @@ pub fn logs_verify(load: &Load<'_>) {
     }
 }
 
-/// Nobody takes more than after the warm-up, but for what a process that works longer has learnt, and nobody grows while
-/// the load stays as it is.
+/// No process uses more than after the warm-up, except for what it accumulates while working, and
+/// none grows while the load is constant.
 pub fn flat(
     warm: &BTreeMap<&'static str, Use>,
     calm: &BTreeMap<&'static str, Use>,

@@ -1,4 +1,5 @@
-//! The load: each worker asks for what its users would, repeats what it got no answer to, and keeps what it was promised.
+//! The load: each worker sends its users' requests, repeats those without a response, and records
+//! what it was promised.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -19,19 +20,19 @@ use serde_json::Value;
 
 use super::rig::Rig;
 
-/// Longest time in which an operation must have got an answer, kills included.
+/// Maximum time until an operation has a response, kills included.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(90);
 /// What one epoch pays.
 pub const EPOCH_PAYS: u128 = 1_000;
 
-/// What was promised.
+/// What the services have promised.
 #[derive(Default)]
 pub struct Promised {
     pub receipts: Vec<Receipt>,
     /// Leaf and signature.
     pub signatures: Vec<(u64, Vec<u8>)>,
     pub revoked: Vec<String>,
-    /// Money that each account must have.
+    /// The balance that each account must have.
     pub balances: BTreeMap<String, u128>,
     pub epochs: u64,
 }
@@ -41,7 +42,7 @@ pub struct Load<'a> {
     pub rig: &'a Rig,
     pub stop: AtomicBool,
     pub promised: Mutex<Promised>,
-    /// Done, by what it is.
+    /// Completed operations, by kind.
     pub done: Mutex<BTreeMap<&'static str, u64>>,
     /// Tries that were repeated.
     pub repeated: AtomicU64,
@@ -85,7 +86,7 @@ impl<'a> Load<'a> {
         PassportClient::new(&url, credential, self.rig.http.clone())
     }
 
-    /// A fresh token; asked for until there is one.
+    /// A fresh token; retried until there is one.
     pub fn new_token(&self, audience: &str, scope: Option<&str>) -> String {
         let ask = TokenAsk {
             audience,
@@ -128,7 +129,7 @@ impl<'a> Load<'a> {
         )
     }
 
-    /// Tries until it is done or refused for good. A refused token is thrown away.
+    /// Repeats until it is done or refused for good. A refused token is discarded.
     pub fn until_answered<T>(
         &self,
         ask: impl Fn() -> Result<T, ClientError>,
@@ -154,7 +155,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// A write that must be done in the end, once.
+    /// A write that must be done in the end, exactly once.
     fn paid(
         &self,
         what: &'static str,
@@ -232,7 +233,7 @@ impl<'a> Load<'a> {
         promised.balances.extend([(from, has), (to, got)]);
     }
 
-    /// Signs, and has every tenth signature verified.
+    /// Signs, and verifies every tenth signature.
     pub fn sign(&self, key: &Kid) {
         let kms = self.kms();
         for n in 0_u64.. {
@@ -267,7 +268,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Gets tokens, has them judged, and revokes every third.
+    /// Gets tokens, verifies them, and revokes every third.
     pub fn tokens(&self) {
         for n in 0_u64.. {
             if self.over() {
@@ -386,8 +387,8 @@ impl<'a> Load<'a> {
         command.output().unwrap().status.success()
     }
 
-    /// Looks at the console and at everybody's metrics. A service that was just killed is not there.
-    pub fn look(&self) {
+    /// Reads the console and all metrics. A service that was just killed is unavailable.
+    pub fn read_console(&self) {
         let pages = [
             "/",
             "/app.js",

@@ -1,5 +1,5 @@
 //! The soak: the whole loop in six processes under mixed load, with kills, reloads, rotations and revocations at seeded
-//! times. At the end nothing that was promised is missing, every log verifies, and nobody takes more of the machine than
+//! times. At the end nothing that was promised is missing, every log verifies, and no process uses more of the machine than
 //! after the warm-up. `scripts/soak.sh MINUTES` is the long lane; `RON_SOAK_MINUTES` sets the length here.
 //!
 //! ```text
@@ -29,7 +29,7 @@ use serde_json::json;
 use load::{EPOCH_PAYS, Load};
 use rig::{Rig, Use};
 
-/// Of the minutes, what start and checks take.
+/// The part of the minutes that start and checks take.
 const AROUND: Duration = Duration::from_secs(20);
 const PAYERS: usize = 2;
 
@@ -44,7 +44,7 @@ fn minutes() -> u64 {
     set.ok().and_then(|v| v.parse().ok()).unwrap_or(2).max(1)
 }
 
-/// Small, seeded, printed.
+/// A small generator; its seed is printed.
 struct Rng(u64);
 
 impl Rng {
@@ -69,7 +69,7 @@ impl Rng {
     }
 }
 
-/// What was taken of the machine: after the warm-up, when the calm had settled, at the end.
+/// Use of the machine: after the warm-up, after the calm has settled in, and at the end.
 #[derive(Default)]
 struct Measured {
     warm: BTreeMap<&'static str, Use>,
@@ -77,7 +77,7 @@ struct Measured {
     end: BTreeMap<&'static str, Use>,
 }
 
-/// What was done to the services.
+/// The faults applied to the services.
 struct Faults {
     rng: Rng,
     kills: BTreeMap<&'static str, u64>,
@@ -102,7 +102,7 @@ impl Faults {
         }
     }
 
-    /// One thing, then a pause.
+    /// Applies one fault, then pauses.
     fn strike(&mut self, load: &Load<'_>, app: &Kid, kill: bool) {
         self.turn += 1;
         let what = if kill && self.turn % 2 == 1 {
@@ -245,7 +245,7 @@ fn the_whole_loop_stands_load_kills_reloads_rotations_and_revocations() {
         workers.push(scope.spawn(move || load.sign(key)));
         workers.push(scope.spawn(move || load.tokens()));
         workers.push(scope.spawn(move || load.epochs()));
-        workers.push(scope.spawn(move || load.look()));
+        workers.push(scope.spawn(move || load.read_console()));
         // A failure here must end the workers too, or the scope waits for ever.
         let weather = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             weather(load, key, &mut faults, time)

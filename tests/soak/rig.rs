@@ -1,4 +1,5 @@
-//! Six services as processes that can be killed, reloaded and brought back, and what they take of the machine.
+//! Six services as processes that can be killed, reloaded and restarted, and their use of the
+//! machine.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,7 +13,7 @@ use ron_kernel::Deadline;
 use ron_tests::{SERVICES, base_port, http_client, ok, ron_binary, ron_on, takes_passports};
 use tempfile::TempDir;
 
-/// Longest wait for a service to be ready again, on a machine with much else to do.
+/// Maximum wait for a service to be ready again, on a busy machine.
 const READY: Duration = Duration::from_secs(60);
 
 /// Bytes resident, threads and descriptors of a process.
@@ -47,7 +48,7 @@ impl Use {
     }
 }
 
-/// The six. Dropped, they are killed.
+/// The six services, killed on drop.
 pub struct Rig {
     pub dir: TempDir,
     pub http: Arc<HttpClient>,
@@ -55,7 +56,7 @@ pub struct Rig {
     children: Mutex<BTreeMap<&'static str, Child>>,
 }
 
-/// What a service of a soak is told beside its file.
+/// Settings of a service of a soak beside its file.
 fn own(name: &str) -> &'static [&'static str] {
     match name {
         // In half an hour the log gets more keys than may sign it at a time.
@@ -102,7 +103,7 @@ impl Rig {
         format!("http://127.0.0.1:{}", self.port(name))
     }
 
-    /// Of the API's Unix socket, where service tokens count.
+    /// URL of the API's Unix socket, where service tokens are accepted.
     pub fn socket(&self, name: &str) -> String {
         ron_tests::socket_of(self.path(), name, "api")
     }
@@ -131,7 +132,7 @@ impl Rig {
         self.children.lock().unwrap().insert(name, child);
     }
 
-    /// `kill -9`, at once started again.
+    /// `kill -9`, and an immediate restart.
     pub fn kill(&self, name: &'static str) {
         let mut child = self.children.lock().unwrap().remove(name).unwrap();
         child.kill().unwrap();
@@ -171,14 +172,14 @@ impl Rig {
         lines[lines.len().saturating_sub(10)..].join("\n")
     }
 
-    /// What each takes now.
+    /// The current use of each service.
     pub fn uses(&self) -> BTreeMap<&'static str, Use> {
         let children = self.children.lock().unwrap();
         let of = |(name, child): (&&'static str, &Child)| Some((*name, Use::of(child.id())?));
         children.iter().filter_map(of).collect()
     }
 
-    /// SIGTERM, callers first; the exit codes.
+    /// SIGTERM, callers first; returns the exit codes.
     pub fn stop(&self) -> Vec<(&'static str, Option<i32>)> {
         let mut codes = Vec::new();
         for name in SERVICES.into_iter().rev() {

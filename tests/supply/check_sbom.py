@@ -1,4 +1,4 @@
-"""Checks a CycloneDX document against the schema of its version, with the library of those who define it."""
+"""Checks a CycloneDX document against the schema of its version, with the library of the standard's authors."""
 
 import sys
 

@@ -1,4 +1,5 @@
-//! `kill -9` of the KMS under load, again and again: after each start every acknowledged leaf is where its receipt said.
+//! `kill -9` of the KMS under load, again and again: after each start every acknowledged leaf is
+//! where its receipt said.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +22,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-/// What the clients were told: by leaf index the SHA-256 of the signature, or of the new public key of the log.
+/// The responses to the clients: by leaf index the SHA-256 of the signature, or of the new public
+/// key of the log.
 type Journal = BTreeMap<u64, String>;
 
 fn noted(answer: &Value) -> (u64, String) {
@@ -31,7 +33,7 @@ fn noted(answer: &Value) -> (u64, String) {
     (index, hex::encode(ron_crypto::hash::sha256(&signature)))
 }
 
-/// Signs, alone and in batches, and now and then has the log change its key, until the service is gone.
+/// Signs, alone and in batches, and now and then rotates the log's key, until the service is gone.
 fn load(kms: &Kms, key: &str, client: usize) -> Vec<(u64, String)> {
     let mut told = Vec::new();
     for n in 0.. {
@@ -112,7 +114,7 @@ fn every_acknowledged_leaf_outlives_a_kill() {
         state % n
     };
     let home = Home::new();
-    // No overlap: each rotation leaves but one key to sign, so a start finds what it left at its barest.
+    // No overlap: each rotation leaves a single key to sign, the hardest case for the next start.
     let sets = [
         ("audit.log_key_overlap", "0s"),
         ("audit.checkpoint_interval", "50ms"),

@@ -1,5 +1,5 @@
-//! The verifiable log end to end, on real processes: witnesses, proofs, what strangers derive, and every way to damage a data
-//! directory.
+//! The verifiable log end to end, on real processes: witnesses, proofs, derivations by third
+//! parties, and every way to damage a data directory.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)] // tests may panic and wait
 

@@ -18,7 +18,7 @@ pub fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Tries until it holds; panics after 20 seconds with the last state.
+/// Retries until it holds; panics after 20 seconds with the last state.
 pub fn eventually<T: std::fmt::Debug>(
     what: &str,
     mut look: impl FnMut() -> Result<T, String>,
@@ -73,7 +73,7 @@ impl Home {
         self.start_on(&self.data(), sets)
     }
 
-    /// Starts the KMS on another copy of its data directory; returns once it answers at all.
+    /// Starts the KMS on another copy of its data directory; returns as soon as it responds.
     pub fn start_on(&self, data: &Path, sets: &[(&str, &str)]) -> Kms {
         self.start_service("ron-kms", data, sets, &self.token)
     }
@@ -128,11 +128,11 @@ impl Home {
     }
 }
 
-/// A running KMS, or ledger. Dropped, it is killed.
+/// A running KMS, or ledger, killed on drop.
 pub struct Kms {
     child: Child,
     pub api: String,
-    /// The same over its Unix socket, where service tokens count.
+    /// The same over its Unix socket, where service tokens are accepted.
     pub socket: String,
     pub health: String,
     token: String,
@@ -182,13 +182,13 @@ impl Kms {
         self.http.call(call.headers(&headers))
     }
 
-    /// `kill -9`, while others still ask.
+    /// `kill -9`, while other threads still call.
     pub fn kill_now(&self) {
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args(["-9", &pid]).status();
     }
 
-    /// Makes an Ed25519 key for any message; its name.
+    /// Makes an Ed25519 key for any message; returns its name.
     pub fn key(&self, purpose: &str) -> String {
         let op = uuid::Uuid::new_v4().to_string();
         let body = json!({"tenant": "ron", "purpose": purpose, "alg": "ed25519", "op_id": op});
@@ -228,7 +228,7 @@ impl Kms {
         });
     }
 
-    /// SIGTERM; it must end well.
+    /// SIGTERM; the exit must be clean.
     pub fn stop(mut self) {
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args(["-TERM", &pid]).status();
@@ -244,7 +244,7 @@ impl Drop for Kms {
     }
 }
 
-/// Where a witness lives; it can be started again.
+/// The directory of a witness, which can be started again.
 pub struct WitnessHome {
     dir: TempDir,
     name: String,
@@ -319,7 +319,7 @@ impl WitnessHome {
     }
 }
 
-/// A running witness. Dropped, it is killed.
+/// A running witness, killed on drop.
 pub struct Witness(Child);
 
 impl Drop for Witness {
@@ -329,7 +329,7 @@ impl Drop for Witness {
     }
 }
 
-/// POST of text; the answer.
+/// POST of text; returns the response.
 pub fn post_text(http: &HttpClient, url: &str, body: &str) -> Reply {
     let call = Call {
         method: Method::POST,

@@ -1,5 +1,5 @@
-//! The log changes its key under everybody's eyes: those who pinned the old one accept it for the overlap, and are led to the new
-//! one after it.
+//! The log rotates its key in operation: verifiers that pinned the old key accept it during the
+//! overlap, and find the new one from it afterwards.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn opens(note: &str, key: &VerifierKey) -> bool {
 }
 
 #[test]
-fn whoever_pins_the_old_key_is_led_to_the_new_one() {
+fn verifiers_that_pin_the_old_key_find_the_new_one() {
     let home = Home::new();
     let witness = WitnessHome::new("w.example/1", &[&home.vkey]);
     let running = witness.start();
@@ -62,7 +62,8 @@ fn whoever_pins_the_old_key_is_led_to_the_new_one() {
     let chain = KeyChain::parse(&kms.text("/audit/v1/keys")).expect("a chain");
     assert_eq!(chain.since(&old).expect("led"), [old.clone(), new.clone()]);
 
-    // The overlap: either pin accepts, and the witness, which knows the old key only, goes on.
+    // The overlap: either pin accepts, and the witness, which knows only the old key, keeps
+    // cosigning.
     let note = checkpoint(&kms, &key);
     assert!(opens(&note, &old) && opens(&note, &new), "{note}");
     let check = |note: &str, follow: bool| {
@@ -78,7 +79,8 @@ fn whoever_pins_the_old_key_is_led_to_the_new_one() {
     assert_eq!(check(&note, false), Ok(()));
     let kms = over(&home, kms, &sets);
 
-    // It ended: the old key is silent, the witness was told, and everybody who follows comes along.
+    // The overlap ended: the old key no longer signs, the witness was notified, and every verifier
+    // that follows moves on.
     let note = eventually("the old key ends", || {
         let note = checkpoint(&kms, &key);
         if opens(&note, &old) {
@@ -95,7 +97,7 @@ fn whoever_pins_the_old_key_is_led_to_the_new_one() {
         "cosigned by the witness that learned: {note}"
     );
     verify(&home, &kms, &policy);
-    // The witness remembers over a restart, and listens to nobody else.
+    // The witness remembers the new key over a restart, and accepts it from no other source.
     drop(running);
     let _running = witness.start();
     eventually("cosigned again", || check(&checkpoint(&kms, &key), true));
@@ -117,8 +119,8 @@ fn whoever_pins_the_old_key_is_led_to_the_new_one() {
     kms.stop();
 }
 
-/// `ron audit rotate-key`: the key on standard output, the statement in a file, and nothing when it is not the key that
-/// was expected, or the same operation again.
+/// `ron audit rotate-key`: the key on standard output, the statement in a file, and no rotation if
+/// the current key is not the expected one, or for a repeated operation.
 fn by_command(home: &Home, kms: &Kms, second: &VerifierKey) {
     let token = home.path().join("clients/operator.kms.token");
     let file = home.path().join("rotation.note");
@@ -179,9 +181,9 @@ fn over(home: &Home, kms: Kms, sets: &[(&str, &str)]) -> Kms {
     kms
 }
 
-/// The offline check with the key that `ron init` kept, from the directory and over HTTP.
+/// The offline check with the key that `ron init` stored, from the directory and over HTTP.
 fn verify(home: &Home, kms: &Kms, policy: &str) {
-    // The newest checkpoint may be on its way to the witness still.
+    // The newest checkpoint may still be on its way to the witness.
     let said = eventually("a cosigned checkpoint on disk", || {
         let out = ron_on(home.path(), &["audit", "verify", "--policy", policy]);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();

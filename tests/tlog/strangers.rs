@@ -1,5 +1,5 @@
-//! What others, with other code, make of our log: a derivation in Python from the public definitions, and Go's own
-//! implementation of notes and trees.
+//! Third-party code against the log: a derivation in Python from the public definitions, and Go's
+//! own implementation of notes and trees.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use ron_tlog::proof::TlogProof;
 
 use crate::node::{Home, Kms, eventually};
 
-/// Until a checkpoint covers `index`.
+/// Waits until a checkpoint covers `index`.
 fn covered(kms: &Kms, index: u64) {
     eventually("a checkpoint", || {
         let text = kms.text("/audit/v1/checkpoint");
@@ -120,7 +120,7 @@ fn go_accepts_checkpoint_and_proof_and_refuses_changed_ones() {
 
 /// A copy that is taken while the service writes verifies offline.
 #[test]
-fn a_backup_taken_while_it_runs_is_whole() {
+fn a_backup_taken_while_it_runs_is_complete() {
     let home = Home::new();
     let kms = home.start(&[]);
     let key = kms.key("app");
@@ -131,7 +131,7 @@ fn a_backup_taken_while_it_runs_is_whole() {
         let last = batch(&kms, &key, 500);
         let to = place.path().join(round.to_string());
         std::fs::create_dir_all(&to).expect("made");
-        // The checkpoint first, as the format's document says; the service goes on meanwhile.
+        // The checkpoint first, as the format's document says; the service keeps writing meanwhile.
         std::fs::copy(audit.join("checkpoint"), to.join("checkpoint")).expect("copied");
         batch(&kms, &key, 200);
         for entry in std::fs::read_dir(&audit)
@@ -139,7 +139,7 @@ fn a_backup_taken_while_it_runs_is_whole() {
             .map(|e| e.expect("an entry"))
         {
             let name = entry.file_name().into_string().expect("UTF-8");
-            // What ends in tmp is about to take another's place.
+            // A file that ends in tmp is about to replace another one.
             if name != "checkpoint" && name != "lock" && !name.contains(".tmp") {
                 copy_tree(&entry.path(), &to.join(entry.file_name()));
             }
@@ -155,7 +155,7 @@ fn a_backup_taken_while_it_runs_is_whole() {
     }
 }
 
-/// Ended whatever happens.
+/// A process, ended in every case.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -165,7 +165,8 @@ impl Drop for Running {
     }
 }
 
-/// Programs from PyPI that speak the same formats; `scripts/setup.sh` installs them where a Python of 3.12 or later is.
+/// Programs from PyPI that read the same formats; `scripts/setup.sh` installs them if there is a
+/// Python of 3.12 or later.
 fn foreign(program: &str) -> Option<PathBuf> {
     let set = std::env::var_os("RON_TEST_WITNESS_VENV").map(PathBuf::from);
     let venv = set.unwrap_or_else(|| workspace().join("target/witness-venv"));
@@ -359,7 +360,7 @@ fn the_audit_command_reads_a_directory_and_a_url() {
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--token-file"));
     assert!(!audit(&["prove", "100000"]).status.success());
-    // Nobody has cosigned this log, and a policy that asks for it says so.
+    // This log has no cosignature, and a policy that requires one reports it.
     let witness = crate::node::WitnessHome::new("w.example/1", &[&home.vkey]);
     let policy = witness.policy(&home.vkey, home.path());
     let refused = audit(&["verify", "--policy", &policy]);

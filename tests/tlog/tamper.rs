@@ -1,4 +1,5 @@
-//! Every way to damage a data directory behind the KMS's back: the next start refuses writes, says why, and still verifies.
+//! Every way to damage a data directory behind the KMS's back: the next start refuses writes, says
+//! why, and still verifies.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -15,7 +16,8 @@ struct Prepared {
     place: tempfile::TempDir,
 }
 
-/// A data directory with some history, `now`, and the same some time ago: `old`, and `mid`, since which only signatures came.
+/// A data directory with some history, `now`, and two earlier copies: `old`, and `mid`, since which
+/// only signatures were added.
 fn prepared() -> Prepared {
     let home = Home::new();
     let place = tempfile::tempdir().expect("dir");
@@ -46,7 +48,7 @@ fn prepared() -> Prepared {
 }
 
 impl Prepared {
-    /// Harms a copy, starts on it, and looks.
+    /// Damages a copy, starts on it, and checks.
     fn check(&self, what: &str, harm: &dyn Fn(&Path, &Path)) {
         let data = self.place.path().join("harmed");
         let _ = std::fs::remove_dir_all(&data);
@@ -111,7 +113,7 @@ fn deleted_edited_cut_or_put_back() {
     p.check("the log put back", &|data, old| {
         replace(&old.join("audit"), &data.join("audit"));
     });
-    // Nothing but signatures came since: the store does not know of them.
+    // Only signatures were added since: the store does not know of them.
     let mid = p.place.path().join("mid");
     p.check("the log put back a little", &|data, _| {
         replace(&mid.join("audit"), &data.join("audit"));
@@ -138,7 +140,7 @@ fn deleted_edited_cut_or_put_back() {
             }
         }
     });
-    // What is derived may go: it is made again.
+    // Derived files may be missing: they are made again.
     let data = p.place.path().join("harmed");
     replace(&p.place.path().join("now"), &data);
     std::fs::remove_file(data.join("audit/counters.json")).expect("removed");
@@ -157,7 +159,7 @@ fn an_edit_under_the_running_service_is_found_and_stops_writes() {
     let mut bytes = std::fs::read(&segment).expect("reads");
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
-    // In place, as an editor of disks would: the file that is open is the one that changes.
+    // In place, as a disk editor would: the open file itself changes.
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(&segment)

@@ -1,4 +1,5 @@
-//! Two hosts watch each other's logs; the rules of add-checkpoint over HTTP; a log that was put back is refused.
+//! Two hosts witness each other's logs; the rules of add-checkpoint over HTTP; a log that was
+//! rolled back is refused.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ fn sign_with_proof(kms: &Kms, key: &str, vkey: &VerifierKey, policy: &Policy) {
     let covered = policy
         .check(&proof.checkpoint, &[], Some(vkey.name()))
         .expect("cosigned");
-    // The leaf that is proved is the one that names this signature.
+    // The proved leaf is the one that names this signature.
     let bundle = index / 256;
     let width = (covered.size - bundle * 256).min(256);
     let path = match width {
@@ -103,7 +104,7 @@ fn two_hosts_witness_each_other() {
             .is_ok(),
         "{seen}"
     );
-    // A witness that is away weakens, and stops nothing.
+    // An unavailable witness weakens, and stops nothing.
     drop(at_b);
     let key = kms_a.key("app");
     let state = eventually("degraded", || {
@@ -164,7 +165,7 @@ fn a_data_directory_that_was_put_back_as_a_whole_is_caught_by_anchor_and_witness
             assert_eq!(kms.sign(&key, &format!("new {n}"), None).status, 200);
         }
         kms.stop();
-        // The whole directory, store and log, as it was: nothing inside contradicts itself.
+        // The whole directory, store and log, is rolled back: nothing inside contradicts itself.
         let kms = home.start_on(&old, &sets);
         let (status, text) = kms.ready();
         assert_eq!(status, 503, "by_witness {by_witness}: {text}");
@@ -177,14 +178,15 @@ fn a_data_directory_that_was_put_back_as_a_whole_is_caught_by_anchor_and_witness
         );
         assert!(kms.metric("ron_kms_audit_integrity_failed_total ") >= 1.0);
         drop(kms);
-        // The right directory goes on.
+        // The right directory continues.
         let kms = home.start(&sets);
         kms.wait_ready();
         assert_eq!(kms.sign(&key, "y", None).status, 200);
     }
 }
 
-/// The ledger's log has its witnesses as the KMS's has: its checkpoints are cosigned, and a ledger that was put back is caught.
+/// The ledger's log has its witnesses as the KMS's has: its checkpoints are cosigned, and a ledger
+/// that was rolled back is detected.
 #[test]
 fn the_ledgers_log_is_witnessed_too() {
     let home = Home::new();
@@ -239,7 +241,7 @@ fn the_ledgers_log_is_witnessed_too() {
     ledger.wait_ready();
     assert_eq!(issue(&ledger, 2).status, 200);
     cosigned(&ledger, size);
-    // A witness that is away weakens, and stops nothing.
+    // An unavailable witness weakens, and stops nothing.
     drop(running);
     eventually("degraded", || {
         assert_eq!(issue(&ledger, 3).status, 200);
@@ -250,7 +252,7 @@ fn the_ledgers_log_is_witnessed_too() {
     });
     ledger.stop();
     let _running = witness.start();
-    // Put back as a whole: nothing inside contradicts itself, and the witness knows better.
+    // Rolled back as a whole: nothing inside contradicts itself, but the witness has seen more.
     let ledger = home.start_ledger(&old, &sets);
     let (status, text) = ledger.ready();
     assert_eq!(status, 503, "{text}");
@@ -263,7 +265,7 @@ fn the_ledgers_log_is_witnessed_too() {
     assert_eq!(issue(&ledger, 5).status, 200);
 }
 
-/// A log of our own making, to ask a witness with.
+/// A log made by the test, to send requests to a witness.
 struct Asker {
     signer: Ed25519NoteSigner,
     reader: LogReader,
@@ -365,7 +367,7 @@ fn add_checkpoint_answers_each_case_with_its_status() {
     check("from nothing", &asker.request(0, 9, false), 409);
     assert_eq!(size_of(&asker.request(0, 9, false)), "5\n");
     check("larger", &asker.request(5, 9, false), 200);
-    // It remembers over a kill.
+    // The witness remembers over a kill.
     drop(running);
     running = home.start();
     assert_eq!(size_of(&asker.request(5, 20, false)), "9\n");
@@ -403,7 +405,8 @@ fn add_checkpoint_answers_each_case_with_its_status() {
     drop(running);
 }
 
-/// Many requests at once from the same state: exactly one checkpoint of each step is taken, and what was taken is one history.
+/// Many requests at once from the same state: exactly one checkpoint of each step is accepted, and
+/// the accepted ones form one history.
 #[test]
 fn requests_at_once_are_decided_one_after_the_other() {
     let asker = Asker::new();

@@ -1,4 +1,4 @@
--- POSTs as fast as it is answered; the path, the type, and the body or a file of bodies, one a line, come from the
+-- POSTs as fast as the server responds; the path, the type, and the body or a file of bodies, one a line, come from the
 -- environment. Each thread goes around the lines that are its own.
 wrk.method = "POST"
 wrk.path = os.getenv("LOAD_PATH")

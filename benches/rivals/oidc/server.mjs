@@ -1,4 +1,4 @@
-// oidc-provider as an issuer of client_credentials tokens, at its best here: a cluster of two processes that keep
+// oidc-provider as an issuer of client_credentials tokens, in its fastest setup here: a cluster of two processes that keep
 // connections alive. JWT access tokens signed with EdDSA for issuing; opaque ones for introspection, because its
 // introspection knows no others. Their records are shared by message, so that each process knows every token.
 // usage: server.mjs PORT CLIENT_ID CLIENT_SECRET PROCESSES

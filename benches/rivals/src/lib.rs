@@ -1,9 +1,9 @@
-//! What the three servers have in common: the two payloads and the bound of the queue.
+//! Shared by the three servers: the two payloads and the bound of the queue.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Jobs that may wait between a front and the thread or task that answers the echo.
+/// Maximum jobs between a front and the thread or task that answers the echo.
 pub const QUEUE: usize = 4096;
 
 /// `GET /hello`.
@@ -13,13 +13,13 @@ pub struct Hello {
     pub version: u32,
 }
 
-/// What every server answers.
+/// The response of every server.
 pub const HELLO: Hello = Hello {
     message: "hello, world",
     version: 1,
 };
 
-/// `POST /echo`: parsed, handed through a bounded queue, written again. The load sends 1 KiB.
+/// `POST /echo`: parsed, passed through a bounded queue, written again. The load sends 1 KiB.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Order {

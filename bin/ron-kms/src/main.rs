@@ -1,4 +1,4 @@
-//! The ron-kms process: everything is in the library.
+//! The ron-kms binary: the service as a process of its own.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The ron-ledger binary.
+//! The ron-ledger binary: the service as a process of its own.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,7 @@
-//! Offline checks: `ron audit`, `ron ledger verify`, `ron rewarder verify | prove`. They
-//! need a directory and public keys, no service; they take no lock, so they also work live.
-//! And the one change that concerns whoever checks: a new key of the audit log.
+//! Offline checks: `ron audit`, `ron ledger verify`, `ron rewarder verify | prove`. They need a
+//! directory and public keys and no service; they take no lock, so they also work beside running
+//! services. The module also holds the one change that concerns auditors: a new key of the audit
+//! log.
 
 pub mod audit;
 mod rotate;
@@ -18,31 +19,29 @@ use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// Which log and which key.
+/// A log, and the key it is checked with.
 #[derive(Args)]
 pub struct LogArgs {
-    /// What to do.
     #[command(subcommand)]
     pub command: LogCommand,
 }
 
-/// What can be done with a log alone.
+/// Commands that need nothing but a log.
 #[derive(Subcommand)]
 pub enum LogCommand {
     /// Check every leaf, the tree, the checkpoint and its signature; names the first bad leaf.
     Verify(LogPlace),
 }
 
-/// Where the log is and whose it must be.
 #[derive(Args)]
 pub struct LogPlace {
     /// Data directory of `ron up` (or a copy of it).
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// The log's directory, instead of the one in the data directory.
+    /// Directory of the log, instead of the one in the data directory.
     #[arg(long)]
     log_dir: Option<PathBuf>,
-    /// The log's verifier key (name+id+key), instead of the one in verifiers.json.
+    /// Verifier key of the log (name+id+key), instead of the one in verifiers.json.
     #[arg(long)]
     vkey: Option<String>,
 }
@@ -52,9 +51,10 @@ pub struct LogPlace {
 pub enum RewarderCommand {
     /// Recompute a run from its inputs and check everything in its directory.
     Verify {
-        /// The run's directory; every run of the data directory when absent.
+        /// Directory of the run; every run of the data directory when absent.
         dir: Option<PathBuf>,
-        /// Take a run that nobody has signed, as `compute --out` makes it: everything else is checked.
+        /// Accept a run without a manifest signature, as `compute --out` makes it; everything else
+        /// is checked.
         #[arg(long, requires = "dir")]
         unsigned: bool,
         #[command(flatten)]
@@ -62,9 +62,9 @@ pub enum RewarderCommand {
     },
     /// Show that an account's payout is part of a run's total.
     Prove {
-        /// The run's directory.
+        /// Directory of the run.
         dir: PathBuf,
-        /// The account.
+        /// Account whose payout is proved.
         account: String,
     },
 }
@@ -75,15 +75,14 @@ pub struct RunKeys {
     /// Data directory of `ron up` (or a copy of it).
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Key of policies (base64url), instead of the one in verifiers.json.
+    /// Public key that policies are signed with (base64url), instead of the one in verifiers.json.
     #[arg(long, allow_hyphen_values = true)]
     policy_key: Option<String>,
-    /// Key of manifests (base64url), instead of the one in verifiers.json.
+    /// Public key that manifests are signed with (base64url), instead of the one in verifiers.json.
     #[arg(long, allow_hyphen_values = true)]
     manifest_key: Option<String>,
 }
 
-/// Runs `ron ledger`.
 pub fn ledger(args: LogArgs) -> Result<(), String> {
     let LogCommand::Verify(place) = args.command;
     let (dir, vkey) = place.resolve("ron-ledger/data/log", |v| v.ledger_vkey)?;
@@ -91,7 +90,6 @@ pub fn ledger(args: LogArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs `ron rewarder verify | prove`.
 pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
     match command {
         RewarderCommand::Verify {
@@ -156,7 +154,7 @@ impl RunKeys {
             };
         Ok(Pins {
             policy: one(&self.policy_key, kept.clone().map(|k| k.policy_public_key))?,
-            // Without a key no signature holds, so a run that has one is refused all the same.
+            // Without a key no signature verifies, so a run that has one is refused all the same.
             manifest: match one(&self.manifest_key, kept.map(|k| k.manifest_public_key)) {
                 Err(_) if unsigned && self.manifest_key.is_none() => KeyRing::default(),
                 found => found?,
@@ -166,7 +164,7 @@ impl RunKeys {
     }
 }
 
-/// The keys of `verifiers.json`.
+/// The public keys in `verifiers.json`.
 pub fn kept_pins(layout: &Layout) -> Result<Pins, String> {
     RunKeys {
         data_dir: None,
@@ -176,7 +174,7 @@ pub fn kept_pins(layout: &Layout) -> Result<Pins, String> {
     .pins(layout, false)
 }
 
-/// Verdict on a ledger.
+/// Verifies the ledger in a directory and returns the line to print.
 pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
     let bar = bar("ledger");
     let vkey = VerifierKey::parse(vkey).map_err(|e| format!("the verifier key: {e}"))?;
@@ -194,7 +192,7 @@ pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
     ))
 }
 
-/// Verdict on a run.
+/// Verifies the run in a directory and returns the line to print.
 pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
     let verified = verify_run_dir(dir, pins).map_err(|e| {
         let unsigned = e.file == RUN_SIG && !dir.join(RUN_SIG).exists();

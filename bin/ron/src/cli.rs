@@ -1,4 +1,4 @@
-//! What the command line takes, and which file does it.
+//! The command line's arguments, and the module that runs each command.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,27 +10,28 @@ use crate::{
     up, wallet, witness,
 };
 
-/// A trust-and-value plane: keys, tokens, money, payouts, verifiable by strangers.
+/// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
 #[derive(Parser)]
 #[command(version, about, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Authorities (PEM) that https services must show a certificate from.
+    /// Certificate authorities (PEM) that certificates of https services must chain to.
     #[arg(long, global = true, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Certificate (PEM) to show to services that ask for one.
+    /// Client certificate (PEM) to present to services that request one.
     #[arg(long, global = true, value_name = "FILE", requires_all = ["ca", "client_key"])]
     client_cert: Option<PathBuf>,
-    /// Its private key (PEM), readable by its owner only.
+    /// Private key (PEM) of the client certificate, readable by its owner only.
     #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
-    /// User id that the server of a Unix socket given with --url may run as; may be repeated. Yours
-    /// when absent. For the services of a data directory it is known.
+    /// User id that the server of a Unix socket given with --url may run as; may be repeated. Your
+    /// own when absent. Not needed for the services of a data directory.
     #[arg(long, global = true, value_name = "UID")]
     peer_uid: Vec<u32>,
-    /// Send service tokens and client secrets over plain http on loopback too. Any user of the host
-    /// who takes the port of a service that is down gets them. RON_INSECURE_LOOPBACK=1 is the same.
+    /// Send service tokens and client secrets over plain http on loopback too. If a service is
+    /// down, any user of the host who takes its port receives them. Same as
+    /// RON_INSECURE_LOOPBACK=1.
     #[arg(long, global = true)]
     insecure_loopback: bool,
 }
@@ -56,9 +57,10 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command that was named.
+    /// Runs the selected command.
     pub fn run(self) -> ExitCode {
-        // Its standard output is a log, whose reader may go away; and it exits with codes of its own.
+        // `ron up` is a service: its standard output is a log, whose reader may go away, and it has
+        // exit codes of its own.
         if let Command::Up(args) = &self.command {
             return up::run(args);
         }

@@ -1,4 +1,5 @@
-//! `ron client`: secrets of OAuth clients. The issuer keeps a hash, the client the secret, nobody else anything.
+//! `ron client`: secrets of OAuth clients. The issuer keeps a hash and the client the secret; no
+//! other copy exists.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use ron_auth::{client_secret, service_token};
 
 use crate::layout::{ClientFile, Layout, make_dir, write_json};
 
-/// Make secrets for clients of the issuer.
+/// Make secrets for OAuth clients of the issuer.
 #[derive(Args)]
 pub struct ClientArgs {
     #[command(subcommand)]
@@ -16,26 +17,26 @@ pub struct ClientArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a new secret of a client: the secret goes to a file, its hash to standard output.
+    /// Make a new secret for a client: the secret goes to a file, its hash to standard output.
     Secret(SecretArgs),
 }
 
 #[derive(Args)]
 struct SecretArgs {
-    /// Name of the client: its client_id.
+    /// Name of the client (its client_id).
     name: String,
     /// Data directory, as given to `ron up`.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Where to write the secret, with mode 0600; clients/<name>.json of the data directory when absent. Must not exist.
+    /// File to write the secret to, with mode 0600; clients/<name>.json of the data directory when
+    /// absent. Must not exist.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// When the secret ends, as in 2027-01-01T00:00:00Z; never when absent.
+    /// Expiry of the secret, as in 2027-01-01T00:00:00Z; never when absent.
     #[arg(long)]
     expires: Option<String>,
 }
 
-/// Runs `ron client`.
 pub fn run(args: &ClientArgs) -> Result<(), String> {
     match &args.command {
         Command::Secret(args) => secret(args),

@@ -1,6 +1,6 @@
 //! `ron demo`: five real reward epochs through the running system, then the offline checks.
 //!
-//! Everything in it is idempotent: a second run pays nothing more and shows the same table.
+//! Every step is idempotent: a second run pays nothing more and shows the same table.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,9 +40,9 @@ const EPOCHS: [(&str, &[u8]); 5] = [
         include_bytes!("../../../examples/rocketpool/interval-45.csv"),
     ),
 ];
-/// Longest wait for one call.
+/// Timeout of one call.
 const CALL: Duration = Duration::from_secs(20);
-/// Longest wait for one epoch to be settled.
+/// Maximum wait for the settlement of one epoch.
 const SETTLE: Duration = Duration::from_secs(120);
 
 /// Fund a pool, move money, pay out five real epochs, verify everything.
@@ -69,7 +69,6 @@ struct Row {
     ledger_seq: u64,
 }
 
-/// Runs `ron demo`.
 pub fn run(args: &DemoArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let demo = Demo::connect(&layout)?;
@@ -125,7 +124,7 @@ impl Demo {
         })
     }
 
-    /// One epoch's pool per epoch; the keys make a second run a replay.
+    /// Funds the pool once per epoch; the idempotency keys make a second run a replay.
     fn fund(&self) -> Result<(), String> {
         for (name, _) in EPOCHS {
             let request = IssueMoney {
@@ -245,7 +244,7 @@ fn within() -> Deadline {
     Deadline::within(CALL)
 }
 
-/// A short wait that nothing can interrupt but the end of the process.
+/// A short pause that only the end of the process can interrupt.
 fn pause(time: Duration) {
     let (_keep, never) = ron_kernel::Shutdown::pair();
     never.wait(Deadline::within(time));

@@ -1,5 +1,6 @@
-//! Every `ron ...` and service command line in the documents and in help texts is one that the program takes: blocks
-//! of shell in Markdown, commands named in prose, examples of `--help`. Finds renamed flags and forgotten subcommands.
+//! Checks that every `ron ...` and service command line in the documents and in help texts parses:
+//! blocks of shell in Markdown, commands named in prose, examples of `--help`. Finds renamed flags
+//! and forgotten subcommands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,9 @@ const TABLES: [&Table; 6] = [
     &svc_admin::config::TABLE,
 ];
 
-/// The commands of a shell script, as words: quotes are taken away, comments, redirections and what is in
-/// here-documents are left out, commands inside `$(...)` are listed too and leave a `$` in their place.
+/// The commands of a shell script, as words. Quotes are removed; comments, redirections and the
+/// content of here-documents are left out; commands inside `$(...)` are listed too and leave a `$`
+/// in their place.
 fn commands(script: &str) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     let mut line = Line::default();
@@ -59,7 +61,7 @@ fn commands(script: &str) -> Vec<Vec<String>> {
 struct Line {
     words: Vec<String>,
     word: Option<String>,
-    /// The next word is where a redirection goes.
+    /// The next word is the target of a redirection.
     skip: bool,
 }
 
@@ -132,7 +134,7 @@ fn double_quoted<'a>(mut rest: &'a str, line: &mut Line, all: &mut Vec<Vec<Strin
     rest
 }
 
-/// From behind `$(` to behind its `)`.
+/// Reads a substitution, from after `$(` to after its `)`.
 fn substitution<'a>(rest: &'a str, line: &mut Line, all: &mut Vec<Vec<String>>) -> &'a str {
     let mut depth = 1;
     for (at, c) in rest.char_indices() {
@@ -150,8 +152,8 @@ fn substitution<'a>(rest: &'a str, line: &mut Line, all: &mut Vec<Vec<String>>) 
     ""
 }
 
-/// What is wrong with a command, if it is one of ours. `whole` is false for a command named in prose, which may leave
-/// out what is required.
+/// The fault of a command, if it is one of this project's. `whole` is false for a command named in
+/// prose, which may omit required arguments.
 fn fault(words: &[String], whole: bool) -> Option<String> {
     let name = words[0].rsplit('/').next()?;
     let table = TABLES.iter().find(|table| table.service == name);
@@ -177,7 +179,7 @@ fn fault(words: &[String], whole: bool) -> Option<String> {
                 {
                     None
                 }
-                // A place for a value, such as `$PORT` or `N`, is no value.
+                // A placeholder for a value, such as `$PORT` or `N`, is not checked.
                 ErrorKind::ValueValidation | ErrorKind::InvalidValue
                     if words.iter().skip(1).any(|word| placeholder(word)) =>
                 {
@@ -215,7 +217,7 @@ fn pages(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Shell of a page: scripts in fenced blocks, and commands named in prose.
+/// The shell text of a page: scripts in fenced blocks, and commands named in prose.
 fn shell(page: &str) -> (Vec<String>, Vec<String>) {
     let (mut scripts, mut prose) = (Vec::new(), Vec::new());
     let mut fence: Option<(&str, String)> = None;
@@ -261,7 +263,7 @@ fn every_command_in_the_documents_is_taken() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Examples under a command and those below it.
+/// The examples of a command and of those below it.
 fn examples(command: &Command, wrong: &mut Vec<String>) -> usize {
     let help = [command.get_after_help(), command.get_after_long_help()];
     let texts = help.iter().flatten().map(ToString::to_string);

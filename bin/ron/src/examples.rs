@@ -1,11 +1,11 @@
-//! Examples for the commands that have none of their own: what `--help` and the manual pages show at their end.
-//! One table, so that a missing line is seen.
+//! Examples for the commands that have none of their own, shown at the end of `--help` and of the
+//! manual pages. One table, so that a missing entry is easy to see.
 
 use clap::{Command, CommandFactory as _};
 
 use crate::cli::Cli;
 
-/// Words of a command below `ron`, and its examples, one a line.
+/// The words of a command below `ron`, and its examples, one per line.
 const EXAMPLES: &[(&str, &str)] = &[
     (
         "completions",
@@ -178,7 +178,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("rewarder prove", "ron rewarder prove run acct:alice"),
 ];
 
-/// The whole command line, as it is parsed and described: with the examples at the end of each help.
+/// The complete command line, as it is parsed and documented, with examples at the end of each help
+/// text.
 pub fn command() -> Command {
     let all = Cli::command();
     EXAMPLES.iter().fold(all, |all, (words, examples)| {
@@ -201,7 +202,7 @@ fn below(command: Command, path: &[&'static str], examples: &str) -> Command {
 mod tests {
     use super::*;
 
-    /// Every command without commands of its own, with its words.
+    /// Every command without subcommands, with its words.
     fn leaves<'a>(command: &'a Command, words: &str, found: &mut Vec<(String, &'a Command)>) {
         let subs: Vec<&Command> = command.get_subcommands().collect();
         if subs.is_empty() {
@@ -212,7 +213,7 @@ mod tests {
         }
     }
 
-    /// That each example is a command which the program takes is the other half (`documented.rs`).
+    /// Complements `documented.rs`, which checks that each example parses.
     #[test]
     fn the_help_of_every_command_has_an_example() {
         let own = command();
@@ -237,7 +238,8 @@ mod tests {
         );
     }
 
-    /// A signature or thumbprint in base64url may begin with a hyphen, and is no option then.
+    /// A signature or thumbprint in base64url may begin with a hyphen and must not be parsed as an
+    /// option then.
     #[test]
     fn values_in_base64url_may_begin_with_a_hyphen() {
         let own = command();

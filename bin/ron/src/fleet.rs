@@ -1,8 +1,9 @@
-//! The six services in one process: each on its own ports, sockets and threads, reached over HTTP as if it
-//! were a process of its own. A service is handed URLs and credentials, nothing else.
+//! The six services in one process: each on its own ports, sockets and threads, reached over HTTP
+//! as if it were a process of its own. A service is given URLs and credentials and nothing else.
 //!
-//! And how commands reach the services of a data directory, in this process or in others: through the Unix
-//! sockets, of which the kernel says who listens there.
+//! This module also holds the way in which commands reach the services of a data directory, in this
+//! process or in others: through the Unix sockets, where the kernel reports the user of the
+//! listener.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -20,12 +21,11 @@ use crate::layout::{
 };
 use crate::net;
 
-/// Longest wait for a service to become ready.
+/// Maximum wait for a service to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// Longest wait for the issuer's keys to have reached all services.
+/// Maximum wait for the issuer's keys to reach all services.
 const PASSPORTS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The table and the start function of a service.
 struct Service {
     table: &'static Table,
     start: ron_service::Start,
@@ -69,13 +69,13 @@ pub fn table(name: &str) -> &'static Table {
 pub struct Reached {
     /// Base URL of its API.
     pub url: String,
-    /// A client that sends nothing to a socket which another user listens on.
+    /// A client that sends nothing to a socket on which another user listens.
     pub http: Arc<HttpClient>,
     /// Base URL under which the service knows itself.
     pub public_url: String,
 }
 
-/// How to send a secret to a service: through its socket, or over TLS where it has none.
+/// How to send a secret to a service: through its socket, or over TLS where it has no socket.
 pub fn reach(layout: &Layout, name: &str) -> Result<Reached, String> {
     let endpoint = known_endpoint(layout, name)?;
     let url = endpoint.api_socket.unwrap_or_else(|| endpoint.api.clone());
@@ -93,8 +93,8 @@ pub fn reach(layout: &Layout, name: &str) -> Result<Reached, String> {
     })
 }
 
-/// Addresses of a service on a data directory: of the `ron up` that runs there, else those in the
-/// configuration file, where separate processes are.
+/// Addresses of a service of a data directory: those of the running `ron up`, otherwise those in
+/// the configuration file, for services that are separate processes.
 fn known_endpoint(layout: &Layout, name: &str) -> Result<Endpoint, String> {
     if let Some(running) = running(layout)? {
         return running.of(name).cloned();
@@ -106,8 +106,8 @@ fn known_endpoint(layout: &Layout, name: &str) -> Result<Endpoint, String> {
     Ok(endpoint(&config, api, health, uid))
 }
 
-/// What the `ron up` that runs on a data directory says of itself. Its word on the user of the services counts
-/// only where that user, or root, has written it.
+/// The addresses that the `ron up` running on a data directory has written. The recorded user of
+/// the services is trusted only if that user, or root, owns the file.
 pub fn running(layout: &Layout) -> Result<Option<Endpoints>, String> {
     let file = layout.endpoints();
     if !file.exists() {
@@ -131,7 +131,7 @@ pub fn running(layout: &Layout) -> Result<Option<Endpoints>, String> {
     }
 }
 
-/// Where a service is by its configuration, at these addresses.
+/// The endpoint of a service by its configuration, at these addresses.
 fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> Endpoint {
     let socket = |key: &str| config.path_opt(key).map(socket_url);
     let api_socket = socket("uds_path");
@@ -161,7 +161,6 @@ struct Ports {
 pub struct Failed {
     /// One line per problem.
     pub why: String,
-    /// Exit code.
     pub code: u8,
 }
 
@@ -174,16 +173,14 @@ impl From<String> for Failed {
     }
 }
 
-/// A running fleet.
 pub struct Fleet {
     /// Services in start order.
     pub services: Vec<Running>,
-    /// Where they are.
     pub endpoints: Endpoints,
 }
 
 impl Fleet {
-    /// Binds all ports (those of the configuration; above `base_port` where it is given; 0: free ones), then
+    /// Binds all ports (those of the configuration; above `base_port` if given; 0: free ones), then
     /// starts all services.
     pub fn start(layout: &Layout, base_port: Option<u16>) -> Result<Self, Failed> {
         let (mut ports, mut services) = (Vec::new(), Vec::new());
@@ -200,6 +197,8 @@ impl Fleet {
             pid: std::process::id(),
             services,
         };
+        // All ports are bound before the first service starts: each start gets the addresses of all
+        // services, and a taken port ends the command before anything runs.
         let mut services = Vec::new();
         for (name, ports) in SERVICES.iter().zip(ports) {
             services.push(start_one(layout, name, ports, Some(&endpoints))?);
@@ -210,7 +209,7 @@ impl Fleet {
         })
     }
 
-    /// Waits until every service is ready, and a moment longer for those that cannot judge
+    /// Waits until every service is ready, and a moment longer for services that cannot verify
     /// passports yet.
     pub fn wait_ready(&self) -> Result<(), String> {
         let deadline = Deadline::within(READY_WITHIN);
@@ -224,6 +223,8 @@ impl Fleet {
             })?;
         }
         let (_keep, never) = Shutdown::pair();
+        // A service is ready without the issuer's keys; a short wait here spares the first command
+        // a refusal.
         let deadline = Deadline::within(PASSPORTS_WITHIN);
         let waits = |s: &Running| s.ready().degraded.iter().any(|cause| cause == "passports");
         while self.services.iter().any(waits) && !deadline.expired() {
@@ -260,15 +261,15 @@ impl Fleet {
     }
 }
 
-/// A service that runs while a data directory is made.
+/// A service that runs only while a data directory is made.
 pub struct Temporary {
     running: Running,
-    /// Its API.
+    /// Base URL of its API.
     pub url: String,
 }
 
 impl Temporary {
-    /// Starts it on its sockets and free ports.
+    /// Starts the service on its sockets and free ports.
     pub fn start(layout: &Layout, name: &'static str) -> Result<Self, String> {
         let config = load(layout, name, &places(layout, name))?;
         let ports = bind(name, &config, Some(0))?;
@@ -284,7 +285,6 @@ impl Temporary {
         })
     }
 
-    /// Drains it.
     pub fn stop(mut self) -> Result<(), String> {
         let report = self.running.drain(Duration::from_secs(5));
         if report.stragglers.is_empty() {
@@ -347,8 +347,8 @@ fn start_one(
     })
 }
 
-/// The configuration of a service: its file, the environment, then `flags`. The console's nodes are those of this
-/// data directory where `flags` are given.
+/// The configuration of a service: its file, the environment, then `flags`. If `flags` are given,
+/// the console's nodes are those of this data directory.
 pub fn load(layout: &Layout, name: &str, flags: &[(String, String)]) -> Result<Config, String> {
     let path = layout.config(name);
     let text = std::fs::read_to_string(&path).map_err(|e| {
@@ -379,8 +379,8 @@ pub fn load(layout: &Layout, name: &str, flags: &[(String, String)]) -> Result<C
 
 type Flags = Vec<(String, String)>;
 
-/// Everything that lies in the data directory is found there, wherever the directory is now: files, and the sockets
-/// of this service and of those that it calls.
+/// Flags that point to this data directory wherever it lies now: files, and the sockets of this
+/// service and of its peers.
 fn places(layout: &Layout, name: &str) -> Flags {
     let mut flags = Flags::new();
     let mut add = |key: &str, value: String| flags.push((key.to_owned(), value));
@@ -388,7 +388,7 @@ fn places(layout: &Layout, name: &str) -> Flags {
     add("data_dir", text(layout.data(name)));
     add("uds_path", text(layout.socket(name, "api")));
     add("health_uds_path", text(layout.socket(name, "health")));
-    // While `ron init` makes the keys, the services that it starts know no issuer yet.
+    // While `ron init` makes the keys, the services that it starts have no issuer yet.
     if name != "svc-admin" && layout.bootstrap().exists() {
         add("auth.jwks_url", jwks_url(layout));
     }
@@ -410,13 +410,13 @@ fn places(layout: &Layout, name: &str) -> Flags {
     flags
 }
 
-/// Where the issuer's keys are read.
+/// The URL from which the issuer's keys are read.
 pub fn jwks_url(layout: &Layout) -> String {
     layout.socket_url("svc-passport", "api") + "/.well-known/jwks.json"
 }
 
-/// The console's nodes, with the sockets and token files of this data directory in the blocks that are named after
-/// ours.
+/// The console's nodes; blocks named after this project's services get the sockets and token files
+/// of this data directory.
 fn real_nodes(text: &str, layout: &Layout) -> String {
     let quoted = |value: String| serde_json::Value::from(value).to_string();
     let mut out = String::with_capacity(text.len());

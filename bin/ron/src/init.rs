@@ -1,8 +1,9 @@
 //! `ron init`: makes a data directory that `ron up` and the separate binaries can run from.
 //!
-//! Idempotent: what is there is kept, what is missing is made, and the last step renames
-//! `bootstrap.json` into place. The KMS and the ledger run during it: the one makes the keys and signs the
-//! policies, the other makes the key of its log. They are asked over their Unix sockets like by any operator.
+//! Idempotent: existing files are kept, missing ones are made, and the last step renames
+//! `bootstrap.json` into place. The KMS and the ledger run during it: the KMS makes the keys and
+//! signs the policies, the ledger makes the key of its log. Both are called over their Unix
+//! sockets, as any operator would.
 
 mod policies;
 mod templates;
@@ -28,7 +29,7 @@ use crate::layout::{
 use crate::net;
 use crate::{policy, verifiers};
 
-/// Calls of one service to another: caller, callee, scopes, KMS key prefixes.
+/// Calls between services: caller, callee, scopes, KMS key prefixes.
 pub const CALLS: [(&str, &str, &str, &str); 9] = [
     (
         "svc-passport",
@@ -70,16 +71,15 @@ const WAIT: Duration = Duration::from_secs(10);
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron init\n  ron init --data-dir /srv/ron --base-port 7440")]
 pub struct InitArgs {
-    /// Where to make it; `ron` under the user's state directory when absent.
+    /// Directory to make; `ron` under the user's state directory when absent.
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// API port of the first service in the configuration files; 7440 when absent. The others
-    /// follow in steps of ten, health ports are five above.
+    /// follow in steps of ten; health ports are five above.
     #[arg(long, value_parser = base_port)]
     base_port: Option<u16>,
 }
 
-/// Runs `ron init`.
 pub fn run(args: &InitArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let made = ensure(&layout, args.base_port)?;
@@ -91,7 +91,7 @@ pub fn run(args: &InitArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The configuration files keep what is in them: a port that was asked for and is not there is an error.
+/// Existing configuration files are kept, so a requested port that they do not have is an error.
 fn has_ports(layout: &Layout, base_port: u16) -> Result<(), String> {
     for service in SERVICES {
         let config = fleet::load(layout, service, &[])?;
@@ -112,7 +112,8 @@ fn has_ports(layout: &Layout, base_port: u16) -> Result<(), String> {
     Ok(())
 }
 
-/// The base port that an unfinished `ron init` began with: names that it gave to keys hold it.
+/// The base port of an interrupted `ron init`, read from the KMS's configuration. It has to be
+/// kept: the payload policies of the keys made so far contain it.
 fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
     if !layout.config("ron-kms").exists() {
         return Ok(None);
@@ -121,8 +122,8 @@ fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
     Ok(Some(config.addr("bind_addr").port()))
 }
 
-/// Makes what is missing; false when nothing was. Without a base port, or with 0, new configuration files have
-/// the usual one.
+/// Makes what is missing; returns false if nothing was missing. Without a base port, or with 0, new
+/// configuration files have the default one.
 pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     if layout.bootstrap().exists() {
         let known: Bootstrap = read_json(&layout.bootstrap())?;
@@ -137,6 +138,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     }
     make_dirs(layout)?;
     let wanted = base_port.filter(|port| *port != 0).unwrap_or(BASE_PORT);
+    // The port of an interrupted run wins over the argument: the policies of its keys contain it.
     let base_port = begun_with(layout)?.unwrap_or(wanted);
     let hashes = tokens(layout)?;
     let secret = operator_client(layout)?;
@@ -163,11 +165,12 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
         complete(layout, service, &log_keeper(service, None), &with_issuer)?;
     }
     verifiers::keep(layout, &bootstrap)?;
+    // Last: the presence of this file means that everything above is complete.
     write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
     Ok(true)
 }
 
-/// Asks a service something while it runs for that.
+/// Starts a service, runs `ask` with its URL, and stops it.
 fn during<T>(
     layout: &Layout,
     name: &'static str,
@@ -227,7 +230,7 @@ fn tokens(layout: &Layout) -> Result<TokenHashes, String> {
     Ok(hashes)
 }
 
-/// The hash of the token in a file; makes the token when there is none.
+/// The hash of the token in a file; makes the token if there is none.
 fn token(path: &std::path::Path, name: &str) -> Result<String, String> {
     if !path.exists() {
         let text = service_token::generate(name, &rand::bytes());
@@ -238,7 +241,7 @@ fn token(path: &std::path::Path, name: &str) -> Result<String, String> {
     Ok(service_token::hash(text.trim()))
 }
 
-/// The hash of the operator's client secret; makes the secret when there is none.
+/// The hash of the operator's client secret; makes the secret if there is none.
 fn operator_client(layout: &Layout) -> Result<String, String> {
     let path = layout.client("operator");
     if !path.exists() {
@@ -256,7 +259,8 @@ fn write_if_absent(layout: &Layout, service: &str, text: &str) -> Result<(), Str
     write_atomic(&path, text.as_bytes(), 0o600)
 }
 
-/// Puts a configuration in the place of the one that it completes; any other stays.
+/// Replaces the first, incomplete configuration of a service by the complete one; a file with any
+/// other content is kept.
 fn complete(layout: &Layout, service: &str, first: &str, whole: &str) -> Result<(), String> {
     let path = layout.config(service);
     let there = std::fs::read_to_string(&path)
@@ -317,7 +321,7 @@ fn keys_and_policies(
     })
 }
 
-/// The system's key for a purpose: the one that is there, or a new one.
+/// The system's key for a purpose: the existing one, or a new one.
 fn key(
     kms: &KmsClient,
     purpose: &str,
@@ -350,7 +354,7 @@ fn key(
         .map_err(fail)
 }
 
-/// The verifier key line of the head of the key that signs the issuer's notes.
+/// The verifier key line for the head of the key that signs the issuer's notes.
 fn note_vkey(doc: &KeyDoc, issuer: &str) -> Result<String, String> {
     let public = doc.head_version().map(|head| head.public_key.as_slice());
     let public = public.and_then(|raw| <&[u8; 32]>::try_from(raw).ok());

@@ -1,5 +1,6 @@
-//! `ron issuer trust`: which policy note the issuer serves now, which services of a data directory accept it, and, once
-//! somebody has made sure that it is the issuer's, the pins and versions by which they do.
+//! `ron issuer trust`: shows which policy note the issuer serves now and which services of a data
+//! directory accept it. Once the operator has made sure that the note is the issuer's, it sets the
+//! pins and versions by which they do.
 
 mod pins;
 
@@ -17,7 +18,7 @@ use crate::{fleet, kms, net};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Whom the services take for their issuer.
+/// Show and pin the issuer that the services trust.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  ron issuer trust\n  ron issuer trust --data-dir /srv/ron --yes"
@@ -29,16 +30,17 @@ pub struct IssuerArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the issuer's present policy note and who accepts it; with --yes have all services accept it.
+    /// Show the issuer's current policy note and which services accept it; with --yes make all
+    /// services accept it.
     Trust(TrustArgs),
 }
 
 #[derive(Args)]
 #[command(
-    after_help = "Services believe an issuer's keys only as far as its policy note lists them, signed by a key that is pinned as\n\
-    auth.note_vkey and not older than a note they have seen. After a restore of the issuer, or when its note key was\n\
-    rotated or lost, they refuse the note until somebody has made sure that it is the true one. The command asks the KMS for the\n\
-    key; where that is away too, compare the key with a copy that you trust before you say --yes.\n\n\
+    after_help = "Services trust an issuer's keys only if its policy note lists them. The note must be signed by a key that is pinned\n\
+    as auth.note_vkey, and must not be older than a note they have seen. After a restore of the issuer, or when its note key\n\
+    was rotated or lost, they refuse the note until an operator has confirmed it. The command asks the KMS for the key;\n\
+    if the KMS is unavailable too, compare the key with a copy that you trust before you use --yes.\n\n\
     Examples:\n  ron issuer trust\n  ron issuer trust --yes\n  ron issuer trust --data-dir /srv/ron --url http://127.0.0.1:7450"
 )]
 struct TrustArgs {
@@ -48,18 +50,18 @@ struct TrustArgs {
     /// Base URL of the issuer's API; that of the data directory when absent.
     #[arg(long)]
     url: Option<String>,
-    /// Pin the keys that sign the note, and no others, in the configurations of all services, and let them accept its version.
+    /// Pin the keys that sign the note, and no others, in the configurations of all services, and
+    /// make them accept its version.
     #[arg(long)]
     yes: bool,
 }
 
-/// Runs `ron issuer`.
 pub fn run(args: &IssuerArgs) -> Result<(), String> {
     let Command::Trust(args) = &args.command;
     trust(args)
 }
 
-/// A note as it is served, and the keys that it says it is signed with.
+/// A note as it is served, and the keys that it claims to be signed with.
 struct Served {
     issuer: String,
     note: PolicyNote,
@@ -72,7 +74,7 @@ struct Follower {
     text: String,
     data: PathBuf,
     pins: Vec<VerifierKey>,
-    /// The highest version that it has seen.
+    /// The highest version that the service has seen.
     seen: u64,
 }
 
@@ -110,19 +112,19 @@ fn trust(args: &TrustArgs) -> Result<(), String> {
     for follower in &followers {
         let verdict = follower.verdict(&served);
         refusing += usize::from(verdict.is_err());
-        let told = match verdict {
+        let words = match verdict {
             Err(why) => why,
             Ok(()) if follower.pins_all_of(&served) => "accepts it",
             Ok(()) => "accepts it; pins other keys than those that sign it",
         };
         println!(
-            "  {:<13}  {told} (has seen version {})",
+            "  {:<13}  {words} (has seen version {})",
             follower.name, follower.seen
         );
     }
     match (args.yes, kms) {
         (true, Ok(false)) => Err(
-            "the KMS does not hold all keys that signed this note; nothing was changed. Find out who answers at the issuer's address"
+            "the KMS does not hold all keys that signed this note; nothing was changed. Find out which server answers at the issuer's address"
                 .into(),
         ),
         (true, _) => accept(&followers, &served),
@@ -142,7 +144,7 @@ fn said(held: bool) -> String {
     text.to_owned()
 }
 
-/// What the address serves now; believed by nobody yet.
+/// The note served at the address; not trusted yet.
 fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> {
     let read = |path: &str| {
         let url = format!("{url}{path}");
@@ -150,7 +152,7 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
             .call(Call::get(&url, Deadline::within(WITHIN)))
             .map_err(|e| format!("{url}: {e}; is the issuer running?"))?;
         if reply.status == 200 {
-            String::from_utf8(reply.body).map_err(|_| format!("{url}: the answer is no text"))
+            String::from_utf8(reply.body).map_err(|_| format!("{url}: the response is not text"))
         } else {
             Err(format!("{url}: status {}", reply.status))
         }
@@ -174,11 +176,11 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
     })
 }
 
-/// Whether the KMS holds all of these keys for notes; an error says why it cannot tell.
+/// True if the KMS holds all of these note keys; an error says why this is not known.
 fn by_the_kms(data_dir: Option<&Path>, signers: &[VerifierKey]) -> Result<bool, String> {
-    let away = |e: String| format!("cannot be asked: {e}");
-    let client = kms::client(data_dir, None, None).map_err(away)?;
-    let listed = kms::told(client.keys(None, kms::soon())).map_err(away)?;
+    let unknown = |e: String| format!("cannot be asked: {e}");
+    let client = kms::client(data_dir, None, None).map_err(unknown)?;
+    let listed = kms::explain(client.keys(None, kms::deadline())).map_err(unknown)?;
     let held: Vec<[u8; 32]> = listed
         .keys
         .iter()
@@ -189,7 +191,7 @@ fn by_the_kms(data_dir: Option<&Path>, signers: &[VerifierKey]) -> Result<bool, 
     Ok(signers.iter().all(|key| held.contains(key.public())))
 }
 
-/// The services of the data directory that take this issuer's passports.
+/// The services of the data directory that accept this issuer's passports.
 fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> {
     let mut found = Vec::new();
     for name in SERVICES {
@@ -201,10 +203,10 @@ fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> 
             continue;
         }
         let lines = pins::read(&text).map_err(at)?;
-        // A line that cannot be read pins nothing.
+        // A line that cannot be parsed pins nothing.
         let pins = lines.iter().filter_map(|line| line.parse().ok()).collect();
         let data = layout.data(name);
-        // A damaged file is written anew with --yes.
+        // A damaged file is written again with --yes.
         let seen = read_versions(&data).map_or(u64::MAX, |versions| {
             versions.get(&served.issuer).copied().unwrap_or(0)
         });
@@ -221,7 +223,7 @@ fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> 
 }
 
 impl Follower {
-    /// It pins the keys that sign, and no others.
+    /// True if it pins exactly the keys that sign.
     fn pins_all_of(&self, served: &Served) -> bool {
         let signers = &served.note.signers;
         self.pins.len() == signers.len() && self.pins.iter().all(|pin| signers.contains(pin))
@@ -239,7 +241,7 @@ impl Follower {
     }
 }
 
-/// Pins exactly the keys that sign, and lowers versions; the services take them on with a reload.
+/// Pins exactly the keys that sign and lowers the versions; the services apply both with a reload.
 fn accept(followers: &[Follower], served: &Served) -> Result<(), String> {
     let name = policy_note::origin(&served.issuer);
     let lines: Vec<String> = served

@@ -1,4 +1,4 @@
-//! Where everything lies under a data directory, and how files are written there.
+//! The files of a data directory: their paths, and how they are written.
 
 use std::fs;
 use std::io::Write as _;
@@ -19,13 +19,13 @@ pub const SERVICES: [&str; 6] = [
     "svc-admin",
 ];
 
-/// API port of the first service by default; the others follow in steps of ten, health ports are
-/// five above.
+/// Default API port of the first service; the others follow in steps of ten, health ports are five
+/// above.
 pub const BASE_PORT: u16 = 7440;
-/// The health port of the last service lies so far above the API port of the first.
+/// Distance from the API port of the first service to the health port of the last.
 const PORTS_SPAN: u16 = (SERVICES.len() as u16 - 1) * 10 + 5;
 
-/// The value of `--base-port`, with room above it for the ports of six services; 0 is for free ports.
+/// Parses `--base-port`; the ports of six services must fit above it. 0 means free ports.
 pub fn base_port(text: &str) -> Result<u16, String> {
     const HIGHEST: u16 = u16::MAX - PORTS_SPAN;
     match text.parse() {
@@ -42,10 +42,8 @@ pub fn api_port(base_port: u16, service: &str) -> u16 {
     base_port + index as u16 * 10
 }
 
-/// A data directory.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// Its root.
     pub root: PathBuf,
 }
 
@@ -58,8 +56,9 @@ pub struct Endpoints {
     pub services: Vec<Endpoint>,
 }
 
-/// Addresses of one service. A port of a service that is down can be taken by any user of the host; its
-/// sockets cannot, and whoever listens there is known by `uid`. So secrets go to the sockets.
+/// Addresses of one service. If the service is down, any user of the host can take its port; nobody
+/// else can take its sockets, and `uid` identifies their listener. Secrets therefore go to the
+/// sockets.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Endpoint {
     /// Name of its binary.
@@ -68,17 +67,18 @@ pub struct Endpoint {
     pub api: String,
     /// Base URL of its health port.
     pub health: String,
-    /// The API's Unix socket as a URL, where it has one.
+    /// The API's Unix socket as a URL, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_socket: Option<String>,
-    /// The health port's Unix socket as a URL, where it has one.
+    /// The health port's Unix socket as a URL, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_socket: Option<String>,
     /// User id that its process runs as.
     pub uid: u32,
 }
 
-/// `bootstrap.json`: what `ron init` made; its presence says that all of it is there.
+/// `bootstrap.json`: what `ron init` made. The file is written last, so its presence means that the
+/// directory is complete.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Bootstrap {
     /// Format of this file.
@@ -108,9 +108,7 @@ pub struct Bootstrap {
 /// `clients/<name>.json`: an OAuth client's credentials.
 #[derive(Serialize, Deserialize)]
 pub struct ClientFile {
-    /// `client_id`.
     pub client_id: String,
-    /// `client_secret`.
     pub client_secret: String,
 }
 
@@ -150,7 +148,7 @@ impl Layout {
         self.service(name).join("data")
     }
 
-    /// The token with which `caller` calls `callee`.
+    /// The file with the token by which `caller` calls `callee`.
     pub fn token(&self, caller: &str, callee: &str) -> PathBuf {
         self.service(caller).join(format!("{callee}.token"))
     }
@@ -166,27 +164,24 @@ impl Layout {
         socket_url(&self.socket(service, which))
     }
 
-    /// Signed policies.
     pub fn policy(&self) -> PathBuf {
         self.root.join("policy")
     }
 
-    /// Credentials of people and scripts.
+    /// The file with the credentials of a client.
     pub fn client(&self, name: &str) -> PathBuf {
         self.root.join("clients").join(format!("{name}.json"))
     }
 
-    /// Service token of the operator at the KMS, for `ron policy sign` and `ron kms`.
+    /// The file with the operator's service token at the KMS, for `ron policy sign` and `ron kms`.
     pub fn operator_token(&self) -> PathBuf {
         self.root.join("clients").join("operator.kms.token")
     }
 
-    /// `bootstrap.json`.
     pub fn bootstrap(&self) -> PathBuf {
         self.root.join("bootstrap.json")
     }
 
-    /// `run/endpoints.json`.
     pub fn endpoints(&self) -> PathBuf {
         self.root.join("run").join("endpoints.json")
     }
@@ -208,7 +203,7 @@ impl Endpoints {
     }
 }
 
-/// The base URL of a Unix socket; encoded where a plain path could be misread in a URL.
+/// The base URL of a Unix socket; percent-encoded where a plain path could be misread in a URL.
 pub fn socket_url(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
@@ -237,14 +232,15 @@ pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Strin
     ron_proto::strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// The user that a file belongs to.
+/// The user id of a file's owner.
 pub fn owner(path: &Path) -> Result<u32, String> {
     use std::os::unix::fs::MetadataExt as _;
-    let meta = fs::metadata(path).map_err(|e| format!("cannot look at {}: {e}", path.display()))?;
+    let meta = fs::metadata(path)
+        .map_err(|e| format!("cannot read the owner of {}: {e}", path.display()))?;
     Ok(meta.uid())
 }
 
-/// Makes a directory that only its owner can enter; one that exists is left as it is.
+/// Creates a directory that only its owner can enter; an existing one is left as it is.
 pub fn make_dir(path: &Path) -> Result<(), String> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -258,8 +254,7 @@ pub fn make_dir(path: &Path) -> Result<(), String> {
         })
 }
 
-/// Writes a file so that it is there whole or not at all: temporary file, fsync, rename, fsync of
-/// the directory.
+/// Writes a file completely or not at all: temporary file, fsync, rename, fsync of the directory.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     let fail = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
     let dir = match path.parent() {

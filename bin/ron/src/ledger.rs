@@ -1,5 +1,6 @@
-//! `ron ledger`: offline tools on the ledger's log. `verify` proves it, `stat` and `export` tell what is in it,
-//! `backup` and `restore` carry it. All but `restore` take no lock and work beside a running ledger.
+//! `ron ledger`: offline tools for the ledger's log. `verify` proves it, `stat` and `export` show
+//! its content, `backup` and `restore` copy it. All but `restore` take no lock and work beside a
+//! running ledger.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +18,7 @@ use serde_json::json;
 use crate::check::{self, LogArgs, LogCommand, LogPlace};
 use crate::verifiers;
 
-/// Verify, look into, back up and restore the ledger.
+/// Verify, inspect, back up and restore the ledger.
 #[derive(Args)]
 pub struct LedgerArgs {
     #[command(subcommand)]
@@ -28,11 +29,11 @@ pub struct LedgerArgs {
 enum Command {
     #[command(flatten)]
     Check(LogCommand),
-    /// Verify the ledger and count what is in it.
+    /// Verify the ledger and count its entries.
     Stat {
         #[command(flatten)]
         place: LogPlace,
-        /// Print JSON.
+        /// Print the counts as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -40,27 +41,28 @@ enum Command {
     Export {
         #[command(flatten)]
         place: LogPlace,
-        /// The file to write, whole or not at all.
+        /// File to write, completely or not at all.
         #[arg(long)]
         out: PathBuf,
     },
-    /// Copy the ledger while it runs, and verify the copy. It holds the secret key of the checkpoints.
+    /// Copy the ledger while it runs, and verify the copy. It contains the secret key of the
+    /// checkpoints.
     Backup {
         #[command(flatten)]
         place: LogPlace,
-        /// The directory to make.
+        /// Directory to make.
         to: PathBuf,
     },
-    /// Verify a backup and make it the ledger of a data directory that has none. The ledger must not run.
+    /// Verify a backup and make it the ledger of a data directory that has none. The ledger must
+    /// not be running.
     Restore {
         #[command(flatten)]
         place: LogPlace,
-        /// The backup's directory.
+        /// Directory of the backup.
         from: PathBuf,
     },
 }
 
-/// Runs `ron ledger`.
 pub fn run(args: LedgerArgs) -> Result<(), String> {
     match args.command {
         Command::Check(command) => check::ledger(LogArgs { command }),
@@ -105,7 +107,7 @@ fn restore(place: &LogPlace, from: &Path) -> Result<(), String> {
     let report = backup::restore(from, &data, &vkey, &mut |_, _| {})
         .map_err(|e| format!("restore to {}: {e}", data.display()))?;
     println!(
-        "restored: {} entries in {}; the next start makes the rest again",
+        "restored: {} entries in {}; the next start rebuilds everything else",
         report.entries,
         data.display()
     );
@@ -196,8 +198,8 @@ fn export(place: &LogPlace, out: &Path) -> Result<(), String> {
     let mut part = out.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    let told = |e: &dyn std::fmt::Display| format!("{}: {e}", part.display());
-    let mut file = BufWriter::new(File::create(&part).map_err(|e| told(&e))?);
+    let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", part.display());
+    let mut file = BufWriter::new(File::create(&part).map_err(|e| failed(&e))?);
     let mut write = |event: Event| {
         serde_json::to_writer(&mut file, &event).map_err(|e| e.to_string())?;
         file.write_all(b"\n").map_err(|e| e.to_string())
@@ -206,13 +208,13 @@ fn export(place: &LogPlace, out: &Path) -> Result<(), String> {
     let report = match checked {
         Ok(report) => report,
         Err(e) => {
-            // Nothing that does not verify is left lying about.
+            // A file that was not verified to its end is removed.
             let _ = std::fs::remove_file(&part);
             return Err(format!("ledger {}: {e}", dir.display()));
         }
     };
-    let file = file.into_inner().map_err(|e| told(&e.error()))?;
-    file.sync_all().map_err(|e| told(&e))?;
+    let file = file.into_inner().map_err(|e| failed(&e.error()))?;
+    file.sync_all().map_err(|e| failed(&e))?;
     std::fs::rename(&part, out).map_err(|e| format!("{}: {e}", out.display()))?;
     println!("exported: {} entries to {}", report.entries, out.display());
     Ok(())

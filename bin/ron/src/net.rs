@@ -1,4 +1,4 @@
-//! The client of every subcommand, whom it trusts, and who it is.
+//! The HTTP client of every subcommand: its trusted authorities and its own identity.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient, TlsIdentity}
 /// Set once at the start; without it, https URLs are refused.
 static TRUSTED: OnceLock<ClientTls> = OnceLock::new();
 
-/// From now on https services are called, and must show a certificate from an authority in this PEM file. Where they ask
-/// for ours, it is this one.
+/// Enables https: services must present a certificate of an authority in this PEM file. Services
+/// that request a client certificate get `own`.
 pub fn trust(ca: PathBuf, own: Option<(PathBuf, PathBuf)>) -> Result<(), String> {
     let identity = own.map(|(cert, key)| TlsIdentity { cert, key });
     let tls = ClientTls::load(ClientTlsFiles { ca, identity }).map_err(|error| {
@@ -26,22 +26,22 @@ static INSECURE: AtomicBool = AtomicBool::new(false);
 /// Set once at the start: `--peer-uid`.
 static PEERS: OnceLock<Vec<u32>> = OnceLock::new();
 
-/// From now on service tokens and client secrets are also sent over plain TCP on loopback, and sockets that are given
-/// by hand may belong to these users.
+/// Sets whether service tokens and client secrets may also be sent over plain TCP on loopback, and
+/// which users' sockets may be named by hand.
 pub fn allow(insecure_loopback: bool, peer_uids: Vec<u32>) {
     INSECURE.store(insecure_loopback, Ordering::Relaxed);
     let _ = PEERS.set(peer_uids); // set once: the command line is read once
 }
 
-/// Whether secrets may go over plain TCP on loopback.
+/// True if secrets may be sent over plain TCP on loopback.
 pub fn insecure_loopback() -> bool {
     INSECURE.load(Ordering::Relaxed)
 }
 
-/// How long a command asks a service again that is busy or not ready.
+/// How long a command retries a service that is busy or not ready.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A client for http, https and Unix sockets of this user, or of those that `--peer-uid` names.
+/// A client for http, https and Unix sockets of this user, or of the users that `--peer-uid` names.
 pub fn client() -> Arc<HttpClient> {
     client_of(PEERS.get().cloned().unwrap_or_default())
 }

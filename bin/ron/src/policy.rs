@@ -40,17 +40,17 @@ struct FileArgs {
     /// Data directory, as given to `ron up`.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// What the policy is for.
+    /// Kind of the policy: the service that it is for.
     #[arg(long, value_parser = ["issuer", "wallet", "reward"])]
     kind: String,
-    /// Public key to verify with (base64url, or NAME=base64url); the one in bootstrap.json when absent.
+    /// Public key to verify with (base64url, or NAME=base64url); the one in bootstrap.json when
+    /// absent.
     #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
-    /// The policy.
+    /// File with the policy.
     file: PathBuf,
 }
 
-/// Runs `ron policy`.
 pub fn run(args: PolicyArgs) -> Result<(), String> {
     match args.command {
         Command::Sign(args) => sign_file(&args),
@@ -81,7 +81,7 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// What the rewarder would refuse is not signed.
+/// A policy that the rewarder would refuse is not signed.
 fn check_reward(policy: &serde_json::Value) -> Result<(), String> {
     let policy = strict::from_slice::<RewardPolicy>(policy.to_string().as_bytes());
     let policy = policy.map_err(|e| format!("not a reward policy: {e}"))?;

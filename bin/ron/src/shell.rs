@@ -1,4 +1,4 @@
-//! What shells and terminals ask of a command line: completions, manual pages, a quiet end at a closed pipe.
+//! Integration with shells and terminals: completions, manual pages, a quiet end at a closed pipe.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use crate::fleet;
 use crate::layout::SERVICES;
 
-/// The program itself and the services, whose command lines this one knows too.
+/// The program itself and the services, whose command lines this program knows too.
 const PROGRAMS: [&str; 7] = [
     "ron",
     "ron-kms",
@@ -23,9 +23,9 @@ const PROGRAMS: [&str; 7] = [
 /// Print a completion script for a shell.
 #[derive(Args)]
 pub struct CompletionArgs {
-    /// bash, zsh, fish, elvish or powershell.
+    /// Shell to print the script for: bash, zsh, fish, elvish or powershell.
     shell: clap_complete::Shell,
-    /// The program whose words are completed.
+    /// Program that the script completes.
     #[arg(long, default_value = "ron", value_parser = PROGRAMS)]
     of: String,
 }
@@ -45,7 +45,6 @@ fn command_of(program: &str) -> Command {
     crate::examples::command()
 }
 
-/// Prints a completion script.
 #[allow(clippy::unnecessary_wraps)] // the shape of a subcommand
 pub fn completions(args: &CompletionArgs) -> Result<(), String> {
     let mut command = command_of(&args.of);
@@ -73,12 +72,13 @@ pub fn man(args: &ManArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The page of a command, and those of the commands below it.
+/// Writes the page of a command, and those of its subcommands.
 fn pages(command: &Command, section: &str, dir: &Path) -> std::io::Result<()> {
     for sub in command.get_subcommands() {
         pages(sub, section, dir)?;
     }
-    // `ron kms` and the service `ron-kms` have pages of the same name; their sections keep them apart.
+    // `ron kms` and the service `ron-kms` have pages of the same name; their sections keep them
+    // apart.
     Man::new(command.clone())
         .section(section)
         .source(format!("ron {}", env!("CARGO_PKG_VERSION")))
@@ -87,7 +87,7 @@ fn pages(command: &Command, section: &str, dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Says why a subcommand failed.
+/// Prints why a subcommand failed.
 #[allow(clippy::needless_pass_by_value)] // the shape of an error's handler
 pub fn failed(why: String) -> ExitCode {
     eprintln!("error: {why}");
@@ -97,7 +97,8 @@ pub fn failed(why: String) -> ExitCode {
     ExitCode::from(1)
 }
 
-/// What to do about what many commands meet: nobody there to answer, or no data directory.
+/// Advice for errors that many commands share: no service is listening, or there is no data
+/// directory.
 fn hint(why: &str) -> Option<&'static str> {
     let has = |signs: &[&str]| signs.iter().any(|sign| why.contains(sign));
     if has(&["is not sent over plain TCP"]) {
@@ -122,11 +123,12 @@ fn hint(why: &str) -> Option<&'static str> {
         "config.toml",
     ];
     (has(&["No such file"]) && has(&made) && !has(&["ron init"])).then_some(
-        "`ron init` and `ron up` make a data directory; --data-dir names one that is there",
+        "`ron init` and `ron up` make a data directory; --data-dir names an existing one",
     )
 }
 
-/// `ron ... | head` is no failure: who prints to a closed pipe ends, as other programs do.
+/// `ron ... | head` is not a failure: a program that prints to a closed pipe ends quietly, as other
+/// programs do.
 pub fn end_at_a_closed_pipe() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {

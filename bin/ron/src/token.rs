@@ -1,5 +1,5 @@
-//! `ron token`: gets, inspects, verifies, narrows and revokes tokens. `get` and `attenuate` print the token and
-//! nothing else.
+//! `ron token`: gets, inspects, verifies, narrows and revokes tokens. `get` and `attenuate` print
+//! the token and nothing else.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use ron_service::config::parse_duration;
 use crate::fleet;
 use crate::layout::{ClientFile, Layout, read_json, write_atomic};
 
-/// Longest wait for the issuer.
+/// Timeout of a call to the issuer.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// Get, inspect, verify, narrow and revoke tokens (bare: get).
@@ -38,25 +38,26 @@ pub struct TokenArgs {
 enum Command {
     /// Get a token for the operator client.
     Get(GetArgs),
-    /// Show what a token says, without checking it.
+    /// Show the content of a token without verifying it.
     Inspect {
-        /// The token.
+        /// Token to show.
         token: String,
     },
-    /// Ask the issuer what a token is worth now.
+    /// Ask the issuer whether a token is valid now.
     Verify {
-        /// The token.
+        /// Token to verify.
         token: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Narrow a token: a bound one offline with its key, another one by exchange at the issuer.
+    /// Narrow a token: offline with its key if it is bound to one, otherwise by exchange at the
+    /// issuer.
     Attenuate(AttenuateArgs),
-    /// Revoke a token by its id, every token of a holder or of a key, or every older epoch.
+    /// Revoke a token by its id, all tokens of a holder or of a key, or all older epochs.
     Revoke(RevokeArgs),
     /// Make a holder's key and print its thumbprint, for `get --key` and `attenuate --to`.
     Key {
-        /// Where to write it; must not exist.
+        /// File to write the key to; must not exist.
         file: PathBuf,
     },
     /// Print a DPoP proof for one request with a bound token.
@@ -83,7 +84,7 @@ struct GetArgs {
     /// Lifetime, such as 15m; at most 1h.
     #[arg(long)]
     ttl: Option<String>,
-    /// A narrowing condition, key=value; may be repeated.
+    /// Narrowing condition, key=value; may be repeated.
     #[arg(long = "caveat")]
     caveats: Vec<String>,
     /// Client whose credentials are in clients/<name>.json.
@@ -96,23 +97,23 @@ struct GetArgs {
 
 #[derive(Args)]
 struct AttenuateArgs {
-    /// The token.
+    /// Token to narrow.
     token: String,
     #[command(flatten)]
     place: Place,
     /// Keep only these scopes, separated by spaces.
     #[arg(long)]
     scope: Option<String>,
-    /// End after this time, such as 1m.
+    /// Expire after this time, such as 1m.
     #[arg(long)]
     ttl: Option<String>,
     /// Add a condition, key=value; may be repeated.
     #[arg(long = "caveat")]
     caveats: Vec<String>,
-    /// The key that the token is bound to: narrows offline, without the issuer.
+    /// Key that the token is bound to: narrows offline, without the issuer.
     #[arg(long)]
     key: Option<PathBuf>,
-    /// Hand the result to the holder of the key with this thumbprint (with --key).
+    /// Bind the result to the key with this thumbprint (with --key).
     #[arg(long, requires = "key", allow_hyphen_values = true)]
     to: Option<String>,
     /// Client that exchanges the token (without --key).
@@ -128,31 +129,31 @@ struct RevokeArgs {
     /// Id of the token (claim jti).
     #[arg(long)]
     jti: Option<String>,
-    /// Every token of this holder issued so far.
+    /// Revoke all tokens of this holder issued so far.
     #[arg(long)]
     subject: Option<String>,
-    /// Every token signed by the key with this thumbprint.
+    /// Revoke all tokens signed by the key with this thumbprint.
     #[arg(long, allow_hyphen_values = true)]
     kid: Option<String>,
-    /// New epoch: every token of an older one is void.
+    /// New epoch: tokens of older epochs become void.
     #[arg(long)]
     epoch: Option<u64>,
-    /// The token itself.
+    /// Token to revoke.
     #[arg(long)]
     token: Option<String>,
-    /// Why, for the record.
+    /// Reason, for the record.
     #[arg(long)]
     reason: String,
 }
 
 #[derive(Args)]
 struct ProofArgs {
-    /// The token, as it will be sent.
+    /// Token of the request.
     token: String,
-    /// The key that it is bound to.
+    /// Key that the token is bound to.
     #[arg(long)]
     key: PathBuf,
-    /// Method of the request.
+    /// HTTP method of the request.
     #[arg(long, default_value = "GET")]
     method: String,
     /// URL of the request.
@@ -160,7 +161,6 @@ struct ProofArgs {
     url: String,
 }
 
-/// Runs `ron token`.
 pub fn run(args: TokenArgs) -> Result<(), String> {
     match args.command.map(|command| *command) {
         None => get(&args.get),
@@ -180,7 +180,7 @@ fn issuer(place: &Place, credential: Credential) -> Result<(Layout, PassportClie
     Ok((layout, PassportClient::new(&at.url, credential, at.http)))
 }
 
-/// Asks for a token; also used by other subcommands.
+/// Gets a token; other subcommands use it too.
 pub fn fetch(layout: &Layout, client: &str, ask: &TokenAsk<'_>) -> Result<String, String> {
     fetch_bound(layout, client, ask, None)
 }
@@ -236,7 +236,7 @@ fn inspect(token: &str) -> Result<(), String> {
     let mut shown = Vec::new();
     for (at, jws) in token.split(SEPARATOR).enumerate() {
         let refuse =
-            |_| "this is no token: neither three parts in base64url nor a hybrid".to_owned();
+            |_| "this is not a token: neither three parts in base64url nor a hybrid".to_owned();
         let json = |raw: &[u8], name: &str| -> Result<serde_json::Value, String> {
             serde_json::from_slice(raw).map_err(|e| format!("the {name} is not JSON: {e}"))
         };
@@ -252,7 +252,7 @@ fn inspect(token: &str) -> Result<(), String> {
         let what = if at == 0 { "claims" } else { "narrowed" };
         shown.push(serde_json::json!({ name: header, what: payload }));
     }
-    // One part is shown as it always was; a narrowed token is a list, the issuer's part first.
+    // A plain token is shown as one object; a narrowed token is a list, the issuer's part first.
     let value = match <[_; 1]>::try_from(shown) {
         Ok([only]) => only,
         Err(many) => many.into(),

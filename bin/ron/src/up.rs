@@ -1,4 +1,4 @@
-//! `ron up`: the whole system in one process, on embedded defaults.
+//! `ron up`: the whole system in one process, with embedded defaults.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -22,19 +22,19 @@ use crate::verifiers;
     after_help = "Examples:\n  ron up\n  ron up --data-dir /srv/ron\n  ron up --data-dir /tmp/trial --base-port 0   # free ports, see run/endpoints.json\n\nCtrl-C drains and ends with code 0; a second Ctrl-C ends at once."
 )]
 pub struct UpArgs {
-    /// Where everything is kept; `ron` under the user's state directory when absent. Made when it
-    /// is not there.
+    /// Data directory; `ron` under the user's state directory when absent. Made if it does not
+    /// exist.
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// API port of the first service for this run; the others follow in steps of ten, health ports
-    /// are five above. 0 takes free ports. The configured ones when absent: 7440 and above, unless
-    /// `ron init` was told others.
+    /// are five above. 0 takes free ports. The configured ports when absent: 7440 and above, unless
+    /// `ron init` was given others.
     #[arg(long, value_parser = base_port)]
     base_port: Option<u16>,
-    /// Least serious level that is logged.
+    /// Minimum level of log lines.
     #[arg(long, default_value = "warn", value_parser = ["error", "warn", "info", "debug", "trace"])]
     log_level: String,
-    /// How log lines are written.
+    /// Format of log lines.
     #[arg(long, default_value = "compact", value_parser = ["compact", "json"])]
     log_format: String,
 }
@@ -68,12 +68,12 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
             code: exit::FATAL,
         });
     }
-    make_dir(&layout.root.join("run"))?; // no backup has it
+    make_dir(&layout.root.join("run"))?; // backups do not contain it
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
     announce(&layout, &fleet, made);
     let fatal = serve(&fleet, &signals);
     let code = fleet.drain();
-    let _ = std::fs::remove_file(layout.endpoints()); // a stale one is known by its pid
+    let _ = std::fs::remove_file(layout.endpoints()); // a stale file is recognised by its pid
     match fatal {
         Some(why) => Err(Failed {
             why,
@@ -83,7 +83,7 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
     }
 }
 
-/// Says where everything is. Nobody has to listen.
+/// Prints the addresses. A closed standard output is no error.
 fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
     let mut text = format!(
         "{} {}\n",
@@ -103,7 +103,7 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
-/// Until a signal, a request to stop, or a fatal failure; the reason of the latter.
+/// Waits for a signal, a request to stop, or a fatal failure, and returns the reason of the latter.
 fn serve(fleet: &Fleet, signals: &ron_kernel::SignalEvents) -> Option<String> {
     loop {
         match signals.recv(Deadline::within(Duration::from_millis(500))) {

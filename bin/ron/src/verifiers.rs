@@ -1,5 +1,5 @@
-//! `verifiers.json`: the public keys an auditor needs, kept when the data directory is made. Copy it away: a
-//! check is worth as much as the place its keys come from.
+//! `verifiers.json`: the public keys an auditor needs, stored when the data directory is made. Keep
+//! a copy elsewhere: a check is only as trustworthy as the source of its keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,23 +20,21 @@ pub struct Verifiers {
     pub audit_vkey: String,
     /// Verifier key line of the ledger's log.
     pub ledger_vkey: String,
-    /// Ed25519 key of policies (base64url).
+    /// Ed25519 public key that policies are signed with (base64url).
     pub policy_public_key: String,
-    /// Ed25519 key of manifests (base64url).
+    /// Ed25519 public key that manifests are signed with (base64url).
     pub manifest_public_key: String,
 }
 
-/// Where it lies.
 pub fn path(layout: &Layout) -> PathBuf {
     layout.root.join("verifiers.json")
 }
 
-/// Reads it.
 pub fn read(layout: &Layout) -> Result<Verifiers, String> {
     read_json(&path(layout))
 }
 
-/// Writes it when it is not there.
+/// Writes the file unless it exists.
 pub fn keep(layout: &Layout, bootstrap: &Bootstrap) -> Result<(), String> {
     if path(layout).exists() {
         return Ok(());
@@ -50,7 +48,7 @@ pub fn keep(layout: &Layout, bootstrap: &Bootstrap) -> Result<(), String> {
     write_json(&path(layout), &kept, 0o644)
 }
 
-/// A running fleet whose logs have other keys than the kept ones is an alarm.
+/// Fails if a running fleet's logs have other keys than the stored ones.
 pub fn confirm(layout: &Layout) -> Result<(), String> {
     let http = net::client();
     let within = Deadline::within(Duration::from_secs(5));
@@ -76,7 +74,7 @@ pub fn confirm(layout: &Layout) -> Result<(), String> {
     }
 }
 
-/// Whether the KMS's log has rotated its key since `pin`, each key vouched for by the one before it.
+/// True if the KMS's log has rotated its key since `pin`, each key signed by the one before it.
 fn leads_on(pin: &str, kms: &KmsClient, within: Deadline) -> Result<bool, String> {
     let text = kms.audit_keys(within);
     let text = text.map_err(|e| format!("ron-kms: {e}"))?;

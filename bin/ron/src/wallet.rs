@@ -1,4 +1,5 @@
-//! `ron wallet`: balances and money from the command line, as the operator or another client of the data directory.
+//! `ron wallet`: balances and money from the command line, as the operator or another client of the
+//! data directory.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use serde::Serialize;
 use crate::layout::Layout;
 use crate::{fleet, token};
 
-/// Longest wait for an answer.
+/// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Balances, transfers, holds and history.
@@ -32,33 +33,33 @@ pub struct WalletArgs {
     /// Client whose credentials are in clients/<name>.json.
     #[arg(long, global = true, default_value = "operator")]
     client: String,
-    /// Print the answer as JSON.
+    /// Print the response as JSON.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// What an account has of an asset.
+    /// Show the balance of an account in one asset.
     Balance {
-        /// The account.
+        /// Account to show.
         account: Account,
-        /// The asset.
+        /// Asset to show.
         #[arg(long)]
         asset: Asset,
     },
     /// Create money.
     Issue {
-        /// The credited account.
+        /// Account to credit.
         to: Account,
         #[command(flatten)]
         money: Money,
     },
-    /// Move money.
+    /// Move money between accounts.
     Transfer {
-        /// The debited account.
+        /// Account to debit.
         from: Account,
-        /// The credited account.
+        /// Account to credit.
         to: Account,
         #[command(flatten)]
         money: Money,
@@ -67,7 +68,7 @@ enum Command {
     },
     /// Destroy money.
     Burn {
-        /// The debited account.
+        /// Account to debit.
         from: Account,
         #[command(flatten)]
         money: Money,
@@ -76,79 +77,79 @@ enum Command {
     },
     /// Reserve money; the txid of the receipt is the hold's id.
     Hold {
-        /// The account whose money is reserved.
+        /// Account whose money is reserved.
         from: Account,
         #[command(flatten)]
         money: Money,
         #[command(flatten)]
         debit: Debit,
-        /// How long, such as 90s, 15m or 1h.
+        /// Duration of the hold, such as 90s, 15m or 1h.
         #[arg(long, default_value = "15m")]
         expires_in: String,
     },
     /// Pay out of a hold.
     Capture {
-        /// The hold's id.
+        /// Id of the hold.
         hold: TxId,
-        /// The credited account.
+        /// Account to credit.
         to: Account,
-        /// Minor units.
+        /// Amount in minor units.
         amount: Amount,
         #[command(flatten)]
         once: Once,
     },
-    /// End a hold.
+    /// Release a hold.
     Release {
-        /// The hold's id.
+        /// Id of the hold.
         hold: TxId,
         #[command(flatten)]
         once: Once,
     },
-    /// A hold as it stands.
+    /// Show the state of a hold.
     Show {
-        /// The hold's id.
+        /// Id of the hold.
         hold: TxId,
     },
     /// Make an account refuse debits.
     Freeze {
-        /// The account.
+        /// Account to freeze.
         account: Account,
         #[command(flatten)]
         once: Once,
     },
-    /// Let an account take debits again.
+    /// Let an account accept debits again.
     Unfreeze {
-        /// The account.
+        /// Account to unfreeze.
         account: Account,
         #[command(flatten)]
         once: Once,
     },
     /// Entries that touched an account, oldest first.
     History {
-        /// The account.
+        /// Account to show.
         account: Account,
-        /// Only entries after this sequence.
+        /// Show only entries after this sequence number.
         #[arg(long, default_value_t = 0)]
         after: u64,
-        /// At most this many, up to 500.
+        /// Maximum number of entries, up to 500.
         #[arg(long, default_value_t = 100)]
         limit: u64,
     },
-    /// What became of an operation.
+    /// Show the outcome of an operation.
     Op {
-        /// Its idempotency key.
+        /// Idempotency key of the operation.
         key: IdemKey,
     },
 }
 
 #[derive(Args)]
 struct Money {
-    /// Minor units.
+    /// Amount in minor units.
     amount: Amount,
-    /// The asset.
+    /// Asset of the amount.
     #[arg(long)]
     asset: Asset,
-    /// A text kept with the entry.
+    /// Text stored with the entry.
     #[arg(long)]
     memo: Option<Memo>,
     #[command(flatten)]
@@ -157,14 +158,15 @@ struct Money {
 
 #[derive(Args)]
 struct Debit {
-    /// The account's next nonce; asked for when absent, which is only safe while nobody else debits the account.
+    /// Next nonce of the account. When absent, the wallet is asked for it, which is only safe while
+    /// no other client debits the account.
     #[arg(long)]
     nonce: Option<u64>,
 }
 
 #[derive(Args)]
 struct Once {
-    /// Idempotency key: the same key and request again changes nothing. A random one when absent.
+    /// Idempotency key: the same key and request again changes nothing. Random when absent.
     #[arg(long)]
     key: Option<IdemKey>,
 }
@@ -180,7 +182,6 @@ impl Once {
     }
 }
 
-/// Runs `ron wallet`.
 pub fn run(args: WalletArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let ask = TokenAsk {
@@ -195,7 +196,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
     let out = Out { json: args.json };
     match args.command {
         Command::Balance { account, asset } => {
-            let b = told(wallet.balance(&account, &asset, soon()))?;
+            let b = explain(wallet.balance(&account, &asset, deadline()))?;
             out.fields(
                 &b,
                 &[
@@ -209,7 +210,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             )
         }
         Command::Show { hold } => {
-            let h = told(wallet.hold_state(hold, soon()))?;
+            let h = explain(wallet.hold_state(hold, deadline()))?;
             out.fields(
                 &h,
                 &[
@@ -228,7 +229,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             after,
             limit,
         } => history(&wallet, &account, after, limit, out),
-        Command::Op { key } => match told(wallet.operation(&key, soon()))? {
+        Command::Op { key } => match explain(wallet.operation(&key, deadline()))? {
             Operation::Done { receipt } => out.receipt(&receipt),
             other => out.fields(&other, &[("outcome", describe(&other))]),
         },
@@ -245,7 +246,7 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 amount_minor: money.amount,
                 memo: money.memo,
             };
-            wallet.issue(&money.once.key()?, &request, soon())
+            wallet.issue(&money.once.key()?, &request, deadline())
         }
         debit @ (Command::Transfer { .. } | Command::Burn { .. } | Command::Hold { .. }) => {
             return debit_once(wallet, debit);
@@ -261,21 +262,21 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 amount_minor: amount,
                 memo: None,
             };
-            wallet.capture(&once.key()?, hold, &request, soon())
+            wallet.capture(&once.key()?, hold, &request, deadline())
         }
-        Command::Release { hold, once } => wallet.release(&once.key()?, hold, soon()),
+        Command::Release { hold, once } => wallet.release(&once.key()?, hold, deadline()),
         Command::Freeze { account, once } => {
-            wallet.set_frozen(&once.key()?, &account, true, soon())
+            wallet.set_frozen(&once.key()?, &account, true, deadline())
         }
         Command::Unfreeze { account, once } => {
-            wallet.set_frozen(&once.key()?, &account, false, soon())
+            wallet.set_frozen(&once.key()?, &account, false, deadline())
         }
         Command::Balance { .. }
         | Command::Show { .. }
         | Command::History { .. }
         | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
     };
-    told(answer)
+    explain(answer)
 }
 
 fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
@@ -294,7 +295,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 amount_minor: money.amount,
                 memo: money.memo,
             };
-            wallet.transfer(&money.once.key()?, &request, soon())
+            wallet.transfer(&money.once.key()?, &request, deadline())
         }
         Command::Burn { from, money, debit } => {
             let request = Burn {
@@ -304,7 +305,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 amount_minor: money.amount,
                 memo: money.memo,
             };
-            wallet.burn(&money.once.key()?, &request, soon())
+            wallet.burn(&money.once.key()?, &request, deadline())
         }
         Command::Hold {
             from,
@@ -322,32 +323,32 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 expires_at: Timestamp(SystemClock.unix_ms() + ms),
                 memo: money.memo,
             };
-            wallet.hold(&money.once.key()?, &request, soon())
+            wallet.hold(&money.once.key()?, &request, deadline())
         }
         _ => return Err("this command debits nothing".to_owned()),
     };
-    told(answer)
+    explain(answer)
 }
 
-fn soon() -> Deadline {
+fn deadline() -> Deadline {
     Deadline::within(WAIT)
 }
 
-fn told<T>(answer: Result<T, ClientError>) -> Result<T, String> {
+fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     answer.map_err(|e| match e {
         ClientError::Unknown { detail } => format!(
-            "the outcome is not known: {detail}; run the same command with the same --key again, or `ron wallet op KEY`"
+            "the outcome is not known: {detail}; retry with the same command and the same --key, or see `ron wallet op KEY`"
         ),
         other => format!("svc-wallet: {other}"),
     })
 }
 
 impl Debit {
-    /// The nonce given, or the account's next.
+    /// The given nonce, or the account's next one.
     fn nonce(&self, wallet: &WalletClient, from: &Account, asset: &Asset) -> Result<u64, String> {
         match self.nonce {
             Some(nonce) => Ok(nonce),
-            None => told(wallet.balance(from, asset, soon())).map(|b| b.nonce + 1),
+            None => explain(wallet.balance(from, asset, deadline())).map(|b| b.nonce + 1),
         }
     }
 }
@@ -367,7 +368,7 @@ fn history(
     limit: u64,
     out: Out,
 ) -> Result<(), String> {
-    let page = told(wallet.history(account, after, limit, soon()))?;
+    let page = explain(wallet.history(account, after, limit, deadline()))?;
     if out.json {
         return Out::print(&page);
     }
@@ -395,7 +396,7 @@ fn history(
     Ok(())
 }
 
-/// How answers are printed.
+/// How responses are printed.
 #[derive(Clone, Copy)]
 struct Out {
     json: bool,

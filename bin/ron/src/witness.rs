@@ -1,5 +1,6 @@
-//! `ron witness`: a C2SP tlog-witness of its own. It cosigns the checkpoints of the logs it knows when they extend the last one it
-//! saw, so that two hosts that run one for each other notice a log that was cut, put back or rewritten.
+//! `ron witness`: a stand-alone C2SP tlog-witness. It cosigns the checkpoints of known logs if they
+//! extend the last one it saw, so that two hosts that run a witness for each other detect a log
+//! that was truncated, rolled back or rewritten.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -67,7 +68,7 @@ pub struct WitnessArgs {
     /// Configuration file (TOML).
     #[arg(long, short, global = true)]
     config: Option<PathBuf>,
-    /// Sets one key, as in KEY=VALUE; wins over environment and file; may be repeated.
+    /// Set one key, as in KEY=VALUE; overrides environment and file; may be repeated.
     #[arg(long, global = true)]
     set: Vec<String>,
     #[command(subcommand)]
@@ -78,7 +79,7 @@ pub struct WitnessArgs {
 enum WitnessCommand {
     /// Run in the foreground (the default).
     Run,
-    /// Print the verifier key of the cosignatures; makes the key where there is none.
+    /// Print the verifier key of the cosignatures; makes the key if there is none.
     Vkey,
     /// Validate the configuration and print it.
     CheckConfig,
@@ -86,7 +87,6 @@ enum WitnessCommand {
     PrintExample,
 }
 
-/// Runs `ron witness`.
 pub fn run(args: &WitnessArgs) -> Result<(), String> {
     let command = args.command.unwrap_or(WitnessCommand::Run);
     if matches!(command, WitnessCommand::PrintExample) {
@@ -132,7 +132,7 @@ fn data_dir(config: &Config) -> Result<DataDir, String> {
     })
 }
 
-/// Until a signal or a failure.
+/// Serves until a signal or a failure.
 fn attend(config: Config) -> Result<(), String> {
     let _level = logging::init_from(&config);
     if let Err(e) = ron_crypto::process_hardening() {
@@ -151,7 +151,7 @@ fn attend(config: Config) -> Result<(), String> {
         if let Some(why) = running.fatal() {
             break Some(why);
         }
-        // The wait is short because a stop by request wakes nobody here.
+        // The wait is short because a stop by request does not wake this thread.
         let signal = signals.recv(Deadline::within(Duration::from_millis(100)));
         if running.stop_requested() || signal == Some(Signal::Terminate) {
             break None;
@@ -170,7 +170,8 @@ fn start(config: &Config, parts: &Parts) -> Result<Running, StartError> {
     let data = data_dir(config).map_err(StartError::failed)?;
     let cosigner = cosigner(config, data.path()).map_err(StartError::failed)?;
     let keys = log_keys(config).map_err(StartError::failed)?;
-    // One key for two purposes would let a log's signature pass for a cosignature's key and back.
+    // One key for two purposes would make a log's signature pass for a cosignature, and the
+    // reverse.
     if keys
         .iter()
         .any(|k| k.public()[..] == *cosigner.verifier().public())
@@ -246,7 +247,7 @@ fn read_seed(path: &Path) -> Result<Secret32, String> {
     Ok(seed)
 }
 
-/// A new seed, durable before it is used.
+/// Makes a new seed, durable before it is used.
 fn make_seed(dir: &Path, path: &Path) -> Result<Secret32, String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
     let random: &dyn Random = &ron_crypto::OsRandom;

@@ -1,4 +1,4 @@
-//! The svc-passport binary: its service, as a process of its own.
+//! The svc-passport binary: the service as a process of its own.
 
 use std::process::ExitCode;
 

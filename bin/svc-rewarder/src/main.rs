@@ -1,4 +1,4 @@
-//! The svc-rewarder binary: everything is in the library.
+//! The svc-rewarder binary: the service as a process of its own.
 
 use std::process::ExitCode;
 

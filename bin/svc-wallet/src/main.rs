@@ -1,4 +1,4 @@
-//! The svc-wallet binary: its service, as a process of its own.
+//! The svc-wallet binary: the service as a process of its own.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! Acting on the fleet, over HTTP: identities, gates, cross-site requests, the audit, reload of the roster.
+//! Actions on the fleet over HTTP: identities, gates, cross-site requests, the audit, reload of the
+//! roster.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -16,7 +17,7 @@ const VIEWER: &[(&str, &str)] = &[("X-User", "vera"), ("X-Groups", "staff")];
 const OPERATOR: &[(&str, &str)] = &[("X-User", "otto"), ("X-Groups", "sre")];
 const OWN: (&str, &str) = ("X-Ron-Console", "1");
 
-/// A console that may act on another one, which plays the node.
+/// A console that may act on another console, which plays the node.
 struct Pair {
     dir: tempfile::TempDir,
     console: Running,
@@ -127,7 +128,7 @@ fn code(reply: &Reply) -> String {
 }
 
 #[test]
-fn every_api_route_asks_who_is_there() {
+fn every_api_route_authenticates() {
     let pair = Pair::start("");
     let openapi = pair.call(Method::GET, "/openapi.json", &[], "");
     let doc: Value = serde_json::from_slice(&openapi.body).expect("JSON");
@@ -153,7 +154,7 @@ fn every_api_route_asks_who_is_there() {
         200
     );
     assert_eq!(pair.call(Method::GET, "/", &[], "").status, 200);
-    // Nobody got in, and every attempt to act is on record.
+    // Every caller was refused, and every attempt to act is in the audit.
     let lines = pair.lines(3);
     assert_eq!(
         lines,
@@ -212,7 +213,7 @@ fn actions_pass_every_gate_or_are_on_record_as_denied() {
     ];
     assert_eq!(pair.lines(5), want);
     assert!(pair.audit().durable);
-    // A node that is gone: nothing was done, and that is what the operator hears.
+    // The node is gone: nothing was done, and the response says so.
     let Pair { node, .. } = &pair;
     assert!(node.ready().ready);
     let body = "{\"confirm\":\"n\"}";
@@ -247,7 +248,7 @@ fn read_only_is_held_on_the_server() {
     let pair = Pair::start("");
     assert_eq!(code(&pair.act("reload", OPERATOR, "n")), "403 read_only");
     assert_eq!(pair.lines(1), ["reload otto denied read_only"]);
-    // To look again is no action.
+    // A refresh is not an action.
     let again = pair.call(
         Method::POST,
         "/api/nodes/n/refresh",

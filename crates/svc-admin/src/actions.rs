@@ -1,5 +1,5 @@
-//! The two actions: asking a node to reload its configuration or to shut down, one at a time, between two lines of
-//! the audit. Everything that may refuse an action has been asked before it gets here.
+//! The two actions: have a node reload its configuration or shut down, one at a time, each between
+//! two lines of the audit. Every check that can refuse an action runs before an action gets here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use serde_json::Value;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-use crate::audit::{SharedAudit, ended, line};
+use crate::audit::{SharedAudit, line, with_result};
 use crate::gate::Who;
 use crate::node::Node;
 
 const IDLE: Duration = Duration::from_secs(60);
-/// Lines of a reload's changes that are handed on.
+/// Maximum lines of a reload's changes that the response contains.
 const CHANGES_MAX: usize = 64;
 
-/// What a node can be asked to do.
+/// An action of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Reload,
@@ -57,7 +57,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// The body of the thread.
+    /// The body of the adm-act thread.
     pub fn run(&self, jobs: &Receiver<Job>, ctx: &ThreadCtx) {
         loop {
             match jobs.recv(&ctx.shutdown, Deadline::within(IDLE)) {
@@ -68,10 +68,10 @@ impl Runner {
         }
     }
 
-    /// Writes, asks, writes, answers.
+    /// Writes the first audit line, calls the node, writes the second line, and responds.
     fn act(&self, job: Job) {
         let deadline = Deadline::within(job.timeout).earlier(job.responder.deadline());
-        // Somebody else may have been asked for so long that nobody waits for this any more.
+        // Earlier actions may have taken so long that this one's deadline has passed.
         if deadline.expired() {
             job.responder.send(Problem::deadline_exceeded(
                 "the action waited too long; nothing was done",
@@ -79,27 +79,28 @@ impl Runner {
             return;
         }
         let entry = line(job.action.as_str(), Some(&job.node.spec.id), &job.who);
-        let started = ended(entry.clone(), "started", "", "");
-        if let Err(problem) = self.audit.settle(started, deadline) {
+        let started = with_result(entry.clone(), "started", "", "");
+        if let Err(problem) = self.audit.commit(started, deadline) {
             job.responder.send(problem);
             return;
         }
         let outcome = self.ask(&job, deadline);
         let written = match &outcome {
-            Ok(answer) => ended(entry, "done", "", &answer.result),
+            Ok(answer) => with_result(entry, "done", "", &answer.result),
             Err(problem) => {
                 let result = if problem.status == 504 {
                     "unknown"
                 } else {
                     "failed"
                 };
-                ended(entry, result, problem.code, &problem.detail)
+                with_result(entry, result, problem.code, &problem.detail)
             }
         };
-        // The node has acted, or may have: the answer leaves even when this line cannot be kept.
+        // The node has acted, or may have: the response is sent even if this line cannot be
+        // written.
         let _ = self
             .audit
-            .settle(written, Deadline::within(Duration::from_secs(1)));
+            .commit(written, Deadline::within(Duration::from_secs(1)));
         job.responder.send(match outcome {
             Ok(answer) => Response::json(200, &answer),
             Err(problem) => problem.into(),
@@ -153,7 +154,8 @@ impl Runner {
     }
 }
 
-/// The `Authorization` value for a node, read from its file each time, so that a new token needs no restart.
+/// The `Authorization` value for a node. Read from its file at each use, so that a new token needs
+/// no restart.
 pub fn bearer(path: &Path) -> Result<Zeroizing<String>, String> {
     let secret = read_secret_file(path)?;
     let token = std::str::from_utf8(secret.expose()).map_or("", str::trim);
@@ -168,7 +170,7 @@ fn no_credential(id: &str, why: &str) -> Problem {
     Problem::new(403, "no_credential", "No credential for the node", detail)
 }
 
-/// What a call without an answer means for who wanted the action.
+/// The problem for a call without an answer: it says whether the node may have acted.
 pub fn problem_of(error: &CallError, deadline: Deadline) -> Problem {
     let (status, code, title) = match error.kind {
         Failure::NotSent | Failure::BreakerOpen | Failure::Withheld => (
@@ -200,7 +202,7 @@ fn refused(reply: &Reply) -> Problem {
     let code = said.as_ref().map_or("", |p| p.code.as_str());
     let words = match reply.status {
         401 | 403 => {
-            "the node does not let this console act; look at its auth.principals and actions.enable_*"
+            "the node does not let this console act; check its auth.principals and actions.enable_*"
         }
         404 | 405 => "the node has no such action",
         _ => "the node refused",

@@ -1,8 +1,8 @@
-//! The audit: who wanted to act on the fleet, and what came of it. One thread writes it, durably, to the console's
-//! SQLite file; readers take the last lines from a snapshot.
+//! The audit: who tried to act on the fleet, and with what result. One thread writes it, durably,
+//! to the console's SQLite file; readers take the last lines from a snapshot.
 //!
-//! **Invariant:** no node is asked to act before the line that says so is on the disk. A denial never waits: when the
-//! queue is full it goes to the log alone and is counted.
+//! **Invariant:** no call to a node is made before the line that announces it is on the disk. A
+//! denial never waits: when the queue is full, the line goes to the log only and is counted.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,16 +33,16 @@ static MIGRATIONS: [Migration; 1] = [Migration {
           CREATE TABLE heads (id TEXT PRIMARY KEY, size INTEGER NOT NULL, root TEXT NOT NULL) STRICT;",
 }];
 
-/// What is to be kept.
+/// A record for the writer's thread.
 #[derive(Debug)]
 pub enum Event {
-    /// A line, and whom to tell when it is durable.
+    /// A line, and a slot to answer once the line is durable.
     Line(Box<AuditEntry>, Option<ReplySender<bool>>),
-    /// The last good head of a log, so that a restart does not forget what was seen.
+    /// The last accepted head of a log, so that a restart does not forget it.
     Head(SeenHead),
 }
 
-/// A log head that was believed.
+/// A log head that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenHead {
     /// The node's id.
@@ -52,7 +52,7 @@ pub struct SeenHead {
     pub root: String,
 }
 
-/// Where lines are handed in and read.
+/// The handle for adding and reading lines.
 pub struct Audit {
     tx: Sender<Event>,
     recent: Snapshot<Vec<AuditEntry>>,
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Opens the file (`None`: memory) and reads the last lines and the heads seen before.
+    /// Opens the file (`None`: memory) and reads the last lines and the accepted heads.
     pub fn open(
         path: Option<PathBuf>,
         clock: SharedClock,
@@ -108,7 +108,7 @@ impl Audit {
         }
     }
 
-    /// Hands a line in without waiting.
+    /// Queues a line without waiting for it to be durable.
     pub fn note(&self, line: AuditEntry) {
         let line = self.stamp(line);
         if self.tx.try_send(Event::Line(Box::new(line), None)).is_err() {
@@ -116,8 +116,9 @@ impl Audit {
         }
     }
 
-    /// Hands a line in and waits until it is durable; 503 when that cannot be had before the deadline.
-    pub fn settle(&self, line: AuditEntry, deadline: Deadline) -> Result<(), Problem> {
+    /// Queues a line and waits until it is durable; 503 if that does not happen before the
+    /// deadline.
+    pub fn commit(&self, line: AuditEntry, deadline: Deadline) -> Result<(), Problem> {
         let line = self.stamp(line);
         let (done, kept) = reply();
         let refused = || Problem::unavailable("the audit cannot be written, so nothing is done", 5);
@@ -130,9 +131,9 @@ impl Audit {
         }
     }
 
-    /// Keeps a head that was believed.
+    /// Queues an accepted head.
     pub fn keep_head(&self, head: SeenHead) {
-        // Lost, it is handed in again with the next head.
+        // A head that is lost here is replaced by the next one.
         let _ = self.tx.try_send(Event::Head(head));
     }
 
@@ -154,13 +155,14 @@ impl Audit {
         line
     }
 
-    /// The body of the writer's thread. What is still queued at shutdown is written.
+    /// The body of the writer's thread. At shutdown it writes what is still queued.
     pub fn run(&self, rx: &Receiver<Event>, degraded: &dyn Fn(Option<String>), ctx: &ThreadCtx) {
         let store = match open(self.path.as_ref()) {
             Ok(store) => store,
             Err(error) => {
                 degraded(Some(error.to_string()));
-                // Ends the thread: the supervisor tries again, and the process ends when it stays so.
+                // The panic ends the thread: the supervisor starts it again, and the process ends
+                // if it keeps failing.
                 panic!("the audit cannot be opened: {error}");
             }
         };
@@ -177,15 +179,15 @@ impl Audit {
     }
 
     fn take(&self, store: &Store, event: Event, degraded: &dyn Fn(Option<String>)) {
-        let (outcome, told) = match event {
-            Event::Line(line, told) => (self.write(store, *line), told),
+        let (outcome, done) = match event {
+            Event::Line(line, done) => (self.write(store, *line), done),
             Event::Head(head) => (write_head(store, &head), None),
         };
         if let Err(error) = &outcome {
             degraded(Some(format!("the audit cannot be written: {error}")));
         }
-        if let Some(told) = told {
-            let _ = told.send(outcome.is_ok());
+        if let Some(done) = done {
+            let _ = done.send(outcome.is_ok());
         }
     }
 
@@ -198,10 +200,12 @@ impl Audit {
                 "INSERT INTO audit (seq, line) VALUES (?1, ?2)",
                 (number(line.seq), &text),
             )?;
+            // In the same transaction, so that the file never grows beyond the limit.
             let oldest = line.seq.saturating_sub(KEPT);
             tx.execute("DELETE FROM audit WHERE seq <= ?1", [number(oldest)])?;
             Ok::<_, StoreError>(())
         })?;
+        // Readers see the line only now that it is durable.
         let mut recent = Vec::with_capacity(RECENT.min(last.len() + 1));
         recent.push(line);
         recent.extend(last.iter().take(RECENT - 1).cloned());
@@ -223,7 +227,7 @@ fn load(store: &Store) -> Result<(Vec<AuditEntry>, Vec<SeenHead>), StoreError> {
         let texts = lines.query_map([number(RECENT as u64)], |row| row.get::<_, String>(0))?;
         let mut recent = Vec::new();
         for text in texts {
-            // A line of a later version is left out, not a reason to stop.
+            // A line of a later version is skipped; it must not prevent the start.
             recent.extend(serde_json::from_str(&text?).ok());
         }
         let mut heads = db.prepare("SELECT id, size, root FROM heads ORDER BY id")?;
@@ -239,7 +243,7 @@ fn load(store: &Store) -> Result<(Vec<AuditEntry>, Vec<SeenHead>), StoreError> {
     })
 }
 
-/// SQLite's numbers are signed; ours never come near the end.
+/// SQLite's integers are signed; these numbers never come near 2^63.
 fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
@@ -255,12 +259,12 @@ fn write_head(store: &Store, head: &SeenHead) -> Result<(), StoreError> {
     })
 }
 
-/// What a line may be about; `other` is a path that no action has.
+/// Values of the audit metric's `action` label; `other` is a path without an action.
 const ACTIONS: [&str; 5] = ["reload", "shutdown", "refresh", "session", "other"];
-/// How a line may end.
+/// Values of the audit metric's `result` label.
 const RESULTS: [&str; 5] = ["started", "done", "denied", "failed", "unknown"];
 
-/// A line without a result yet; the writer gives number and time.
+/// A line without a result; the writer adds number and time.
 pub fn line(action: &str, node: Option<&str>, who: &crate::gate::Who) -> AuditEntry {
     AuditEntry {
         seq: 0,
@@ -277,15 +281,14 @@ pub fn line(action: &str, node: Option<&str>, who: &crate::gate::Who) -> AuditEn
     }
 }
 
-/// The same line with a result and why.
-pub fn ended(mut line: AuditEntry, result: &str, reason: &str, detail: &str) -> AuditEntry {
+/// The same line with a result and a reason.
+pub fn with_result(mut line: AuditEntry, result: &str, reason: &str, detail: &str) -> AuditEntry {
     result.clone_into(&mut line.result);
     line.reason = Some(reason.to_owned()).filter(|text| !text.is_empty());
     line.detail = Some(detail.to_owned()).filter(|text| !text.is_empty());
     line
 }
 
-/// Shared by gate, API and runner.
 pub type SharedAudit = Arc<Audit>;
 
 #[cfg(test)]
@@ -308,7 +311,7 @@ mod tests {
         let store = open(Some(&path)).expect("opens");
         let who = Who::local("r-1");
         for result in ["started", "done"] {
-            audit_1.note(ended(line("reload", Some("a"), &who), result, "", ""));
+            audit_1.note(with_result(line("reload", Some("a"), &who), result, "", ""));
         }
         let head = SeenHead {
             id: "a".into(),
@@ -337,10 +340,15 @@ mod tests {
         let (audit, _rx, _) = audit(None);
         let who = Who::local("r-1");
         for _ in 0..AUDIT_QUEUE.capacity + 5 {
-            audit.note(ended(line("reload", Some("a"), &who), "denied", "role", ""));
+            audit.note(with_result(
+                line("reload", Some("a"), &who),
+                "denied",
+                "role",
+                "",
+            ));
         }
         assert_eq!(audit.list().dropped, 5);
-        let refused = audit.settle(line("reload", Some("a"), &who), Deadline::within(IDLE));
+        let refused = audit.commit(line("reload", Some("a"), &who), Deadline::within(IDLE));
         assert_eq!(refused.expect_err("no room").status, 503);
     }
 }

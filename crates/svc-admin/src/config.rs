@@ -1,4 +1,4 @@
-//! The configuration of svc-admin: one table of keys, and what they mean once checked.
+//! The configuration of svc-admin: one table of keys, and the settings made from it.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use ron_service::config::{CHASSIS_KEYS, Config, ConfigProblem, Key, SubTable, Ta
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7490", "127.0.0.1:7495");
 
-/// One `[[nodes]]` block: a service to watch.
+/// Keys of one `[[nodes]]` block: a service to watch.
 pub static NODE_KEYS: &[Key] = &[
     Key::text(
         "id",
@@ -22,16 +22,16 @@ pub static NODE_KEYS: &[Key] = &[
     Key::text(
         "health_url",
         "",
-        "Where its health port is, as in http://127.0.0.1:7445, https://host:7445 or unix:/run/x.sock.",
+        "URL of its health port, as in http://127.0.0.1:7445, https://host:7445 or unix:/run/x.sock.",
     )
     .range("1", "256")
     .required(),
-    Key::text("api_url", "", "Where its API is; log heads are read there.").range("0", "256"),
+    Key::text("api_url", "", "URL of its API, where log heads are read.").range("0", "256"),
     Key::text("environment", "dev", "dev, staging, prod or another word.").range("1", "32"),
     Key::text(
         "log_path",
         "",
-        "Where below api_url its verifiable log is served, as in /audit/v1.",
+        "Path of its verifiable log below api_url, as in /audit/v1.",
     )
     .range("0", "128"),
     Key::text(
@@ -53,7 +53,7 @@ pub static NODE_KEYS: &[Key] = &[
     Key::text(
         "metrics_path",
         "/metrics",
-        "Where below health_url the metrics are.",
+        "Path of the metrics below health_url.",
     )
     .range("1", "128"),
 ];
@@ -69,73 +69,73 @@ static KEYS: &[Key] = &[
     Key::duration(
         "discovery.interval",
         "5s",
-        "Time between two looks at the discovery files.",
+        "Time between two reads of the discovery files.",
     )
     .range("250ms", "1h"),
     Key::bool(
         "read_only",
         true,
-        "No action is possible, whatever else is allowed.",
+        "Disables every action, whatever the other keys allow.",
     )
     .reloadable(),
     Key::duration(
         "action_timeout",
         "5s",
-        "Time for a node to answer an action.",
+        "Timeout of an action's call to a node.",
     )
     .range("100ms", "60s"),
     Key::duration(
         "sampler.metrics_interval",
         "5s",
-        "Time between two looks at a node.",
+        "Time between two polls of a node.",
     )
     .range("250ms", "1h"),
     Key::duration(
         "sampler.metrics_window",
         "5m",
-        "How far back samples are kept.",
+        "How long samples are kept.",
     )
     .range("10s", "24h"),
     Key::duration(
         "sampler.poll_timeout",
         "3s",
-        "Time for all questions of one look together.",
+        "Timeout of one poll, for all its requests together.",
     )
     .range("100ms", "60s"),
     Key::duration(
         "sampler.connect_timeout",
         "2s",
-        "Time to connect to a node.",
+        "Timeout for connecting to a node.",
     )
     .range("50ms", "60s"),
     Key::size(
         "sampler.max_body_bytes",
         "4MiB",
-        "Largest answer that is read from a node.",
+        "Maximum size of a response that is read from a node.",
     )
     .range("1KiB", "64MiB"),
     Key::count(
         "sampler.max_threads",
         "128",
-        "Sampler threads; more nodes than this share threads.",
+        "Maximum sampler threads; more nodes than this share threads.",
     )
     .range("1", "512"),
     Key::count(
         "sampler.max_series",
         "5000",
-        "Series kept per node; more are refused and counted.",
+        "Maximum series per node; samples of further series are dropped and counted.",
     )
     .range("10", "1000000"),
     Key::choice(
         "auth.mode",
         &["none", "ingress", "passport"],
         "none",
-        "Who may look: none lets every local caller (loopback only), ingress believes a listed proxy's headers, passport asks for admin:view.",
+        "Who may view the console: none admits every local caller (loopback only), ingress trusts a listed proxy's headers, passport requires admin:view.",
     ),
     Key::list(
         "ingress.proxies",
         "",
-        "Address blocks, as in 10.0.0.0/8, of the proxies whose headers are believed.",
+        "Address blocks, as in 10.0.0.0/8, of the proxies whose headers are trusted.",
     )
     .reloadable(),
     Key::text("ingress.header_user", "X-User", "Header with the user's name.").range("1", "64"),
@@ -145,17 +145,17 @@ static KEYS: &[Key] = &[
         "Header with the user's groups, separated by commas.",
     )
     .range("1", "64"),
-    Key::list("ingress.viewer_groups", "", "Groups that may look.").reloadable(),
+    Key::list("ingress.viewer_groups", "", "Groups that may view.").reloadable(),
     Key::list(
         "ingress.operator_groups",
         "",
-        "Groups that may look and reload nodes.",
+        "Groups that may view and reload nodes.",
     )
     .reloadable(),
     Key::list(
         "ingress.admin_groups",
         "",
-        "Groups that may look, reload and shut down nodes.",
+        "Groups that may view, reload and shut down nodes.",
     )
     .reloadable(),
     Key::list(
@@ -168,31 +168,30 @@ static KEYS: &[Key] = &[
         "ui.theme",
         &["system", "light", "dark", "red-eye"],
         "system",
-        "Theme until the operator chooses one.",
+        "Theme of the page until the user chooses one.",
     )
     .reloadable(),
     Key::choice(
         "ui.language",
         &["en-US", "es-ES"],
         "en-US",
-        "Language until the operator chooses one.",
+        "Language of the page until the user chooses one.",
     )
     .reloadable(),
 ];
 
-/// All keys of svc-admin.
 pub static TABLE: Table = Table {
     service: "svc-admin",
     env_prefix: "SVC_ADMIN_",
     keys: &[CHASSIS_KEYS, &LISTEN, KEYS],
 };
 
-/// Who may look.
+/// Who may use the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthMode {
-    /// Everyone who reaches the loopback address; read-only.
+    /// Every caller that reaches the loopback address; read-only.
     None,
-    /// Those whom a listed proxy names.
+    /// Users that a listed proxy names.
     Ingress,
     /// Holders of a passport with `admin:view`.
     Passport,
@@ -209,7 +208,7 @@ impl AuthMode {
     }
 }
 
-/// A service to watch, checked.
+/// A service to watch, validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpec {
     pub id: String,
@@ -219,23 +218,22 @@ pub struct NodeSpec {
     pub api_url: Option<String>,
     pub environment: String,
     pub log: Option<LogSpec>,
-    /// Where the service token for this node is.
+    /// File with the service token for this node.
     pub credential: Option<PathBuf>,
     /// Starts with a slash.
     pub metrics_path: String,
 }
 
-/// Where a node's verifiable log is, and the key that must have signed its head.
+/// A node's verifiable log, and the key that must have signed its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSpec {
     /// Full URL of the log's routes.
     pub base_url: String,
     pub vkey: Option<String>,
-    /// Verifier keys.
     pub witnesses: Vec<String>,
 }
 
-/// Whom a proxy may name, and what its groups mean.
+/// Which proxies may name users, and what their groups mean.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ingress {
     pub proxies: Vec<IpBlock>,
@@ -256,7 +254,7 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// The names of those that may happen.
+    /// The names of the allowed actions.
     pub fn names(&self) -> Vec<String> {
         let all = [("reload", self.reload), ("shutdown", self.shutdown)];
         let on = all.iter().filter(|(_, on)| *on && !self.read_only);
@@ -264,7 +262,7 @@ impl Actions {
     }
 }
 
-/// How nodes are looked at.
+/// How nodes are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
     pub interval: Duration,
@@ -306,8 +304,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks what the table cannot: uniqueness, URLs, and rules between keys. `bound` is the address the API
-    /// really listens on.
+    /// Checks what the table cannot: uniqueness, URLs, and rules between keys. `bound` is the
+    /// address the API actually listens on.
     pub fn from_config(config: &Config, bound: IpAddr) -> Result<Self, Vec<ConfigProblem>> {
         let mut problems = Vec::new();
         let mut nodes: Vec<NodeSpec> = Vec::new();
@@ -325,7 +323,7 @@ impl Settings {
         let secure = |url: &String| url.starts_with("https:");
         let https = |n: &NodeSpec| secure(&n.health_url) || n.api_url.as_ref().is_some_and(secure);
         if nodes.iter().any(https) && config.path_opt("tls.peer_ca_path").is_none() {
-            let why = "must be set: a node has an https URL, and somebody must vouch for it";
+            let why = "must be set: a node has an https URL, and its certificate must be verified";
             problems.push(config.problem("tls.peer_ca_path", why));
         }
         let sampling = Sampling {
@@ -340,7 +338,7 @@ impl Settings {
         if sampling.window < sampling.interval * 2 {
             problems.push(config.problem(
                 "sampler.metrics_window",
-                "must be at least twice sampler.metrics_interval, or no rate can be told",
+                "must be at least twice sampler.metrics_interval, or no rate can be computed",
             ));
         }
         let auth = auth_mode(config, bound, &nodes, &mut problems);
@@ -381,7 +379,7 @@ impl Settings {
     }
 }
 
-/// The mode, with the rules of who may run without knowing callers.
+/// The mode, with the rules for a console that does not authenticate callers.
 fn auth_mode(
     config: &Config,
     bound: IpAddr,
@@ -409,7 +407,7 @@ fn auth_mode(
     AuthMode::None
 }
 
-/// What proxies may say; the mode needs at least one proxy and one group that may look.
+/// The rules for proxies; the mode needs at least one proxy and one group that may view.
 fn ingress(config: &Config, auth: AuthMode, problems: &mut Vec<ConfigProblem>) -> Ingress {
     let words = |key: &str| -> Vec<String> {
         let trimmed = config.list(key).iter().map(|word| word.trim().to_owned());
@@ -500,14 +498,14 @@ fn node_spec(block: &SubTable) -> Result<NodeSpec, String> {
     })
 }
 
-/// Checks the form of a base URL, to which paths are appended, and takes the slash off its end.
+/// Validates a base URL, to which paths are appended, and removes a slash at its end.
 pub(crate) fn base_url(text: &str) -> Result<String, &'static str> {
     let trimmed = text.trim_end_matches('/');
     if text.contains(['?', '#', '@', ' ']) {
         return Err("must have no user, query, fragment or space");
     }
     if let Some(socket) = trimmed.strip_prefix("unix:") {
-        // Only so is it clear where the socket ends and the path begins.
+        // Only with this suffix is it clear where the socket ends and the path begins.
         let ends = socket
             .rsplit_once('.')
             .is_some_and(|(_, end)| end == "sock")

@@ -1,4 +1,4 @@
-//! What the configuration takes and what it refuses.
+//! Accepted and refused configurations.
 
 use super::*;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The console as its users meet it: started on free ports, watching itself, spoken to over HTTP.
+//! The console as its users meet it: started on free ports, watching itself, called over HTTP.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ struct Console {
 }
 
 impl Console {
-    /// A console that watches itself and a port where nobody listens.
+    /// A console that watches itself and a port without a listener.
     fn start() -> Self {
         let parts = Parts::ephemeral("svc-admin").expect("two free ports");
         let own = parts.health.local_addr().expect("bound");
@@ -60,7 +60,7 @@ impl Console {
         serde_json::from_slice(&reply.body).unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
-    /// Reads the overview until it is as wanted.
+    /// Reads the overview until the condition holds.
     fn until(&self, what: &str, wanted: impl Fn(&Overview) -> bool) -> Overview {
         let deadline = soon();
         loop {
@@ -145,7 +145,7 @@ fn the_console_watches_and_shows() {
 #[test]
 fn refusals_and_caching() {
     let console = Console::start();
-    console.until("a first look", |o| o.counts.unknown == 0);
+    console.until("a first poll", |o| o.counts.unknown == 0);
     for (path, status) in [
         ("/api/nodes/none/status", 404),
         ("/api/nodes/self/metrics/query", 400),

@@ -1,6 +1,6 @@
-//! From raw rings to the figures people read: request rate, error share, quantiles, routes.
+//! From raw rings to the displayed figures: request rate, error share, quantiles, routes.
 //!
-//! Pure functions over [`Rings`]. What a node does not report is `None`, never zero.
+//! Pure functions over [`Rings`]. A figure that a node does not report is `None`, never zero.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use ron_proto::admin::{Facet, NodeRates};
 use crate::promtext;
 use crate::rings::{Rings, Role, Series};
 
-/// The figures of the newest slot: rates since the slot before.
+/// The figures of the newest slot: rates since the slot before it.
 pub fn rates(rings: &Rings) -> NodeRates {
     let Some((newest, step)) = rings
         .newest()
@@ -57,7 +57,8 @@ pub fn events_since(rings: &Rings, role: Role, from_ms: u64) -> u64 {
     sum.round() as u64
 }
 
-/// Requests within the slots from `from_ms` on, without those of monitors, and how many failed with a 5xx.
+/// Requests within the slots from `from_ms` on, without those of monitoring, and how many failed
+/// with a 5xx.
 pub fn outcomes_since(rings: &Rings, from_ms: u64) -> (u64, u64) {
     let (mut all, mut failed) = (0.0, 0.0);
     for series in rings.series() {
@@ -169,7 +170,7 @@ impl Row {
     }
 }
 
-/// A cumulative histogram put together from the buckets of several series of one layout.
+/// A cumulative histogram assembled from the buckets of several series with one layout.
 #[derive(Clone, Debug, Default)]
 pub struct Buckets {
     /// Upper bound and cumulative count, by bound.
@@ -188,8 +189,9 @@ impl Buckets {
         }
     }
 
-    /// The value below which the share `q` of the observations lies, linear within a bucket; `None` without
-    /// observations. Beyond the last finite bound that bound is the answer: more is not known.
+    /// The value below which the share `q` of the observations lies, linear within a bucket; `None`
+    /// without observations. Beyond the last finite bound the result is that bound: more is not
+    /// known.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let total = self
             .rows
@@ -221,7 +223,8 @@ impl Buckets {
     }
 }
 
-/// Averages or worsts points onto an even grid of `cells` cells that ends at `end_ms`, oldest first.
+/// Reduces points to an even grid of `cells` cells that ends at `end_ms`, oldest first, by average
+/// or by maximum.
 pub fn on_grid(
     points: impl Iterator<Item = (u64, Option<f64>)>,
     end_ms: u64,
@@ -262,7 +265,7 @@ pub enum Fold {
     Worst,
 }
 
-/// Rounds to five significant digits, so that answers stay short.
+/// Rounds to five significant digits, so that responses stay short.
 pub fn short(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -305,7 +308,7 @@ mod tests {
     fn rates_leave_monitoring_out() {
         let mut rings = Rings::new(4, 100);
         scrape(&mut rings, 1000, &body(10, 0, 5, 10, 0));
-        assert_eq!(rates(&rings), NodeRates::default(), "one look has no rate");
+        assert_eq!(rates(&rings), NodeRates::default(), "one poll has no rate");
         scrape(&mut rings, 6000, &body(28, 2, 99, 20, 10));
         let got = rates(&rings);
         assert_eq!(got.request_rate, Some(4.0));

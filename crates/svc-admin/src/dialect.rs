@@ -1,19 +1,20 @@
-//! Reads what nodes say about themselves, in our words and in other people's.
+//! Parses the status documents of nodes, both this project's and those of third parties.
 //!
-//! Tolerant by design: unknown fields, missing fields and foreign health words are no error, because one
-//! console watches services of several versions and makers. What cannot be read is absent.
+//! Tolerant by design: unknown fields, missing fields and unknown health words are not errors,
+//! because one console watches services of several versions and vendors. A field that cannot be
+//! read is absent.
 
 use ron_proto::admin::{NodePlane, NodeQueue, NodeState, NodeThread};
 use serde_json::Value;
 
 use crate::state::Ready;
 
-/// Longest text taken over from a node, in characters.
+/// Maximum length of a text taken from a node, in characters.
 const MAX_TEXT: usize = 200;
-/// Longest list taken over from a node.
+/// Maximum length of a list taken from a node.
 const MAX_LIST: usize = 64;
 
-/// What `/api/v1/status` said.
+/// The content of `/api/v1/status`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub service: Option<String>,
@@ -27,16 +28,16 @@ pub struct Status {
     pub capabilities: Vec<String>,
 }
 
-/// What `/api/v1/topology` said.
+/// The content of `/api/v1/topology`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyFacts {
     pub threads: Vec<NodeThread>,
-    /// Names of the threads that the node cannot live without.
+    /// Names of the threads without which the node cannot work.
     pub critical: Vec<String>,
     pub queues: Vec<NodeQueue>,
 }
 
-/// Reads a status answer; `None` when it is not a JSON object.
+/// Reads a status document; `None` if it is not a JSON object.
 pub fn read_status(body: &[u8]) -> Option<Status> {
     let doc = object(body)?;
     Some(Status {
@@ -66,8 +67,9 @@ fn read_plane(plane: &Value) -> Option<NodePlane> {
     })
 }
 
-/// Reads a `/readyz` answer. 200 is ready unless the body says otherwise, 503 is not ready whatever it says;
-/// text alone never makes a node ready. Other codes mean the node has no such page.
+/// Reads a `/readyz` response. 200 is ready unless the body says otherwise; 503 is not ready
+/// whatever the body says; text alone never makes a node ready. Other codes mean that the node has
+/// no such page.
 pub fn read_ready(status: u16, body: &[u8]) -> Option<Ready> {
     let doc = object(body).unwrap_or(Value::Null);
     let said = doc
@@ -92,11 +94,11 @@ pub fn read_ready(status: u16, body: &[u8]) -> Option<Ready> {
     })
 }
 
-/// Reads a topology answer; what is missing stays empty.
+/// Reads a topology document; missing parts stay empty.
 pub fn read_topology(body: &[u8]) -> Option<TopologyFacts> {
     let doc = object(body)?;
     let threads = list(&doc, "threads").iter().filter_map(|t| {
-        // A row of which this configuration starts no thread is not worth a line.
+        // A pool with no threads in this configuration is not shown.
         let total = number(t, &["count", "total"]).filter(|n| *n > 0)?;
         Some(NodeThread {
             name: pool_name(&text(t, &["name"])?),
@@ -130,12 +132,12 @@ pub fn read_topology(body: &[u8]) -> Option<TopologyFacts> {
     })
 }
 
-/// A pool's row ends in a dash, to which the index is added; its plane does not.
+/// A pool's row ends in a dash, to which the index is added; its plane's name has no dash.
 fn pool_name(row: &str) -> String {
     row.trim_end_matches('-').to_owned()
 }
 
-/// One vocabulary out of several. A word nobody knows is `unknown`, never healthy.
+/// Maps several vocabularies to one. An unknown word is `unknown`, never healthy.
 fn health_word(word: &str) -> NodeState {
     match word.to_ascii_lowercase().as_str() {
         "healthy" | "ok" | "up" | "pass" => NodeState::Healthy,
@@ -193,7 +195,7 @@ fn texts(doc: &Value, name: &str) -> Vec<String> {
     list(doc, name).iter().filter_map(one).collect()
 }
 
-/// Foreign text on its way to the page: one line, bounded.
+/// Makes text from a node fit for the page: one line, bounded length.
 fn clip(raw: &str) -> String {
     raw.chars()
         .take(MAX_TEXT)

@@ -1,7 +1,8 @@
-//! Nodes from Prometheus-style discovery files: JSON or YAML lists of targets with labels, looked at again and again.
+//! Nodes from Prometheus-style discovery files: JSON or YAML lists of targets with labels, read
+//! periodically.
 //!
-//! A file that cannot be read or understood leaves the nodes it named before in place: an editor that is half way
-//! through must not empty the page. What is wrong is a reason for the console to call itself degraded.
+//! A file that cannot be read or parsed leaves its previous nodes in place: an editor that is still
+//! saving must not empty the page. The fault makes the console report itself as degraded.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +10,19 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::config::{NodeSpec, base_url};
 
-/// Largest discovery file, in bytes.
+/// Maximum size of a discovery file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Most nodes that one file may name.
+/// Maximum nodes of one file.
 const NODES_MAX: usize = 5_000;
 
-/// What the files named the last time they could be read.
+/// The nodes of each file when it was last readable.
 #[derive(Debug, Default)]
 pub struct Discovered {
     files: Vec<(PathBuf, Vec<NodeSpec>)>,
 }
 
 impl Discovered {
-    /// Reads all files anew. Returns what is wrong with those that could not be read.
+    /// Reads all files again. Returns the faults of those that could not be read.
     pub fn read(&mut self, paths: &[PathBuf]) -> Vec<String> {
         let mut problems = Vec::new();
         let before = std::mem::take(&mut self.files);
@@ -38,7 +39,8 @@ impl Discovered {
         problems
     }
 
-    /// The nodes of all files. An id that is taken, by the configuration or by an earlier file, is not taken twice.
+    /// The nodes of all files. A node is skipped if its id is used by the configuration or by an
+    /// earlier file.
     pub fn beside(&self, configured: &[NodeSpec]) -> Vec<NodeSpec> {
         let mut all = configured.to_vec();
         let mut taken: std::collections::BTreeSet<String> =
@@ -61,9 +63,9 @@ fn read_file(path: &Path) -> Result<Vec<NodeSpec>, String> {
     parse(&text)
 }
 
-/// The nodes of a discovery text. JSON is read by the same parser: it is YAML too.
+/// The nodes of a discovery text. One parser reads both formats: JSON is valid YAML.
 pub fn parse(text: &str) -> Result<Vec<NodeSpec>, String> {
-    // An alias can make a small text huge, and no generator of such files writes one.
+    // A YAML alias can make a small text huge, and no generator of such files writes one.
     if text
         .lines()
         .any(|line| line.trim_start_matches(['-', ' ']).starts_with('*'))
@@ -109,7 +111,8 @@ impl Labels<'_> {
     }
 }
 
-/// One target as a node. Its id is a label `id` or `instance` when the group has one target, else the target itself.
+/// One target as a node. Its id is the label `id` or `instance` if the group has a single target,
+/// otherwise the target itself.
 fn node(target: &str, labels: &Labels<'_>, shared: bool) -> Result<NodeSpec, String> {
     let scheme = labels
         .get(&["__scheme__"])

@@ -1,4 +1,5 @@
-//! Reads the reward epochs of every rewarder of the fleet, so that the page needs to ask nobody.
+//! Reads the reward epochs of every rewarder of the fleet in the background, so that page requests
+//! wait for no rewarder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +16,17 @@ use crate::node::Node;
 
 /// Time between two rounds.
 const PACE: Duration = Duration::from_secs(10);
-/// Time for one page to be read.
+/// Timeout for one page.
 const READ: Duration = Duration::from_secs(2);
-/// Pages of one rewarder.
+/// Maximum pages read from one rewarder.
 const PAGES_MAX: usize = 5;
-/// The service whose epochs are read.
+/// Name of the service whose epochs are read.
 const REWARDER: &str = "svc-rewarder";
 
-/// Where readers find the epochs.
+/// The published epochs.
 pub type Epochs = Snapshot<EpochList>;
 
-/// Reads epochs.
+/// The reader of the adm-epochs thread.
 #[derive(Debug)]
 pub struct EpochWatch {
     pub client: Arc<HttpClient>,
@@ -33,7 +34,8 @@ pub struct EpochWatch {
 }
 
 impl EpochWatch {
-    /// The body of the thread. The first round comes after a moment, when the samplers know who is a rewarder.
+    /// The body of the thread. The first round starts after a moment, when the samplers have
+    /// identified the rewarders.
     pub fn run(&self, fleet: &Fleet, epochs: &Epochs, ctx: &ThreadCtx) {
         let mut wait = Duration::from_secs(2);
         while !ctx.shutdown.wait(Deadline::within(wait)) {
@@ -42,7 +44,8 @@ impl EpochWatch {
         }
     }
 
-    /// One round. A rewarder that cannot be read keeps what it said before, with the problem beside it.
+    /// One round. A rewarder that cannot be read keeps its previous epochs, with the problem beside
+    /// them.
     pub fn tick(&self, fleet: &Fleet, epochs: &Epochs) {
         let before = epochs.load();
         let mut sources = Vec::new();
@@ -66,6 +69,7 @@ impl EpochWatch {
                     });
                 }
                 Err(problem) => {
+                    // The last epochs stay visible; `read_at` and `problem` show that they are old.
                     all.extend(before.epochs.iter().filter(|e| e.node == id).cloned());
                     sources.push(EpochSource {
                         node: id,
@@ -111,7 +115,7 @@ impl EpochWatch {
     }
 }
 
-/// What asks for somebody comes first, what is under way next.
+/// Sort order: epochs that need an operator first, epochs under way next.
 fn attention(state: &str) -> u8 {
     match state {
         "quarantined" | "failed" => 3,
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_somebody_comes_first() {
+    fn epochs_that_need_an_operator_come_first() {
         let mut states = ["settled", "settling", "held", "failed", "queued"];
         states.sort_by_key(|state| std::cmp::Reverse(attention(state)));
         assert_eq!(states, ["failed", "held", "settling", "queued", "settled"]);

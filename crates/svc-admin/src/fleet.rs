@@ -1,8 +1,8 @@
-//! The fleet: which nodes are watched at the moment, and the thread that decides which of them is asked when.
+//! The fleet: the nodes that are watched, and the thread that schedules their polls.
 //!
-//! Nodes come and go with the configuration and the discovery files while the console runs. A node that stays keeps
-//! its samples; one that is gone takes them with it. No node is asked twice at the same time, and a node that hangs
-//! holds one sampler thread and nothing else.
+//! Nodes come and go with the configuration and the discovery files while the console runs. A node
+//! that stays keeps its samples; the samples of a removed node are dropped. No node is polled twice
+//! at the same time, and a node that hangs occupies one sampler thread and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use ron_kernel::{
 
 use crate::config::{NodeSpec, Sampling};
 use crate::node::Node;
-use crate::sampler::Look;
+use crate::sampler::DuePoll;
 use crate::topology::METRICS_CMD;
 
-/// Between the first questions to two nodes, at most.
+/// Maximum time between the first polls of two nodes.
 const FIRST_SPACING: Duration = Duration::from_millis(50);
-/// The topology is asked for once in so many looks; it changes only with a restart.
+/// Every how many polls the topology is read; it changes only when a node restarts.
 const TOPOLOGY_EVERY: u64 = 6;
-/// The scheduler notices another roster after at most this long.
+/// The scheduler notices a new roster after at most this long.
 const NOTICE: Duration = Duration::from_millis(250);
 /// Pause when every sampler is busy.
 const FULL_PAUSE: Duration = Duration::from_millis(50);
 
-/// The nodes of the moment.
+/// The nodes that are watched at one moment.
 #[derive(Debug, Default)]
 pub struct Roster {
     /// Grows with every change.
@@ -38,16 +38,16 @@ pub struct Roster {
     places: BTreeMap<String, usize>,
 }
 
-/// What the scheduler is told.
+/// An event for the scheduler.
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody wants to know how this node is now.
+    /// A caller wants this node polled now.
     Refresh(String),
-    /// A look ended; the next one is due after the pause.
-    Looked { node: Arc<Node>, pause: Duration },
+    /// A poll ended; the next one is due after the pause.
+    Polled { node: Arc<Node>, pause: Duration },
 }
 
-/// What samplers, builder and API share.
+/// State shared by samplers, builder and API.
 #[derive(Debug)]
 pub struct Fleet {
     roster: Snapshot<Roster>,
@@ -59,7 +59,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet without nodes, and where its scheduler is told things.
+    /// A fleet without nodes, and the receiver for its scheduler.
     pub fn new(
         sampling: Sampling,
         client: Arc<HttpClient>,
@@ -70,7 +70,7 @@ impl Fleet {
         metrics.io_timeouts.declare(["poll"]);
         metrics.io_errors.declare(["connect"]);
         metrics.parse_errors.declare(["topology"]);
-        let (events, told) = queue(&METRICS_CMD, METRICS_CMD.capacity, &metrics);
+        let (events, receiver) = queue(&METRICS_CMD, METRICS_CMD.capacity, &metrics);
         let fleet = Self {
             roster: Snapshot::new(Roster::default()),
             sampling,
@@ -79,10 +79,10 @@ impl Fleet {
             metrics,
             events,
         };
-        (fleet, told)
+        (fleet, receiver)
     }
 
-    /// The nodes of the moment.
+    /// The nodes that are watched now.
     pub fn roster(&self) -> Arc<Roster> {
         self.roster.load()
     }
@@ -93,13 +93,14 @@ impl Fleet {
         roster.places.get(id).map(|at| roster.nodes[*at].clone())
     }
 
-    /// How many sampler threads so many nodes want.
+    /// Number of sampler threads for so many nodes.
     pub fn threads_for(&self, nodes: usize) -> usize {
         nodes.clamp(1, self.sampling.max_threads)
     }
 
-    /// Watches exactly these nodes from now on; those that are watched already, and did not change, keep their
-    /// samples. Returns the ids that came and went, or `None` when nothing changed. One caller at a time.
+    /// Watches exactly these nodes from now on. Nodes that are watched already and did not change
+    /// keep their samples. Returns the ids added and removed, or `None` when nothing changed. One
+    /// caller at a time.
     pub fn watch(&self, specs: &[NodeSpec]) -> Option<(Vec<String>, Vec<String>)> {
         let old = self.roster.load();
         let same = old.nodes.len() == specs.len()
@@ -113,6 +114,8 @@ impl Fleet {
             .map(|spec| {
                 let known = old.places.get(&spec.id).map(|at| &old.nodes[*at]);
                 known
+                    // Only an unchanged node keeps its samples: after a change of its URL they
+                    // would be those of another process.
                     .filter(|node| node.spec == *spec)
                     .cloned()
                     .unwrap_or_else(|| {
@@ -123,12 +126,14 @@ impl Fleet {
             .collect();
         self.adopt(nodes);
         let new = self.roster.load();
+        // Polls in progress still hold a removed node; its results are dropped with the last
+        // reference.
         let gone = |node: &&Arc<Node>| !new.places.contains_key(&node.spec.id);
         let went = old.nodes.iter().filter(gone).map(|n| n.spec.id.clone());
         Some((came, went.collect()))
     }
 
-    /// Takes these nodes as the fleet.
+    /// Publishes these nodes as the fleet.
     pub fn adopt(&self, nodes: Vec<Arc<Node>>) {
         let places = nodes.iter().enumerate();
         let places = places
@@ -143,7 +148,7 @@ impl Fleet {
     }
 
     /// The body of the scheduler's thread.
-    pub fn scheduler(&self, told: &Receiver<Event>, looks: &Sender<Look>, ctx: &ThreadCtx) {
+    pub fn scheduler(&self, events: &Receiver<Event>, polls: &Sender<DuePoll>, ctx: &ThreadCtx) {
         let mut plan = Plan::default();
         loop {
             let now = self.clock.now();
@@ -151,17 +156,17 @@ impl Fleet {
             if roster.generation != plan.generation {
                 plan.follow(&roster, now, self.sampling.interval);
             }
-            while let Some(look) = plan.take_due(now) {
-                let id = look.node.spec.id.clone();
-                if looks.try_send(look).is_err() {
-                    plan.put_back(&id, now + FULL_PAUSE);
+            while let Some(due) = plan.take_due(now) {
+                let id = due.node.spec.id.clone();
+                if polls.try_send(due).is_err() {
+                    plan.reschedule(&id, now + FULL_PAUSE);
                     break;
                 }
             }
             let until = plan
                 .next_due()
                 .map_or(now + NOTICE, |due| due.min(now + NOTICE));
-            match told.recv(&ctx.shutdown, Deadline::at_instant(until)) {
+            match events.recv(&ctx.shutdown, Deadline::at_instant(until)) {
                 Recv::Item(event) => plan.take(event, self.clock.now()),
                 Recv::Timeout => {}
                 Recv::Shutdown | Recv::Closed => return,
@@ -170,7 +175,7 @@ impl Fleet {
     }
 }
 
-/// When each node is due. Pure: it is told the time.
+/// When each node is due. Pure: callers pass the time.
 #[derive(Debug, Default)]
 pub struct Plan {
     generation: u64,
@@ -181,17 +186,17 @@ pub struct Plan {
 #[derive(Debug)]
 struct Slot {
     node: Arc<Node>,
-    /// When it is or was due.
+    /// When the next poll is, or was, due.
     at: Instant,
-    /// A sampler has it.
+    /// A sampler has the node.
     out: bool,
-    /// It was asked for while a sampler had it.
+    /// A refresh was requested while a sampler had the node.
     again: bool,
-    looks: u64,
+    polls: u64,
 }
 
 impl Plan {
-    /// Takes on another roster: new nodes are due soon, but not all in the same moment.
+    /// Follows a new roster. New nodes are due soon, but spread over time.
     pub fn follow(&mut self, roster: &Roster, now: Instant, interval: Duration) {
         self.generation = roster.generation;
         let kept = |slot: &Slot| {
@@ -213,7 +218,7 @@ impl Plan {
                 at,
                 out: false,
                 again: false,
-                looks: 0,
+                polls: 0,
             };
             self.slots.insert(id.clone(), slot);
             self.due.insert((at, id.clone()));
@@ -226,30 +231,31 @@ impl Plan {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// A node that is due, taken off the plan until it was looked at.
-    pub fn take_due(&mut self, now: Instant) -> Option<Look> {
+    /// Takes a node that is due off the plan; [`Event::Polled`] or [`Plan::reschedule`] adds it
+    /// again.
+    pub fn take_due(&mut self, now: Instant) -> Option<DuePoll> {
         self.next_due().filter(|at| *at <= now)?;
         let (_, id) = self.due.pop_first()?;
         let slot = self.slots.get_mut(&id)?;
         slot.out = true;
-        slot.looks += 1;
-        Some(Look {
+        slot.polls += 1;
+        Some(DuePoll {
             node: slot.node.clone(),
-            with_topology: (slot.looks - 1).is_multiple_of(TOPOLOGY_EVERY),
+            with_topology: (slot.polls - 1).is_multiple_of(TOPOLOGY_EVERY),
         })
     }
 
-    /// A node that nobody could look at.
-    pub fn put_back(&mut self, id: &str, at: Instant) {
+    /// Adds a node again that no sampler was free for.
+    pub fn reschedule(&mut self, id: &str, at: Instant) {
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };
         slot.out = false;
-        slot.looks -= 1;
+        slot.polls -= 1;
         self.due.insert((at, id.to_owned()));
     }
 
-    /// Takes an event in.
+    /// Applies an event.
     pub fn take(&mut self, event: Event, now: Instant) {
         match event {
             Event::Refresh(id) => {
@@ -264,7 +270,7 @@ impl Plan {
                 slot.at = now;
                 self.due.insert((now, id));
             }
-            Event::Looked { node, pause } => {
+            Event::Polled { node, pause } => {
                 let id = &node.spec.id;
                 // A node of an earlier roster is not planned again.
                 let known = self.slots.get_mut(id);
@@ -272,7 +278,7 @@ impl Plan {
                     return;
                 };
                 slot.out = false;
-                // After a stall the lost looks are skipped, not caught up with.
+                // Polls missed during a stall are skipped, not made up for.
                 slot.at = if slot.again {
                     now
                 } else {
@@ -335,34 +341,34 @@ mod tests {
         assert!(first.with_topology && first.node.spec.id == "a");
         assert!(plan.take_due(now).is_none(), "b comes a little later");
         assert_eq!(plan.next_due(), Some(now + FIRST_SPACING));
-        let looked = |node: &Arc<Node>| Event::Looked {
+        let polled = |node: &Arc<Node>| Event::Polled {
             node: node.clone(),
             pause: five,
         };
-        // Asked for while a sampler has it: once more at once, not twice.
+        // Requested while a sampler has the node: polled once more at once, not twice.
         plan.take(Event::Refresh("a".into()), now);
         plan.take(Event::Refresh("a".into()), now);
         assert!(plan.take_due(now).is_none());
-        plan.take(looked(&first.node), now);
+        plan.take(polled(&first.node), now);
         let again = plan.take_due(now).expect("refreshed");
         assert!(!again.with_topology);
-        plan.take(looked(&again.node), now);
+        plan.take(polled(&again.node), now);
         assert!(
             plan.take_due(now + Duration::from_secs(4))
                 .is_some_and(|l| l.node.spec.id == "b")
         );
         assert!(plan.take_due(now + Duration::from_secs(4)).is_none());
         assert!(plan.take_due(now + five).is_some());
-        // Asked for while it waits: due now.
-        plan.take(looked(&again.node), now + five);
+        // Requested while the node waits: due now.
+        plan.take(polled(&again.node), now + five);
         plan.take(Event::Refresh("a".into()), now + five);
-        let look = plan.take_due(now + five).expect("due");
-        plan.put_back("a", now + Duration::from_secs(6));
+        let due = plan.take_due(now + five).expect("due");
+        plan.reschedule("a", now + Duration::from_secs(6));
         assert!(plan.take_due(now + five).is_none());
         // A node that is no longer watched is forgotten.
         fleet.watch(&specs(&["b"]));
         plan.follow(&fleet.roster(), now, five);
-        plan.take(looked(&look.node), now);
+        plan.take(polled(&due.node), now);
         assert!(plan.slots.len() == 1 && plan.due.iter().all(|(_, id)| id == "b"));
     }
 }

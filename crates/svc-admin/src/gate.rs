@@ -1,8 +1,8 @@
-//! Who is looking: the console's own rules in front of the passport checks that every service has.
+//! Authorisation: the console's own rules in front of the passport checks that every service has.
 //!
-//! In mode `passport` a browser shows its token in a cookie that no script can read; in mode `ingress` a listed proxy
-//! names the user; in mode `none` the loopback bind is the gate and nobody may act. The health port's actions are
-//! judged by passports and service tokens in every mode.
+//! In mode `passport` a browser sends its token in a cookie that scripts cannot read; in mode
+//! `ingress` a listed proxy names the user; in mode `none` the loopback bind is the gate and no
+//! caller may act. The health port's actions require passports or service tokens in every mode.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use ron_http::{Authorizer, Headers, Method, Need, Principal, PrincipalKind, Requ
 use ron_kernel::{ClosedCounter, Registry, Snapshot};
 use ron_proto::{Problem, scope};
 
-use crate::audit::{SharedAudit, ended, line};
+use crate::audit::{SharedAudit, line, with_result};
 use crate::config::{AuthMode, Ingress, Settings};
 
 /// The cookie that holds a pasted passport.
 pub const COOKIE: &str = "ron_admin";
-/// Longest name or group list that a proxy may hand over, in bytes.
+/// Maximum length of a name or group list from a proxy, in bytes.
 const INGRESS_BYTES_MAX: usize = 4096;
 
-/// Who made a request, as the audit writes it.
+/// The author of a request, as the audit records it.
 #[derive(Clone, Debug)]
 pub struct Who {
     pub subject: String,
@@ -50,7 +50,7 @@ impl Who {
     }
 }
 
-/// The name to show for a caller.
+/// The displayed name of a caller.
 pub fn subject(who: &Principal, mode: AuthMode) -> String {
     if mode == AuthMode::None {
         "local operator".to_owned()
@@ -107,19 +107,20 @@ impl Gate {
         }
     }
 
-    /// Whether a caller who comes to a public route may also look.
-    pub fn may_look(&self, head: &RequestHead) -> bool {
+    /// True if a caller of a public route may also use the views.
+    pub fn may_view(&self, head: &RequestHead) -> bool {
         let shows = match self.settings.load().auth {
             AuthMode::None => return true,
             AuthMode::Ingress => true,
-            // Who shows nothing is not worth a line among the refused.
+            // Without a credential there is nothing to check; such a caller is not counted as
+            // refused.
             AuthMode::Passport => cookie(head).is_some() || head.headers.contains("authorization"),
         };
         shows && self.decide(head, &Need::Scope(scope::ADMIN_VIEW)).is_ok()
     }
 
     fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        // The health port.
+        // The health port's paths.
         if head.path.starts_with("/api/v1/") {
             return self.passports.authorize(head, need);
         }
@@ -130,6 +131,8 @@ impl Gate {
                 refusal.problem
             }),
             AuthMode::None | AuthMode::Passport => match cookie(head) {
+                // An explicit header wins over the cookie: a program that sends one does not mean a
+                // browser's session.
                 Some(token) if !head.headers.contains("authorization") => {
                     self.passports.authorize(&with_bearer(head, &token), need)
                 }
@@ -142,6 +145,7 @@ impl Gate {
 impl Authorizer for Gate {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         self.decide(head, need).inspect_err(|problem| {
+            // Only attempts to change something are audited; reads would flood the audit.
             if head.method != Method::GET && head.path.starts_with("/api/nodes/") {
                 self.audit.note(denied(head, problem));
             }
@@ -153,11 +157,12 @@ impl Authorizer for Gate {
     }
 }
 
-/// The line for a caller who did not even get to the handler.
+/// The audit line for a caller refused before the handler.
 fn denied(head: &RequestHead, problem: &Problem) -> ron_proto::admin::AuditEntry {
     let mut parts = head.path.trim_start_matches("/api/nodes/").split('/');
     let (node, action) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
-    // Nothing of an unknown caller's path goes into the audit but known words and plain ids.
+    // An unknown caller's path may contain anything: only known words and plain ids of it go into
+    // the audit.
     let plain = |text: &str| {
         text.len() <= 64
             && text
@@ -178,7 +183,7 @@ fn denied(head: &RequestHead, problem: &Problem) -> ron_proto::admin::AuditEntry
         Some(node).filter(|id| plain(id)),
         &who,
     );
-    ended(entry, "denied", problem.code, &problem.detail)
+    with_result(entry, "denied", problem.code, &problem.detail)
 }
 
 /// The passport in the console's cookie.
@@ -190,9 +195,9 @@ fn cookie(head: &RequestHead) -> Option<String> {
         let (name, value) = pair.trim().split_once('=')?;
         (name == COOKIE && !value.is_empty()).then(|| value.to_owned())
     });
-    // Two of the same name would leave open which one counts.
+    // With two cookies of the same name it would be unclear which one counts, so neither does.
     let token = found.next()?;
-    // A service token is not for browsers.
+    // Service tokens are not accepted from browsers.
     (found.next().is_none() && !token.starts_with("ron_")).then_some(token)
 }
 
@@ -212,7 +217,7 @@ pub fn head_of(request: &Request) -> RequestHead {
     }
 }
 
-/// The same request as if the token had come as a bearer.
+/// The same request with the token as a bearer token.
 pub fn with_bearer(head: &RequestHead, token: &str) -> RequestHead {
     let bearer = format!("Bearer {token}");
     let mut pairs: Vec<(&str, &str)> = head
@@ -232,7 +237,7 @@ struct Refusal {
     problem: Problem,
 }
 
-/// The user whom a listed proxy names.
+/// The user named by a listed proxy.
 fn from_proxy(head: &RequestHead, need: &Need, rules: &Ingress) -> Result<Principal, Refusal> {
     let refuse = |reason, problem| Err(Refusal { reason, problem });
     let wanted = match need {

@@ -1,20 +1,20 @@
-//! svc-admin: the operator console. One look tells whether the fleet is healthy, what is wrong and why.
+//! svc-admin: the operator console. It shows whether the fleet is healthy, what is wrong and why.
 //!
 //! ```text
-//!  configuration, discovery files ── watch ──> fleet.rs: roster ── adm-sched: who is due ──┐
+//!  configuration, discovery files ── watch ──> fleet.rs: roster ── adm-sched: due nodes ───┐
 //!                                                                                          ▼
-//!  nodes' health ports <── adm-samp ── node.rs: rings + what the node said ──┐       (queue looks)
+//!  nodes' health ports <── adm-samp ── node.rs: rings + last answers ────────┐       (queue looks)
 //!                         (promtext, dialect)      │ lock, short             ▼
-//!  logs' checkpoints, tiles <── adm-logs ── heads ─┤                  adm-view: judge (pure), build, tag
+//!  logs' checkpoints, tiles <── adm-logs ── heads ─┤                  adm-view: state (pure), build, tag
 //!  rewarders' epochs <── adm-epochs ── epochs ─────┤                         │ board
 //!                                                  └──> api/: page and JSON <┘
 //!  nodes' reload, shutdown <── adm-act ──(queue actions)── api/act.rs: gates ── adm-audit: durable lines
 //! ```
 //!
 //! **Invariants:** a view never waits for a node: handlers read what has been published. Memory is bounded by
-//! nodes, series and slots. What a node does not report is absent, never zero, and a dead node's figures end.
-//! State is a pure function ([`state::judge`]) and every state but healthy has a reason. No node is asked to act
-//! before the audit line that says so is durable.
+//! nodes, series and slots. A figure that a node does not report is absent, never zero, and a dead node's figures
+//! end. The state is a pure function ([`state::judge`]) and every state but healthy has a reason. No call to act
+//! is made to a node before the audit line that announces it is durable.
 
 // Figures of other people's metrics are floats that were checked before they are cast.
 #![allow(clippy::cast_sign_loss, clippy::unnecessary_wraps)]

@@ -1,6 +1,6 @@
-//! Reads the heads of the fleet's verifiable logs and checks what one observer can check: the signature against the
-//! pinned key, the witnesses' signatures, and, from the log's own tiles, that it only grew since the last head that
-//! was believed. That head outlives a restart of the console.
+//! Reads the heads of the fleet's verifiable logs and checks what one observer can check: the
+//! signature against the pinned key, the witnesses' signatures, and, with the log's own tiles, that
+//! it only grew since the last accepted head. That head is kept across restarts of the console.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,30 +22,30 @@ use crate::audit::{SeenHead, SharedAudit};
 use crate::config::LogSpec;
 use crate::fleet::Fleet;
 
-/// Time between two looks at the heads.
+/// Time between two rounds.
 const PACE: Duration = Duration::from_secs(10);
-/// Time for one head to be read.
+/// Timeout for reading one head.
 const READ: Duration = Duration::from_secs(2);
-/// Time for the tiles of one proof.
+/// Timeout for the tiles of one proof.
 const PROVE: Duration = Duration::from_secs(4);
 
 type Hash = [u8; 32];
 
-/// Where readers find the heads.
+/// The published heads.
 pub type Heads = Snapshot<LogHeads>;
 
-/// Watches the logs of the fleet.
+/// The reader of the adm-logs thread.
 #[derive(Debug)]
 pub struct LogWatch {
     client: Arc<HttpClient>,
     clock: SharedClock,
     audit: SharedAudit,
-    /// The last head of each log that was believed; its own thread is the only writer.
+    /// The last accepted head of each log; only this reader's thread writes it.
     bases: Snapshot<BTreeMap<String, SeenHead>>,
 }
 
 impl LogWatch {
-    /// A watch that remembers `seen` from before.
+    /// A reader that starts with the heads `seen` before the restart.
     pub fn new(
         client: Arc<HttpClient>,
         clock: SharedClock,
@@ -61,8 +61,8 @@ impl LogWatch {
         }
     }
 
-    /// The body of the thread: reads all heads by pace. The first look comes after a moment, when the logs had
-    /// time to start.
+    /// The body of the thread: reads all heads periodically. The first round starts after a moment,
+    /// when the logs have had time to start.
     pub fn run(&self, fleet: &Fleet, heads: &Heads, ctx: &ThreadCtx) {
         let mut wait = Duration::from_secs(1);
         while !ctx.shutdown.wait(Deadline::within(wait)) {
@@ -71,7 +71,7 @@ impl LogWatch {
         }
     }
 
-    /// Reads and judges every head once.
+    /// Reads and checks every head once.
     pub fn tick(&self, fleet: &Fleet, heads: &Heads) {
         let before = heads.load();
         let mut bases = (*self.bases.load()).clone();
@@ -84,7 +84,7 @@ impl LogWatch {
             let read = self.read(log);
             let prove = |old, new| self.prove(log, old, new);
             let keys = || self.keys(log);
-            let look = Look {
+            let inputs = HeadInputs {
                 id,
                 log,
                 keys: &keys,
@@ -92,8 +92,10 @@ impl LogWatch {
                 base: bases.get(id),
                 now: Timestamp(self.clock.unix_ms()),
             };
-            let (head, believed) = judge_head(&look, read, &prove);
+            let (head, believed) = judge_head(&inputs, read, &prove);
             if let Some(base) = believed.filter(|base| bases.get(id) != Some(base)) {
+                // Stored at every change, so that a fork is detected across a restart of the
+                // console as well.
                 self.audit.keep_head(base.clone());
                 bases.insert(id.clone(), base);
             }
@@ -202,15 +204,15 @@ impl HashReader for Tiles<'_> {
     }
 }
 
-/// What a head is judged by.
-pub struct Look<'a> {
+/// The inputs of a head's check.
+pub struct HeadInputs<'a> {
     pub id: &'a str,
     pub log: &'a LogSpec,
-    /// Fetches the chain of the log's keys, where the pinned one has not signed.
+    /// Fetches the chain of the log's keys, in case the pinned one has not signed.
     pub keys: &'a dyn Fn() -> Result<KeyChain, String>,
-    /// What was shown before.
+    /// The head shown before.
     pub last: Option<&'a LogHead>,
-    /// The last head that was believed.
+    /// The last accepted head.
     pub base: Option<&'a SeenHead>,
     pub now: Timestamp,
 }
@@ -218,30 +220,31 @@ pub struct Look<'a> {
 /// Fetches the hashes that prove one size to be a prefix of another.
 pub type Prove<'a> = &'a dyn Fn(u64, u64) -> Result<Vec<Hash>, String>;
 
-/// Judges one head. Returns what to show, and the head to compare with from now on when this one is believed.
+/// Checks one head. Returns the head to show and, if it is accepted, the head to compare with from
+/// now on.
 pub fn judge_head(
-    look: &Look<'_>,
+    inputs: &HeadInputs<'_>,
     read: Result<String, String>,
     prove: Prove<'_>,
 ) -> (LogHead, Option<SeenHead>) {
     let note = match read {
         Ok(note) => note,
-        Err(why) => return (unread(look, LogVerdict::Unreachable, why), None),
+        Err(why) => return (unread(inputs, LogVerdict::Unreachable, why), None),
     };
     let (checkpoint, verdict, reason) =
-        match check_signature(&note, look.log.vkey.as_deref(), look.keys) {
+        match check_signature(&note, inputs.log.vkey.as_deref(), inputs.keys) {
             Ok(checked) => checked,
-            Err(why) => return (unread(look, LogVerdict::Failed, why), None),
+            Err(why) => return (unread(inputs, LogVerdict::Failed, why), None),
         };
-    let witnesses = match check_witnesses(&note, &look.log.witnesses) {
+    let witnesses = match check_witnesses(&note, &inputs.log.witnesses) {
         Ok(witnesses) => witnesses,
-        Err(why) => return (unread(look, LogVerdict::Failed, why), None),
+        Err(why) => return (unread(inputs, LogVerdict::Failed, why), None),
     };
     let root = b64::std(&checkpoint.root);
-    let consistency = match compare(look.base, &checkpoint, &root, prove) {
+    let consistency = match compare(inputs.base, &checkpoint, &root, prove) {
         Ok(consistency) => consistency,
         Err(why) => {
-            let head = unread(look, LogVerdict::Failed, why);
+            let head = unread(inputs, LogVerdict::Failed, why);
             return (
                 LogHead {
                     consistency: LogConsistency::Broken,
@@ -251,24 +254,26 @@ pub fn judge_head(
             );
         }
     };
-    let same = look
+    let same = inputs
         .last
         .filter(|l| l.size == Some(checkpoint.size) && l.root.as_deref() == Some(root.as_str()));
+    // A head without a proof is shown, but does not become the base: the next head is compared with
+    // the last proven one.
     let believed = (consistency != LogConsistency::NotProven).then(|| SeenHead {
-        id: look.id.to_owned(),
+        id: inputs.id.to_owned(),
         size: checkpoint.size,
         root: root.clone(),
     });
     let head = LogHead {
-        id: look.id.to_owned(),
+        id: inputs.id.to_owned(),
         origin: Some(checkpoint.origin),
         size: Some(checkpoint.size),
         root: Some(root),
         verdict,
         reason,
-        read_at: Some(look.now),
-        unchanged_since: same.map_or(Some(look.now), |l| l.unchanged_since),
-        // A head that was proven once stays proven while it does not change.
+        read_at: Some(inputs.now),
+        unchanged_since: same.map_or(Some(inputs.now), |l| l.unchanged_since),
+        // The proof of a head stays valid while the head does not change.
         consistency: match (same, consistency) {
             (Some(l), LogConsistency::Unchanged) if l.consistency == LogConsistency::Proven => {
                 LogConsistency::Proven
@@ -277,23 +282,23 @@ pub fn judge_head(
         },
         compared_with: match same {
             Some(l) if consistency == LogConsistency::Unchanged => l.compared_with,
-            _ => look.base.map(|base| base.size),
+            _ => inputs.base.map(|base| base.size),
         },
         witnesses,
     };
     (head, believed)
 }
 
-/// What is shown when the present head is not believed: the last one that was, and why.
-fn unread(look: &Look<'_>, verdict: LogVerdict, reason: String) -> LogHead {
-    let last = look.last;
+/// The head to show when the current one is not accepted: the last accepted one, with the reason.
+fn unread(inputs: &HeadInputs<'_>, verdict: LogVerdict, reason: String) -> LogHead {
+    let last = inputs.last;
     LogHead {
-        id: look.id.to_owned(),
+        id: inputs.id.to_owned(),
         origin: last.and_then(|l| l.origin.clone()),
-        size: last.and_then(|l| l.size).or(look.base.map(|b| b.size)),
+        size: last.and_then(|l| l.size).or(inputs.base.map(|b| b.size)),
         root: last
             .and_then(|l| l.root.clone())
-            .or(look.base.map(|b| b.root.clone())),
+            .or(inputs.base.map(|b| b.root.clone())),
         verdict,
         reason,
         read_at: last.and_then(|l| l.read_at),
@@ -304,7 +309,7 @@ fn unread(look: &Look<'_>, verdict: LogVerdict, reason: String) -> LogHead {
     }
 }
 
-/// How the head continues the one that was believed; an error says that it does not.
+/// How the head continues the accepted one; an error means that it does not.
 fn compare(
     base: Option<&SeenHead>,
     head: &Checkpoint,
@@ -330,6 +335,7 @@ fn compare(
             ))
         };
     }
+    // The empty log is a prefix of every log, so there is nothing to prove.
     if base.size == 0 {
         return Ok(LogConsistency::FirstLook);
     }
@@ -379,7 +385,8 @@ fn check_signature(
     let key = VerifierKey::parse(vkey).map_err(|error| format!("log_vkey: {error}"))?;
     let words = format!("signed by {}", key.name());
     let opened = match Checkpoint::open(note, std::slice::from_ref(&key), None) {
-        // The log may have a new key by now: the pinned one leads to it by signatures of both.
+        // The log may have rotated its key: the pinned one leads to the new one by signatures of
+        // both.
         Err(CheckpointFault::Note(NoteError::Unverified)) => {
             let chain = keys().map_err(|why| format!("not signed by log_vkey; its keys: {why}"))?;
             Checkpoint::open(note, chain.since(&key).unwrap_or_default(), None)

@@ -1,4 +1,4 @@
-//! How heads are judged.
+//! Checks of log heads.
 
 use super::*;
 use ron_crypto::sign::Ed25519Key;
@@ -13,7 +13,7 @@ fn unpublished() -> Result<KeyChain, String> {
     Err("answered 404".into())
 }
 
-/// A log whose key was rotated: the pinned key leads to the one that signs, and no other does.
+/// A log whose key was rotated: the pinned key leads to the key that signs, and no other key does.
 #[test]
 fn a_pinned_key_leads_to_the_key_that_signs_now() {
     use ron_tlog::rotation::Rotation;
@@ -108,7 +108,7 @@ fn log(pinned: bool, witness: bool) -> LogSpec {
 fn heads_are_judged() {
     let prove = |old, new| consistency_proof(&Leaves(leaves(new, 0)), old, new);
     let judge = |log: &LogSpec, last: Option<&LogHead>, base: Option<&SeenHead>, ms, read| {
-        let look = Look {
+        let inputs = HeadInputs {
             id: "k",
             log,
             keys: &unpublished,
@@ -116,7 +116,7 @@ fn heads_are_judged() {
             base,
             now: Timestamp(ms),
         };
-        judge_head(&look, read, &prove)
+        judge_head(&inputs, read, &prove)
     };
     let pinned = log(true, false);
     let (first, base) = judge(&pinned, None, None, 1, note(1, 5, 0, false));
@@ -189,7 +189,7 @@ fn growth_without_tiles_is_not_called_proven() {
         root: b64::std(&tree(5, 0).root()),
     };
     let spec = log(true, false);
-    let look = Look {
+    let inputs = HeadInputs {
         id: "k",
         log: &spec,
         keys: &unpublished,
@@ -197,7 +197,7 @@ fn growth_without_tiles_is_not_called_proven() {
         base: Some(&base),
         now: Timestamp(1),
     };
-    let (head, believed) = judge_head(&look, note(1, 9, 0, false), &|_, _| Err("404".into()));
+    let (head, believed) = judge_head(&inputs, note(1, 9, 0, false), &|_, _| Err("404".into()));
     assert_eq!(head.consistency, LogConsistency::NotProven);
     assert_eq!(believed, None, "the old head stays the measure");
 }
@@ -205,7 +205,7 @@ fn growth_without_tiles_is_not_called_proven() {
 #[test]
 fn witnesses_are_named_with_what_they_signed() {
     let spec = log(true, true);
-    let look = Look {
+    let inputs = HeadInputs {
         id: "k",
         log: &spec,
         keys: &unpublished,
@@ -213,7 +213,11 @@ fn witnesses_are_named_with_what_they_signed() {
         base: None,
         now: Timestamp(1),
     };
-    let signed = |read| judge_head(&look, read, &|_, _| Ok(Vec::new())).0.witnesses;
+    let signed = |read| {
+        judge_head(&inputs, read, &|_, _| Ok(Vec::new()))
+            .0
+            .witnesses
+    };
     let want = |signed| {
         vec![LogWitness {
             name: "eye.example".into(),

@@ -1,4 +1,4 @@
-//! The console's own metric names, beside the common sets of kernel and front.
+//! The console's own metrics, beside those of kernel and front.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use ron_proto::admin::NodeState;
 
 use crate::view::Board;
 
-/// Exports how many nodes are in each state, and the share of looks that failed is in `upstream_fail_total`.
+/// Exports the number of nodes in each state. Failed polls are counted by `upstream_fail_total`.
 pub fn export(registry: &Registry, board: &Arc<Board>) {
     for state in [
         NodeState::Healthy,

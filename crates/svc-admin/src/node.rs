@@ -1,7 +1,8 @@
-//! One watched node: its samples, what it last said, and the picture of it that others read.
+//! One watched node: its samples, its last answers, and the view of it that others read.
 //!
-//! The sampler is the only writer. It asks without holding the lock, hands the outcome to [`Node::absorb`],
-//! and publishes a fresh [`NodeView`]; readers take the view, or look into the rings under the lock.
+//! Only the sampler writes. It polls without holding the lock, passes the outcome to
+//! [`Node::absorb`], and publishes a fresh [`NodeView`]; readers take the view, or read the rings
+//! under the lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,55 +15,57 @@ use crate::derive;
 use crate::dialect::{Status, TopologyFacts};
 use crate::promtext::{Item, Reader};
 use crate::rings::{Rings, Role};
-use crate::state::{Facts, Ready, Silence, is_unreachable};
+use crate::state::{Facts, PollFailure, Ready, is_unreachable};
 use crate::topology::NODE_LOCK_ROW;
 
-/// What one look at a node brought.
+/// The outcome of one poll.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Answered(Box<Answers>),
-    Silent { silence: Silence, detail: String },
+    Failed {
+        failure: PollFailure,
+        detail: String,
+    },
 }
 
-/// What a node answered.
+/// The answers of a node to one poll.
 #[derive(Clone, Debug)]
 pub struct Answers {
-    /// `None`: it has no such page.
+    /// `None`: the node has no such page.
     pub status: Option<Status>,
     pub ready: Option<Ready>,
     /// The body of `/metrics`, or why there is none.
     pub metrics: Result<Vec<u8>, String>,
-    /// `None`: not asked this time.
+    /// `None`: not requested in this poll.
     pub topology: Option<TopologyFacts>,
-    /// Seconds the whole look took.
+    /// Seconds the whole poll took.
     pub took_s: f64,
 }
 
-/// The figures of one look.
+/// The figures of one poll.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     pub time_ms: u64,
     pub rates: NodeRates,
 }
 
-/// The published picture of a node.
+/// The published view of a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeView {
     pub facts: Facts,
-    /// The last status the node gave; its identity outlives an outage.
+    /// The last status of the node; its identity outlives an outage.
     pub status: Status,
     pub topology: TopologyFacts,
     pub queues: Vec<NodeQueue>,
-    /// Of the last look; empty when it brought no answer.
+    /// Of the last poll; empty when it brought no answer.
     pub rates: NodeRates,
-    /// Oldest first.
     pub points: Arc<[Point]>,
     pub polling: PollingStats,
-    /// The routes as they were at the last answer, while there is none; else empty.
+    /// The routes at the last answer, while the node does not answer; otherwise empty.
     pub last_routes: Arc<[Facet]>,
 }
 
-/// A node and all that is known of it.
+/// A node with its samples and its view.
 #[derive(Debug)]
 pub struct Node {
     pub spec: NodeSpec,
@@ -70,7 +73,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that was not looked at yet.
+    /// A node that was not polled yet.
     pub fn new(spec: NodeSpec, sampling: Sampling) -> Self {
         let view = NodeView {
             facts: Facts {
@@ -94,18 +97,18 @@ impl Node {
         }
     }
 
-    /// The latest picture.
+    /// The latest view.
     pub fn view(&self) -> Arc<NodeView> {
         self.kept.view()
     }
 
-    /// Looks into the samples. The lock is held: no waiting inside.
-    pub fn with_rings<R>(&self, look: impl FnOnce(&Rings) -> R) -> R {
-        self.kept.with(|memory| look(&memory.rings))
+    /// Reads the samples under the lock: `read` must not wait.
+    pub fn with_rings<R>(&self, read: impl FnOnce(&Rings) -> R) -> R {
+        self.kept.with(|memory| read(&memory.rings))
     }
 
-    /// Takes in the outcome of a look at `now_ms` and publishes the new picture. `interval_ms` is the time to the
-    /// next look.
+    /// Applies the outcome of a poll at `now_ms` and publishes the new view. `interval_ms` is the
+    /// time to the next poll.
     pub fn absorb(&self, outcome: Outcome, now_ms: u64, interval_ms: u64) {
         self.kept
             .change(|memory| memory.absorb(outcome, now_ms, interval_ms));
@@ -116,9 +119,11 @@ impl Node {
 struct Memory {
     rings: Rings,
     points: VecDeque<Point>,
-    /// When the process was found to have begun anew, in unix milliseconds; within the window.
+    /// Times at which the process was found to have restarted, in unix milliseconds; within the
+    /// window.
     restarts: VecDeque<u64>,
-    /// When the node was polled, and the requests and server errors since the poll before, where it was ready at both.
+    /// Per poll: its time, and the requests and server errors since the poll before. Only polls
+    /// where the node was ready at both.
     outcomes: VecDeque<(u64, u64, u64)>,
     was_ready: bool,
     view: NodeView,
@@ -132,14 +137,14 @@ impl Memory {
         view.facts.polled_at = Some(now_ms);
         view.facts.interval_ms = interval_ms;
         match outcome {
-            Outcome::Silent { silence, detail } => {
+            Outcome::Failed { failure, detail } => {
                 if view.facts.failures == 0 {
                     let from = now_ms.saturating_sub(self.sampling.window.as_millis() as u64);
                     view.last_routes = derive::facets(&self.rings, from).into();
                 }
                 self.rings.gap(now_ms);
                 view.facts.failures = view.facts.failures.saturating_add(1);
-                view.facts.silence = Some(silence);
+                view.facts.failure = Some(failure);
                 view.polling.failures += 1;
                 view.polling.last_error = Some(detail);
             }
@@ -154,7 +159,7 @@ impl Memory {
         let view = &mut self.view;
         view.last_routes = Arc::default();
         view.facts.failures = 0;
-        view.facts.silence = None;
+        view.facts.failure = None;
         view.facts.answered_at = Some(now_ms);
         view.facts.ready = answers.ready;
         view.facts.own_health = answers.status.as_ref().and_then(|s| s.health);
@@ -188,7 +193,8 @@ impl Memory {
         }
     }
 
-    /// A process that has been up for less time than its last answer is ago, or than it said then, is another one.
+    /// Detects a restart: the process has been up for less time than has passed since its last
+    /// answer, or for less than it reported then.
     fn note_restart(&mut self, answers: &Answers, now_ms: u64) {
         let up = |status: &Status| status.uptime_seconds;
         let (Some(before), Some(now), Some(at)) = (
@@ -199,14 +205,14 @@ impl Memory {
             return;
         };
         let apart = now_ms.saturating_sub(at) / 1000;
-        // Whole seconds on both sides, and a look takes its time.
+        // Uptimes are whole seconds on both sides, and a poll takes time, hence the margin.
         let lost = now + 2 <= before + apart && now <= apart;
         if now < before || lost {
             self.restarts.push_back(now_ms);
         }
     }
 
-    /// Brings everything that is told from the rings up to date.
+    /// Updates everything that is derived from the rings.
     fn figures(&mut self, now_ms: u64) {
         let from = now_ms.saturating_sub(self.sampling.window.as_millis() as u64);
         let rings = &self.rings;
@@ -224,7 +230,8 @@ impl Memory {
             self.restarts.pop_front();
         }
         view.facts.process_restarts_in_window = self.restarts.len() as u64;
-        // A node that is not ready says so itself; its refusals meanwhile are no news, least of all after a start.
+        // A node that is not ready says so itself; errors it returns meanwhile are expected, most
+        // of all after a start.
         let ready = view.facts.failures == 0 && view.facts.ready.as_ref().is_none_or(|r| r.ready);
         if ready && self.was_ready {
             let (all, failed) = derive::outcomes_since(rings, now_ms);
@@ -257,7 +264,8 @@ fn shortened(rates: &NodeRates) -> NodeRates {
     }
 }
 
-/// The queues of the topology with their latest figures; queues that only the metrics know follow.
+/// The queues of the topology with their latest figures; queues that only the metrics contain
+/// follow.
 fn queues(rings: &Rings, topology: &TopologyFacts) -> Vec<NodeQueue> {
     let [depth, dropped, rejected] = [Role::QueueDepth, Role::QueueDropped, Role::QueueRejected]
         .map(|role| derive::latest_by(rings, role, "queue"));
@@ -284,14 +292,14 @@ fn queues(rings: &Rings, topology: &TopologyFacts) -> Vec<NodeQueue> {
     out
 }
 
-/// The restarts of a node's threads since it began, and of its process within the window.
+/// The restarts of a node's threads since it started, and of its process within the window.
 pub fn restarts(view: &NodeView) -> u64 {
     let planes = view.facts.planes.iter();
     let threads: u64 = planes.map(|plane| plane.restart_count).sum();
     threads.max(view.facts.restarts_in_window) + view.facts.process_restarts_in_window
 }
 
-/// The planes as they may be shown at `now_ms`: of a node that does not answer, how each is nobody knows.
+/// The planes to show at `now_ms`; those of a node that does not answer are unknown.
 pub fn planes(view: &NodeView, now_ms: u64) -> Vec<NodePlane> {
     let mut planes = view.facts.planes.clone();
     if is_unreachable(&view.facts, now_ms) {
@@ -303,7 +311,7 @@ pub fn planes(view: &NodeView, now_ms: u64) -> Vec<NodePlane> {
     planes
 }
 
-/// True when the state says that the last answer no longer describes the node.
+/// True if, in this state, the last answer no longer describes the node.
 pub fn is_gone(state: NodeState) -> bool {
     matches!(state, NodeState::Unknown | NodeState::Down)
 }
@@ -382,7 +390,7 @@ pub(crate) mod tests {
         assert_eq!(
             node.view().rates.request_rate,
             None,
-            "the first look after an outage has no rate"
+            "the first poll after an outage has no rate"
         );
         node.absorb(answer(&requests(10)), 25_000, 5_000);
         let rates: Vec<_> = node
@@ -428,14 +436,14 @@ pub(crate) mod tests {
     }
 
     fn refused() -> Outcome {
-        Outcome::Silent {
-            silence: Silence::Refused,
+        Outcome::Failed {
+            failure: PollFailure::Refused,
             detail: "refused".into(),
         }
     }
 
     #[test]
-    fn a_process_that_began_anew_is_noticed_for_a_window() {
+    fn a_restarted_process_is_reported_for_a_window() {
         let node = node("a");
         node.absorb(up_for(100), 5_000, 5_000);
         node.absorb(up_for(105), 10_000, 5_000);
@@ -449,7 +457,7 @@ pub(crate) mod tests {
         node.absorb(refused(), 25_000, 5_000);
         node.absorb(up_for(15), 45_000, 5_000);
         assert_eq!(node.view().facts.process_restarts_in_window, 2);
-        // Not asked for a while, but the same process.
+        // Not polled for a while, but the same process.
         node.absorb(up_for(40), 70_000, 5_000);
         assert_eq!(node.view().facts.process_restarts_in_window, 2);
         for at in (75_000..=110_000).step_by(5_000) {

@@ -1,26 +1,29 @@
 //! The samples of one node: one ring per series, all in step, oldest dropped first.
 //!
-//! Every poll opens one slot in all rings. A series that a scrape does not carry has a hole there, and a poll
-//! without an answer leaves a hole in all of them: nothing is ever carried on. Increases are taken between
-//! neighbouring slots only, and know that a counter which shrinks has started again from zero.
+//! Every poll opens one slot in all rings. A series that a scrape does not contain has a gap there,
+//! and a poll without an answer leaves a gap in all rings: no value is ever carried forward.
+//! Increases are computed between neighbouring slots only; a counter that shrinks has restarted
+//! from zero.
 //!
-//! **Invariant:** bounded by `slots * max_series` values; what does not fit is refused and counted.
+//! **Invariant:** memory is bounded by `slots * max_series` values; further series are refused and
+//! counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::promtext::{self, Sample};
 
-/// What a series means to the console. Decided once, when the series is first seen.
+/// The meaning of a series for the console. Decided once, when the series is first seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
-    /// Answers counted by route and status; `ours` are health checks and scrapes, not traffic.
+    /// Responses counted by route and status; `ours` marks health checks and scrapes, which are not
+    /// traffic.
     Requests {
         status_class: u8,
         ours: bool,
     },
-    /// One cumulative bucket of the request time histogram.
-    /// `waits` marks a long poll: its time is the caller's patience, not the service's speed.
+    /// One cumulative bucket of the request time histogram. `waits` marks a long poll: its time is
+    /// the caller's wait, not the service's speed.
     RequestTime {
         le: f64,
         waits: bool,
@@ -33,7 +36,7 @@ pub enum Role {
     Other,
 }
 
-/// Routes of the health port: what monitoring itself asks for, left out of the request figures.
+/// Routes of the health port: monitoring requests, which the request figures leave out.
 pub const MONITORING_ROUTES: &[&str] = &[
     "/healthz",
     "/readyz",
@@ -45,7 +48,7 @@ pub const MONITORING_ROUTES: &[&str] = &[
     "/api/v1/shutdown",
 ];
 
-/// The last segment of ordered feeds, which callers ask to wait for news.
+/// The last segment of ordered feeds, where callers wait for new events.
 const LONG_POLL: &str = "/events";
 
 /// One series and its ring.
@@ -54,13 +57,12 @@ pub struct Series {
     key: Arc<str>,
     name_len: usize,
     pub role: Role,
-    /// Open polls when a value was last put.
+    /// Number of slots opened when a value was last stored.
     seen: u64,
     values: Box<[f64]>,
 }
 
 impl Series {
-    /// The metric name.
     pub fn name(&self) -> &str {
         &self.key[..self.name_len]
     }
@@ -85,7 +87,7 @@ pub struct Rings {
     answered: Box<[bool]>,
     series: Vec<Series>,
     index: HashMap<Arc<str>, usize>,
-    /// Where the next series of the scrape probably is: exporters keep their order.
+    /// Expected position of the scrape's next series: exporters keep their order.
     cursor: usize,
     refused: u64,
 }
@@ -107,7 +109,7 @@ impl Rings {
         }
     }
 
-    /// Opens the slot of a poll at `time_ms` that brought an answer; values follow by [`Rings::put`].
+    /// Opens the slot of an answered poll at `time_ms`; its values follow by [`Rings::put`].
     pub fn open(&mut self, time_ms: u64) {
         self.advance(time_ms, true);
     }
@@ -131,7 +133,7 @@ impl Rings {
         }
     }
 
-    /// Drops the series of which no ring slot holds a value any more.
+    /// Drops the series without a value in any slot.
     fn forget_ended(&mut self) {
         let (opened, slots) = (self.opened, self.slots as u64);
         let before = self.series.len();
@@ -150,7 +152,7 @@ impl Rings {
         (number % self.slots as u64) as usize
     }
 
-    /// Puts a value into the open slot. A series beyond the limit is refused and counted.
+    /// Stores a value in the open slot. A series beyond the limit is refused and counted.
     pub fn put(&mut self, sample: &Sample<'_>) {
         let expected = self
             .series
@@ -187,7 +189,6 @@ impl Rings {
         at
     }
 
-    /// Series held.
     pub fn len(&self) -> usize {
         self.series.len()
     }
@@ -228,7 +229,7 @@ impl Rings {
         Some(series.values[self.slot(number)]).filter(|v| !v.is_nan())
     }
 
-    /// Seconds between a held slot and the one before, when both polls were answered.
+    /// Seconds between a held slot and the one before, if both polls were answered.
     pub fn step_seconds(&self, number: u64) -> Option<f64> {
         let before = number
             .checked_sub(1)
@@ -238,19 +239,20 @@ impl Rings {
         (self.answered[a] && self.answered[b] && ms > 0).then(|| ms as f64 / 1000.0)
     }
 
-    /// By how much a counter grew between a held slot and the one before; `None` when one is missing.
+    /// The growth of a counter between a held slot and the one before; `None` when one is missing.
     ///
-    /// A series that appears while the node was already being watched counts from zero: label
-    /// combinations come into being with their first event.
+    /// A series that appears while the node was already being watched counts from zero: exporters
+    /// create a label combination with its first event.
     pub fn increase(&self, series: &Series, number: u64) -> Option<f64> {
         self.step_seconds(number)?;
         let now = self.value(series, number)?;
         let before = self.value(series, number - 1).unwrap_or(0.0);
-        // A smaller value means the process started again and counted up to `now` since.
+        // A smaller value means that the process restarted and has counted up to `now` since.
         Some(if now >= before { now - before } else { now }).filter(|v| v.is_finite() && *v >= 0.0)
     }
 
-    /// The growth of a counter over the held slots from `from_ms` on; `None` without two answered neighbours.
+    /// The growth of a counter over the held slots from `from_ms` on; `None` without two answered
+    /// neighbours.
     pub fn increase_since(&self, series: &Series, from_ms: u64) -> Option<f64> {
         self.held(from_ms)
             .filter_map(|n| self.increase(series, n))
@@ -422,7 +424,8 @@ mod tests {
     }
 
     proptest! {
-        /// However often a counter restarts, the sum of its increases is what it counted after the first look.
+        /// However often a counter restarts, the sum of its increases is what it counted after the
+        /// first poll.
         #[test]
         fn growth_is_never_negative_nor_lost(lives in proptest::collection::vec(proptest::collection::vec(0_u32..100, 1..5), 1..5)) {
             let mut rings = Rings::new(64, 4);

@@ -1,8 +1,8 @@
-//! The samplers: threads that ask each node how it is, at even pace, each question with a deadline.
+//! The samplers: threads that poll each node at an even pace, each poll with a deadline.
 //!
-//! A hung node costs its own thread at most one poll timeout and delays nobody else's; after repeated timeouts it
-//! is asked less often. A node that refuses connections is cheap to ask, so at first it is asked more often: it is
-//! probably being restarted.
+//! A hung node costs its own thread at most one poll timeout and delays no other node; after
+//! repeated timeouts it is polled less often. A node that refuses connections is cheap to poll and
+//! probably being restarted, so at first it is polled more often.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,37 +14,38 @@ use ron_kernel::{Deadline, Receiver, ThreadCtx};
 use crate::dialect;
 use crate::fleet::{Event, Fleet};
 use crate::node::{Answers, Node, Outcome};
-use crate::state::Silence;
+use crate::state::PollFailure;
 
-/// Looks after a refusal that come early.
-const EAGER_LOOKS: u32 = 3;
+/// Number of early polls after a refused connection.
+const EAGER_POLLS: u32 = 3;
 const EAGER_PAUSE: Duration = Duration::from_secs(1);
-/// Timeouts after which a node is asked less often, and how much less.
+/// Timeouts after which a node is polled less often, and by which factor.
 const SLOW_AFTER: u32 = 5;
 const SLOW_FACTOR: u32 = 3;
 
-/// A node that is due.
+/// A poll to be made: a node that is due.
 #[derive(Debug)]
-pub struct Look {
+pub struct DuePoll {
     pub node: Arc<Node>,
     pub with_topology: bool,
 }
 
 impl Fleet {
-    /// The body of one sampler thread: looks at the nodes that the scheduler hands out, until shutdown.
-    pub fn sampler(&self, looks: &Receiver<Look>, ctx: &ThreadCtx) {
-        // The scheduler empties its queue all the time; a flood of orders must not lose a node.
-        work_and_report(looks, &self.events, &ctx.shutdown, |look| {
-            let pause = self.look(&look.node, look.with_topology);
-            Event::Looked {
-                node: look.node,
+    /// The body of one sampler thread: polls the nodes that the scheduler sends, until shutdown.
+    pub fn sampler(&self, due: &Receiver<DuePoll>, ctx: &ThreadCtx) {
+        // `work_and_report` waits for room in the scheduler's queue: a flood of refresh events must
+        // not lose a node.
+        work_and_report(due, &self.events, &ctx.shutdown, |due| {
+            let pause = self.poll(&due.node, due.with_topology);
+            Event::Polled {
+                node: due.node,
                 pause,
             }
         });
     }
 
-    /// Asks one node, takes the outcome in, and says how long to wait before the next time.
-    pub fn look(&self, node: &Node, with_topology: bool) -> Duration {
+    /// Polls one node, applies the outcome, and returns the pause before the next poll.
+    pub fn poll(&self, node: &Node, with_topology: bool) -> Duration {
         let started = self.clock.now();
         let deadline = Deadline::within(self.sampling.poll_timeout);
         let mut outcome = self.ask(
@@ -60,31 +61,31 @@ impl Fleet {
                     .saturating_duration_since(started)
                     .as_secs_f64();
             }
-            Outcome::Silent { silence, .. } => self.count(*silence),
+            Outcome::Failed { failure, .. } => self.count(*failure),
         }
-        let (failures, silence) = match &outcome {
+        let (failures, failure) = match &outcome {
             Outcome::Answered(_) => (0, None),
-            Outcome::Silent { silence, .. } => {
-                (node.view().facts.failures.saturating_add(1), Some(*silence))
+            Outcome::Failed { failure, .. } => {
+                (node.view().facts.failures.saturating_add(1), Some(*failure))
             }
         };
-        let pause = pause_after(self.sampling.interval, failures, silence);
-        // A look without an answer takes all of its time, the next one too.
-        let look = match silence {
-            Some(Silence::Timeout) => self.sampling.poll_timeout,
+        let pause = pause_after(self.sampling.interval, failures, failure);
+        // A poll that ran into its timeout took all of it, and the next one probably will too.
+        let poll_time = match failure {
+            Some(PollFailure::Timeout) => self.sampling.poll_timeout,
             _ => Duration::ZERO,
         };
-        // Judged by the longer of the two, so that an early look never makes the picture old sooner.
-        let interval_ms = (pause + look).max(self.sampling.interval).as_millis() as u64;
+        // The longer of the two, so that an early poll never makes the view stale sooner.
+        let interval_ms = (pause + poll_time).max(self.sampling.interval).as_millis() as u64;
         node.absorb(outcome, self.clock.unix_ms(), interval_ms);
         pause
     }
 
-    fn count(&self, silence: Silence) {
-        if silence == Silence::Timeout {
+    fn count(&self, failure: PollFailure) {
+        if failure == PollFailure::Timeout {
             self.metrics.io_timeouts.with_label_values(&["poll"]).inc();
         }
-        if matches!(silence, Silence::Refused | Silence::Broken) {
+        if matches!(failure, PollFailure::Refused | PollFailure::Broken) {
             let errors = &self.metrics.io_errors;
             errors.with_label_values(&["connect"]).inc();
         }
@@ -97,7 +98,7 @@ impl Fleet {
     fn ask(&self, node: &Node, deadline: Deadline, with_topology: bool) -> Outcome {
         match self.ask_all(node, deadline, with_topology) {
             Ok(answers) => Outcome::Answered(Box::new(answers)),
-            Err((silence, detail)) => Outcome::Silent { silence, detail },
+            Err((failure, detail)) => Outcome::Failed { failure, detail },
         }
     }
 
@@ -106,25 +107,26 @@ impl Fleet {
         node: &Node,
         deadline: Deadline,
         with_topology: bool,
-    ) -> Result<Answers, (Silence, String)> {
+    ) -> Result<Answers, (PollFailure, String)> {
         let get = |path: &str| {
             let url = format!("{}{path}", node.spec.health_url);
             self.client.call(Call::get(&url, deadline))
         };
-        let silent = |error: CallError| {
-            // The client's breaker says only that it was not asked: what was wrong before is still what is known.
+        let failed = |error: CallError| {
+            // An open breaker says only that the client made no call; the earlier failure is still
+            // the best explanation.
             let known = node
                 .view()
                 .facts
-                .silence
+                .failure
                 .filter(|_| error.kind == Failure::BreakerOpen);
             (
-                known.unwrap_or_else(|| silence_of(&error, deadline)),
+                known.unwrap_or_else(|| poll_failure(&error, deadline)),
                 error.detail,
             )
         };
-        let status = get("/api/v1/status").map_err(silent)?;
-        let ready = get("/readyz").map_err(silent)?;
+        let status = get("/api/v1/status").map_err(failed)?;
+        let ready = get("/readyz").map_err(failed)?;
         let metrics = match get(&node.spec.metrics_path) {
             Ok(reply) if reply.is_success() => Ok(reply.body),
             Ok(reply) => Err(format!("answered {}", reply.status)),
@@ -147,7 +149,7 @@ impl Fleet {
         };
         if answers.status.is_none() && answers.ready.is_none() && answers.metrics.is_err() {
             return Err((
-                Silence::Foreign,
+                PollFailure::Foreign,
                 format!(
                     "/api/v1/status answered {}, /readyz {}",
                     status.status, ready.status
@@ -175,26 +177,26 @@ impl Fleet {
     }
 }
 
-/// How long to wait after a look that ended so.
-fn pause_after(interval: Duration, failures: u32, silence: Option<Silence>) -> Duration {
-    match silence {
-        Some(Silence::Refused) if failures <= EAGER_LOOKS => interval.min(EAGER_PAUSE),
-        Some(Silence::Timeout) if failures >= SLOW_AFTER => interval * SLOW_FACTOR,
+/// The pause after a poll with this result.
+fn pause_after(interval: Duration, failures: u32, failure: Option<PollFailure>) -> Duration {
+    match failure {
+        Some(PollFailure::Refused) if failures <= EAGER_POLLS => interval.min(EAGER_PAUSE),
+        Some(PollFailure::Timeout) if failures >= SLOW_AFTER => interval * SLOW_FACTOR,
         _ => interval,
     }
 }
 
-/// What a call without an answer says about the node.
-fn silence_of(error: &CallError, deadline: Deadline) -> Silence {
+/// Classifies a call without an answer.
+fn poll_failure(error: &CallError, deadline: Deadline) -> PollFailure {
     let says = |word: &str| error.detail.contains(word);
     if says("refused") || says("cannot be connected") {
-        Silence::Refused
+        PollFailure::Refused
     } else if deadline.expired() || says("in time") || says("deadline") {
-        Silence::Timeout
+        PollFailure::Timeout
     } else if error.kind == Failure::BadAnswer {
-        Silence::Foreign
+        PollFailure::Foreign
     } else {
-        Silence::Broken
+        PollFailure::Broken
     }
 }
 
@@ -237,11 +239,11 @@ mod tests {
         drop(listener);
         let fleet = fleet(closed, Duration::from_secs(3));
         let node = fleet.node("n").expect("adopted");
-        let pause = fleet.look(&node, true);
+        let pause = fleet.poll(&node, true);
         let view = node.view();
         assert_eq!(
-            view.facts.silence,
-            Some(Silence::Refused),
+            view.facts.failure,
+            Some(PollFailure::Refused),
             "{:?}",
             view.polling.last_error
         );
@@ -258,13 +260,13 @@ mod tests {
         let fleet = fleet(node_at(&listener), Duration::from_millis(150));
         let node = fleet.node("n").expect("adopted");
         let started = fleet.clock.now();
-        fleet.look(&node, true);
+        fleet.poll(&node, true);
         let took = fleet.clock.now() - started;
         assert!(took < Duration::from_secs(20), "{took:?}");
         let facts = &node.view().facts;
         assert_eq!(
-            facts.silence,
-            Some(Silence::Timeout),
+            facts.failure,
+            Some(PollFailure::Timeout),
             "{:?}",
             node.view().polling.last_error
         );
@@ -273,9 +275,10 @@ mod tests {
             NodeState::Unknown,
             "one poll is not enough to say down"
         );
-        let pause = fleet.look(&node, true);
+        let pause = fleet.poll(&node, true);
         let facts = &node.view().facts;
-        // Two looks that take all of their time are this far apart; the picture is not too old before three of that.
+        // Two polls that run into their timeout are this far apart; the view is not stale before
+        // three of these.
         let apart = pause + Duration::from_millis(150);
         let ended = facts.polled_at.expect("polled");
         let told = judge(facts, ended + 3 * apart.as_millis() as u64);
@@ -285,16 +288,16 @@ mod tests {
     #[test]
     fn pauses() {
         let five = Duration::from_secs(5);
-        let check = |failures, silence, s| {
-            assert_eq!(pause_after(five, failures, silence), Duration::from_secs(s));
+        let check = |failures, failure, s| {
+            assert_eq!(pause_after(five, failures, failure), Duration::from_secs(s));
         };
         check(0, None, 5);
-        check(1, Some(Silence::Refused), 1);
-        check(4, Some(Silence::Refused), 5);
-        check(4, Some(Silence::Timeout), 5);
-        check(5, Some(Silence::Timeout), 15);
+        check(1, Some(PollFailure::Refused), 1);
+        check(4, Some(PollFailure::Refused), 5);
+        check(4, Some(PollFailure::Timeout), 5);
+        check(5, Some(PollFailure::Timeout), 15);
         assert_eq!(
-            pause_after(Duration::from_millis(250), 1, Some(Silence::Refused)),
+            pause_after(Duration::from_millis(250), 1, Some(PollFailure::Refused)),
             Duration::from_millis(250)
         );
     }

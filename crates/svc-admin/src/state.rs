@@ -1,35 +1,37 @@
-//! The one place that decides whether a node is healthy, degraded, down or unknown, and says why.
+//! The only place that decides whether a node is healthy, degraded, down or unknown, and for which
+//! reasons.
 //!
-//! A pure function of what was observed: no clock, no I/O, no memory. The same facts always give the same
-//! state and the same words, so what the page shows can be checked by hand.
+//! A pure function of the observations: no clock, no I/O, no memory. The same facts always give the
+//! same state and the same words, so the page can be checked by hand.
 
 use ron_proto::admin::{NodePlane, NodeState, Reason};
 
-/// Looks older than this many sampling intervals are not believed.
+/// A poll older than this many sampling intervals does not count.
 pub const STALE_INTERVALS: u64 = 3;
-/// Polls without an answer after which a node counts as down.
+/// Unanswered polls after which a node counts as down.
 pub const LOST_POLLS: u32 = 2;
-/// Share of server errors within the window above which a node is degraded, and above which it is down.
+/// Share of server errors within the window above which a node is degraded, and above which it is
+/// down.
 pub const ERRORS_DEGRADED_ABOVE: f64 = 0.01;
 pub const ERRORS_DOWN_ABOVE: f64 = 0.5;
-/// Requests within the window below which that share says nothing.
+/// Requests within the window below which that share is not evaluated.
 pub const ERRORS_LEAST_REQUESTS: u64 = 20;
 
 /// Why a poll brought no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
-    /// Nobody listens there.
+pub enum PollFailure {
+    /// No listener at this address.
     Refused,
-    /// It took longer than the poll may take.
+    /// The poll ran into its timeout.
     Timeout,
     /// The connection broke, or the name or route to the node does not exist.
     Broken,
-    /// Something answered that is not such a node.
+    /// The response is not that of a node.
     Foreign,
 }
 
-impl Silence {
-    /// The code of the reason, and its words.
+impl PollFailure {
+    /// Code and text of the reason.
     const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Refused => ("connection_refused", "connection refused"),
@@ -40,7 +42,7 @@ impl Silence {
     }
 }
 
-/// What `/readyz` said.
+/// The content of `/readyz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     pub ready: bool,
@@ -49,34 +51,33 @@ pub struct Ready {
     pub degraded: Vec<String>,
 }
 
-/// Everything the state of a node depends on. Times in unix milliseconds.
+/// Everything that the state of a node depends on. Times in unix milliseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// When the node was last asked.
+    /// When the node was last polled.
     pub polled_at: Option<u64>,
-    /// When it last answered.
     pub answered_at: Option<u64>,
-    /// The time between polls at the moment.
+    /// The current time between polls.
     pub interval_ms: u64,
-    /// Polls without an answer since the last answer.
+    /// Unanswered polls since the last answer.
     pub failures: u32,
-    pub silence: Option<Silence>,
+    pub failure: Option<PollFailure>,
     /// `None`: the node has no `/readyz`.
     pub ready: Option<Ready>,
-    /// The node's own word for itself; `None` when it gives none.
+    /// The node's own health word; `None` when it reports none.
     pub own_health: Option<NodeState>,
     pub planes: Vec<NodePlane>,
-    /// Planes the node cannot live without, from its topology; empty when it publishes none.
+    /// Planes without which the node cannot work, from its topology; empty when it publishes none.
     pub critical: Vec<String>,
-    /// Thread restarts seen within the sampling window.
+    /// Thread restarts within the sampling window.
     pub restarts_in_window: u64,
-    /// How often the process itself began anew within the sampling window.
+    /// Process restarts within the sampling window.
     pub process_restarts_in_window: u64,
-    /// Requests within the sampling window while the node was ready, without those of monitors, and how many of them
-    /// failed with a 5xx.
+    /// Requests within the sampling window while the node was ready, without those of monitoring,
+    /// and how many of them failed with a 5xx.
     pub requests_in_window: u64,
     pub server_errors_in_window: u64,
-    /// Checkpoints that came late within the sampling window.
+    /// Late checkpoints within the sampling window.
     pub late_checkpoints_in_window: u64,
 }
 
@@ -87,7 +88,7 @@ pub struct Verdict {
     pub reasons: Vec<Reason>,
 }
 
-/// Judges one node at `now_ms`.
+/// The state of a node at `now_ms`.
 pub fn judge(facts: &Facts, now_ms: u64) -> Verdict {
     if let Some(verdict) = judge_reach(facts, now_ms) {
         return verdict;
@@ -119,37 +120,39 @@ fn stale_after(facts: &Facts) -> u64 {
     facts.interval_ms.saturating_mul(STALE_INTERVALS)
 }
 
-/// True when the node does not answer, or has not for so long that what it said before is the past.
+/// True when the node does not answer, or has not answered for so long that its last answer is out
+/// of date.
 pub fn is_unreachable(facts: &Facts, now_ms: u64) -> bool {
     facts.answered_at.is_none()
         || is_stale(facts, now_ms)
         || judge_reach(facts, now_ms).is_some_and(|verdict| verdict.state == NodeState::Down)
 }
 
-/// Decides what can be decided without believing the last answer.
+/// Decides what does not depend on the content of the last answer.
 fn judge_reach(facts: &Facts, now_ms: u64) -> Option<Verdict> {
     let Some(polled_at) = facts.polled_at else {
         return Some(one(
             NodeState::Unknown,
             "not_polled",
-            "not asked yet".to_owned(),
+            "not polled yet".to_owned(),
         ));
     };
-    let look_age = now_ms.saturating_sub(polled_at);
-    if look_age > stale_after(facts) {
+    let poll_age = now_ms.saturating_sub(polled_at);
+    if poll_age > stale_after(facts) {
         return Some(one(
             NodeState::Unknown,
             "look_too_old",
-            format!("last asked {} ago", span(look_age)),
+            format!("last polled {} ago", span(poll_age)),
         ));
     }
     if facts.failures == 0 {
         return None;
     }
-    let (code, words) = facts
-        .silence
-        .map_or(("connection_failed", "connection failed"), Silence::words);
-    if facts.failures >= LOST_POLLS || facts.silence == Some(Silence::Refused) {
+    let (code, words) = facts.failure.map_or(
+        ("connection_failed", "connection failed"),
+        PollFailure::words,
+    );
+    if facts.failures >= LOST_POLLS || facts.failure == Some(PollFailure::Refused) {
         let since = facts.answered_at.map_or_else(String::new, |at| {
             format!(", last answer {} ago", span(now_ms.saturating_sub(at)))
         });
@@ -176,7 +179,7 @@ fn judge_readiness(facts: &Facts, found: &mut Findings) {
         found.add(
             NodeState::Down,
             "draining",
-            "draining: finishing what it holds, taking nothing new".to_owned(),
+            "draining: finishing requests in flight, accepting no new ones".to_owned(),
         );
     } else if !ready.ready {
         let missing = if ready.missing.is_empty() {
@@ -191,7 +194,7 @@ fn judge_readiness(facts: &Facts, found: &mut Findings) {
         );
     }
     for cause in &ready.degraded {
-        // The plane of that name says it better.
+        // The plane of that name is reported with more detail.
         if facts
             .planes
             .iter()
@@ -204,7 +207,8 @@ fn judge_readiness(facts: &Facts, found: &mut Findings) {
 }
 
 fn judge_planes(facts: &Facts, found: &mut Findings) {
-    // Without a topology the node's own word decides: it knows which of its planes it cannot live without.
+    // Without a topology the node's own health word decides: the node knows which of its planes are
+    // critical.
     let node_down = facts.critical.is_empty() && facts.own_health == Some(NodeState::Down);
     for plane in &facts.planes {
         let (state, code, word) = match plane.health {
@@ -338,7 +342,7 @@ fn count(n: u64, what: &str) -> String {
     }
 }
 
-/// A duration as people say it: `4 s`, `12 min`, `3 h`.
+/// A duration in words: `4 s`, `12 min`, `3 h`.
 fn span(ms: u64) -> String {
     let s = ms / 1000;
     match s {

@@ -60,7 +60,7 @@ fn reach_decides_first() {
         },
         NodeState::Unknown,
         &["not_polled"],
-        "not asked yet",
+        "not polled yet",
     );
     check(
         |f| f.polled_at = Some(NOW - 15_001),
@@ -77,11 +77,11 @@ fn reach_decides_first() {
 }
 
 #[test]
-fn silence_takes_two_polls_unless_refused() {
+fn a_node_is_down_after_two_failed_polls_or_one_refusal() {
     check(
         |f| {
             f.failures = 1;
-            f.silence = Some(Silence::Refused);
+            f.failure = Some(PollFailure::Refused);
         },
         NodeState::Down,
         &["connection_refused"],
@@ -90,7 +90,7 @@ fn silence_takes_two_polls_unless_refused() {
     check(
         |f| {
             f.failures = 1;
-            f.silence = Some(Silence::Timeout);
+            f.failure = Some(PollFailure::Timeout);
         },
         NodeState::Healthy,
         &[],
@@ -99,7 +99,7 @@ fn silence_takes_two_polls_unless_refused() {
     check(
         |f| {
             f.failures = 2;
-            f.silence = Some(Silence::Timeout);
+            f.failure = Some(PollFailure::Timeout);
         },
         NodeState::Down,
         &["timeout"],
@@ -108,7 +108,7 @@ fn silence_takes_two_polls_unless_refused() {
     check(
         |f| {
             f.failures = 1;
-            f.silence = Some(Silence::Timeout);
+            f.failure = Some(PollFailure::Timeout);
             f.answered_at = None;
         },
         NodeState::Unknown,
@@ -118,7 +118,7 @@ fn silence_takes_two_polls_unless_refused() {
     check(
         |f| {
             f.failures = 3;
-            f.silence = Some(Silence::Foreign);
+            f.failure = Some(PollFailure::Foreign);
             f.answered_at = None;
         },
         NodeState::Down,
@@ -166,7 +166,7 @@ fn readiness_decides_next() {
 }
 
 #[test]
-fn planes_and_history_speak() {
+fn planes_and_history_are_reasons() {
     check(
         |f| {
             f.planes
@@ -261,7 +261,7 @@ fn what_a_node_said_is_the_past_once_it_does_not_answer() {
     let mut f = facts();
     assert!(!is_unreachable(&f, NOW));
     f.failures = 1;
-    f.silence = Some(Silence::Timeout);
+    f.failure = Some(PollFailure::Timeout);
     assert!(!is_unreachable(&f, NOW), "one timeout is not enough");
     f.failures = 2;
     assert!(is_unreachable(&f, NOW));
@@ -276,7 +276,7 @@ fn what_a_node_said_is_the_past_once_it_does_not_answer() {
 }
 
 #[test]
-fn critical_planes_and_restarts_speak() {
+fn critical_planes_and_restarts_are_reasons() {
     check(
         |f| {
             f.ready = Some(Ready {
@@ -323,17 +323,17 @@ fn critical_planes_and_restarts_speak() {
 fn every_state_but_healthy_has_a_reason() {
     for failures in 0..4 {
         for age in [0, 14_000, 16_000] {
-            for silence in [
-                Silence::Refused,
-                Silence::Timeout,
-                Silence::Broken,
-                Silence::Foreign,
+            for failure in [
+                PollFailure::Refused,
+                PollFailure::Timeout,
+                PollFailure::Broken,
+                PollFailure::Foreign,
             ] {
                 for own in [NodeState::Healthy, NodeState::Degraded, NodeState::Down] {
                     let f = Facts {
                         polled_at: Some(NOW - age),
                         failures,
-                        silence: (failures > 0).then_some(silence),
+                        failure: (failures > 0).then_some(failure),
                         own_health: Some(own),
                         ..facts()
                     };

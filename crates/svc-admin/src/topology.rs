@@ -2,34 +2,31 @@
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Knows when each node is due.
 pub const SCHEDULER: ThreadSpec = ThreadSpec {
     name: "adm-sched",
     count: Count::One,
     stage: Stage::Intake,
     critical: false,
-    job: "decides which node is asked when, takes refresh orders",
+    job: "schedules the polls of all nodes, takes refresh requests",
 };
 
-/// As many as nodes, up to the limit; beyond it nodes share.
+/// As many as there are nodes, up to the limit; beyond it nodes share threads.
 pub const SAMPLERS: ThreadSpec = ThreadSpec {
     name: "adm-samp-",
     count: Count::Pool("sampler.max_threads"),
     stage: Stage::Intake,
     critical: false,
-    job: "asks nodes how they are, keeps their samples",
+    job: "polls nodes and keeps their samples",
 };
 
-/// Builds what the page reads.
 pub const VIEW: ThreadSpec = ThreadSpec {
     name: "adm-view",
     count: Count::One,
     stage: Stage::Background,
     critical: false,
-    job: "judges all nodes and builds the overview",
+    job: "decides the state of all nodes and builds the overview",
 };
 
-/// Reads the heads of the verifiable logs.
 pub const LOG_HEADS: ThreadSpec = ThreadSpec {
     name: "adm-logs",
     count: Count::One,
@@ -38,7 +35,6 @@ pub const LOG_HEADS: ThreadSpec = ThreadSpec {
     job: "reads and checks the heads of the fleet's logs",
 };
 
-/// Reads the reward epochs.
 pub const EPOCHS: ThreadSpec = ThreadSpec {
     name: "adm-epochs",
     count: Count::One,
@@ -47,25 +43,23 @@ pub const EPOCHS: ThreadSpec = ThreadSpec {
     job: "reads the epochs of the fleet's rewarders",
 };
 
-/// The only one who says which nodes are watched.
+/// The only thread that decides which nodes are watched.
 pub const DISCOVERY: ThreadSpec = ThreadSpec {
     name: "adm-files",
     count: Count::One,
     stage: Stage::Intake,
     critical: false,
-    job: "brings the fleet in line with configuration and discovery files",
+    job: "updates the fleet from the configuration and the discovery files",
 };
 
-/// Carries out reload and shutdown.
 pub const ACTIONS: ThreadSpec = ThreadSpec {
     name: "adm-act",
     count: Count::One,
     stage: Stage::Work,
     critical: false,
-    job: "asks nodes to reload or shut down, one at a time, between two lines of the audit",
+    job: "has nodes reload or shut down, one at a time, each between two lines of the audit",
 };
 
-/// The only writer of the audit.
 pub const AUDIT: ThreadSpec = ThreadSpec {
     name: "adm-audit",
     count: Count::One,
@@ -74,7 +68,7 @@ pub const AUDIT: ThreadSpec = ThreadSpec {
     job: "makes the lines of the audit durable",
 };
 
-/// Orders to the scheduler, and the looks that ended.
+/// Refresh requests for the scheduler, and finished polls.
 pub static METRICS_CMD: QueueSpec = METRICS_CMD_ROW;
 const METRICS_CMD_ROW: QueueSpec = QueueSpec {
     name: "metrics_cmd",
@@ -82,12 +76,12 @@ const METRICS_CMD_ROW: QueueSpec = QueueSpec {
     overflow: Overflow::RejectNew,
     from: "API, adm-samp",
     to: "adm-sched",
-    when_full: "429 to who asked for a refresh; samplers wait and try again",
+    when_full: "429 for a refresh request; samplers wait and try again",
 };
 
 /// Nodes that are due.
-pub static LOOKS: QueueSpec = LOOKS_ROW;
-const LOOKS_ROW: QueueSpec = QueueSpec {
+pub static POLLS: QueueSpec = POLLS_ROW;
+const POLLS_ROW: QueueSpec = QueueSpec {
     name: "looks",
     capacity: 128,
     overflow: Overflow::RejectNew,
@@ -96,7 +90,6 @@ const LOOKS_ROW: QueueSpec = QueueSpec {
     when_full: "the node stays due",
 };
 
-/// Actions that passed their gates.
 pub static ACTIONS_QUEUE: QueueSpec = ACTIONS_ROW;
 const ACTIONS_ROW: QueueSpec = QueueSpec {
     name: "actions",
@@ -107,7 +100,6 @@ const ACTIONS_ROW: QueueSpec = QueueSpec {
     when_full: "429, nothing was done",
 };
 
-/// Lines for the audit.
 pub static AUDIT_QUEUE: QueueSpec = AUDIT_ROW;
 const AUDIT_ROW: QueueSpec = QueueSpec {
     name: "audit",
@@ -118,23 +110,22 @@ const AUDIT_ROW: QueueSpec = QueueSpec {
     when_full: "a denial goes to the log alone and is counted; an action is refused",
 };
 
-/// One per node; a thread never holds two.
+/// One lock per node; a thread never holds two of them.
 pub const NODE_LOCK: LockSpec = LockSpec {
     name: "node.rings",
     rank: 100,
-    guards: "one node's samples and what it last said",
+    guards: "one node's samples and last answers",
 };
 
-/// The whole table.
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-admin",
     prefix: "adm",
     threads: [SCHEDULER, SAMPLERS, VIEW, LOG_HEADS, EPOCHS, DISCOVERY, ACTIONS, AUDIT],
-    queues: [METRICS_CMD_ROW, LOOKS_ROW, ACTIONS_ROW, AUDIT_ROW],
+    queues: [METRICS_CMD_ROW, POLLS_ROW, ACTIONS_ROW, AUDIT_ROW],
     locks: [NODE_LOCK],
 };
 
-/// The lock's row as the locks hold it.
+/// The lock's row in the form that the locks need.
 pub static NODE_LOCK_ROW: LockSpec = NODE_LOCK;
 
 #[cfg(test)]

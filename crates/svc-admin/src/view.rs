@@ -1,7 +1,8 @@
-//! The view builder: judges all nodes a few times a second and keeps the answers ready that the page asks for.
+//! The view builder: decides the state of all nodes twice a second and keeps the page's responses
+//! ready.
 //!
-//! Handlers never put a fleet together; they hand out bytes. A body is replaced only when its content changed, so
-//! its entity tag stays as long as there is nothing new.
+//! Handlers never assemble a fleet; they send prepared bytes. A body is replaced only when its
+//! content changed, so its entity tag stays valid until then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use crate::state::{Verdict, is_stale, judge};
 
 /// Time between two builds.
 const PACE: Duration = Duration::from_millis(500);
-/// Cells of the small series.
+/// Cells of the small charts.
 const CELLS: usize = 30;
 
-/// A ready answer.
+/// A prepared response.
 #[derive(Clone, Debug)]
 pub struct Doc {
     pub body: Arc<[u8]>,
@@ -40,7 +41,7 @@ impl Doc {
     }
 }
 
-/// What the builder publishes.
+/// The builder's published result.
 #[derive(Clone, Debug)]
 pub struct Published {
     pub overview: Doc,
@@ -48,14 +49,14 @@ pub struct Published {
     pub summaries: Vec<NodeSummary>,
     /// Positions in `summaries` by id.
     pub places: BTreeMap<String, usize>,
-    /// The roster it was built from.
+    /// Generation of the roster it was built from.
     pub generation: u64,
     /// When it was built, in unix milliseconds.
     pub built_ms: u64,
 }
 
 impl Published {
-    /// What is said of one node.
+    /// The summary of one node.
     pub fn summary(&self, id: &str) -> Option<&NodeSummary> {
         self.places.get(id).map(|at| &self.summaries[*at])
     }
@@ -71,10 +72,10 @@ impl Published {
     }
 }
 
-/// Where readers find the latest build.
+/// The latest published build.
 pub type Board = Snapshot<Published>;
 
-/// A board with nothing on it yet.
+/// A board before the first build.
 pub fn empty_board() -> Board {
     Snapshot::new(Published {
         overview: Doc::empty(),
@@ -85,7 +86,7 @@ pub fn empty_board() -> Board {
     })
 }
 
-/// The memory of the builder: since when each node is in its state.
+/// The builder's memory: since when each node is in its state.
 #[derive(Debug, Default)]
 pub struct Builder {
     since: BTreeMap<String, (NodeState, u64)>,
@@ -99,11 +100,10 @@ impl Builder {
         }
     }
 
-    /// Builds once.
     pub fn tick(&mut self, fleet: &Fleet, board: &Board) {
         let now = fleet.clock.unix_ms();
         let roster = fleet.roster();
-        if !news(&roster, &board.load(), now) {
+        if !has_changed(&roster, &board.load(), now) {
             return;
         }
         if self.since.len() > roster.nodes.len() {
@@ -143,8 +143,9 @@ impl Builder {
     }
 }
 
-/// True when a node was looked at since the last build, or time alone changed what is to be said of it.
-fn news(roster: &Roster, last: &Published, now: u64) -> bool {
+/// True if a node was polled since the last build, or a node's state, reasons or staleness changed
+/// with time alone.
+fn has_changed(roster: &Roster, last: &Published, now: u64) -> bool {
     let same = |node: &Node, said: &NodeSummary| {
         let facts = &node.view().facts;
         let verdict = judge(facts, now);
@@ -205,7 +206,7 @@ fn row(
 
 fn tiny(view: &NodeView, now: u64, fleet: &Fleet) -> TinySeries {
     let window = fleet.sampling.window.as_millis() as u64;
-    // At least two looks per cell, or jitter would punch holes.
+    // At least two polls per cell, or jitter would leave empty cells.
     let step_ms = (window / CELLS as u64)
         .max(fleet.sampling.interval.as_millis() as u64 * 2)
         .max(1);
@@ -271,9 +272,11 @@ fn problems_first(a: &NodeSummary, b: &NodeSummary) -> std::cmp::Ordering {
         .then_with(|| a.id.cmp(&b.id))
 }
 
-/// Serialises, and tags with a hash of the content without its time: `asOf` is the first member.
+/// Serialises a value and tags it with a hash of the content without its time: `asOf` is the first
+/// member.
 pub fn doc<T: serde::Serialize>(value: &T) -> Doc {
-    // Our API types hold strings, numbers and lists: they always serialise. An empty body would show at once.
+    // The API types hold strings, numbers and lists and always serialise. An empty body would be
+    // noticed at once.
     let body = serde_json::to_vec(value).unwrap_or_default();
     let timeless = body.iter().position(|byte| *byte == b',').unwrap_or(0);
     Doc {
@@ -282,7 +285,6 @@ pub fn doc<T: serde::Serialize>(value: &T) -> Doc {
     }
 }
 
-/// An entity tag for these bytes.
 pub fn tag(bytes: &[u8]) -> String {
     blake3(bytes)[..12]
         .iter()
@@ -319,8 +321,8 @@ mod tests {
         let (board, mut builder) = (empty_board(), Builder::default());
         fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);
         fleet.roster().nodes[2].absorb(
-            crate::node::Outcome::Silent {
-                silence: crate::state::Silence::Refused,
+            crate::node::Outcome::Failed {
+                failure: crate::state::PollFailure::Refused,
                 detail: String::new(),
             },
             1_000_000,
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_turns_unknown_and_stale_by_time_alone() {
+    fn missing_polls_turn_unknown_and_stale_by_time_alone() {
         let (fleet, clock) = fleet(&["a"]);
         let (board, mut builder) = (empty_board(), Builder::default());
         fleet.roster().nodes[0].absorb(answer("up 1\n"), 1_000_000, 5_000);

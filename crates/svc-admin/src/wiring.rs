@@ -1,4 +1,4 @@
-//! Puts the console together: threads, queues, the reload hook, the gate, the API.
+//! Composition of the console: threads, queues, the reload hook, the gate, the API.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,9 +23,9 @@ use crate::fleet::{Event, Fleet};
 use crate::gate::Gate;
 use crate::logs::LogWatch;
 use crate::metrics;
-use crate::sampler::Look;
+use crate::sampler::DuePoll;
 use crate::topology::{
-    ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, LOOKS, SAMPLERS, SCHEDULER,
+    ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, POLLS, SAMPLERS, SCHEDULER,
     TOPOLOGY, VIEW,
 };
 use crate::view::{Builder, empty_board};
@@ -43,7 +43,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     };
     let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
     if settings.auth == AuthMode::None {
-        tracing::info!(event = "auth_none", bind = %bound, "everyone who reaches this address may look; actions are off");
+        tracing::info!(event = "auth_none", bind = %bound, "every caller that reaches this address may view the console; actions are off");
     }
     let path = data.as_ref().map(|dir| dir.join("admin.db"));
     let (audit, lines, seen) =
@@ -54,7 +54,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let gate = authorize(&mut chassis, &config, &shared, &audit)?;
     let client = client(&chassis, &shared);
     let sampling = shared.load().sampling;
-    let (fleet, told) = Fleet::new(
+    let (fleet, events) = Fleet::new(
         sampling,
         client.clone(),
         chassis.clock.clone(),
@@ -64,14 +64,14 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
     let console = console(&chassis, &shared, &fleet, &audit, jobs, gate);
     metrics::export(&chassis.registry, &console.board);
-    let crew = Arc::new(Crew::new(&chassis, &fleet));
+    let samplers = Arc::new(SamplerPool::new(&chassis, &fleet));
     let watcher = Watcher {
         settings: shared.clone(),
-        crew: crew.clone(),
+        samplers: samplers.clone(),
         ready: chassis.ready.clone(),
     };
-    // The fleet is there before the first request is.
-    watcher.look(&mut Discovered::default(), &shared.load());
+    // The first request must find the fleet, so the roster is read once before the ports serve.
+    watcher.update(&mut Discovered::default(), &shared.load());
     Builder::default().tick(&fleet, &console.board);
     let runner = Runner {
         client: client.clone(),
@@ -82,7 +82,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         .sup
         .spawn(row(&ACTIONS), move |ctx| runner.run(&work, ctx));
     spawn_audit(&chassis, &audit, lines, data);
-    spawn_sampling(&chassis, &console, crew, told);
+    spawn_sampling(&chassis, &console, samplers, events);
     spawn_watchers(&chassis, &console, client, seen);
     chassis
         .sup
@@ -102,7 +102,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     chassis.serve(router(&console))
 }
 
-/// What the handlers share, with nothing published yet.
+/// The state of the handlers, before anything is published.
 fn console(
     chassis: &Chassis,
     settings: &Arc<Snapshot<Settings>>,
@@ -139,18 +139,19 @@ fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
         max_idle_per_host: 2,
         max_response_bytes: sampling.max_body_bytes,
         connect_timeout: sampling.connect_timeout,
-        // Gentler than between services: a node that is restarted gets the time to bind its port.
+        // Slower retries than between services: a restarting node gets the time to bind its port.
         retry_base: Duration::from_millis(100),
         retry_cap: Duration::from_secs(2),
         ..chassis.peers.clone()
     }));
-    // A look that hangs must not hold up the drain.
+    // Closing the client at the start of the drain ends a hanging poll, which would otherwise hold
+    // the drain up.
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));
     stop.on_fire(move || closing.shutdown());
     client
 }
 
-/// Passports and service tokens are judged in every mode: the health port's actions need them.
+/// Passports and service tokens are checked in every mode: the health port's actions need them.
 fn authorize(
     chassis: &mut Chassis,
     config: &Config,
@@ -192,48 +193,50 @@ fn auth_section(config: &Config) -> serde_json::Value {
     section
 }
 
-/// The sampler threads: as many as the fleet wants, more when it grows.
-struct Crew {
+/// The sampler threads: as many as the fleet needs, more when it grows.
+struct SamplerPool {
     sup: Supervisor,
     fleet: Arc<Fleet>,
-    looks: (Sender<Look>, Receiver<Look>),
+    due_polls: (Sender<DuePoll>, Receiver<DuePoll>),
     running: AtomicUsize,
 }
 
-impl Crew {
+impl SamplerPool {
     fn new(chassis: &Chassis, fleet: &Arc<Fleet>) -> Self {
         Self {
             sup: chassis.sup.clone(),
             fleet: fleet.clone(),
-            looks: queue(&LOOKS, LOOKS.capacity, &chassis.km),
+            due_polls: queue(&POLLS, POLLS.capacity, &chassis.km),
             running: AtomicUsize::new(0),
         }
     }
 
-    /// Starts what is missing. One caller at a time.
+    /// Starts missing threads. One caller at a time.
     fn grow(&self) {
         let want = self.fleet.threads_for(self.fleet.roster().nodes.len());
+        // The pool never shrinks: idle samplers only wait on the queue.
         let have = self.running.fetch_max(want, Ordering::AcqRel);
-        let (fleet, looks) = (self.fleet.clone(), self.looks.1.clone());
+        let (fleet, due_polls) = (self.fleet.clone(), self.due_polls.1.clone());
         self.sup.grow_pool(row(&SAMPLERS), have, want, move |ctx| {
-            fleet.sampler(&looks, ctx);
+            fleet.sampler(&due_polls, ctx);
         });
     }
 }
 
-/// Brings the roster in line with configuration and discovery files; after the start its thread is the only one.
+/// Updates the roster from configuration and discovery files. After the start only its own thread
+/// calls it.
 struct Watcher {
     settings: Arc<Snapshot<Settings>>,
-    crew: Arc<Crew>,
+    samplers: Arc<SamplerPool>,
     ready: ReadyBoard,
 }
 
 impl Watcher {
-    /// Looks whenever the files are due, and soon after a reload.
+    /// Reads whenever the files are due, and soon after a reload.
     fn run(&self, ctx: &ThreadCtx) {
         let mut discovered = Discovered::default();
         let mut settings = self.settings.load();
-        self.look(&mut discovered, &settings);
+        self.update(&mut discovered, &settings);
         let mut due = Deadline::within(settings.discovery.interval);
         while !ctx.shutdown.wait(Deadline::within(NOTICE)) {
             let now = self.settings.load();
@@ -241,17 +244,20 @@ impl Watcher {
                 continue;
             }
             settings = now;
-            self.look(&mut discovered, &settings);
+            self.update(&mut discovered, &settings);
             due = Deadline::within(settings.discovery.interval);
         }
     }
 
-    fn look(&self, discovered: &mut Discovered, settings: &Settings) {
+    fn update(&self, discovered: &mut Discovered, settings: &Settings) {
         let problems = discovered.read(&settings.discovery.files);
-        let changed = self.crew.fleet.watch(&discovered.beside(&settings.nodes));
+        let changed = self
+            .samplers
+            .fleet
+            .watch(&discovered.beside(&settings.nodes));
         if let Some((came, went)) = changed {
             tracing::info!(event = "roster", came = came.len(), went = went.len());
-            self.crew.grow();
+            self.samplers.grow();
         }
         if problems.is_empty() {
             self.ready.clear("discovery");
@@ -261,7 +267,7 @@ impl Watcher {
     }
 }
 
-/// The new settings count from here on; the watcher notices that they are others.
+/// Stores the new settings; the watcher notices them by their address.
 fn reload(chassis: &Chassis, settings: Arc<Snapshot<Settings>>, bound: std::net::IpAddr) {
     chassis.on_reload(move |new| {
         let new = Settings::from_config(new, bound).map_err(|problems| {
@@ -290,12 +296,12 @@ fn spawn_audit(
 fn spawn_sampling(
     chassis: &Chassis,
     console: &Arc<Console>,
-    crew: Arc<Crew>,
-    told: Receiver<Event>,
+    samplers: Arc<SamplerPool>,
+    events: Receiver<Event>,
 ) {
     let fleet = console.fleet.clone();
     chassis.sup.spawn(row(&SCHEDULER), move |ctx| {
-        fleet.scheduler(&told, &crew.looks.0, ctx);
+        fleet.scheduler(&events, &samplers.due_polls.0, ctx);
     });
     let (fleet, board) = (console.fleet.clone(), console.board.clone());
     chassis.sup.spawn(row(&VIEW), move |ctx| {

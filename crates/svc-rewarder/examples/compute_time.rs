@@ -30,7 +30,7 @@ use svc_rewarder::manifest::{self, compute_to, reader::Reader};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Bytes that rows may take in memory while they are imported.
+/// Memory limit of the import, in bytes.
 const IMPORT_MEMORY: usize = 256 << 20;
 
 fn main() -> Result<(), Failure> {
@@ -48,7 +48,7 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// Each part in a process of its own.
+/// Runs each part in a process of its own.
 fn all(accounts: &str, threads: &str) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("compute-time-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;

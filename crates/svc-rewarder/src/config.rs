@@ -1,4 +1,4 @@
-//! The one table of configuration keys, and the validated settings made from it.
+//! The table of configuration keys, and the validated settings made from it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use ron_proto::ledger::PrincipalName;
 use ron_proto::values::Kid;
 use ron_service::config::{CHASSIS_KEYS, Config, Key, Table, listen_keys};
-
 use ron_service::pinned::{KeyRing, key_ring};
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7480", "127.0.0.1:7485");
@@ -15,18 +14,18 @@ static KEYS: [Key; 30] = [
     Key::path(
         "policy.dir",
         "",
-        "Directory with reward.json, reward-*.json and their .sig, each for the tenant it names.",
+        "Directory with reward.json, reward-*.json and their .sig files; each policy serves the tenant it names.",
     ),
     Key::list(
         "policy.public_keys",
         "",
-        "Ed25519 keys whose policies are run: base64url, or NAME=base64url.",
+        "Ed25519 public keys trusted to sign policies: base64url, or NAME=base64url.",
     )
     .required(),
     Key::text(
         "ledger.url",
         "",
-        "Base URL of ron-ledger; empty computes and never settles.",
+        "Base URL of ron-ledger; if empty, epochs are computed and never settled.",
     ),
     Key::path(
         "ledger.token_file",
@@ -36,7 +35,7 @@ static KEYS: [Key; 30] = [
     Key::text(
         "ledger.principal",
         "svc-rewarder",
-        "Name under which settlement entries are made.",
+        "Principal name of the rewarder in the ledger's settlement entries.",
     )
     .range("1", "160"),
     Key::text("kms.url", "", "Base URL of ron-kms, which signs manifests."),
@@ -53,18 +52,18 @@ static KEYS: [Key; 30] = [
     Key::list(
         "manifest.public_keys",
         "",
-        "Ed25519 keys a manifest's signature must verify under, as policy.public_keys.",
+        "Ed25519 public keys that a manifest's signature must verify under; same form as policy.public_keys.",
     ),
     Key::duration(
         "upstream_timeout",
         "5s",
-        "Longest time for one call to the ledger or the KMS.",
+        "Timeout of one call to the ledger or the KMS.",
     )
     .range("10ms", "1m"),
     Key::bool(
         "auto_settle",
         true,
-        "Settle every sealed epoch; if false, POST .../settle does.",
+        "Settle every sealed epoch automatically; if false, POST /rewarder/epochs/{id}/settle does.",
     ),
     Key::duration(
         "epoch_duration",
@@ -81,7 +80,7 @@ static KEYS: [Key; 30] = [
     Key::duration(
         "snapshot.retention",
         "0s",
-        "How long an uploaded or fetched snapshot is kept after it was last wanted; 0s keeps it for ever.",
+        "How long an uploaded or fetched snapshot is kept after its last use; 0s keeps it for ever.",
     )
     .range("0s", "87600h"),
     Key::path(
@@ -92,7 +91,7 @@ static KEYS: [Key; 30] = [
     Key::text(
         "snapshot.url",
         "",
-        "URL of snapshots that are not here, with {hex} or {cid} for the content id; must answer ranges.",
+        "URL to fetch missing snapshots from, with {hex} or {cid} for the content id; the server must support ranges.",
     ),
     Key::path(
         "snapshot.token_file",
@@ -102,32 +101,32 @@ static KEYS: [Key; 30] = [
     Key::size(
         "snapshot.min_rate",
         "64KiB",
-        "Slowest source of snapshots, in bytes per second.",
+        "Minimum rate of the snapshot source, in bytes per second; a slower fetch is given up.",
     )
     .range("1KiB", "1GiB"),
     Key::size(
         "limits.max_snapshot_bytes",
         "4GiB",
-        "Largest snapshot: body of an upload (413), or fetched from snapshot.url.",
+        "Maximum size of a snapshot: the body of an upload (413 above it), or a file fetched from snapshot.url.",
     )
     .range("1KiB", "1TiB"),
     Key::count(
         "limits.max_rows",
         "1000000000",
-        "Most rows of one upload, or accounts of one snapshot; more is 413. Packed formats can hold many in few bytes.",
+        "Maximum rows of one upload, or accounts of one snapshot; 413 above it. Compressed formats hold many rows in few bytes.",
     )
     .range("1", "1000000000000"),
     Key::size(
         "limits.import_memory",
         "256MiB",
-        "About how much memory the rows of one upload take; what is beyond is sorted on disk.",
+        "Approximate memory for the rows of one upload; rows beyond it are sorted on disk.",
     )
     .range("1MiB", "64GiB"),
     Key::count("concurrency.jobs", "2", "Epochs computed at the same time.").range("1", "64"),
     Key::count(
         "concurrency.compute_workers",
         "0",
-        "Threads that share the rows of an epoch; 0 means one per core.",
+        "Threads that compute one epoch together; 0 means one per core.",
     )
     .range("0", "256"),
     Key::count(
@@ -169,75 +168,66 @@ static KEYS: [Key; 30] = [
     .range("1", "65536"),
 ];
 
-/// All keys of svc-rewarder.
 pub static TABLE: Table = Table {
     service: "svc-rewarder",
     env_prefix: "SVC_REWARDER_",
     keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
 };
 
-/// Where to settle.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// Ledger base URL.
     pub ledger_url: String,
-    /// Service token for it.
+    /// File with the service token for the ledger.
     pub ledger_token_file: Option<PathBuf>,
-    /// Our name in it.
     pub principal: PrincipalName,
-    /// KMS base URL.
     pub kms_url: String,
-    /// Service token for it.
+    /// File with the service token for the KMS.
     pub kms_token_file: Option<PathBuf>,
-    /// The key that signs manifests.
+    /// KMS key that signs manifests.
     pub key: Kid,
 }
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Operator's policies.
     pub policy_dir: Option<PathBuf>,
-    /// Who may sign policies.
+    /// Keys whose policies are run.
     pub policy_keys: KeyRing,
-    /// What manifest signatures must verify under.
+    /// Keys that a manifest's signature must verify under before anything is paid.
     pub manifest_keys: KeyRing,
-    /// Where to settle; `None` computes only.
+    /// `None` computes only and never settles.
     pub settlement: Option<Settlement>,
-    /// Budget of one upstream call.
+    /// Budget of one call to the ledger or the KMS.
     pub upstream_timeout: Duration,
-    /// Settle by itself.
     pub auto_settle: bool,
-    /// Budget of one computation.
+    /// Budget of one computation: half of `epoch_duration`.
     pub compute_budget: Duration,
-    /// How long artifacts are kept; zero for ever.
+    /// How long artifacts are kept; zero keeps them for ever.
     pub retention: Duration,
-    /// How long a snapshot is kept after it was last wanted; zero for ever.
+    /// How long a snapshot is kept after its last use; zero keeps it for ever.
     pub snapshot_retention: Duration,
-    /// Sealed snapshots beside the uploaded ones.
+    /// Sealed snapshots placed there by others, read beside the uploaded ones.
     pub snapshot_dir: Option<PathBuf>,
-    /// Where snapshots are fetched from that are not here.
+    /// URL template for snapshots that the library does not have.
     pub snapshot_url: Option<String>,
-    /// Bearer token for it.
+    /// File with the bearer token for `snapshot_url`.
     pub snapshot_token_file: Option<PathBuf>,
-    /// Slowest source, in bytes per second.
+    /// A source slower than this is given up, in bytes per second.
     pub snapshot_min_rate: u64,
-    /// Largest upload or fetched snapshot, in bytes.
+    /// Largest uploaded or fetched snapshot, in bytes.
     pub snapshot_bytes_max: u64,
-    /// Most rows of one upload, and accounts of one snapshot.
+    /// Maximum rows of one upload, and accounts of one snapshot.
     pub rows_max: u64,
-    /// About how much memory the rows of one upload take, in bytes.
+    /// Approximate memory for the rows of one upload, in bytes.
     pub import_memory: usize,
-    /// Threads that seal uploads.
     pub imports: usize,
-    /// Threads that take epochs.
+    /// Epochs computed at the same time.
     pub jobs: usize,
-    /// Threads of the rayon pool.
+    /// Threads of the rayon pool; the configuration's 0 has become the number of cores.
     pub compute_workers: usize,
 }
 
 impl Settings {
-    /// Checks what the table alone cannot.
+    /// Checks what spans several keys; the table has checked each key by itself.
     pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
@@ -277,7 +267,7 @@ impl Settings {
     }
 }
 
-/// All of ledger.url, kms.url and kms.key, or none of them.
+/// Requires all of ledger.url, kms.url and kms.key, or none of them.
 fn settlement(config: &Config, problems: &mut Vec<String>) -> Option<Settlement> {
     let set: Vec<(&str, Option<&str>)> = ["ledger.url", "kms.url", "kms.key"]
         .map(|key| (key, config.str_opt(key)))

@@ -1,17 +1,17 @@
-//! Where the service keeps things: its locked data directory, or under amnesia a private directory
-//! of a RAM disk that goes when the service does.
+//! Where the service keeps its files: a locked data directory or, with amnesia on, a private
+//! directory on a RAM disk that is removed when the service stops.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ron_service::{Config, DataDir, Migration, Parts, StartError, Store};
 
-/// A RAM disk on every Linux.
+/// A tmpfs that every Linux mounts.
 const RAM: &str = "/dev/shm";
-/// What directories there are named after.
+/// Prefix of the directories' names.
 const RAM_NAME: &str = "svc-rewarder-";
 
-/// The directory, locked for as long as this lives.
+/// The directory, locked for as long as this value lives.
 pub struct Home {
     root: PathBuf,
     _lock: DataDir,
@@ -19,7 +19,7 @@ pub struct Home {
 }
 
 impl Home {
-    /// The configured directory, or a new one in memory.
+    /// Opens the configured directory, or makes one in memory with amnesia on.
     pub fn open(config: &Config, parts: &Parts) -> Result<Self, StartError> {
         let (lock, volatile) = match DataDir::open(config)? {
             Some(dir) => (dir, false),
@@ -32,12 +32,11 @@ impl Home {
         })
     }
 
-    /// Where it is.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The database of the runs; under amnesia SQLite's own memory.
+    /// Opens the database of the runs; with amnesia on it is an in-memory SQLite database.
     pub fn store(&self, migrations: &[Migration]) -> Result<Store, StartError> {
         let store = if self.volatile {
             Store::memory(migrations)
@@ -51,7 +50,8 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         if self.volatile {
-            // What stays is removed by the next service in amnesia; there is nobody to tell.
+            // A directory that remains is removed by the next service that starts with amnesia on;
+            // at this point no caller is left to report to.
             let _ = std::fs::remove_dir_all(&self.root);
         }
     }
@@ -65,33 +65,35 @@ fn in_memory(parts: &Parts) -> Result<DataDir, StartError> {
             "mount a tmpfs there, or set data_dir instead",
         ));
     }
-    forget_the_dead(ram);
+    remove_stale_dirs(ram);
     let mut tag = [0; 8];
     parts.random.fill(&mut tag);
     DataDir::at(&ram.join(format!("{RAM_NAME}{}", hex::encode(tag))))
 }
 
-/// Removes what services in amnesia left behind that were killed: their locks ended with them.
-fn forget_the_dead(ram: &Path) {
+/// Removes the directories of killed services that ran with amnesia on: their locks ended with
+/// them.
+fn remove_stale_dirs(ram: &Path) {
     let Ok(me) = std::fs::metadata("/proc/self") else {
         return;
     };
     for entry in std::fs::read_dir(ram).into_iter().flatten().flatten() {
-        // Only directories of this user: a link of somebody else's could lead anywhere.
+        // Only directories of this user: a symbolic link of another user could lead anywhere.
         let ours = entry.file_name().to_string_lossy().starts_with(RAM_NAME)
             && entry
                 .metadata()
                 .is_ok_and(|meta| meta.is_dir() && meta.uid() == me.uid());
-        // A service that is just starting makes its lock and takes it in one go.
+        // A starting service creates its lock file and locks it in one step, so a directory without
+        // one may be in use.
         if !ours || !entry.path().join("LOCK").is_file() {
             continue;
         }
         let Ok(_dead) = DataDir::at(&entry.path()) else {
-            continue; // it lives
+            continue; // its service still runs
         };
         if let Err(error) = std::fs::remove_dir_all(entry.path()) {
             let path = entry.path();
-            tracing::warn!(event = "left_behind", path = %path.display(), reason = %error, "what a killed service kept stays in memory");
+            tracing::warn!(event = "left_behind", path = %path.display(), reason = %error, "the directory of a killed service could not be removed; it still takes memory");
         }
     }
 }

@@ -1,50 +1,47 @@
-//! The one table of metric names that are the rewarder's own.
+//! The rewarder's own metrics.
 
 use ron_kernel::{ClosedCounter, ClosedGauge, Counter, Gauge, Histogram, KernelMetrics, Registry};
 use ron_proto::rewarder::{RunState, RunTotals};
 
-/// Handles on the rewarder's metrics; clones share them.
+/// Handles of the rewarder's metrics; clones share them.
 #[derive(Clone)]
 pub struct Metrics {
-    /// Failures of the disk, by what could not be written.
+    /// Disk errors, by what could not be written.
     pub io_errors: ClosedCounter,
-    /// Calls to ledger and KMS that failed, by service.
+    /// Failed calls to ledger and KMS, by service.
     pub upstream_fail: ClosedCounter,
-    /// Calls made again after a pause.
+    /// Repeated calls after a pause.
     pub retries: ClosedCounter,
-    /// Runs by how they ended.
+    /// Finished runs by final state.
     pub runs: ClosedCounter,
     /// Time from start to result of a computation.
     pub compute_seconds: Histogram,
-    /// Accounts weighed.
     pub rows: Counter,
-    /// The last computed pool, in minor units (as far as a gauge can hold it).
+    /// Pool of the last computed epoch, in minor units (limited to 63 bits).
     pub pool: Gauge,
-    /// The last computed sum of payouts.
+    /// Sum of payouts of the last computed epoch, likewise.
     pub payout: Gauge,
-    /// The last computed residual.
+    /// Residual of the last computed epoch, likewise.
     pub residual: Gauge,
-    /// Settlement entries by what the ledger said.
+    /// Settlement entries by the ledger's answer.
     pub intents: ClosedCounter,
-    /// Results given up because of shutdown; their runs are computed again at the next start.
+    /// Results dropped at shutdown; their runs are computed again at the next start.
     pub dropped_results: Counter,
     /// Time of one ledger call with settlement entries.
     pub emit_seconds: Histogram,
-    /// Broken invariants.
     pub invariant_failures: ClosedCounter,
-    /// What was removed past its retention.
+    /// Artifacts and snapshots removed after their retention.
     pub swept: ClosedCounter,
-    /// Runs by state.
     pub by_state: ClosedGauge,
 }
 
-/// From half a millisecond to a minute.
+/// From half a millisecond to a minute, in seconds.
 const COMPUTE_BUCKETS: &[f64] = &[
     0.0005, 0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0,
 ];
 
 impl Metrics {
-    /// Makes (or finds) them in a registry.
+    /// Registers the metrics, or finds those registered before.
     pub fn new(registry: &Registry) -> Self {
         let states = RunState::ALL.map(RunState::as_str);
         let km = KernelMetrics::new(registry);
@@ -57,7 +54,7 @@ impl Metrics {
             retries: km.backoff_retries,
             runs: registry.counter_closed(
                 "runs_total",
-                "Runs by how they ended.",
+                "Finished runs by final state.",
                 &[("status", &states)],
             ),
             compute_seconds: registry.histogram(
@@ -65,7 +62,7 @@ impl Metrics {
                 "Time to compute one epoch.",
                 COMPUTE_BUCKETS,
             ),
-            rows: registry.counter("rows_total", "Accounts weighed."),
+            rows: registry.counter("rows_total", "Accounts in computed epochs."),
             pool: registry.gauge(
                 "pool_minor",
                 "Pool of the last computed epoch, in minor units, at most 2^63-1.",
@@ -85,7 +82,7 @@ impl Metrics {
             ),
             dropped_results: registry.counter(
                 "dropped_results_total",
-                "Results given up because of shutdown; computed again at start.",
+                "Results dropped because of shutdown; computed again at the next start.",
             ),
             emit_seconds: registry.histogram(
                 "ledger_emit_duration_seconds",
@@ -94,19 +91,19 @@ impl Metrics {
             ),
             invariant_failures: registry.counter_closed(
                 "invariant_failures_total",
-                "Broken invariants by kind; each quarantines a run.",
+                "Broken invariants by kind; each one quarantines its run.",
                 &[("kind", &["overflow", "conservation"])],
             ),
             swept: registry.counter_closed(
                 "swept_total",
-                "Artifacts and snapshots removed past their retention.",
+                "Artifacts and snapshots removed after their retention.",
                 &[("kind", &["artifacts", "snapshot"])],
             ),
             by_state: registry.gauge_closed("runs", "Runs by state.", &[("state", &states)]),
         }
     }
 
-    /// Shows a computed epoch's sums. Gauges hold 63 bits; what is larger shows as the largest.
+    /// Shows a computed epoch's sums. Gauges hold 63 bits; a larger amount shows as the maximum.
     pub fn totals(&self, totals: &RunTotals) {
         let fit = |amount: u128| i64::try_from(amount).unwrap_or(i64::MAX);
         self.pool.set(fit(totals.pool_minor.0));

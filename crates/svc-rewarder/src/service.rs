@@ -1,4 +1,4 @@
-//! Puts the service together: directories, store, queues, threads, routes.
+//! Composition of the service: directories, store, queues, threads, routes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::runs::registry::Registry;
 use crate::runs::retention::Retention;
 use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
-use crate::runs::{Asked, Intent, Job, Run, Update, db};
+use crate::runs::{Intent, Job, Run, RunRequest, Update, db};
 use crate::topology::{
     ARTIFACT, CALC, EMIT, IMPORT, L_CALC, L_STORE, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES,
     Q_WORK, Q_WORK_REQ, SCHED, TOPOLOGY, WORK,
@@ -85,10 +85,9 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     chassis.serve(api.router())
 }
 
-/// Both ends of every queue.
 struct Queues {
     imports: (Sender<Task>, Receiver<Task>),
-    work_req: (Sender<Asked>, Receiver<Asked>),
+    work_req: (Sender<RunRequest>, Receiver<RunRequest>),
     work: (Sender<Job>, Receiver<Job>),
     results: (Sender<ResultItem>, Receiver<ResultItem>),
     intents: (Sender<Intent>, Receiver<Intent>),
@@ -109,7 +108,7 @@ impl Queues {
     }
 }
 
-/// Starts every stage and returns what the API needs.
+/// Starts every stage and returns the state of the API.
 fn assemble(
     chassis: &Chassis,
     config: &Config,
@@ -180,7 +179,7 @@ fn assemble(
     })
 }
 
-/// What a store that fails is reported to.
+/// Reports a failed store to readiness and metrics.
 fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Send + Sync> {
     let ready = chassis.ready.clone();
     let errors = metrics.io_errors.with_label_values(&["store"]);
@@ -190,7 +189,7 @@ fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Sen
     })
 }
 
-/// Snapshots and policies; operators' policies that cannot be run are told about.
+/// Opens the library. Operators' policies that cannot be run are logged and degrade readiness.
 fn library(chassis: &Chassis, settings: &Settings, root: &Path) -> Library {
     let library = Library::new(
         root.to_owned(),
@@ -200,13 +199,13 @@ fn library(chassis: &Chassis, settings: &Settings, root: &Path) -> Library {
     .with_snapshots(settings.snapshot_dir.clone());
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
-        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy is not run");
+        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy in policy.dir is refused");
         chassis.ready.degrade("policy", faults.join("; "));
     }
     library
 }
 
-/// What a crash left half-written is computed again, so it may go.
+/// Removes spooled tables that a crash left incomplete; their runs are computed again.
 fn sweep_spool(root: &Path) -> std::io::Result<()> {
     match std::fs::remove_dir_all(root.join("spool")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -252,7 +251,7 @@ fn emitter(
     })
 }
 
-/// Spawns stages that report to the scheduler and counts those that still may.
+/// Spawns the stages that report to the scheduler, and counts those still running.
 struct Stages<'a> {
     sup: &'a Supervisor,
     live: Arc<AtomicUsize>,
@@ -271,7 +270,7 @@ impl Stages<'_> {
     }
 }
 
-/// A body that takes itself off the count when it has been told to end.
+/// A body that decrements the count when it returns during a drain.
 fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
     live: Arc<AtomicUsize>,
     draining: Shutdown,
@@ -279,8 +278,12 @@ fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
 ) -> impl Fn(&ThreadCtx) + Send + Sync + 'static {
     move |ctx| {
         body(ctx);
-        // A stage whose senders are gone ends before it is told to: that is its end as well.
+        // A stage whose senders are gone returns before its own shutdown is signalled; that counts
+        // as its end too. A return at any other time is a crash, and the supervisor starts the
+        // stage again.
         if ctx.shutdown.is_set() || draining.is_set() {
+            // Release: the scheduler, which loads with acquire, sees every report that this thread
+            // sent before.
             live.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -369,7 +372,7 @@ fn spawn_intake(
     chassis.sup.spawn_pool(&IMPORT, settings.imports, body);
 }
 
-/// Where snapshots are fetched from, if anywhere.
+/// The configured source of snapshots, if any.
 fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, StartError> {
     let Some(url) = &settings.snapshot_url else {
         return Ok(None);
@@ -384,8 +387,8 @@ fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, Star
         .map_err(StartError::config_text)
 }
 
-/// A rayon pool whose threads are the supervisor's. They end when the last worker lets go of the
-/// pool, which it does when the work stage is drained, before their own stage is.
+/// A rayon pool whose threads belong to the supervisor. They end when the last worker drops the
+/// pool, which happens when the work stage is drained, before their own stage is.
 fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartError> {
     let starters: Arc<RankedMutex<Vec<ThreadBuilder>>> =
         Arc::new(RankedMutex::new(&L_CALC, Vec::new()));
@@ -402,7 +405,8 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
         if let Some(starter) = starter {
             starter.run();
         }
-        // Ended by the pool's own end; stay until told, so that it does not count as a crash.
+        // The pool has ended; wait for the shutdown, because a thread that returns earlier counts
+        // as crashed.
         while !ctx
             .shutdown
             .wait(Deadline::within(std::time::Duration::from_hours(1)))
@@ -411,7 +415,7 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
     Ok(Arc::new(pool))
 }
 
-/// The scheduler takes the open store along. Should it panic, it opens the file again.
+/// The scheduler takes the open store at its first start. After a panic it opens the file again.
 fn spawn_scheduler(
     sup: &Supervisor,
     scheduler: Scheduler,

@@ -35,42 +35,36 @@ const fn pool(
     }
 }
 
-/// Seals uploads.
 pub static IMPORT: ThreadSpec = pool(
     "rew-import-",
     "concurrency.imports",
     Stage::Work,
     "seals uploaded usage and stores it",
 );
-/// Owns the runs: admits, persists, wakes waiters, retries.
 pub static SCHED: ThreadSpec = one(
     "rew-sched",
     Stage::Write,
     true,
     "owns the run table: admits one run per epoch, makes it durable, feeds the stages, retries what is held",
 );
-/// Computes epochs.
 pub static WORK: ThreadSpec = pool(
     "rew-work-",
     "concurrency.jobs",
     Stage::Work,
     "takes an epoch and computes it on the rew-calc pool",
 );
-/// The rayon pool.
 pub static CALC: ThreadSpec = pool(
     "rew-calc-",
     "concurrency.compute_workers",
     Stage::Write,
     "splits one epoch's rows (data-parallel; ends when the last rew-work does)",
 );
-/// Writes artifacts.
 pub static ARTIFACT: ThreadSpec = one(
     "rew-artifact",
     Stage::Write,
     false,
     "makes artifact directories durable",
 );
-/// Settles.
 pub static EMIT: ThreadSpec = one(
     "rew-emit",
     Stage::Write,
@@ -95,7 +89,6 @@ const fn row(
     }
 }
 
-/// Complete uploads.
 pub static Q_IMPORTS: QueueSpec = QueueSpec {
     name: "imports",
     capacity: 16,
@@ -104,7 +97,6 @@ pub static Q_IMPORTS: QueueSpec = QueueSpec {
     to: "rew-import-",
     when_full: "429 busy",
 };
-/// Compute and settle requests.
 pub static Q_WORK_REQ: QueueSpec = row(
     "work_req",
     Overflow::RejectNew,
@@ -112,7 +104,6 @@ pub static Q_WORK_REQ: QueueSpec = row(
     "rew-sched",
     "429 busy",
 );
-/// Runs to compute.
 pub static Q_WORK: QueueSpec = row(
     "work",
     Overflow::RejectNew,
@@ -120,7 +111,6 @@ pub static Q_WORK: QueueSpec = row(
     "rew-work-",
     "one retry after 50 to 150 ms, then 429 busy and the run is failed (send it again)",
 );
-/// Computed runs.
 pub static Q_RESULTS: QueueSpec = row(
     "results",
     Overflow::WaitDeadline,
@@ -128,7 +118,6 @@ pub static Q_RESULTS: QueueSpec = row(
     "rew-artifact",
     "the worker waits",
 );
-/// Runs to settle.
 pub static Q_INTENTS: QueueSpec = row(
     "intents",
     Overflow::WaitDeadline,
@@ -136,7 +125,6 @@ pub static Q_INTENTS: QueueSpec = row(
     "rew-emit",
     "the artifact writer waits; the scheduler tries again on its next tick",
 );
-/// What the stages report.
 pub static Q_UPDATES: QueueSpec = QueueSpec {
     name: "updates",
     capacity: 1024,
@@ -146,26 +134,22 @@ pub static Q_UPDATES: QueueSpec = QueueSpec {
     when_full: "the stage waits",
 };
 
-/// The run table as readers see it.
 pub static L_RUNS: LockSpec = LockSpec {
     name: "run_registry",
     rank: 20,
     guards: "the state of every run, for readers of the API",
 };
-/// Hands the rayon threads their work loops once.
 pub static L_CALC: LockSpec = LockSpec {
     name: "calc_start",
     rank: 30,
     guards: "rayon thread starters until a rew-calc thread takes one",
 };
-/// Hands the open store to its thread.
 pub static L_STORE: LockSpec = LockSpec {
     name: "store_slot",
     rank: 40,
     guards: "the open store until rew-sched takes it",
 };
 
-/// The whole table.
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-rewarder",
     prefix: "rew",

@@ -1,5 +1,5 @@
-//! `amnesia = true`: a whole epoch with nothing written to any disk, and nothing left in memory
-//! when the service has ended or was killed. One test: what it counts are the writes of its own
+//! `amnesia = true`: a whole epoch writes nothing to any disk, and nothing is left in memory after
+//! the service has ended or was killed. A single test, because it counts the writes of its own
 //! process.
 
 mod support;
@@ -14,7 +14,7 @@ use ron_proto::rewarder::RunState;
 use serde_json::json;
 use support::{by, end, policy, start};
 
-/// Bytes that this process has had written to a block device so far.
+/// Bytes that this process has written to block devices so far.
 fn written() -> u64 {
     let text = fs::read_to_string("/proc/self/io").expect("Linux");
     let line = text
@@ -23,7 +23,7 @@ fn written() -> u64 {
     line.expect("its line").parse().expect("a number")
 }
 
-/// Directories of services in amnesia in this process.
+/// Directories of services with amnesia on in this process.
 fn homes() -> Vec<PathBuf> {
     let me = format!("{}\n", std::process::id());
     fs::read_dir("/dev/shm")
@@ -47,7 +47,7 @@ fn files_in(dir: &Path) -> usize {
 
 #[test]
 fn an_epoch_in_amnesia_leaves_nothing_anywhere() {
-    // What a service left that was killed: its directory, whose lock nobody holds.
+    // What a killed service leaves: its directory, with a lock file that no process holds.
     let dead = PathBuf::from(format!("/dev/shm/svc-rewarder-dead{}", std::process::id()));
     fs::create_dir(&dead).expect("new");
     fs::write(dead.join("LOCK"), "1\n").expect("writable");
@@ -61,7 +61,7 @@ fn an_epoch_in_amnesia_leaves_nothing_anywhere() {
     };
     let mode = fs::metadata(home).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o700, "for this user only");
-    // Large enough to go through every file there can be: body, sorting, spool, artifacts.
+    // Large enough to use every kind of file: body, sorting, spool, artifacts.
     let mut rows = String::new();
     for row in 0..90_000 {
         let _ = writeln!(rows, "account:{:07},m,{}", (row * 7_919) % 90_000, row + 1);
@@ -83,7 +83,7 @@ fn an_epoch_in_amnesia_leaves_nothing_anywhere() {
     end(running);
     assert!(!home.exists(), "it ends with the service");
 
-    // A new service knows nothing of it, and computing again gives the same.
+    // A new service knows nothing of the epoch, and computing it again gives the same result.
     let (running, caller) = start("amnesia = true");
     caller.get("/rewarder/epochs/e1", 404);
     let request = caller.inputs(&policy(&pool), &rows);

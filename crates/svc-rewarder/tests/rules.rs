@@ -1,5 +1,5 @@
 //! Every rule of a policy through the HTTP API, against amounts worked out by hand: caps, minimum,
-//! residual, eligibility, and the quarantine of what cannot be computed exactly.
+//! residual, eligibility, and the quarantine of epochs that cannot be computed exactly.
 
 mod support;
 
@@ -15,7 +15,7 @@ use svc_rewarder::manifest::verify::check_proof;
 
 const WAIT: Duration = Duration::from_secs(25);
 
-/// Accounts and what they must get; then the residual.
+/// Accounts with their expected amounts, and the expected residual.
 type Expected<'a> = (&'a [(&'a str, u128)], u128);
 
 /// Computes one epoch with its own policy and compares the whole payout table.
@@ -74,8 +74,8 @@ fn every_rule_of_a_policy_shows_in_the_payouts() {
     let rows = "a,m,600\nb,m,300\nc,m,90\nd,m,10\n";
     let check = |name, edit, rows, expected| check(&caller, name, &edit, rows, expected);
 
-    // What a cap takes flows to those below it until all are at it; what is left is residual, and
-    // an owner apart from the pool is paid it like everybody else.
+    // The excess above a cap flows to the accounts below it until all are at it; the rest is
+    // residual. An owner other than the pool is paid the residual like any other payout.
     let apart = json!({"owner": "treasury:main"});
     let capped = json!({"caps": {"account_minor": "300"}});
     let flows: Expected<'_> = (&[("a", 300), ("b", 300), ("c", 300), ("d", 100)], 0);
@@ -90,7 +90,7 @@ fn every_rule_of_a_policy_shows_in_the_payouts() {
     ];
     check("account-cap-all", capped, rows, (&full, 200));
 
-    // All of category x together get 100; the others share the rest by weight.
+    // All accounts of category x together get 100; the others share the rest by weight.
     let metrics = json!({
         "m": {"weight": "1", "class": "metering"},
         "n": {"weight": "1", "class": "metering", "category": "x"}
@@ -107,15 +107,15 @@ fn every_rule_of_a_policy_shows_in_the_payouts() {
     let paid = [("a", 600), ("b", 300), ("c", 90), ("treasury:main", 10)];
     check("minimum-apart", least, rows, (&paid, 10));
 
-    // Remainders of one unit: 1000 by 1:1:1 gives the first of equals one more, or with the older
-    // rule set leaves it.
+    // Remainders of one unit: 1000 by 1:1:1 gives the first account one more; the older rule set
+    // leaves it.
     let thirds = "a,m,1\nb,m,1\nc,m,1\n";
     let largest: Expected<'_> = (&[("a", 334), ("b", 333), ("c", 333)], 0);
     check("hamilton", json!({}), thirds, largest);
     let floor: Expected<'_> = (&[("a", 333), ("b", 333), ("c", 333)], 1);
     check("floor", json!({"rule_set": "floor/1"}), thirds, floor);
 
-    // Who takes part: not the excluded, only the prefixes, only with a least amount.
+    // Eligibility: not the excluded, only the prefixes, only with a minimum amount.
     let some = json!({"eligibility": {
         "exclude": ["op:c"], "prefixes": ["op:"], "minimum": {"m": "2"}
     }});
@@ -139,7 +139,7 @@ fn every_rule_of_a_policy_shows_in_the_payouts() {
 }
 
 /// Eight capped categories of the heaviest weights over the largest amounts: their common
-/// denominator passes every integer that is used here.
+/// denominator exceeds every integer type in use.
 fn too_wide() -> (Value, String) {
     let caps: serde_json::Map<_, _> = (0..8).map(|c| (format!("c{c}"), json!("1"))).collect();
     let rule = |c| json!({"weight": "18446744073709551615", "class": "metering", "category": format!("c{c}")});
@@ -186,7 +186,7 @@ fn a_run_that_cannot_be_exact_is_quarantined_and_other_inputs_may_follow() {
     );
     let alarm = r#"svc_rewarder_invariant_failures_total{kind="overflow"} 1"#;
     assert!(caller.metrics().contains(alarm), "the alarm");
-    // An epoch in quarantine is not bound: put right, it is computed.
+    // A quarantined epoch is not bound to its inputs: with corrected inputs it is computed.
     let request = caller.inputs(&policy(&json!({})), "a,m,1\n");
     let run = caller.typed().compute(&epoch, &request, WAIT, by());
     assert_eq!(run.expect("computed").state, RunState::Sealed);

@@ -88,7 +88,7 @@ impl Caller {
         self.http.call(call).expect("an answer")
     }
 
-    /// Status and problem code of an answer that must be an error.
+    /// Status and problem code of a response that must be an error.
     fn refused(
         &self,
         method: Method,
@@ -308,8 +308,8 @@ fn uploads_runs_proofs_refusals_and_a_restart() {
     );
 }
 
-/// Names in /proc are those that the topology makes, no more and no fewer. A thread names itself
-/// when it first runs, so a busy machine needs a moment.
+/// The thread names in /proc are exactly those of the topology. A thread sets its name when it
+/// first runs, so a busy machine needs a moment.
 fn threads_are_those_of_the_table(running: &Running) {
     let live: BTreeSet<String> = running
         .supervisor()

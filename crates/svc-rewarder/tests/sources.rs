@@ -1,5 +1,5 @@
-//! Where snapshots come from: uploads of any size that go through the disk, ranges of a stored
-//! file, and another rewarder as the source that a content id is fetched from.
+//! Sources of snapshots: uploads of any size that go through the disk, ranges of a stored file, and
+//! another rewarder from which a content id is fetched.
 
 use std::fmt::Write as FmtWrite;
 use std::io::{Read as _, Write as _};
@@ -23,7 +23,7 @@ use svc_rewarder::config::TABLE;
 use svc_rewarder::inputs::import;
 
 const SEED: [u8; 32] = [6; 32];
-/// More than any service takes into memory.
+/// More rows than any service keeps in memory.
 const ROWS: usize = 120_000;
 
 fn key() -> Ed25519Key {
@@ -100,7 +100,7 @@ impl Caller {
 }
 
 impl Caller {
-    /// The status line's begin for an upload of which only the head is sent.
+    /// The start of the status line for an upload of which only the head is sent.
     fn announced(&self, length: u64) -> String {
         let socket = self.base.trim_start_matches("unix:");
         let socket = socket.trim_end_matches(':');

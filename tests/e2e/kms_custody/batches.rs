@@ -1,4 +1,4 @@
-//! Many at once: verification, wrapping and unwrapping, with an answer for each item.
+//! Batches: verification, wrapping and unwrapping, with a result for each item.
 
 use ron_proto::b64;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn each_item_of_a_batch_has_its_own_answer() {
     }
     let none = service.post("verify_batch", &json!({"items": []}));
     assert_eq!(none.status, 400);
-    // Small ones, so that their number and not their size is refused.
+    // Small items, so that their number and not their size is refused.
     let small = service.create("ed25519", "file", 2);
     let one = json!({"key": small, "items": [{"message": "AA"}]});
     let signatures = &results(&service, "sign_batch", &one)[0]["answer"]["signatures"];
@@ -108,7 +108,7 @@ fn a_batch_wraps_and_unwraps_each_item_by_itself() {
         [plain(0), plain(1), plain(3), plain(5)],
         [b"one".as_slice(), b"two", b"three", b"five"].map(|t| Value::from(b64::url(t)))
     );
-    // One leaf each, one after the other, and none for what was only repeated.
+    // One leaf each, consecutive, and none for a replayed item.
     let index = |r: &Value| r["answer"]["receipt"]["index"].as_u64().unwrap();
     assert_eq!(index(&wrapped[1]), index(&wrapped[0]) + 1);
     assert_eq!(index(&opened[5]), index(&opened[0]) + 5);

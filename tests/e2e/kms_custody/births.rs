@@ -1,4 +1,4 @@
-//! A key's birth certificate, made and checked with the command line: who checks asks nobody.
+//! A key's birth certificate, made and checked with the command line; the check needs no service.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ fn a_birth_certificate_is_made_and_checked_on_the_command_line() {
     };
     let (good, others) = (read("birth.json"), read("other.json"));
     let vkey = good["evidence"]["vkey"].as_str().unwrap().to_owned();
-    // From here on nobody is asked.
+    // From here on no service is running.
     service.kill();
     let check =
         |file: &str, more: &[&str]| service.ron(&[&["verify-birth", file][..], more].concat());
@@ -38,7 +38,7 @@ fn a_birth_certificate_is_made_and_checked_on_the_command_line() {
     assert!(!check("birth.json", &["--nonce", "c0ffef"]).status.success());
     let strange = vkey.replace(&vkey[vkey.len() - 6..], "AAAAA=");
     assert!(!check("birth.json", &["--vkey", &strange]).status.success());
-    // Nothing of one certificate can be put into another.
+    // No part of one certificate can be put into another.
     for part in ["evidence", "proof"] {
         let mut mixed = good.clone();
         assert_ne!(mixed[part], others[part], "{part}");

@@ -1,5 +1,5 @@
-//! ron-kms as real processes: keys held by another key service, answers remembered across `kill -9`,
-//! birth certificates and batches.
+//! ron-kms as real processes: keys held by another key service, responses remembered across `kill
+//! -9`, birth certificates and batches.
 
 mod batches;
 mod births;

@@ -1,5 +1,6 @@
-//! `kill -9` while many sign and wrap: whoever got an answer to an operation with an id gets the
-//! same answer again from the next process, although these signatures come out different each time.
+//! `kill -9` while many clients sign and wrap: a client that got a response to an operation with an
+//! id gets the same response again from the next process, although these signatures come out
+//! different each time.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::service::{Service, op_id};
 
-/// Kills; `RON_REPLAY_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_REPLAY_ROUNDS` makes it a long lane.
 fn rounds() -> u64 {
     let set = std::env::var("RON_REPLAY_ROUNDS").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(2)
@@ -30,7 +31,7 @@ fn request(n: u64, sign: &str, wrap: &str) -> (&'static str, Value) {
     }
 }
 
-/// What must come again: all of it, but of a batch only the item with the id.
+/// The part of a response that must repeat: all of it, but of a batch only the item with the id.
 fn essence(route: &str, body: &[u8]) -> Value {
     let answer: Value = serde_json::from_slice(body).unwrap();
     if route == "sign_batch" {
@@ -87,7 +88,8 @@ fn an_answer_that_was_given_is_given_again_after_kills() {
                 "round {round}, operation {n}"
             );
         }
-        // One whose answer came: the kill may also have left operations that nobody was told of.
+        // An operation that was answered: the kill may also have left operations without a
+        // response.
         let n = given.keys().rev().find(|n| **n % 3 == 0).unwrap();
         let (_, mut body) = request(*n, &sign, &wrap);
         body["message"] = "AAAA".into();

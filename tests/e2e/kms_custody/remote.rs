@@ -1,5 +1,5 @@
-//! Keys inside another key service: the same answers as from the service's own store, and what
-//! happens when the other one hangs, crashes and comes back.
+//! Keys inside another key service: the same responses as from the service's own store, also while
+//! the other service hangs, crashes and returns.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::service::{Service, op_id, token, until, write_private};
 
-/// A service whose keys may be in `far`, spoken to as `api` at `url`.
+/// A service whose keys may be in `far`, called as `api` at `url`.
 fn near(url: &str, api: &str, more: &str) -> Service {
     let dir = tempfile::tempdir().unwrap();
     let file = write_private(&dir.path().join("far.token"), &token());
@@ -25,7 +25,7 @@ fn near(url: &str, api: &str, more: &str) -> Service {
     Service::start_in(dir, &lines)
 }
 
-/// What a sequence of requests was answered, without what differs between any two keys.
+/// The responses to a sequence of requests, without the parts that differ between any two keys.
 fn transcript(service: &Service, alg: &str, backend: &str, salt: u128) -> Vec<String> {
     let mut said = Vec::new();
     let key = service.create(alg, backend, salt);
@@ -148,12 +148,12 @@ fn the_same_requests_get_the_same_answers_wherever_the_key_is() {
         "tenant": "acme", "purpose": "tests", "alg": "ed25519", "backend": "remote", "op_id": op_id(1),
     });
     assert_eq!(by_ron.post("keys", &wrong).status, 400, "wrapping only");
-    // Each version is a key of its own over there, and what uses it is in the log over there.
+    // Each version is a separate key in the far service, and every use is in the far service's log.
     assert!(far.metric("ron_kms_keys{alg=\"aes256-gcm\",state=\"active\"} ") >= 6);
     assert!(far.metric("ron_kms_ops_total{alg=\"aes256-kwp\",op=\"unwrap\",result=\"ok\"} ") >= 4);
 }
 
-/// Forwards a socket to another; holds back what the far side says while `stalled`.
+/// Forwards one socket to another; holds back the far side's bytes while `stalled`.
 fn proxy(at: &Path, to: PathBuf, stalled: &Arc<AtomicBool>) {
     let listener = UnixListener::bind(at).unwrap();
     let stalled = stalled.clone();
@@ -207,7 +207,7 @@ fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
     let key = near.create("aes256-gcm", "remote", 1);
     let local = near.create("aes256-gcm", "file", 2);
     assert_eq!(wraps(&near, &key).0, 200);
-    // It hangs: the caller is told in time, others do not notice.
+    // It hangs: the caller gets a response in time, other callers are not affected.
     let wrapped = "ron_kms_ops_total{alg=\"aes256-gcm\",op=\"wrap\",result=\"ok\"} ";
     let before = far.metric(wrapped);
     stalled.store(true, Ordering::SeqCst);
@@ -228,7 +228,7 @@ fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
     });
     stalled.store(false, Ordering::SeqCst);
     until("it wraps again", || wraps(&near, &key).0 == 200);
-    // It crashes: refused at once, and found again without a restart of ours.
+    // It crashes: calls are refused at once, and recover without a restart of this service.
     for round in 0..2 {
         far.kill();
         until("it is known to be away", || wraps(&near, &key).0 == 503);
@@ -245,12 +245,12 @@ fn a_service_that_hangs_crashes_and_comes_back_blocks_nobody_else() {
         assert_eq!(near.post("keys", &body).status, 503);
         far.again();
         until("it wraps again", || wraps(&near, &key).0 == 200);
-        // What was refused while it was away is done under the same operation id.
+        // A request that was refused during the outage succeeds under the same operation id.
         until("it is made", || near.post("keys", &body).status == 201);
     }
     let reconnects = near.metric("ron_kms_backend_reconnects_total{backend=\"remote\"} ");
     assert!(reconnects >= 3, "{reconnects}");
-    // A call ends by itself: no thread is lost to a peer that hangs.
+    // A call ends by itself: no thread is lost to a hanging peer.
     let hanging = "ron_kms_backend_sessions{backend=\"remote\",state=\"hanging\"} ";
     until("every thread is back", || near.metric(hanging) == 0);
 }

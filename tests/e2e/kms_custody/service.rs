@@ -14,35 +14,34 @@ use ron_tests::{free_port, http_client, ron_binary};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Everything that a caller of these tests may do.
+/// Every scope that the callers of these tests need.
 const SCOPES: [&str; 7] = [
     "create", "read", "sign", "verify", "rotate", "wrap", "unwrap",
 ];
 
-/// A running ron-kms. Dropped, it is killed.
+/// A running ron-kms, killed on drop.
 pub struct Service {
     pub dir: TempDir,
-    /// Of its Unix socket, where service tokens count.
+    /// URL of its Unix socket, where service tokens are accepted.
     pub url: String,
     pub health: String,
     pub http: HttpClient,
     child: Child,
-    /// Tells the operation ids of its keys from those of other services.
+    /// Distinguishes the operation ids of its keys from those of other services.
     salt: u128,
 }
 
-/// The token of these tests; a service knows it as the tenant `acme`.
+/// The token of these tests; a service maps it to the tenant `acme`.
 pub fn token() -> String {
     format!("ron_acme_{}", ron_proto::b64::url(&sha256(b"acme")))
 }
 
-/// An operation id.
 pub fn op_id(n: u128) -> String {
     uuid::Uuid::from_u128((7 << 76) | (1 << 63) | n).to_string()
 }
 
 impl Service {
-    /// One with these lines in front of its configuration.
+    /// Starts one with these lines in front of its configuration.
     pub fn start(more: &str) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), more)
     }
@@ -99,13 +98,13 @@ impl Service {
         self.child.id()
     }
 
-    /// The same again, on the same ports and data.
+    /// Starts it again, on the same ports and data.
     pub fn again(&mut self) {
         self.child = run(self.dir.path());
         self.wait_ready();
     }
 
-    /// POST below `/v1/kms/`; `None` when there was no answer.
+    /// POST below `/v1/kms/`; `None` without a response.
     pub fn try_post(&self, path: &str, body: &Value) -> Option<Reply> {
         self.send(path, body).ok()
     }
@@ -127,7 +126,7 @@ impl Service {
         self.http.call(call.headers(&[("Authorization", &bearer)]))
     }
 
-    /// Makes a key, in a backend that is named; its name.
+    /// Makes a key in the named backend; returns the key's name.
     pub fn create(&self, alg: &str, backend: &str, n: u128) -> String {
         let body = json!({
             "tenant": "acme", "purpose": "tests", "alg": alg, "backend": backend,
@@ -138,7 +137,7 @@ impl Service {
         made["key"].as_str().unwrap().to_owned()
     }
 
-    /// The value of a metric line, 0 when it is not there.
+    /// The value of a metric line, 0 when it is absent.
     pub fn metric(&self, line: &str) -> u64 {
         let found = ron_tests::metric(&self.http, &self.health, line);
         found.map_or(0, |v| v.parse().unwrap())
@@ -172,7 +171,7 @@ fn run(dir: &Path) -> Child {
         .unwrap()
 }
 
-/// A file that only its owner can read.
+/// Writes a file that only its owner can read.
 pub fn write_private(path: &Path, text: &str) -> PathBuf {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();

@@ -1,5 +1,5 @@
-//! The part of the table whose framing is sound or irrelevant: hosts, fields, targets, request
-//! lines, sizes, bodies.
+//! The cases whose framing is sound or irrelevant: hosts, fields, targets, request lines, sizes,
+//! bodies.
 
 use super::{After, Table, framed, line, lines};
 use crate::sound::{BODY, GET, POST};
@@ -230,7 +230,7 @@ pub(super) fn sizes(table: &mut Table) {
     table.closed("a body of 2 MiB", &[413], bytes);
 }
 
-/// Bodies with sound framing that are not what the route reads.
+/// Bodies with sound framing that the route cannot read.
 pub(super) fn bodies(table: &mut Table) {
     let typed = |content_type: &str, more: &str, body: &str| {
         let length = body.len();

@@ -1,6 +1,6 @@
-//! P-256 signatures of a digest by a running PARSEC service: how many a second, by that many
-//! clients with a connection of their own. `rival-parsec SECONDS THREADS...`; the service is found
-//! by PARSEC_SERVICE_ENDPOINT.
+//! P-256 signatures of a digest by a running PARSEC service: operations per second, by this many
+//! clients with one connection each. `rival-parsec SECONDS THREADS...`; the service is found by
+//! PARSEC_SERVICE_ENDPOINT.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,10 @@
-//! Our metrics parser beside others on the same pages, in one thread: `parsers SECONDS FILE...`.
+//! The console's metrics parser compared with other parsers on the same pages, in one thread:
+//! `parsers SECONDS FILE...`.
 //!
-//! What counts is processor time in user mode, so that other work on the machine does not. Every parser reads whole
-//! pages over and over; ours once as the samplers use it (each sample's key, name, labels, value and time), and once
-//! with every label unescaped into owned text, which is what the others hand out.
+//! The measure is processor time in user mode, so that other work on the machine does not count.
+//! Every parser reads whole pages repeatedly; the console's parser runs once as the samplers use it
+//! (each sample's key, name, labels, value and time), and once with every label unescaped into
+//! owned text, which is what the other parsers return.
 
 #[path = "../../../../crates/svc-admin/src/promtext/mod.rs"]
 #[allow(dead_code)]
@@ -67,13 +69,13 @@ fn text_format(page: &str) -> Option<usize> {
     Some(black_box(scrape).metrics.len())
 }
 
-/// User and system time of this process, which is one thread, in seconds.
+/// User and system time of this process, which has one thread, in seconds.
 fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Megabytes (10^6 bytes) a second of processor time: the best of five parts of the time.
+/// Megabytes (10^6 bytes) per second of processor time: the best of five parts of the time.
 fn rate(parse: Parse, page: &str, seconds: f64) -> Option<f64> {
     parse(page)?;
     let mut best: f64 = 0.0;

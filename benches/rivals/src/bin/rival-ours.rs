@@ -1,4 +1,4 @@
-//! The two routes on ron-http: two workers, or as many as the second argument says, and one thread
+//! The two routes on ron-http: two workers, or the number in the second argument, and one thread
 //! behind the queue.
 
 use std::net::TcpListener;

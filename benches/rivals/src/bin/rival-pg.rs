@@ -1,9 +1,11 @@
-//! The same transfers in PostgreSQL, in the best batched pattern there is for it: callers hand their transfers to a few
-//! committers; each takes what waits, and makes one call of a prepared function with arrays, one transaction: rows
-//! locked in id order, keys inserted once, balances and nonces changed by sets. `synchronous_commit` is on. Callers are
-//! threads of this process: no HTTP, no tokens and no limits are in these figures.
+//! The same transfers in PostgreSQL, in the fastest batched pattern known for it: callers pass
+//! their transfers to a few committers; each committer takes what waits and makes one call of a
+//! prepared function with arrays, in one transaction: rows locked in id order, keys inserted once,
+//! balances and nonces changed by sets. `synchronous_commit` is on. Callers are threads of this
+//! process: no HTTP, no tokens and no limits are in these figures.
 //!
-//! `rival-pg CONNECTION SECONDS CLIENTS...`, for example `rival-pg "host=/run/pg user=postgres" 10 1 10 100 1000`
+//! `rival-pg CONNECTION SECONDS CLIENTS...`, for example `rival-pg "host=/run/pg user=postgres" 10
+//! 1 10 100 1000`
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +59,8 @@ struct Desk {
 }
 
 impl Desk {
-    /// What waits, each debited account once: a set-based statement decides a nonce at a time.
+    /// The waiting transfers, each debited account once: a set-based statement checks one nonce per
+    /// account.
     fn take(&self) -> Vec<Transfer> {
         let mut waiting = self.waiting.lock().unwrap();
         while waiting.is_empty() {

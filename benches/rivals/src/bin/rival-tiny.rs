@@ -13,7 +13,7 @@ fn json(bytes: Vec<u8>) -> Response<Cursor<Vec<u8>>> {
     Response::from_data(bytes).with_header(header)
 }
 
-/// Answers; the client may be gone.
+/// Responds; the client may have disconnected.
 fn answer(request: Request, response: Response<Cursor<Vec<u8>>>) {
     let _ = request.respond(response);
 }

@@ -1,5 +1,6 @@
-//! `ron audit verify | prove | stat | tail | rotate-key`: the KMS's audit log, checked from its directory or over HTTP with nothing but the
-//! verifier key. Everything is read and proved before anything is said about it.
+//! `ron audit verify | prove | stat | tail | rotate-key`: the KMS's audit log, checked from its
+//! directory or over HTTP with nothing but the verifier key. The commands print nothing before
+//! every leaf is read and proved.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -28,10 +29,11 @@ use crate::layout::Layout;
 use crate::net;
 use crate::verifiers;
 
-/// Longest wait for one answer of a log that is read over HTTP.
+/// Timeout of one response of a log that is read over HTTP.
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Verify the audit log, prove an entry, count, show its end, or give it a new signing key.
+/// Verify the audit log, prove an entry, count operations, print the last leaves, or rotate the
+/// log's signing key.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  ron audit verify\n  ron audit verify --log-dir /backup/audit --vkey ron-kms/...+1234abcd+AQ...\n  ron audit verify --url http://127.0.0.1:7440/audit/v1 --token-file clients/operator.kms.token\n  ron audit prove 17 > leaf-17.tlog-proof\n  ron audit tail -n 3\n  ron audit rotate-key --statement rotation.note"
@@ -43,7 +45,8 @@ pub struct AuditArgs {
 
 #[derive(Subcommand)]
 enum AuditCommand {
-    /// Check every leaf, the tree, the checkpoint and its signatures; one verdict, or the first bad leaf.
+    /// Check every leaf, the tree, the checkpoint and its signatures; prints one verdict, or the
+    /// first bad leaf.
     Verify(AuditPlace),
     /// Print the proof (c2sp.org/tlog-proof@v1) that a leaf is in the log.
     Prove {
@@ -54,15 +57,16 @@ enum AuditCommand {
     },
     /// Count operations, and operations per key, from the leaves.
     Stat(AuditPlace),
-    /// Print the last leaves, one JSON document a line.
+    /// Print the last leaves, one JSON document per line.
     Tail {
-        /// How many.
+        /// Number of leaves to print.
         #[arg(short = 'n', long, default_value_t = 10)]
         lines: usize,
         #[command(flatten)]
         place: AuditPlace,
     },
-    /// Make a new signing key of the running KMS's log, cross-signed with the present one, and print it.
+    /// Make a new signing key for the running KMS's audit log, cross-signed with the current one,
+    /// and print it.
     RotateKey(RotateArgs),
 }
 
@@ -71,19 +75,19 @@ struct AuditPlace {
     /// Data directory of `ron up` (or a copy of it).
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// The log's directory, instead of the one in the data directory.
+    /// Directory of the log, instead of the one in the data directory.
     #[arg(long, conflicts_with = "url")]
     log_dir: Option<PathBuf>,
     /// Read the log over HTTP instead, as in http://127.0.0.1:7440/audit/v1.
     #[arg(long)]
     url: Option<String>,
-    /// Service token with the scope kms:read, for --url; mode 0600.
+    /// File with a service token of scope kms:read, mode 0600; for --url.
     #[arg(long, requires = "url")]
     token_file: Option<PathBuf>,
-    /// The log's verifier key (name+id+key), instead of the one in verifiers.json.
+    /// Verifier key of the log (name+id+key), instead of the one in verifiers.json.
     #[arg(long)]
     vkey: Option<String>,
-    /// C2SP tlog-policy file: the checkpoint must satisfy it too.
+    /// C2SP tlog-policy file that the checkpoint must satisfy as well.
     #[arg(long)]
     policy: Option<PathBuf>,
 }
@@ -95,18 +99,17 @@ struct Checked {
     last: VecDeque<Vec<u8>>,
     checkpoint: Checkpoint,
     note: String,
-    /// The pinned key and those that it leads to.
+    /// The pinned key and the keys that succeeded it.
     keys: Vec<VerifierKey>,
 }
 
-/// What of the leaves to keep.
+/// Which leaves to keep in memory.
 #[derive(Clone, Copy, Default)]
 struct Keep {
     hashes: bool,
     last: usize,
 }
 
-/// Runs `ron audit`.
 pub fn run(args: AuditArgs) -> Result<(), String> {
     match args.command {
         AuditCommand::Verify(place) => println!("{}", place.read(Keep::default())?.verdict()),
@@ -126,7 +129,7 @@ pub fn run(args: AuditArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Verdict on the log in a directory.
+/// Verifies the log in a directory and returns the line to print.
 pub fn dir_verdict(dir: &Path, vkey: &str) -> Result<String, String> {
     let key = VerifierKey::parse(vkey).map_err(|e| format!("the verifier key: {e}"))?;
     Ok(read_dir(dir, &key, Keep::default())?.verdict())
@@ -229,7 +232,7 @@ impl Taker {
         Ok(())
     }
 
-    /// All were taken, and are those that the checkpoint covers.
+    /// Ends the input: the leaves must be exactly those that the checkpoint covers.
     fn done(self, note: String, keys: Vec<VerifierKey>) -> Result<Checked, String> {
         let checkpoint = Checkpoint::open(&note, &keys, None).map_err(|e| e.to_string())?;
         self.check.signed_in_time(&note, &keys)?;
@@ -246,7 +249,7 @@ impl Taker {
 
 fn read_dir(dir: &Path, pin: &VerifierKey, keep: Keep) -> Result<Checked, String> {
     let named = |e: &dyn std::fmt::Display| format!("audit log {}: {e}", dir.display());
-    // The checkpoint before the keys: whoever signed it is among them by then.
+    // The checkpoint is read before the keys, so that a key that signed it is among them.
     let path = dir.join("checkpoint");
     let note = std::fs::read_to_string(&path).map_err(|e| named(&format!("checkpoint: {e}")))?;
     let keys = kept_keys(dir, pin).map_err(|e| named(&e))?;
@@ -284,7 +287,7 @@ impl Source {
         })
     }
 
-    /// What is at a path; `None` when there is nothing.
+    /// The document at a path; `None` for 404.
     fn find(&self, path: &str) -> Result<Option<Vec<u8>>, String> {
         let url = format!("{}/{path}", self.base);
         let bearer = self.bearer.as_deref().map(|b| ("Authorization", b));
@@ -308,7 +311,7 @@ impl Source {
         found.ok_or_else(|| format!("{}/{path}: status 404", self.base))
     }
 
-    /// The pinned key and those that the log's published chain leads to from it.
+    /// The pinned key and the keys that succeeded it in the log's published chain.
     fn keys(&self, pin: &VerifierKey) -> Result<Vec<VerifierKey>, String> {
         let Some(text) = self.find("keys")? else {
             return Ok(vec![pin.clone()]);

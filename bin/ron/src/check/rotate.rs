@@ -1,4 +1,5 @@
-//! `ron audit rotate-key`: a new signing key of the audit log, and what those who pinned the old one are to be told.
+//! `ron audit rotate-key`: makes a new signing key of the audit log, and prints what parties that
+//! pinned the old key need.
 
 use std::path::PathBuf;
 
@@ -8,7 +9,6 @@ use ron_proto::values::OpId;
 
 use crate::kms;
 
-/// Which KMS, and who asks.
 #[derive(Args)]
 #[command(
     after_help = "The old key and the new one sign a statement of each other, which the KMS publishes at /audit/v1/keys: whoever\npinned the old key is led to the new one by it. Both sign checkpoints until `audit.log_key_overlap` is over.\n\nExamples:\n  ron audit rotate-key\n  ron audit rotate-key --expected-number 1 --statement rotation.note\n  ron audit rotate-key --url http://127.0.0.1:7440 --token-file clients/operator.kms.token --json"
@@ -20,24 +20,24 @@ pub struct RotateArgs {
     /// Base URL of the KMS; that of the data directory when absent.
     #[arg(long)]
     url: Option<String>,
-    /// Service token with the scope kms:admin, mode 0600; the operator's of the data directory when absent.
+    /// File with a service token of scope kms:admin, mode 0600; the operator's of the data
+    /// directory when absent.
     #[arg(long)]
     token_file: Option<PathBuf>,
-    /// Refuse unless this is the number of the key that signs now (the first is 1).
+    /// Refuse unless this is the number of the current signing key (the first is 1).
     #[arg(long)]
     expected_number: Option<u32>,
-    /// The same id again within 24 hours makes no second key.
+    /// Idempotency id: the same id within 24 hours makes no second key.
     #[arg(long)]
     op_id: Option<OpId>,
-    /// Write the statement of both keys to this file, for those who pinned the old one.
+    /// Write the statement signed by both keys to this file, for parties that pinned the old key.
     #[arg(long)]
     statement: Option<PathBuf>,
-    /// Print the answer as JSON.
+    /// Print the response as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs `ron audit rotate-key`.
 pub fn run(args: RotateArgs) -> Result<(), String> {
     let client = kms::client(
         args.data_dir.as_deref(),
@@ -48,16 +48,16 @@ pub fn run(args: RotateArgs) -> Result<(), String> {
         expected_number: args.expected_number,
         op_id: Some(kms::op_id(args.op_id)),
     };
-    let answer = kms::told(client.rotate_log_key(&request, kms::soon()))?;
+    let answer = kms::explain(client.rotate_log_key(&request, kms::deadline()))?;
     if let Some(path) = &args.statement {
         std::fs::write(path, &answer.statement)
             .map_err(|e| format!("the key was rotated, but {}: {e}", path.display()))?;
     }
-    tell(&answer, args.json)
+    print_key(&answer, args.json)
 }
 
-/// The new key alone on standard output, for shells.
-fn tell(answer: &RotateLogKeyAnswer, json: bool) -> Result<(), String> {
+/// Prints the new key alone on standard output, for shells.
+fn print_key(answer: &RotateLogKeyAnswer, json: bool) -> Result<(), String> {
     if json {
         let text = serde_json::to_string_pretty(answer).map_err(|e| e.to_string())?;
         println!("{text}");
@@ -65,7 +65,7 @@ fn tell(answer: &RotateLogKeyAnswer, json: bool) -> Result<(), String> {
     }
     println!("{}", answer.vkey);
     eprintln!(
-        "key {} of the audit log, leaf {}; who pinned the key before is led to it by /audit/v1/keys",
+        "key {} of the audit log, leaf {}; verifiers that pinned the previous key find the new one at /audit/v1/keys",
         answer.number, answer.receipt.index
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! The disk under a data directory: kind, room, and how long one durable write takes.
+//! The disk under a data directory: kind, free space, and the time of one durable write.
 
 use std::fs::{File, OpenOptions, remove_file};
 use std::io::Write as _;
@@ -10,23 +10,23 @@ use ron_kernel::{Clock as _, SystemClock};
 
 use super::Report;
 
-/// Durable writes that are tried.
+/// Number of trial writes.
 const WRITES: usize = 50;
-/// Bytes of one.
+/// Content of one trial write.
 const BLOCK: [u8; 4096] = [0; 4096];
-/// Above this, every commit waits noticeably.
+/// Median time above which every commit waits noticeably.
 const SLOW: Duration = Duration::from_millis(10);
-/// Above this, checkpoints are late under load.
+/// Median time above which checkpoints are late under load.
 const TOO_SLOW: Duration = Duration::from_millis(500);
-/// Free bytes below which a busy log is full within a day.
+/// Free bytes below which a busy log fills the disk within a day.
 const ROOM_WARN: u64 = 5 << 30;
-/// Free bytes below which it makes no sense to start.
+/// Free bytes below which a service should not start.
 const ROOM_FAIL: u64 = 64 << 20;
 /// File systems that a reboot empties, by their magic number.
 const VOLATILE: [(i64, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
 
-/// Looks at the disk under `dir`, which exists and is writable.
-pub fn look(report: &mut Report, dir: &Path) {
+/// Checks the disk under `dir`, which exists and is writable.
+pub fn check(report: &mut Report, dir: &Path) {
     kind(report, dir);
     room(report, dir);
     match flushes(dir) {
@@ -97,7 +97,7 @@ fn speed(report: &mut Report, mut took: Vec<Duration>) {
     }
 }
 
-/// How long each of the trial's writes took, data flushed.
+/// Duration of each trial write, including its flush.
 fn flushes(dir: &Path) -> std::io::Result<Vec<Duration>> {
     let path = dir.join(format!(".doctor-{}", std::process::id()));
     let file = OpenOptions::new()

@@ -1,4 +1,4 @@
-//! What concerns every service of this host: the clock, limits of the process, core dumps.
+//! Checks of what all services of this host share: the clock, limits of the process, swap.
 
 use ron_kernel::{Clock as _, SystemClock};
 use rustix::process::{Resource, getrlimit};
@@ -12,8 +12,8 @@ const LOCKED_MIN: u64 = 1 << 20;
 /// 2026-01-01: no service of this version ran before.
 const EARLIEST_UNIX_MS: u64 = 1_767_225_600_000;
 
-/// Looks at the host.
-pub fn look(report: &mut Report) {
+/// Checks the host.
+pub fn check(report: &mut Report) {
     clock(report);
     let files = getrlimit(Resource::Nofile).current;
     match files {

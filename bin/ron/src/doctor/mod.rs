@@ -1,6 +1,8 @@
-//! `ron doctor`: looks at this host and at the configuration before a service has to, and says what to do.
+//! `ron doctor`: checks this host and the configuration before a service has to, and says how to
+//! fix what is wrong.
 //!
-//! It changes nothing but a trial file, which it takes away again, and needs no running service.
+//! It changes nothing except for a trial file, which it removes again, and needs no running
+//! service.
 
 mod disk;
 mod host;
@@ -23,45 +25,43 @@ pub struct DoctorArgs {
     /// Data directory of `ron up`; `ron` under the user's state directory when absent.
     #[arg(long, conflicts_with_all = ["service", "config"])]
     data_dir: Option<PathBuf>,
-    /// Look at one service with a configuration file of its own.
+    /// Check one service with a configuration file of its own.
     #[arg(long, requires = "config", value_parser = SERVICES)]
     service: Option<String>,
-    /// That file.
+    /// Configuration file of that service.
     #[arg(long, requires = "service")]
     config: Option<PathBuf>,
     /// API port of the first service, for a data directory that does not exist yet.
     #[arg(long, default_value_t = BASE_PORT, value_parser = base_port)]
     base_port: u16,
-    /// Print JSON.
+    /// Print the findings as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// How bad it is.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     Ok,
-    /// It works, but not as it should in production.
+    /// Works, but not as it should in production.
     Warn,
     /// A service would not start, or could not be trusted.
     Fail,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Serialize)]
 struct Finding {
     verdict: Verdict,
-    /// What was looked at, as `ron-kms ports`.
+    /// Subject of the check, such as `ron-kms ports`.
     about: String,
-    /// What was seen.
     says: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
-/// What was found, in the order in which it was looked at.
+/// All findings, in the order of the checks.
 #[derive(Default, Serialize)]
 struct Report {
     findings: Vec<Finding>,
@@ -114,20 +114,19 @@ impl Report {
         let (fail, warn) = (self.count(Verdict::Fail), self.count(Verdict::Warn));
         let _ = writeln!(
             text,
-            "{} looked at, {warn} to improve, {fail} wrong",
+            "{} checks: {fail} failed, {warn} with warnings",
             self.findings.len()
         );
         text
     }
 }
 
-/// Runs `ron doctor`.
 pub fn run(args: &DoctorArgs) -> Result<(), String> {
     let mut report = Report::default();
-    host::look(&mut report);
+    host::check(&mut report);
     match (&args.service, &args.config) {
-        (Some(name), Some(file)) => service::look_at_file(&mut report, name, file),
-        _ => service::look_at_fleet(
+        (Some(name), Some(file)) => service::check_file(&mut report, name, file),
+        _ => service::check_fleet(
             &mut report,
             &Layout::new(args.data_dir.as_deref())?,
             args.base_port,
@@ -141,8 +140,8 @@ pub fn run(args: &DoctorArgs) -> Result<(), String> {
     }
     match report.count(Verdict::Fail) {
         0 => Ok(()),
-        1 => Err("one thing is wrong; see above".into()),
-        n => Err(format!("{n} things are wrong; see above")),
+        1 => Err("one check failed; see above".into()),
+        n => Err(format!("{n} checks failed; see above")),
     }
 }
 
@@ -160,7 +159,7 @@ mod tests {
             "ok    clock          fine\n\
              FAIL  ron-kms ports  taken\n      \
                                   -> free it\n\
-             2 looked at, 0 to improve, 1 wrong\n"
+             2 checks: 1 failed, 0 with warnings\n"
                 .replace("      -> ", "                     -> ")
         );
     }

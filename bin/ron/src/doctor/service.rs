@@ -1,4 +1,4 @@
-//! What concerns one service: its configuration, secrets, ports, and the devices it is to use.
+//! Checks of one service: its configuration, secrets, ports, and devices.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
@@ -11,13 +11,13 @@ use crate::doctor::{Report, disk};
 use crate::fleet;
 use crate::layout::{Layout, SERVICES, api_port};
 
-/// Files looked at under one directory.
+/// Maximum number of files checked under one directory.
 const FILES_MAX: usize = 100_000;
-/// A file may be so much newer than the clock says, in seconds.
+/// Tolerated difference by which a file may be newer than the clock, in seconds.
 const CLOCK_SLACK_S: i64 = 5;
 
-/// Looks at one service whose configuration lies in a file of its own.
-pub fn look_at_file(report: &mut Report, name: &str, file: &Path) {
+/// Checks one service whose configuration is in a file of its own.
+pub fn check_file(report: &mut Report, name: &str, file: &Path) {
     let loaded = std::fs::read_to_string(file)
         .map_err(|e| format!("{} cannot be read: {e}", file.display()))
         .and_then(|text| {
@@ -36,8 +36,8 @@ pub fn look_at_file(report: &mut Report, name: &str, file: &Path) {
     devices(report, name, &config);
 }
 
-/// Looks at the six services of a data directory, or at the place where it is to be made.
-pub fn look_at_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
+/// Checks the six services of a data directory, or the place where the directory is to be made.
+pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
     existing_or_parent(report, &layout.root);
     if !layout.bootstrap().exists() {
         report.ok(
@@ -79,7 +79,7 @@ pub fn look_at_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
     }
 }
 
-/// A peer that is sent a service token: the key of its URL, and of the token.
+/// Peers that are sent a service token: the configuration keys of the URL and of the token.
 const PEERS: [(&str, &str); 4] = [
     ("kms.url", "kms.token_file"),
     ("ledger.url", "ledger.token_file"),
@@ -87,7 +87,8 @@ const PEERS: [(&str, &str); 4] = [
     ("remote.url", "remote.token"),
 ];
 
-/// Which ways service tokens may take: a plain port of a service that is down can be taken by any user of the host.
+/// Checks the transport of service tokens: if a service is down, any user of the host can take its
+/// plain port.
 fn transport(report: &mut Report, name: &str, config: &Config) {
     const SOCKET: &str =
         "give the peer's Unix socket, as in unix:/run/ron/ron-kms/api.sock, or an https URL";
@@ -96,9 +97,9 @@ fn transport(report: &mut Report, name: &str, config: &Config) {
     if allowed {
         report.warn(
             &about,
-            "insecure_loopback = true: service tokens go over plain TCP, and whoever takes the port of a service \
-             that is down gets them",
-            "reach the peers through their Unix sockets, and take insecure_loopback out",
+            "insecure_loopback = true: service tokens go over plain TCP, and any user who takes the port of a service \
+             that is down receives them",
+            "reach the peers through their Unix sockets, and remove insecure_loopback",
         );
     }
     let rows = fleet::table(name).rows();
@@ -133,7 +134,8 @@ fn plain_http(url: &str) -> Option<&str> {
     url.starts_with("http://").then_some(url)
 }
 
-/// The process of a service that works in this data directory: its id stands in the lock, and may be old.
+/// The process that works in this service's data directory. The process id in the lock file may be
+/// stale.
 fn holder(layout: &Layout, name: &str) -> Option<u32> {
     let pid = std::fs::read_to_string(layout.data(name).join("LOCK")).ok()?;
     let pid = pid.trim().parse().ok()?;
@@ -154,7 +156,7 @@ fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -
             if config.bool("auth.unpinned") {
                 report.warn(
                     &about,
-                    "auth.unpinned is true: whoever answers at auth.jwks_url makes passports",
+                    "auth.unpinned is true: any server that answers at auth.jwks_url can issue passports",
                     "set auth.note_vkey to the key of the issuer's policy note; without one, read auth.jwks_url over https",
                 );
             }
@@ -187,7 +189,7 @@ fn free(report: &mut Report, name: &str, addrs: &[SocketAddr]) {
             return report.fail(
                 &about,
                 format!("{addr} cannot be listened on: {error}"),
-                "end the process that has it (ss -ltnp shows which), or choose another port",
+                "end the process that uses it (ss -ltnp shows which), or choose another port",
             );
         }
     }
@@ -195,19 +197,19 @@ fn free(report: &mut Report, name: &str, addrs: &[SocketAddr]) {
     report.ok(&about, format!("{} can be listened on", each.join(" and ")));
 }
 
-/// The disk under a directory, or under the nearest one above it that is there.
+/// Checks the disk of a directory, or of the nearest existing directory above it.
 fn existing_or_parent(report: &mut Report, dir: &Path) {
     match dir.ancestors().find(|place| place.is_dir()) {
-        Some(place) => disk::look(report, place),
+        Some(place) => disk::check(report, place),
         None => report.fail(
             "data directory",
             format!("nothing of {} exists", dir.display()),
-            "make the directory it is to lie in",
+            "create its parent directory",
         ),
     }
 }
 
-/// Owner, mode and time of all files under a data directory.
+/// Checks owner, mode and time of all files under a data directory.
 fn private(report: &mut Report, name: &str, dir: &Path) {
     let about = format!("{name} files").replace("directory files", "files");
     let user = rustix::process::geteuid().as_raw();
@@ -216,7 +218,7 @@ fn private(report: &mut Report, name: &str, dir: &Path) {
     let (mut open, mut foreign, mut future, mut seen) = (Vec::new(), Vec::new(), Vec::new(), 0);
     while let Some(path) = left.pop() {
         let Ok(meta) = std::fs::symlink_metadata(&path) else {
-            continue; // gone in between, or in a directory that is told about itself
+            continue; // removed meanwhile, or in a directory that has a finding of its own
         };
         seen += 1;
         if meta.uid() != user {
@@ -252,14 +254,14 @@ fn private(report: &mut Report, name: &str, dir: &Path) {
     }
     if let Some(path) = future.first() {
         let says = format!(
-            "{}{} is from the future: the clock was set back",
+            "{}{} has a time in the future: the clock was set back",
             and_more(future.len()),
             path.display()
         );
         report.fail(
             "clock",
             says,
-            "set the clock right before a service writes again",
+            "correct the clock before a service writes again",
         );
     }
     if report.findings.len() == before {
@@ -277,14 +279,14 @@ fn and_more(count: usize) -> String {
     }
 }
 
-/// Whether a file's name says that it holds a secret.
+/// True if a file's name indicates a secret.
 fn is_secret(path: &Path) -> bool {
     let parent = path.parent().and_then(Path::file_name);
     let ending = path.extension().and_then(|ending| ending.to_str());
     matches!(ending, Some("token" | "key" | "pin")) || parent.is_some_and(|dir| dir == "clients")
 }
 
-/// The HSM and the TPM that the key service is to use.
+/// Checks the HSM and the TPM that the key service is configured for.
 fn devices(report: &mut Report, name: &str, config: &Config) {
     if name != "ron-kms" {
         return;
@@ -315,7 +317,7 @@ fn devices(report: &mut Report, name: &str, config: &Config) {
             Err(why) => report.fail(
                 &device,
                 why,
-                "its keys would not sign; docs/backends.md says how it is set up",
+                "its keys could not sign; docs/backends.md describes the setup",
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! The policies a new data directory starts with.
+//! The policies of a new data directory.
 
 use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_MAX};
 use ron_proto::scope;
@@ -18,7 +18,8 @@ pub fn all() -> Result<[(&'static str, Value); 3], String> {
     ])
 }
 
-/// The operator may have tokens for every service, with every scope of that service.
+/// Policy of the issuer: the operator may have tokens for every service, with every scope of that
+/// service.
 fn issuer() -> IssuerPolicy {
     let audience = |service: &str, prefix: &str| AudienceRule {
         audience: service.to_owned(),
@@ -51,7 +52,8 @@ fn issuer() -> IssuerPolicy {
     }
 }
 
-/// The operator may do everything with every account, within the wallet's own limits.
+/// Policy of the wallet: the operator may do everything with every account, within the wallet's own
+/// limits.
 fn wallet() -> WalletPolicy {
     let any = || vec!["*".to_owned()];
     WalletPolicy {

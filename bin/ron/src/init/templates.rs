@@ -1,5 +1,6 @@
-//! The configuration files of a new data directory. Services call each other through the Unix sockets in
-//! `run/<service>`; the TCP ports are for callers with passports, browsers and Prometheus.
+//! The configuration files of a new data directory. Services call each other through the Unix
+//! sockets in `run/<service>`; the TCP ports are for callers with passports, browsers and
+//! Prometheus.
 
 use std::fmt::Write as _;
 
@@ -7,8 +8,8 @@ use super::{CALLS, OPERATOR_SCOPES, TokenHashes};
 use crate::fleet;
 use crate::layout::{Bootstrap, Layout, SERVICES, api_port};
 
-/// The configuration of `ron-kms` or `ron-ledger`, which call nobody. Without the issuer while there is no note key yet
-/// by which it could be known.
+/// The configuration of `ron-kms` or `ron-ledger`, which call no other service. It has no issuer as
+/// long as no note key exists to recognise the issuer by.
 pub fn log_keeper(
     layout: &Layout,
     name: &str,
@@ -79,7 +80,8 @@ pub fn service(
         _ => {}
     }
     if name == "svc-admin" {
-        // Passports count only where auth.mode says so; the default lets whoever is on this host look.
+        // Passports are accepted only if auth.mode says so; the default lets every user of this
+        // host view the console.
         auth(&mut text, layout, base_port, &bootstrap.note_vkey);
         nodes(&mut text, layout, bootstrap);
     } else {
@@ -104,8 +106,9 @@ fn head(layout: &Layout, name: &str, base_port: u16) -> String {
     )
 }
 
-/// Passports of our issuer are accepted, as far as its note lists the keys that signed them. Its name is a public one;
-/// its keys are read where no other user of the host can serve keys in its place.
+/// Accepts this issuer's passports if its policy note lists the key that signed them. The issuer's
+/// name is a public one; its keys are read from a place where no other user of the host can serve
+/// keys.
 fn auth(text: &mut String, layout: &Layout, base_port: u16, note_vkey: &str) {
     let _ = write!(
         text,
@@ -115,7 +118,7 @@ fn auth(text: &mut String, layout: &Layout, base_port: u16, note_vkey: &str) {
     );
 }
 
-/// The callers of a service; only the hashes of their tokens are here.
+/// The callers of a service; the file contains only the hashes of their tokens.
 fn principals(text: &mut String, callee: &str, hashes: &TokenHashes) {
     let operator = ("operator", "ron-kms", OPERATOR_SCOPES, "ron/");
     for (caller, of, scopes, prefixes) in CALLS.into_iter().chain([operator]) {
@@ -171,7 +174,6 @@ fn list(commas: &str) -> String {
     format!("[{}]", items.join(", "))
 }
 
-/// A TOML basic string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

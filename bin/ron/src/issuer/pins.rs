@@ -1,4 +1,5 @@
-//! Reads and changes `auth.note_vkey` in the text of a configuration file; all else, comments too, stays as it is. Pure.
+//! Reads and changes `auth.note_vkey` in the text of a configuration file; everything else,
+//! including comments, is kept. Pure.
 
 use std::ops::Range;
 
@@ -17,7 +18,7 @@ pub fn issuer(text: &str) -> Result<Option<&str>, String> {
     Ok(word.map(|(word, _)| word))
 }
 
-/// The lines that are pinned.
+/// The pinned lines.
 pub fn read(text: &str) -> Result<Vec<String>, String> {
     let Some(section) = section(text)? else {
         return Ok(Vec::new());
@@ -42,7 +43,7 @@ pub fn write(text: &str, lines: &[String]) -> Result<String, String> {
     Ok(out)
 }
 
-/// What stands between the line `[auth]` and the next section.
+/// The range between the line `[auth]` and the next section.
 fn section(text: &str) -> Result<Option<Range<usize>>, String> {
     let mut found: Option<Range<usize>> = None;
     let mut at = 0;
@@ -67,7 +68,7 @@ fn section(text: &str) -> Result<Option<Range<usize>>, String> {
     Ok(found)
 }
 
-/// Where the value of a key of a section begins.
+/// Start of the value of a key in a section.
 fn value(text: &str, section: &Range<usize>, key: &str) -> Option<usize> {
     let mut at = section.start;
     for line in text[section.clone()].split_inclusive('\n') {
@@ -84,7 +85,7 @@ fn value(text: &str, section: &Range<usize>, key: &str) -> Option<usize> {
 
 /// A TOML array of plain strings at the beginning of a text: its length, and the strings.
 fn list(text: &str) -> Result<(usize, Vec<String>), String> {
-    let odd = || "auth.note_vkey is no list of plain strings; set it by hand".to_owned();
+    let odd = || "auth.note_vkey is not a list of plain strings; set it by hand".to_owned();
     let inside = text.strip_prefix('[').ok_or_else(odd)?;
     let mut strings = Vec::new();
     let mut rest = inside;

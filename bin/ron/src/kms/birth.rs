@@ -1,5 +1,6 @@
-//! `ron kms attest` makes a key's birth certificate, `ron kms verify-birth` checks one offline: the
-//! leaf of its making, the proof that the log has it, what the service states and what a TPM says.
+//! `ron kms attest` makes a key's birth certificate; `ron kms verify-birth` checks one offline: the
+//! leaf of the key's creation, the proof that the log contains it, the service's statement and the
+//! TPM's.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,9 +14,9 @@ use ron_proto::kms::{ATTEST_VERSION, AttestRequest, BirthCertificate};
 
 use crate::layout::{read_json, write_json};
 
-/// Longest wait for one call.
+/// Timeout of one call.
 const CALL: Duration = Duration::from_secs(10);
-/// Longest wait for the checkpoint that covers a key's making.
+/// Maximum wait for the checkpoint that covers a key's creation.
 const PROOF: Duration = Duration::from_secs(10);
 
 /// Make and check birth certificates of keys.
@@ -24,56 +25,54 @@ pub enum BirthCommand {
     /// Write the birth certificate of a key's version.
     #[command(disable_version_flag = true)]
     Attest(AttestArgs),
-    /// Check a birth certificate; nobody is asked.
+    /// Check a birth certificate offline.
     VerifyBirth(VerifyArgs),
 }
 
-/// Arguments of `ron kms attest`.
 #[derive(Args)]
 pub struct AttestArgs {
-    /// tenant/purpose/algorithm/uuid.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
-    /// Which version; the head when absent.
+    /// Version of the key; the head when absent.
     #[arg(long)]
     key_version: Option<u32>,
-    /// Bytes that show the evidence to be fresh, hexadecimal.
+    /// Nonce in hexadecimal, which shows that the evidence is fresh.
     #[arg(long, default_value = "")]
     nonce: String,
-    /// The file to write.
+    /// File to write the certificate to.
     #[arg(long)]
     out: PathBuf,
-    /// Data directory of `ron up`; the options of `ron kms` say where, see [`BirthCommand::at`].
+    /// Data directory of `ron up`; set by the options of `ron kms`, see [`BirthCommand::at`].
     #[arg(skip)]
     data_dir: Option<PathBuf>,
-    /// The key service.
+    /// Base URL of the KMS.
     #[arg(skip)]
     url: Option<String>,
-    /// File with a token of the scope kms:read.
+    /// File with a token of scope kms:read.
     #[arg(skip)]
     token_file: Option<PathBuf>,
 }
 
-/// Arguments of `ron kms verify-birth`.
 #[derive(Args)]
 #[command(
-    after_help = "Without --vkey and --attestation-key the certificate is believed about who made it; give them to know."
+    after_help = "Without --vkey and --attestation-key the certificate's own keys are trusted; give both keys to verify its origin."
 )]
 pub struct VerifyArgs {
-    /// The certificate.
+    /// File with the certificate.
     file: PathBuf,
-    /// Verifier key of the audit log (name+id+key), known from elsewhere.
+    /// Verifier key of the audit log (name+id+key), from a trusted source.
     #[arg(long)]
     vkey: Option<String>,
-    /// The TPM's attestation key, known from elsewhere: an uncompressed point, hexadecimal.
+    /// The TPM's attestation key, from a trusted source: an uncompressed point in hexadecimal.
     #[arg(long)]
     attestation_key: Option<String>,
-    /// The nonce that was sent, hexadecimal.
+    /// The nonce that was given to `attest`, in hexadecimal.
     #[arg(long)]
     nonce: Option<String>,
 }
 
 impl BirthCommand {
-    /// The same, at the key service that the options of `ron kms` name.
+    /// The same command, at the KMS that the options of `ron kms` name.
     pub fn at(
         mut self,
         data_dir: Option<PathBuf>,
@@ -126,7 +125,7 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
         evidence,
         proof,
     };
-    // Nothing is written that would not be believed.
+    // A certificate that does not verify is not written.
     let birth = verify(&certificate, &Expect::default())?;
     let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
     write_json(&out, &certificate, 0o644)?;
@@ -142,7 +141,7 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The proof of a leaf, which a checkpoint may not cover yet.
+/// The proof of a leaf; waits for the checkpoint that covers it.
 fn proof(client: &KmsClient, leaf: u64) -> Result<String, String> {
     let (_never, pause) = Shutdown::pair();
     let end = Deadline::within(PROOF);

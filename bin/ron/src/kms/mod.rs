@@ -1,5 +1,5 @@
-//! `ron kms`: keys from the command line, as the operator of a data directory or with a token at any
-//! KMS.
+//! `ron kms`: keys from the command line, as the operator of a data directory or with a token at
+//! any KMS.
 
 mod birth;
 mod show;
@@ -24,7 +24,7 @@ use crate::fleet;
 use crate::layout::Layout;
 use crate::net;
 
-/// Longest wait for an answer.
+/// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Make, use, rotate, retire, destroy, import and export keys.
@@ -41,10 +41,10 @@ pub struct KmsArgs {
     /// Base URL of the KMS; that of the data directory when absent.
     #[arg(long, global = true)]
     url: Option<String>,
-    /// File with the token to call it with; the operator's of the data directory when absent.
+    /// File with the token for the KMS; the operator's of the data directory when absent.
     #[arg(long, global = true)]
     token_file: Option<PathBuf>,
-    /// Print the answer as JSON.
+    /// Print the response as JSON.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -58,25 +58,25 @@ enum Command {
     /// Show a key, or print its public key.
     #[command(disable_version_flag = true)]
     Get(GetArgs),
-    /// Make a new head version, or put the one that waits at the head now.
+    /// Make a new head version, or make a version that waits the head now.
     Rotate(ChangeArgs),
-    /// Change what a key's versions verify, how it is rotated, whether it may leave.
+    /// Change which versions of a key verify, its rotation, and whether it is exportable.
     Update(UpdateArgs),
     /// Sign and print the signature (base64url; two lines for a hybrid key).
     #[command(disable_version_flag = true)]
     Sign(SignArgs),
-    /// Check signatures; the exit code says whether they hold.
+    /// Check signatures; the exit code says whether they are valid.
     #[command(disable_version_flag = true)]
     Verify(VerifyArgs),
-    /// Sign no more with a key; it still verifies.
+    /// Stop signing with a key; it still verifies.
     Retire(ChangeArgs),
-    /// Stop using a key now and destroy its secrets after a delay.
+    /// Disable a key now and destroy its secrets after a delay.
     Destroy(DestroyArgs),
-    /// Call a destruction off.
+    /// Cancel a scheduled destruction.
     Cancel(ChangeArgs),
-    /// Take a key over: it is wrapped here, before it leaves this program.
+    /// Import a key; it is wrapped before it leaves this program.
     Import(transfer::ImportArgs),
-    /// Get an exportable key, wrapped to a recipient's public key.
+    /// Export an exportable key, wrapped to a recipient's public key.
     #[command(disable_version_flag = true)]
     Export(transfer::ExportArgs),
     /// Make a recipient's key pair for `export`.
@@ -89,60 +89,61 @@ enum Command {
 
 #[derive(Args)]
 struct CreateArgs {
-    /// Tenant; must be that of the caller.
+    /// Tenant of the key; must be the caller's.
     #[arg(long, default_value = "ron")]
     tenant: Tenant,
-    /// What it is for.
+    /// Purpose of the key.
     #[arg(long)]
     purpose: Purpose,
     /// Algorithm, such as ed25519, ecdsa-p256, ml-dsa-65, ed25519+ml-dsa-65.
     #[arg(long)]
     alg: Alg,
-    /// What it may sign: any, digest, or a policy as JSON.
+    /// Payload policy, which limits what the key may sign: any, digest, or a policy as JSON.
     #[arg(long, default_value = "any", value_parser = payload)]
     payload: PayloadPolicy,
-    /// Let it leave, wrapped. Can be taken back, never given later.
+    /// Allow export in wrapped form. Can be withdrawn later, but not granted later.
     #[arg(long)]
     exportable: bool,
-    /// Rotate it this often, such as 30d.
+    /// Rotation interval, such as 30d.
     #[arg(long)]
     rotate_every: Option<RotateEvery>,
-    /// Where it is kept: file, memory, pkcs11, tpm or remote; the store's own when absent.
+    /// Backend that holds the key: file, memory, pkcs11, tpm or remote; the store's default when
+    /// absent.
     #[arg(long, value_parser = backend)]
     backend: Option<KeyBackend>,
-    /// The same id and request again makes no second key. A random one when absent.
+    /// Idempotency id: the same id and request makes no second key. Random when absent.
     #[arg(long)]
     op_id: Option<OpId>,
 }
 
 #[derive(Args)]
 struct ListArgs {
-    /// Only this purpose.
+    /// List only keys of this purpose.
     #[arg(long)]
     purpose: Option<Purpose>,
-    /// Only this algorithm.
+    /// List only keys of this algorithm.
     #[arg(long)]
     alg: Option<Alg>,
-    /// Only this state.
+    /// List only keys in this state.
     #[arg(long, value_parser = ["active", "retired", "pending_destruction", "destroyed"])]
     state: Option<String>,
 }
 
 #[derive(Args)]
 struct GetArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
-    /// Print one version's public key instead.
+    /// Print the public key of one version in this form instead.
     #[arg(long, value_parser = ["raw", "pem", "jwk"])]
     public: Option<String>,
-    /// Which version; the head when absent.
+    /// Version of the key; the head when absent.
     #[arg(long, requires = "public")]
     version: Option<u32>,
 }
 
 #[derive(Args)]
 struct ChangeArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
     #[command(flatten)]
     once: Once,
@@ -153,22 +154,22 @@ struct Once {
     /// Refuse unless this is the head version.
     #[arg(long)]
     expected_head: Option<u32>,
-    /// The same id and request again changes nothing more.
+    /// Idempotency id: the same id and request changes nothing more.
     #[arg(long)]
     op_id: Option<OpId>,
 }
 
 #[derive(Args)]
 struct UpdateArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
-    /// The oldest version that verifies.
+    /// Oldest version that still verifies.
     #[arg(long)]
     min_verify_version: Option<u32>,
-    /// Rotate it this often, such as 30d, or never.
+    /// Rotation interval, such as 30d, or never.
     #[arg(long)]
     rotate_every: Option<RotateEvery>,
-    /// Never let it leave again.
+    /// Forbid export permanently.
     #[arg(long)]
     not_exportable: bool,
     #[command(flatten)]
@@ -177,9 +178,9 @@ struct UpdateArgs {
 
 #[derive(Args)]
 struct DestroyArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
-    /// How much later, such as 7d; the KMS's usual delay when absent.
+    /// Delay of the destruction, such as 7d; the KMS's default when absent.
     #[arg(long)]
     delay: Option<Period>,
     #[command(flatten)]
@@ -188,14 +189,15 @@ struct DestroyArgs {
 
 #[derive(Args)]
 struct What {
-    /// The bytes as text.
+    /// Message to sign, as text.
     #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
     message: Option<String>,
-    /// The bytes as a file of any size; `-` or nothing is standard input. Of more than 64 KiB the SHA-256 is signed,
-    /// as with --digest.
+    /// File to sign, of any size; `-` or no argument reads standard input. Above 64 KiB its SHA-256
+    /// is signed, as with --digest.
     #[arg(long)]
     file: Option<PathBuf>,
-    /// Sign the SHA-256 of the bytes, in the KMS's own form for digests (`ron kms verify` checks it), not the bytes.
+    /// Sign the SHA-256 of the bytes in the KMS's digest form (`ron kms verify` checks it), not the
+    /// bytes themselves.
     #[arg(long)]
     digest: bool,
 }
@@ -208,34 +210,34 @@ enum Content {
 
 #[derive(Args)]
 struct SignArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
     #[command(flatten)]
     what: What,
     /// Refuse unless this is the head version.
     #[arg(long)]
     version: Option<u32>,
-    /// A remark for the audit log.
+    /// Remark for the audit log.
     #[arg(long)]
     context: Option<String>,
-    /// The same id and request again gives the same signature.
+    /// Idempotency id: the same id and request returns the same signature.
     #[arg(long)]
     op_id: Option<OpId>,
 }
 
 #[derive(Args)]
 struct VerifyArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
     #[command(flatten)]
     what: What,
-    /// A signature as `sign` prints it; may be repeated.
+    /// Signature as `sign` prints it; may be repeated.
     #[arg(long = "signature", required = true, allow_hyphen_values = true)]
     signatures: Vec<String>,
-    /// Only this version.
+    /// Accept only this version.
     #[arg(long)]
     version: Option<u32>,
-    /// How the signatures of a hybrid combine.
+    /// How the signatures of a hybrid key are combined.
     #[arg(long, default_value = "and", value_parser = ["and", "or", "pq_only"])]
     mode: String,
 }
@@ -252,10 +254,9 @@ fn backend(text: &str) -> Result<KeyBackend, String> {
         .map_err(|_| "not file, memory, pkcs11, tpm or remote".to_owned())
 }
 
-/// Runs `ron kms`.
 pub fn run(args: KmsArgs) -> Result<(), String> {
     let json = args.json;
-    // What needs no KMS, or finds its own.
+    // Commands that need no KMS, or find it themselves.
     let command = match args.command {
         Command::Recipient(new) => return transfer::recipient(&new),
         Command::Open(open) => return transfer::open(&open),
@@ -272,13 +273,13 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
     match command {
         Command::Create(new) => create(&kms, new, json),
         Command::List(list) => list_keys(&kms, &list, json),
-        Command::Get(get) => show::get(&told(kms.key(&get.key, soon()))?, &get, json),
+        Command::Get(get) => show::get(&explain(kms.key(&get.key, deadline()))?, &get, json),
         Command::Rotate(ask) => {
             let request = RotateRequest {
                 expected_head: ask.once.expected_head,
                 op_id: Some(op_id(ask.once.op_id)),
             };
-            show::changed(&told(kms.rotate(&ask.key, &request, soon()))?, json)
+            show::changed(&explain(kms.rotate(&ask.key, &request, deadline()))?, json)
         }
         Command::Update(ask) => {
             let request = UpdateKey {
@@ -288,15 +289,15 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
                 expected_head: ask.once.expected_head,
                 op_id: Some(op_id(ask.once.op_id)),
             };
-            show::changed(&told(kms.update(&ask.key, &request, soon()))?, json)
+            show::changed(&explain(kms.update(&ask.key, &request, deadline()))?, json)
         }
         Command::Retire(ask) => {
-            let answer = kms.retire(&ask.key, &retire(&ask.once), soon());
-            show::changed(&told(answer)?, json)
+            let answer = kms.retire(&ask.key, &retire(&ask.once), deadline());
+            show::changed(&explain(answer)?, json)
         }
         Command::Cancel(ask) => {
-            let answer = kms.cancel_destroy(&ask.key, &retire(&ask.once), soon());
-            show::changed(&told(answer)?, json)
+            let answer = kms.cancel_destroy(&ask.key, &retire(&ask.once), deadline());
+            show::changed(&explain(answer)?, json)
         }
         Command::Destroy(ask) => {
             let request = DestroyKey {
@@ -304,7 +305,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
                 expected_head: ask.once.expected_head,
                 op_id: Some(op_id(ask.once.op_id)),
             };
-            show::changed(&told(kms.destroy(&ask.key, &request, soon()))?, json)
+            show::changed(&explain(kms.destroy(&ask.key, &request, deadline()))?, json)
         }
         Command::Sign(ask) => sign(&kms, ask, json),
         Command::Verify(ask) => verify(&kms, ask, json),
@@ -331,11 +332,11 @@ pub fn client(
     Ok(KmsClient::new(&at.url, credential, at.http))
 }
 
-pub fn soon() -> Deadline {
+pub fn deadline() -> Deadline {
     Deadline::within(WAIT)
 }
 
-pub fn told<T>(answer: Result<T, ClientError>) -> Result<T, String> {
+pub fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     answer.map_err(|e| format!("ron-kms: {e}"))
 }
 
@@ -363,7 +364,7 @@ fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
         backend: new.backend,
         op_id: op_id(new.op_id),
     };
-    show::made(&told(kms.create_key(&request, soon()))?, json)
+    show::made(&explain(kms.create_key(&request, deadline()))?, json)
 }
 
 fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String> {
@@ -384,7 +385,7 @@ fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String>
             None => filter.clone(),
             Some(key) => format!("{filter}&after={}", encode(key)),
         };
-        let page = told(kms.keys_where(&query, soon()))?;
+        let page = explain(kms.keys_where(&query, deadline()))?;
         keys.extend(page.keys);
         after = page.next;
         if after.is_none() {
@@ -407,7 +408,7 @@ impl What {
         read.map_err(|e| format!("cannot read standard input: {e}"))
     }
 
-    /// The bytes, or their digest where that is wanted or there are more than a request may have.
+    /// The bytes, or their digest if it is requested or the bytes exceed the limit of a request.
     fn read(&self, mut from: impl std::io::Read) -> std::io::Result<Content> {
         let mut bytes = Vec::new();
         let most = MESSAGE_BYTES_MAX as u64;
@@ -437,7 +438,7 @@ fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
         op_id: Some(op_id(ask.op_id)),
         ..request
     };
-    let answer = match (told(kms.sign(&request, soon())), &request.digest) {
+    let answer = match (explain(kms.sign(&request, deadline())), &request.digest) {
         (Err(why), Some(_)) if why.contains("payload_refused") => {
             return Err(format!(
                 "{why}\nhint: more than {MESSAGE_BYTES_MAX} bytes are signed as their digest, which this key may not sign; \
@@ -449,7 +450,7 @@ fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
     show::signatures(&answer, json)?;
     if let Some(digest) = &request.digest {
         eprintln!(
-            "signed is the digest sha256:{}, in the KMS's own form; `ron kms verify` with the same bytes checks it",
+            "signed the digest sha256:{}, in the KMS's digest form; `ron kms verify` with the same bytes checks it",
             digest.value
         );
     }
@@ -457,7 +458,7 @@ fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
 }
 
 fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
-    // A hybrid key signs twice, Ed25519 first; its signatures differ in length.
+    // A hybrid key signs twice, Ed25519 first; its two signatures differ in length.
     let alg_of = |raw: &[u8]| match (ask.key.alg, raw.len()) {
         (Alg::Ed25519MlDsa65, 64) => Alg::Ed25519,
         (Alg::Ed25519MlDsa65, _) => Alg::MlDsa65,
@@ -487,5 +488,5 @@ fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
         },
         key: ask.key,
     };
-    show::verdict(&told(kms.verify(&request, soon()))?, json)
+    show::verdict(&explain(kms.verify(&request, deadline()))?, json)
 }

@@ -1,18 +1,18 @@
-//! Answers of the KMS for people and for programs.
+//! Output of the KMS's responses, for people and for programs.
 
 use ron_proto::kms::{KeyChanged, KeyDoc, SignAnswer, VerifyAnswer};
 use serde::Serialize;
 
 use super::GetArgs;
 
-/// Prints an answer as JSON.
+/// Prints a response as JSON.
 pub fn as_json(value: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_string_pretty(value).map_err(|e| e.to_string())?;
     println!("{text}");
     Ok(())
 }
 
-/// A new key: its name and nothing else, for shells.
+/// Prints a new key: its name and nothing else, for shells.
 pub fn made(doc: &KeyDoc, json: bool) -> Result<(), String> {
     if json {
         return as_json(doc);
@@ -21,7 +21,7 @@ pub fn made(doc: &KeyDoc, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Keys, one a line.
+/// Prints keys, one per line.
 pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
     if json {
         return as_json(&keys);
@@ -38,7 +38,7 @@ pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// One key, or one of its public keys.
+/// Prints one key, or one of its public keys.
 pub fn get(doc: &KeyDoc, args: &GetArgs, json: bool) -> Result<(), String> {
     let Some(form) = args.public.as_deref() else {
         if json {
@@ -104,7 +104,7 @@ fn fields(doc: &KeyDoc) {
     }
 }
 
-/// A change that was made.
+/// Prints a completed change.
 pub fn changed(answer: &KeyChanged, json: bool) -> Result<(), String> {
     if json {
         return as_json(answer);
@@ -114,7 +114,7 @@ pub fn changed(answer: &KeyChanged, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Signatures, one a line and nothing else, for shells.
+/// Prints signatures, one per line and nothing else, for shells.
 pub fn signatures(answer: &SignAnswer, json: bool) -> Result<(), String> {
     if json {
         return as_json(answer);
@@ -126,7 +126,7 @@ pub fn signatures(answer: &SignAnswer, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether signatures hold.
+/// Prints whether the signatures are valid; an error if not.
 pub fn verdict(answer: &VerifyAnswer, json: bool) -> Result<(), String> {
     if json {
         as_json(answer)?;
@@ -140,5 +140,5 @@ pub fn verdict(answer: &VerifyAnswer, json: bool) -> Result<(), String> {
     if answer.ok {
         return Ok(());
     }
-    Err("the signatures do not hold".to_owned())
+    Err("the signatures are not valid".to_owned())
 }

@@ -1,4 +1,5 @@
-//! Import and export: keys are wrapped and unwrapped here, so that the KMS's port never carries one.
+//! Import and export: keys are wrapped and unwrapped in this program, so that no plaintext key
+//! passes the KMS's port.
 
 use std::path::{Path, PathBuf};
 
@@ -14,73 +15,73 @@ use ron_service::config::read_secret_file;
 use ron_tlog::note::{Note, VerifierKey};
 use serde::{Deserialize, Serialize};
 
-use super::{op_id, payload, show, soon, told};
+use super::{deadline, explain, op_id, payload, show};
 use crate::layout::{read_json, write_json};
 
 #[derive(Args)]
 pub struct ImportArgs {
-    /// The private key, mode 0600: PKCS#8 in PEM (Ed25519, P-256), or raw bytes: an Ed25519 or ML-DSA
-    /// seed, both seeds of a hybrid, a symmetric key.
+    /// File with the private key, mode 0600: PKCS#8 in PEM (Ed25519, P-256), or raw bytes: an
+    /// Ed25519 or ML-DSA seed, both seeds of a hybrid, a symmetric key.
     file: PathBuf,
-    /// Tenant; must be that of the caller.
+    /// Tenant of the key; must be the caller's.
     #[arg(long, default_value = "ron")]
     tenant: Tenant,
-    /// What it is for.
+    /// Purpose of the key.
     #[arg(long)]
     purpose: Purpose,
-    /// Its algorithm.
+    /// Algorithm of the key.
     #[arg(long)]
     alg: Alg,
-    /// What it may sign: any, digest, or a policy as JSON.
+    /// Payload policy, which limits what the key may sign: any, digest, or a policy as JSON.
     #[arg(long, default_value = "any", value_parser = payload)]
     payload: PayloadPolicy,
-    /// Let it leave again, wrapped.
+    /// Allow export in wrapped form.
     #[arg(long)]
     exportable: bool,
-    /// Rotate it this often, such as 30d.
+    /// Rotation interval, such as 30d.
     #[arg(long)]
     rotate_every: Option<RotateEvery>,
-    /// Verifier key line of the KMS's audit log, which vouches for the wrapping key; asked of the
-    /// KMS itself when absent, which proves nothing about who answers.
+    /// Verifier key line of the KMS's audit log, which authenticates the wrapping key. When absent,
+    /// the KMS itself is asked for it, which does not prove the KMS's identity.
     #[arg(long)]
     vkey: Option<String>,
-    /// The same id and request again makes no second key.
+    /// Idempotency id: the same id and request makes no second key.
     #[arg(long)]
     op_id: Option<OpId>,
 }
 
 #[derive(Args)]
 pub struct ExportArgs {
-    /// The key.
+    /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
-    /// Which version; the head when absent.
+    /// Version of the key; the head when absent.
     #[arg(long)]
     version: Option<u32>,
-    /// Public key file that `ron kms recipient` wrote.
+    /// Public key file written by `ron kms recipient`.
     #[arg(long)]
     to: PathBuf,
-    /// Where to write the wrapped key.
+    /// File to write the wrapped key to.
     #[arg(long)]
     out: PathBuf,
 }
 
 #[derive(Args)]
 pub struct RecipientArgs {
-    /// Where to write the private key; the public one goes to the same name with `.pub`.
+    /// File to write the private key to; the public key goes to the same name with `.pub`.
     file: PathBuf,
-    /// x25519+ml-kem-768 or x25519-hkdf-aes256-gcm.
+    /// Algorithm of the key pair: x25519+ml-kem-768 or x25519-hkdf-aes256-gcm.
     #[arg(long, default_value = "x25519+ml-kem-768")]
     alg: Alg,
 }
 
 #[derive(Args)]
 pub struct OpenArgs {
-    /// What `ron kms export` wrote.
+    /// File written by `ron kms export`.
     file: PathBuf,
-    /// The recipient's private key.
+    /// File with the recipient's private key.
     #[arg(long)]
     with: PathBuf,
-    /// Where to write the key that was inside.
+    /// File to write the unwrapped key to.
     #[arg(long)]
     out: PathBuf,
 }
@@ -102,18 +103,18 @@ struct WrappedFile {
     wrapped: Bytes,
 }
 
-/// Wraps a key here and hands it over.
+/// Wraps a key in this program and sends it to the KMS.
 pub fn import(kms: &KmsClient, args: &ImportArgs, json: bool) -> Result<(), String> {
     let secret = read_private_key(&args.file, args.alg)?;
-    let to = told(kms.wrapping_key(Alg::X25519MlKem768, soon()))?;
+    let to = explain(kms.wrapping_key(Alg::X25519MlKem768, deadline()))?;
     let vkey = match &args.vkey {
         Some(line) => line.clone(),
-        None => told(kms.audit_vkey(soon()))?,
+        None => explain(kms.audit_vkey(deadline()))?,
     };
     let vkey = VerifierKey::parse(vkey.trim()).map_err(|e| format!("--vkey: {e}"))?;
     let note = Note::parse(&to.statement).map_err(|e| format!("the wrapping key: {e}"))?;
     note.verify(std::slice::from_ref(&vkey))
-        .map_err(|e| format!("nobody trusted vouches for the wrapping key: {e}"))?;
+        .map_err(|e| format!("the wrapping key is not signed by a trusted audit log: {e}"))?;
     let public = ron_proto::b64::std(&to.public_key.0);
     let said = to
         .statement
@@ -140,17 +141,17 @@ pub fn import(kms: &KmsClient, args: &ImportArgs, json: bool) -> Result<(), Stri
         wrapped,
         op_id: op_id(args.op_id),
     };
-    show::made(&told(kms.import(&request, soon()))?, json)
+    show::made(&explain(kms.import(&request, deadline()))?, json)
 }
 
-/// Gets a wrapped key and writes it to a file.
+/// Fetches a wrapped key and writes it to a file.
 pub fn export(kms: &KmsClient, args: &ExportArgs, json: bool) -> Result<(), String> {
     let request = ExportKey {
         version: args.version,
         recipient: Some(read_json(&args.to)?),
         op_id: Some(op_id(None)),
     };
-    let answer = told(kms.export(&args.key, &request, soon()))?;
+    let answer = explain(kms.export(&args.key, &request, deadline()))?;
     let file = WrappedFile {
         key: answer.key.clone(),
         version: answer.version,
@@ -165,7 +166,6 @@ pub fn export(kms: &KmsClient, args: &ExportArgs, json: bool) -> Result<(), Stri
     Ok(())
 }
 
-/// Makes a recipient's key pair.
 pub fn recipient(args: &RecipientArgs) -> Result<(), String> {
     let kem =
         kem_of(args.alg).ok_or("--alg must be x25519+ml-kem-768 or x25519-hkdf-aes256-gcm")?;
@@ -189,7 +189,6 @@ pub fn recipient(args: &RecipientArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens a wrapped key.
 pub fn open(args: &OpenArgs) -> Result<(), String> {
     let wrapped: WrappedFile = read_json(&args.file)?;
     let mine: RecipientFile = read_json(&args.with)?;
@@ -209,9 +208,10 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// What the KMS takes as the private key of `alg`: see `docs/formats/kms.md`.
+/// Reads the KMS's form of a private key of `alg`: see `docs/formats/kms.md`.
 fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
-    // Checks who may read the file; it also cuts line ends off, which raw keys may end in.
+    // Checks the file's mode. It also strips line ends, which raw keys may end in; these are read
+    // again below.
     let trimmed = read_secret_file(path)?;
     let bytes = if from_pem(trimmed.expose()).is_some() {
         trimmed
@@ -225,7 +225,7 @@ fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
     let der = der.map_err(|e| format!("{}: {e}", path.display()))?;
     match alg {
         Alg::EcdsaP256 => Ok(der),
-        // RFC 8410: the seed ends the document, behind its fixed front of 16 bytes.
+        // RFC 8410: the seed ends the document, after a fixed prefix of 16 bytes.
         Alg::Ed25519 if der.len() == 48 && der.expose()[..16] == ED25519_FRONT => {
             Ok(SecretBytes::from_slice(&der.expose()[16..]))
         }
@@ -240,7 +240,7 @@ const ED25519_FRONT: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
-/// The document in a PEM file; `None` when it is no PEM file.
+/// The document in a PEM file; `None` if it is not a PEM file.
 fn from_pem(bytes: &[u8]) -> Option<Result<SecretBytes, String>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let body = text.trim().strip_prefix("-----BEGIN PRIVATE KEY-----");

@@ -1,5 +1,5 @@
-//! `ron rewarder compute | settle`: an epoch from sealed usage and a signed policy, here or in the
-//! running service.
+//! `ron rewarder compute | settle`: an epoch from sealed usage and a signed policy, computed
+//! locally or by the running service.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,8 +21,9 @@ use super::{ROWS, bar};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// Compute an epoch: with --out here, into a run directory that `verify --unsigned`, prove, export and plot read; without, in
-/// the running service, which settles it where settlement is automatic.
+/// Compute an epoch. With --out: locally, into a run directory that `verify --unsigned`, prove,
+/// export and plot read. Without: in the running service, which settles it if settlement is
+/// automatic.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --out run\n  \
@@ -30,30 +31,31 @@ use crate::verifiers;
                   ron rewarder compute 2026-11 --snapshot b3:... --policy reward.json"
 )]
 pub struct ComputeArgs {
-    /// The epoch's id: 1 to 64 of [A-Za-z0-9:._-].
+    /// Id of the epoch: 1 to 64 of [A-Za-z0-9:._-].
     epoch: String,
-    /// A sealed snapshot, or the content id of one that the service has.
+    /// Sealed snapshot, or the content id of one that the service has.
     #[arg(long)]
     snapshot: String,
-    /// A signed policy in canonical form, with its signature beside it in <file>.sig.
+    /// Signed policy in canonical form, with its signature beside it in <file>.sig.
     #[arg(long)]
     policy: PathBuf,
-    /// Compute here, and put the run into this directory, which must not exist.
+    /// Compute locally and write the run to this directory, which must not exist.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Whose epoch it is; in the service, the caller's. That of the policy when absent.
+    /// Tenant of the epoch; the policy's when absent. In the service it is the caller's.
     #[arg(long)]
     tenant: Option<Tenant>,
-    /// Key of policies (base64url), instead of the one in verifiers.json; for --out.
+    /// Public key that the policy must be signed with (base64url), instead of the one in
+    /// verifiers.json; for --out.
     #[arg(long, allow_hyphen_values = true)]
     policy_key: Option<String>,
-    /// The epoch that this one corrects, and whose usage it may therefore pay again.
+    /// Epoch that this one corrects, and whose usage it may therefore pay again.
     #[arg(long)]
     adjusts: Option<EpochId>,
-    /// Compute, but never pay; for the service.
+    /// Compute and never pay; only in the service.
     #[arg(long, conflicts_with = "out")]
     dry_run: bool,
-    /// Longest wait for the service, in seconds.
+    /// Maximum wait for the service, in seconds.
     #[arg(long, default_value_t = 600)]
     wait: u64,
     /// Data directory of `ron up`.
@@ -64,13 +66,13 @@ pub struct ComputeArgs {
     json: bool,
 }
 
-/// Settle a sealed epoch and wait until everybody is paid.
+/// Settle a sealed epoch and wait until all payouts are made.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron rewarder settle 2026-11")]
 pub struct SettleArgs {
-    /// The epoch's id.
+    /// Id of the epoch.
     epoch: String,
-    /// Longest wait, in seconds.
+    /// Maximum wait, in seconds.
     #[arg(long, default_value_t = 600)]
     wait: u64,
     /// Data directory of `ron up`.
@@ -81,7 +83,6 @@ pub struct SettleArgs {
     json: bool,
 }
 
-/// Runs `ron rewarder compute`.
 pub fn run(args: &ComputeArgs) -> Result<(), String> {
     match &args.out {
         Some(out) => here(args, out),
@@ -89,7 +90,7 @@ pub fn run(args: &ComputeArgs) -> Result<(), String> {
     }
 }
 
-/// Rows on a bar.
+/// Counts rows on a progress bar.
 struct Bar(ProgressBar);
 
 impl Watch for Bar {
@@ -140,7 +141,7 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     }
 }
 
-/// The policy, if it is signed by the given or kept key.
+/// The policy, if it is signed by the given key or the one in verifiers.json.
 fn trusted_policy(args: &ComputeArgs) -> Result<VerifiedPolicy, String> {
     let key = match &args.policy_key {
         Some(key) => key.clone(),
@@ -190,7 +191,8 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
         .client
         .compute(&epoch, &request, Duration::ZERO, within());
     let asked = asked.map_err(failed)?;
-    // What settles by itself is waited for to the end; what does not rests when it is sealed.
+    // An epoch that settles automatically is awaited to its end; any other is at rest once it is
+    // sealed.
     let settles = !args.dry_run && asked.settles;
     let done = |run: &EpochRun| match run.state {
         RunState::Settled => true,
@@ -201,7 +203,6 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
     print_run(&run, args.json)
 }
 
-/// Runs `ron rewarder settle`.
 pub fn settle(args: &SettleArgs) -> Result<(), String> {
     let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
     let remote = Remote::connect(args.data_dir.as_deref())?;

@@ -19,17 +19,16 @@ const STEP: u64 = 8_192;
 #[command(after_help = "Examples:\n  ron rewarder export run > payouts.csv\n  \
                   ron rewarder export run --format ndjson --out payouts.ndjson")]
 pub struct ExportArgs {
-    /// The run's directory.
+    /// Directory of the run.
     dir: PathBuf,
-    /// What to write.
+    /// Format of the output.
     #[arg(long, default_value = "csv", value_parser = ["csv", "ndjson", "parquet"])]
     format: String,
-    /// The file; standard output when absent.
+    /// File to write; standard output when absent.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-/// Runs `ron rewarder export`.
 pub fn run(args: &ExportArgs) -> Result<(), String> {
     if args.format == "parquet" && !cfg!(feature = "parquet") {
         return Err(
@@ -85,7 +84,7 @@ fn parquet(_: &Reader, _: impl Write + Send) -> Result<(), String> {
 
 fn line(out: &mut impl Write, format: &str, payout: &Payout) -> io::Result<()> {
     if format == "csv" {
-        // Accounts hold nothing that CSV would quote.
+        // Accounts contain no character that CSV would quote.
         let (index, account) = (payout.index, &payout.account);
         return writeln!(out, "{index},{account},{}", payout.amount_minor);
     }

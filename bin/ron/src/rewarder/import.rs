@@ -1,4 +1,4 @@
-//! `ron rewarder import`: files of usage become one sealed snapshot.
+//! `ron rewarder import`: turns files of usage into one sealed snapshot.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ pub struct ImportArgs {
     /// totals: one row per account and metric. events: rows are added up.
     #[arg(long, default_value = "totals", value_parser = ["totals", "events"])]
     kind: String,
-    /// The time the usage was measured in, such as 2026-11: 1 to 64 of [A-Za-z0-9:._-]. A policy pays a snapshot once, so
-    /// the same usage of another time needs another period.
+    /// Period the usage was measured in, such as 2026-11: 1 to 64 of [A-Za-z0-9:._-]. A policy pays
+    /// a snapshot once, so the same usage of another period needs another value.
     #[arg(long)]
     period: Option<UsagePeriod>,
-    /// Where the sealed snapshot goes.
+    /// File to write the sealed snapshot to.
     #[arg(long)]
     out: PathBuf,
-    /// About how much memory rows may take; what is beyond is sorted on disk.
+    /// Approximate memory for rows; rows beyond it are sorted on disk.
     #[arg(long, default_value = "512MiB", value_parser = size)]
     memory: usize,
     /// Directory for sorting; beside the snapshot when absent.
@@ -46,15 +46,15 @@ pub struct ImportArgs {
     /// Data directory of `ron up`, for --upload.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Most rows of all files together; packed files can hold more than they look.
+    /// Maximum rows of all files together; compressed files can contain more than their size
+    /// suggests.
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     max_rows: u64,
-    /// Print what was sealed as JSON.
+    /// Print the sealed snapshot's description as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs `ron rewarder import`.
 pub fn run(args: &ImportArgs) -> Result<(), String> {
     let files = files(&args.sources)?;
     let mut total = 0;
@@ -70,7 +70,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
         Format::Parquet => Input::Parquet(Arc::new(Watched(file, bar.clone()))),
         format => Input::Stream(format, bar.wrap_read(file)),
     });
-    // Written under another name first: a refused import leaves nothing behind.
+    // Written under a temporary name first: a refused import leaves no file behind.
     let temp = beside(&args.out, ".new");
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", args.out.display());
     let scratch = args.scratch.clone().unwrap_or_else(|| dir_of(&args.out));
@@ -92,7 +92,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
     let sealed = import_inputs(inputs, options);
     bar.finish_and_clear();
     let sealed = sealed.map_err(|(number, error)| {
-        let _ = std::fs::remove_file(&temp); // only ours
+        let _ = std::fs::remove_file(&temp); // this run's own file
         let path = files.get(number).map(|path| path.display().to_string());
         format!("{}: {error}", path.unwrap_or_default())
     })?;
@@ -104,7 +104,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The directory a file is in.
+/// The directory that contains a file.
 pub fn dir_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(dir) if !dir.as_os_str().is_empty() => dir.to_owned(),
@@ -118,7 +118,7 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// Directories become the files in them that can be imported, in order of their names.
+/// Replaces directories by the importable files in them, in order of their names.
 fn files(sources: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
     for source in sources {
@@ -161,7 +161,7 @@ fn format_of(path: &Path) -> Result<Format, String> {
     Ok(format)
 }
 
-/// A file read by position, with a bar.
+/// A file read by position, with a progress bar.
 struct Watched(File, ProgressBar);
 
 impl Positioned for Watched {

@@ -1,5 +1,5 @@
-//! `ron rewarder`: seals usage, computes epochs here or in the running service, settles, exports,
-//! draws, verifies and proves.
+//! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles,
+//! exports, plots, verifies and proves.
 
 mod compute;
 mod export;
@@ -36,7 +36,6 @@ enum Command {
     Check(check::RewarderCommand),
 }
 
-/// Runs `ron rewarder`.
 pub fn run(args: RewarderArgs) -> Result<(), String> {
     match args.command {
         Command::Import(args) => import::run(&args),
@@ -48,7 +47,7 @@ pub fn run(args: RewarderArgs) -> Result<(), String> {
     }
 }
 
-/// A bar on standard error; nothing is drawn where that is no terminal.
+/// A progress bar on standard error; nothing is drawn unless that is a terminal.
 fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(total);
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -61,7 +60,7 @@ fn bar(what: &'static str, total: u64, template: &str) -> ProgressBar {
 const ROWS: &str = "{msg:>12} {wide_bar} {human_pos}/{human_len} {per_sec} {eta}";
 const BYTES: &str = "{msg:>12} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
-/// `256MiB`, `1GiB`, `4096`.
+/// Parses `256MiB`, `1GiB`, `4096`.
 fn size(text: &str) -> Result<usize, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match &text[digits.len()..] {

@@ -1,5 +1,5 @@
-//! `ron rewarder plot`: runs as one SVG picture: who gets how much (payout by rank, both axes
-//! logarithmic) and what each epoch paid and kept.
+//! `ron rewarder plot`: runs as one SVG picture: the distribution of payouts (payout by rank, both
+//! axes logarithmic), and paid and residual amounts per epoch.
 
 #![allow(clippy::cast_sign_loss)] // ranks, powers and pixels, none below zero
 
@@ -13,7 +13,7 @@ use super::{ROWS, bar};
 use crate::check;
 use crate::layout::Layout;
 
-/// Points of one curve, at most.
+/// Maximum points of one curve.
 const POINTS: usize = 240;
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 420.0;
@@ -29,7 +29,7 @@ const COLOURS: [&str; 8] = [
 pub struct PlotArgs {
     /// Run directories; every run of the data directory when absent.
     dirs: Vec<PathBuf>,
-    /// The picture.
+    /// File to write the picture to.
     #[arg(long)]
     out: PathBuf,
     /// Data directory of `ron up` (or a copy of it).
@@ -37,7 +37,7 @@ pub struct PlotArgs {
     data_dir: Option<PathBuf>,
 }
 
-/// What is drawn of one run. Figures of a picture: exact amounts are in the manifest.
+/// The drawn figures of one run, as floats; exact amounts are in the manifest.
 struct Epoch {
     name: String,
     /// (rank from 1, payout), largest first, thinned out.
@@ -47,7 +47,6 @@ struct Epoch {
     recipients: u64,
 }
 
-/// Runs `ron rewarder plot`.
 pub fn run(args: &PlotArgs) -> Result<(), String> {
     let dirs = if args.dirs.is_empty() {
         check::run_dirs(&Layout::new(args.data_dir.as_deref())?)?
@@ -92,7 +91,7 @@ fn read(dir: &std::path::Path) -> Result<Epoch, String> {
     })
 }
 
-/// Ranks at even distances on a logarithmic axis, the first and the last among them.
+/// Ranks at even distances on a logarithmic axis, including the first and the last.
 fn thin(amounts: &[u128]) -> Vec<(f64, f64)> {
     let last = amounts.len() as f64;
     let mut curve: Vec<(f64, f64)> = Vec::new();
@@ -167,7 +166,7 @@ impl Frame {
         );
     }
 
-    /// A label below.
+    /// A label below the axis.
     fn mark(&self, svg: &mut String, part: f64, label: &str) {
         let _ = writeln!(
             svg,

@@ -1,4 +1,4 @@
-//! The running rewarder, as the command line reaches it.
+//! The running rewarder, as the command line calls it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,15 +13,14 @@ use super::{ROWS, bar};
 use crate::layout::Layout;
 use crate::{fleet, token};
 
-/// Longest wait for one call.
+/// Timeout of one call.
 const CALL: Duration = Duration::from_secs(60);
 
-/// Slowest upload the service accepts, in bytes per second.
+/// Minimum rate of an upload that the service accepts, in bytes per second.
 const SLOWEST: u64 = 64 << 10;
 
 /// A client with a fresh token.
 pub struct Remote {
-    /// The client.
     pub client: RewarderClient,
 }
 
@@ -30,13 +29,13 @@ pub fn within() -> Deadline {
     Deadline::within(CALL)
 }
 
-/// What a refused call shows.
+/// The text of a refused call.
 pub fn failed(error: ClientError) -> String {
     format!("svc-rewarder: {error}")
 }
 
 impl Remote {
-    /// Asks the issuer of the fleet on `data_dir` for a token.
+    /// Gets a token from the issuer of the fleet on `data_dir`.
     pub fn connect(data_dir: Option<&Path>) -> Result<Self, String> {
         let layout = Layout::new(data_dir)?;
         let ask = TokenAsk {
@@ -55,7 +54,7 @@ impl Remote {
         let sealed = Sealed::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
         let cid = sealed.cid();
         let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        // Time by size: the service gives up on what is slower, and seals within minutes.
+        // Time by size: the service gives up slower uploads, and seals within minutes.
         let time = CALL * 15 + Duration::from_secs(sealed.source().len() / SLOWEST);
         let sent = self
             .client
@@ -63,7 +62,7 @@ impl Remote {
         sent.map(|_| cid).map_err(failed)
     }
 
-    /// Waits, with a bar, until `done` says so.
+    /// Waits, with a progress bar, until `done` returns true.
     pub fn watch(
         &self,
         epoch: &EpochId,

@@ -1,4 +1,5 @@
-//! Reload, shutdown and refresh: the gates in front of what changes something, each refusal a line of the audit.
+//! Reload, shutdown and refresh: the gates in front of every change; each refusal is a line of the
+//! audit.
 
 use ron_http::{Request, Responder, Response};
 use ron_kernel::SendError;
@@ -7,17 +8,18 @@ use ron_proto::{Problem, scope};
 
 use super::{Console, guard, views};
 use crate::actions::{Action, Job};
-use crate::audit::{ended, line};
+use crate::audit::{line, with_result};
 use crate::config::Actions;
 use crate::fleet::Event;
 use crate::gate::Who;
 
-/// `POST /api/nodes/{id}/reload` and `/shutdown`: refused here, or handed to the runner, which answers.
+/// `POST /api/nodes/{id}/reload` and `/shutdown`: refused here, or passed to the runner, which
+/// sends the response.
 pub fn act(console: &Console, action: Action, request: &Request, responder: Responder) {
     let settings = console.settings.load();
     let who = Who::of(request, settings.auth);
     let job = |responder| Job {
-        // Found by the gates; a roster that changed since then makes this a 404 below.
+        // The gates found the node; if the roster has changed since, the response is the 404 below.
         node: console
             .fleet
             .node(request.param("id"))
@@ -37,7 +39,7 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
         );
         console
             .audit
-            .note(ended(entry, "denied", problem.code, &problem.detail));
+            .note(with_result(entry, "denied", problem.code, &problem.detail));
         responder.send(guard::dress(problem.into()));
         return;
     }
@@ -48,12 +50,12 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
         let entry = line(action.as_str(), Some(&job.node.spec.id), &who);
         console
             .audit
-            .note(ended(entry, "denied", problem.code, &problem.detail));
+            .note(with_result(entry, "denied", problem.code, &problem.detail));
         job.responder.send(guard::dress(problem.into()));
     }
 }
 
-/// All that must hold, the cheapest and most telling first.
+/// Everything that must hold; the cheapest and most specific checks come first.
 fn gates(
     console: &Console,
     action: Action,
@@ -106,7 +108,7 @@ fn gates(
     Ok(())
 }
 
-/// `POST /api/nodes/{id}/refresh`: the node is asked next. Changes nothing, so viewers may.
+/// `POST /api/nodes/{id}/refresh`: polls the node next. Changes nothing, so viewers may do it.
 pub fn refresh(console: &Console, request: &Request) -> Result<Response, Problem> {
     guard::own_origin(console, request)?;
     let (node, _) = views::find(console, request)?;

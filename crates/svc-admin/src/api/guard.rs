@@ -1,5 +1,5 @@
-//! What stands around every handler: the list of host names (against DNS rebinding) and the headers that tell the
-//! browser to trust nothing but this origin.
+//! Checks around every handler: the list of host names (against DNS rebinding), and the headers
+//! that tell the browser to trust only this origin.
 
 use ron_http::{Request, Response};
 use ron_proto::Problem;
@@ -9,7 +9,8 @@ use super::Console;
 /// No inline script or style, no foreign origin, no frames.
 const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// Runs `serve` for callers that came under a known host name, and dresses the answer.
+/// Runs `serve` for requests under a known host name, and adds the security headers to the
+/// response.
 pub fn guarded<F>(console: &Console, request: &Request, serve: F) -> Response
 where
     F: FnOnce(&Console, &Request) -> Result<Response, Problem>,
@@ -18,7 +19,7 @@ where
     dress(answer.into())
 }
 
-/// 403 for callers who came under a host name that is not listed.
+/// 403 for requests under a host name that is not listed.
 pub fn known_host(console: &Console, request: &Request) -> Result<(), Problem> {
     let settings = console.settings.load();
     let host = request.header("host");
@@ -30,11 +31,13 @@ pub fn known_host(console: &Console, request: &Request) -> Result<(), Problem> {
     ))
 }
 
-/// The header that the page puts on everything that is not a read. Another site's form cannot.
+/// The page adds this header to every request that is not a read. A form on another site cannot add
+/// it.
 pub const OWN_HEADER: &str = "x-ron-console";
 
-/// 403 for changes that another site may have caused: they must carry the page's own header, come from its own
-/// origin where a browser says so, and show a cookie only together with both.
+/// 403 for changes that another site may have caused. A change must carry the page's own header
+/// and, where a browser states the origin, come from this one; a cookie counts only together with
+/// both.
 pub fn own_origin(console: &Console, request: &Request) -> Result<(), Problem> {
     known_host(console, request)?;
     let refuse = |why: &str| {
@@ -74,7 +77,7 @@ pub fn dress(response: Response) -> Response {
         )
 }
 
-/// True when the name in a `Host` header is listed; the port does not matter.
+/// True if the name in a `Host` header is listed; the port is ignored.
 fn host_allowed(host: &str, allowed: &[String]) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or(rest, |(name, _)| name),

@@ -26,10 +26,10 @@ use crate::gate::Gate;
 use crate::logs::Heads;
 use crate::view::Board;
 
-/// How long an action may take, with the wait for those before it.
+/// Maximum duration of an action, including the wait for earlier ones.
 const ACTION_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Everything the handlers read, and the two queues that they fill.
+/// The state that handlers read, and the two queues that they fill.
 #[derive(Debug)]
 pub struct Console {
     pub fleet: Arc<Fleet>,
@@ -60,14 +60,14 @@ pub fn router(console: &Arc<Console>) -> Router {
 
 type Serve = fn(&Console, &Request) -> Result<Response, Problem>;
 
-/// A guarded view. In mode none the loopback bind is the gate; otherwise every view asks for the
-/// viewer's scope.
+/// A guarded view. In mode none the loopback bind is the gate; in the other modes every view
+/// requires the viewer's scope.
 fn view(console: &Arc<Console>, pattern: &'static str, serve: Serve) -> Route {
     guarded(console, pattern, viewer(console), serve)
 }
 
 fn viewer(console: &Console) -> Need {
-    // The mode needs a restart to change, so routes can be built for it.
+    // The mode changes only with a restart, so the routes can be built for it.
     match console.settings.load().auth {
         AuthMode::None => Need::Public,
         AuthMode::Ingress | AuthMode::Passport => Need::Scope(scope::ADMIN_VIEW),
@@ -101,10 +101,10 @@ fn page_routes(console: &Arc<Console>) -> impl Iterator<Item = Route> {
 fn fleet_routes(console: &Arc<Console>) -> [Route; 7] {
     [
         guarded(console, "/api/ui-config", Need::Public, views::ui_config)
-            .summary("What the page needs first")
+            .summary("The page's settings: mode, actions, intervals, theme")
             .returns::<UiConfig>(200),
         view(console, "/api/me", views::me)
-            .summary("Who is looking")
+            .summary("The caller and its roles")
             .returns::<Me>(200),
         view(console, "/api/overview", views::overview)
             .summary("The whole fleet, problems first")
@@ -116,7 +116,7 @@ fn fleet_routes(console: &Arc<Console>) -> [Route; 7] {
             .summary("Heads of the verifiable logs")
             .returns::<LogHeads>(200),
         view(console, "/api/epochs", views::epochs)
-            .summary("Reward epochs, those that need somebody first")
+            .summary("Reward epochs, those that need an operator first")
             .returns::<EpochList>(200),
         view(console, "/api/audit", views::audit)
             .summary("The last lines of the audit, newest first")
@@ -153,7 +153,7 @@ fn node_routes(console: &Arc<Console>) -> [Route; 4] {
             .query(
                 "window",
                 false,
-                "How far back from now: seconds, or a time as 5m; all that is held when absent.",
+                "How far back from now: seconds, or a duration such as 5m; everything held when absent.",
             )
             .query(
                 "kind",
@@ -165,7 +165,7 @@ fn node_routes(console: &Arc<Console>) -> [Route; 4] {
     ]
 }
 
-/// What is not a read.
+/// The routes that are not reads.
 fn change_routes(console: &Arc<Console>) -> [Route; 5] {
     let change = |method, pattern, need, serve: Serve| {
         let console = console.clone();
@@ -173,7 +173,8 @@ fn change_routes(console: &Arc<Console>) -> [Route; 5] {
             ron_http::sync(move |request: &Request| Ok(guard::guarded(&console, request, serve)));
         Route::new(method, pattern, need, handler)
     };
-    // The scope of the action itself is asked for by the handler, so that a refusal names the caller in the audit.
+    // The handler checks the scope of the action itself, so that a refusal names the caller in the
+    // audit.
     let action = |pattern, action| {
         let inner = console.clone();
         Route::new(
@@ -205,11 +206,11 @@ fn change_routes(console: &Arc<Console>) -> [Route; 5] {
             viewer(console),
             act::refresh,
         )
-        .summary("Ask a node how it is, next")
+        .summary("Poll a node next")
         .returns::<RefreshAnswer>(202)
         .errors(&[403, 404, 429]),
         action("/api/nodes/{id}/reload", Action::Reload)
             .summary("Have a node read its configuration again"),
-        action("/api/nodes/{id}/shutdown", Action::Shutdown).summary("Have a node drain and end"),
+        action("/api/nodes/{id}/shutdown", Action::Shutdown).summary("Have a node drain and exit"),
     ]
 }

@@ -1,4 +1,5 @@
-//! The page: built files, part of the program. Their sources are in `ui/`; `npm run build` there remakes them.
+//! The page: built files, embedded in the program. The sources are in `ui/`; `npm run build` there
+//! builds them.
 
 use ron_http::Response;
 
@@ -11,7 +12,8 @@ pub struct File {
     pub bytes: &'static [u8],
 }
 
-/// All of them. Names are fixed, so that a rebuild is a small difference; freshness is by entity tag.
+/// All files of the page. Names are fixed, so that a rebuild is a small difference; caches check
+/// the entity tag.
 pub static FILES: [File; 4] = [
     File {
         path: "/",
@@ -39,7 +41,7 @@ pub static FILES: [File; 4] = [
     },
 ];
 
-/// The answer with a file.
+/// The response with a file.
 pub fn response(file: &'static File, tag: &str) -> Response {
     Response::bytes(200, file.content_type, file.bytes)
         .etag(tag)
@@ -86,7 +88,7 @@ mod tests {
                 "{path} names a foreign origin"
             );
         }
-        // Namespaces and links to errors are names, not places the page fetches from.
+        // Namespaces and links to errors are names; the page fetches nothing from them.
         let urls = text("/app.js")
             .split("http")
             .skip(1)
@@ -100,7 +102,7 @@ mod tests {
         }
     }
 
-    /// Bytes of a file as a browser would fetch it compressed.
+    /// Size of a file as a browser fetches it, compressed.
     fn gzip_len(path: &str) -> usize {
         use std::io::Write as _;
         let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());

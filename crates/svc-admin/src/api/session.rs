@@ -1,5 +1,6 @@
-//! The session: a pasted passport becomes a cookie that scripts cannot read. The console keeps nothing; the cookie is
-//! the passport, judged anew with each request, and worth nothing once it has ended or was revoked.
+//! The session: a pasted passport becomes a cookie that scripts cannot read. The console keeps no
+//! session state: the cookie is the passport, checked again with each request, and useless once the
+//! passport has expired or was revoked.
 
 use ron_http::{Authorizer as _, Need, Request, Response};
 use ron_proto::admin::SessionRequest;
@@ -8,11 +9,11 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{Console, guard, views};
-use crate::audit::{ended, line};
+use crate::audit::{line, with_result};
 use crate::config::AuthMode;
 use crate::gate::{COOKIE, Who, head_of, with_bearer};
 
-/// Browsers drop cookies that are larger, name and attributes included.
+/// Browsers drop larger cookies; the limit leaves room for the name and the attributes.
 const TOKEN_BYTES_MAX: usize = 3_900;
 
 /// `POST /api/session`.
@@ -45,7 +46,7 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
     let mut who = Who::of(request, AuthMode::Passport);
     let principal = judged.inspect_err(|problem| {
         "anonymous".clone_into(&mut who.subject);
-        let denied = ended(
+        let denied = with_result(
             line("session", None, &who),
             "denied",
             problem.code,
@@ -57,7 +58,8 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
     who.subject.clone_from(&me.subject);
     who.roles.clone_from(&me.roles);
     console.audit.note(line("session", None, &who));
-    // Without a path the cookie is for /api of wherever the page is, also below a sub-path.
+    // Without a path attribute the cookie applies to /api of the page's own location, also below a
+    // sub-path.
     let life = seconds_left(token, console.fleet.clock.unix_ms() / 1000);
     let cookie = format!("{COOKIE}={token}; HttpOnly; Secure; SameSite=Strict; Max-Age={life}");
     Ok(Response::json(200, &me)
@@ -74,7 +76,7 @@ pub fn close(console: &Console, request: &Request) -> Result<Response, Problem> 
         .cache("no-store"))
 }
 
-/// How long a passport that was already judged still holds.
+/// Seconds until a passport that was checked before expires.
 fn seconds_left(token: &str, now_s: u64) -> u64 {
     let claims = token
         .split('.')

@@ -1,4 +1,5 @@
-//! The views: answers put together from what samplers and builder have published. Nothing here asks a node.
+//! The views: responses built from the published results of samplers and builder. No handler calls
+//! a node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::rings::{Rings, Series};
 use crate::state::is_unreachable;
 use crate::view::{Doc, doc};
 
-/// Most series in one query answer.
+/// Maximum series in the response of one query.
 const QUERY_SERIES: usize = 50;
 
 pub fn ui_config(console: &Console, request: &Request) -> Result<Response, Problem> {
@@ -32,7 +33,7 @@ pub fn ui_config(console: &Console, request: &Request) -> Result<Response, Probl
         version: env!("CARGO_PKG_VERSION").to_owned(),
         instance: console.instance.clone(),
         auth_mode: settings.auth.as_str().to_owned(),
-        signed_in: console.gate.may_look(&gate::head_of(request)),
+        signed_in: console.gate.may_view(&gate::head_of(request)),
         read_only: settings.actions.read_only,
         actions: settings.actions.names(),
         interval_seconds: settings.sampling.interval.as_secs_f64(),
@@ -81,7 +82,7 @@ pub fn status(console: &Console, request: &Request) -> Result<Response, Problem>
     let mut threads = view.topology.threads.clone();
     for thread in &mut threads {
         thread.live = thread.live.filter(|_| !unreachable);
-        // The planes of the last look know better than a topology that is read less often.
+        // The planes come with every poll; the topology is read less often and may be older.
         thread.restarts = view
             .facts
             .planes
@@ -135,7 +136,7 @@ pub fn facets(console: &Console, request: &Request) -> Result<Response, Problem>
     request.query_only(&[])?;
     let (node, _) = find(console, request)?;
     let from = from_ms(console, console.fleet.sampling.window.as_secs());
-    // While it does not answer its series have ended, and its routes are those of the last answer.
+    // A node that does not answer has no current series; its routes are those of the last answer.
     let mut facets = node.view().last_routes.to_vec();
     if facets.is_empty() {
         facets = node.with_rings(|rings| derive::facets(rings, from));
@@ -212,7 +213,8 @@ pub fn log_heads(console: &Console, request: &Request) -> Result<Response, Probl
     Ok(json(heads))
 }
 
-/// The series of `name` whose labels hold all `wanted` pairs, with their points from `from_ms` on.
+/// The series of `name` whose labels contain all `wanted` pairs, with their points from `from_ms`
+/// on.
 fn select(
     rings: &Rings,
     name: &str,
@@ -250,7 +252,7 @@ fn select(
     )
 }
 
-/// Reads `a="b",c="d"` by the grammar of the metrics format itself.
+/// Parses `a="b",c="d"` by the grammar of the metrics format itself.
 fn matchers(text: &str) -> Result<Vec<(String, String)>, Problem> {
     let line = format!("m{{{text}}} 0");
     let mut reader = Reader::new(line.as_bytes());
@@ -277,7 +279,7 @@ pub fn find(console: &Console, request: &Request) -> Result<(Arc<Node>, NodeSumm
     }
 }
 
-/// When the node was last looked at: what the content of a node's views depends on.
+/// Time of the node's last poll: the content of a node's views depends on it.
 fn sampled(console: &Console, node: &Node) -> Timestamp {
     node.view()
         .facts
@@ -289,7 +291,7 @@ pub fn now(console: &Console) -> Timestamp {
     Timestamp(console.fleet.clock.unix_ms())
 }
 
-/// `90`, `90s`, `5m`: how far back, in seconds; everything there is when it is not given.
+/// Parses `90`, `90s` or `5m` to seconds back from now; absent means everything that is held.
 fn window_s(text: Option<&str>) -> Result<u64, Problem> {
     let Some(text) = text else {
         return Ok(u64::MAX / 1000);
@@ -309,7 +311,8 @@ fn from_ms(console: &Console, window_s: u64) -> u64 {
         .saturating_sub(window_s.saturating_mul(1000))
 }
 
-/// JSON tagged by its content without its time; the front answers 304 to those who hold it.
+/// JSON tagged by its content without its time; the front answers 304 to clients that hold this
+/// version.
 fn json<T: Serialize>(value: &T) -> Response {
     ready(&doc(value))
 }

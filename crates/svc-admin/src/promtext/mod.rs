@@ -1,8 +1,8 @@
 //! A zero-copy reader of the Prometheus and OpenMetrics text formats.
 //!
-//! It reads or skips, and never fails: a scrape from a foreign exporter may hold lines this code has never
-//! seen. Nothing is allocated; a sample borrows its name and labels from the body, and label values are
-//! unescaped only when somebody asks for them.
+//! It reads or skips, and never fails: a scrape from a foreign exporter may contain lines this code
+//! does not know. Nothing is allocated: a sample borrows its name and labels from the body, and
+//! label values are unescaped only on access.
 //!
 //! Sources of the grammar: the Prometheus text exposition format 0.0.4 and OpenMetrics 1.0.
 
@@ -16,19 +16,18 @@ mod words;
 /// One sample line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// Name and label block exactly as written, such as `up{job="x"}`. The identity of the series.
+    /// Name and label block exactly as written, such as `up{job="x"}`. Identifies the series.
     pub key: &'a str,
-    /// The metric name.
     pub name: &'a str,
-    /// What stands between the braces, still escaped; empty when there are none. Well-formed.
+    /// The text between the braces, still escaped; empty without braces. Well-formed.
     pub labels: &'a str,
-    /// The value; `NaN` and infinities are values too.
+    /// The value; `NaN` and infinities are valid.
     pub value: f64,
-    /// The time stamp as written (milliseconds in Prometheus text, seconds in OpenMetrics).
+    /// The timestamp as written (milliseconds in Prometheus text, seconds in OpenMetrics).
     pub timestamp: Option<f64>,
 }
 
-/// What a `# TYPE` line says about a metric family.
+/// The `# TYPE` line of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Family<'a> {
     pub name: &'a str,
@@ -52,7 +51,8 @@ pub struct Reader<'a> {
     skipped: u64,
 }
 
-/// The whole scrape. Its UTF-8 is checked once; only a page that is not all text is checked again line by line.
+/// The whole scrape. Its UTF-8 is checked once; only a page that is not entirely UTF-8 is checked
+/// again line by line.
 #[derive(Clone, Copy, Debug)]
 struct Page<'a> {
     bytes: &'a [u8],
@@ -60,7 +60,7 @@ struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// The text of a range, if it is text.
+    /// The text of a range, if it is valid UTF-8.
     fn text(&self, from: usize, to: usize) -> Option<&'a str> {
         match self.text {
             Some(text) => text.get(from..to),
@@ -114,11 +114,11 @@ impl<'a> Iterator for Reader<'a> {
 
 enum Line<'a> {
     Item(Item<'a>),
-    /// A comment, a help text, a unit or nothing.
+    /// A comment, a help text, a unit or an empty line.
     Blank,
-    /// OpenMetrics' `# EOF`: what follows is not part of the scrape.
+    /// OpenMetrics' `# EOF`: the following lines are not part of the scrape.
     End,
-    /// Not understood.
+    /// Not understood; counted as skipped.
     Odd,
 }
 
@@ -134,7 +134,7 @@ fn read_line<'a>(page: &Page<'a>, from: usize, to: usize) -> Line<'a> {
     }
 }
 
-/// Reads what stands behind the `#` before `from` on the page.
+/// Reads what follows the `#` before `from` on the page.
 fn read_comment<'a>(page: &Page<'a>, line: &[u8], from: usize) -> Line<'a> {
     let rest = trim_start(line);
     if rest == b"EOF" {
@@ -180,7 +180,8 @@ fn read_sample<'a>(page: &Page<'a>, line: &[u8], from: usize) -> Option<Sample<'
     };
     let number = |at: usize, end: usize| {
         read_whole(&line[at..end]).or_else(|| {
-            // `f64::from_str` knows inf, infinity and nan in any case, and refuses hexadecimal and underscores.
+            // `f64::from_str` accepts inf, infinity and nan in any case, and refuses hexadecimal
+            // and underscores.
             page.text(from + at, from + end)?.parse().ok()
         })
     };
@@ -279,7 +280,7 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    /// `block` is what stands between the braces.
+    /// `block` is the text between the braces.
     pub fn new(block: &'a str) -> Self {
         Self { rest: block }
     }
@@ -322,7 +323,7 @@ fn unescape(text: &str) -> Cow<'_, str> {
         match chars.next() {
             Some('n') => out.push('\n'),
             Some(known @ ('\\' | '"')) => out.push(known),
-            // The format leaves other escapes open; both characters are kept.
+            // The format does not define other escapes; both characters are kept.
             Some(other) => out.extend(['\\', other]),
             None => out.push('\\'),
         }
@@ -341,7 +342,7 @@ fn spaces(bytes: &[u8]) -> usize {
         .unwrap_or(bytes.len())
 }
 
-/// The length of what stands before the next white space.
+/// The length of the text before the next white space.
 fn token_len(bytes: &[u8]) -> usize {
     bytes
         .iter()
@@ -364,7 +365,7 @@ const NAME_START: u8 = 1;
 const NAME_MORE: u8 = 2;
 const COLON: u8 = 4;
 
-/// For each byte, where in a name it may stand.
+/// For each byte, at which positions of a name it may appear.
 const CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

@@ -1,11 +1,12 @@
-//! Lines as exporters write them, read in one pass without looking for their end first: a name, perhaps
-//! `{label="value",...}`, one space, a value, a line feed. Whatever else a line may hold, this hands it back untouched
-//! to the careful reader, so both always agree.
+//! The fast path: lines as exporters usually write them, read in one pass without searching for
+//! their end first: a name, perhaps `{label="value",...}`, one space, a value, a line feed. Any
+//! other line is left to the full reader, so both always agree.
 
 use super::words::{label_end, name_end, quoted_end, token_end};
 use super::{CLASS, COLON, Family, Item, NAME_START, Page, Sample, read_whole};
 
-/// Reads the line at `from` if it is a plain one; where the next begins comes with it.
+/// Reads the line at `from` if it has the usual form; returns it with the position of the next
+/// line.
 #[inline]
 pub fn read_line<'a>(page: &Page<'a>, from: usize) -> Option<(Item<'a>, usize)> {
     let text = page.text?;
@@ -46,7 +47,7 @@ pub fn read_line<'a>(page: &Page<'a>, from: usize) -> Option<(Item<'a>, usize)> 
     Some((Item::Sample(sample), value_end + 1))
 }
 
-/// The place of the brace that ends the block which begins at `at`.
+/// The position of the brace that ends the block which begins at `at`.
 #[inline]
 fn read_labels(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {

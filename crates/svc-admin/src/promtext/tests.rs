@@ -1,10 +1,10 @@
-//! What is read, what is skipped, and that nothing panics.
+//! Lines that are read, lines that are skipped, and no panics.
 
 use super::*;
 use proptest::prelude::*;
 use std::fmt::Write as _;
 
-/// Reads `body`; gives the samples as `key=value` and the count of skipped lines.
+/// Reads `body`; compares the samples as `key=value`, and the number of skipped lines.
 fn check(body: &str, samples: &[&str], skipped: u64) {
     let mut reader = Reader::new(body.as_bytes());
     let mut got = Vec::new();
@@ -116,7 +116,7 @@ fn escaped(value: &str) -> String {
         .replace('\n', "\\n")
 }
 
-/// What the careful reader alone makes of a page.
+/// The result of the full reader alone.
 fn careful(body: &[u8]) -> (Vec<String>, u64) {
     all(Reader {
         page: Page {

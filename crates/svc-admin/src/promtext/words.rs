@@ -1,10 +1,10 @@
-//! Eight bytes at a time: where the first byte of a kind stands, by arithmetic on whole words. Safe, portable, and
-//! without a branch per byte.
+//! Finds the first byte of a kind, eight bytes at a time, by arithmetic on whole words. Safe,
+//! portable, and without a branch per byte.
 
 /// The high bit of every byte.
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// `byte` in all eight places.
+/// `byte` in all eight positions.
 const fn all(byte: u8) -> u64 {
     byte as u64 * 0x0101_0101_0101_0101
 }
@@ -17,7 +17,7 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u64> {
         .map(|eight| u64::from_le_bytes(*eight))
 }
 
-/// Which place the lowest marked byte has.
+/// The position of the lowest marked byte.
 const fn first(marks: u64) -> usize {
     (marks.trailing_zeros() / 8) as usize
 }
@@ -27,7 +27,8 @@ const fn at_least(word: u64, low: u8) -> u64 {
     word.wrapping_add(all(128 - low))
 }
 
-/// Marks all bytes but letters, `_`, and those from `0` to `last`: the nine, or the colon that follows it.
+/// Marks all bytes but letters, `_`, and those from `0` to `last`: the nine, or the colon that
+/// follows it in ASCII.
 const fn foreign(word: u64, last: u8) -> u64 {
     let plain = word & !HIGH;
     let lower = plain | all(0x20);
@@ -37,7 +38,7 @@ const fn foreign(word: u64, last: u8) -> u64 {
     (!(letter | digit | line) | word) & HIGH
 }
 
-/// Marks bytes up to the space; the lowest mark is right, those above a control byte may not be.
+/// Marks bytes up to the space. The lowest mark is right; marks above a control byte may be wrong.
 const fn blank(word: u64) -> u64 {
     !(at_least(word & !HIGH, b' ' + 1) | word) & HIGH
 }
@@ -51,26 +52,26 @@ const fn quote_or_escape(word: u64) -> u64 {
         & HIGH
 }
 
-/// Where the first byte from `at` on stands that cannot be in a metric name; `None` when fewer than eight bytes are
-/// left there.
+/// The position of the first byte from `at` on that cannot be in a metric name; `None` when fewer
+/// than eight bytes are left there.
 #[inline]
 pub fn name_end(bytes: &[u8], at: usize) -> Option<usize> {
     find(bytes, at, |word| foreign(word, b':'))
 }
 
-/// The same for a label's name, in which no colon can be.
+/// The same for a label's name, which cannot contain a colon.
 #[inline]
 pub fn label_end(bytes: &[u8], at: usize) -> Option<usize> {
     find(bytes, at, |word| foreign(word, b'9'))
 }
 
-/// Where the first space or control byte from `at` on stands.
+/// The position of the first space or control byte from `at` on.
 #[inline]
 pub fn token_end(bytes: &[u8], at: usize) -> Option<usize> {
     find(bytes, at, blank)
 }
 
-/// Where the first quote, backslash or control byte from `at` on stands.
+/// The position of the first quote, backslash or control byte from `at` on.
 #[inline]
 pub fn quoted_end(bytes: &[u8], at: usize) -> Option<usize> {
     find(bytes, at, quote_or_escape)

@@ -19,12 +19,11 @@ use crate::manifest::verify::{self, ProveError, VerifyError};
 use crate::manifest::{dir, run_key};
 use crate::runs::library::LibraryError;
 use crate::runs::registry::Entry;
-use crate::runs::{Ask, Asked, RunId};
+use crate::runs::{Ask, RunId, RunRequest};
 
 const READ: Need = Need::Scope(scope::REWARDER_READ);
 const RUN: Need = Need::Scope(scope::REWARDER_RUN);
 
-/// The routes of this resource.
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let get = |path, answer: fn(&Api, &Request) -> Result<Response, Problem>| {
         let api = Arc::clone(api);
@@ -86,7 +85,7 @@ fn id(request: &Request) -> Result<RunId, Problem> {
     ))
 }
 
-/// Hands a request to the scheduler, which answers it.
+/// Passes a request to the scheduler, which sends the response.
 fn send(
     api: &Api,
     request: &Request,
@@ -103,7 +102,7 @@ fn send(
     let wait = request.prefer_wait().filter(|wait| !wait.is_zero());
     let limited = request.header("x-request-deadline-ms").is_some();
     let compute_by: Option<Deadline> = wait.filter(|_| limited).map(|_| responder.deadline());
-    let asked = Asked {
+    let asked = RunRequest {
         id,
         ask,
         wait,
@@ -121,7 +120,8 @@ fn send(
     }
 }
 
-/// Checks what can be checked before a run exists: the inputs are there, trusted, and fit.
+/// Checks what can be checked before a run exists: both inputs are stored, signed by a trusted key,
+/// and fit each other.
 fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
     let ComputeRequest {
         snapshot,
@@ -146,15 +146,17 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
             .library
             .policy(&id.0, &policy_id, &policy_hash)
             .map_err(|error| errors::library(&error, true))?;
-        // Before it is looked for: retention leaves it alone until the run is known.
+        // Renewed before the lookup, so that retention cannot remove the snapshot until the run is
+        // in the table.
         api.library.renew(&id.0, &snapshot, api.clock.unix_ms());
-        // Only the header is read here; whoever computes reads and checks every byte.
+        // The handler reads the header only; the worker that computes the run reads and checks
+        // every byte.
         match api.library.snapshot_head(&id.0, &snapshot) {
             Ok(usage) => {
                 Rules::new(&policy.policy, &usage.metric_names())
                     .map_err(|error| errors::policy_mismatch(error.to_string()))?;
             }
-            // Fetched, and compared with the policy, by whoever computes.
+            // The worker fetches the snapshot and compares it with the policy.
             Err(LibraryError::Missing(_)) if api.fetches => {}
             Err(error) => return Err(errors::library(&error, false)),
         }
@@ -222,7 +224,7 @@ fn state(api: &Api, request: &Request) -> Result<Response, Problem> {
     ))
 }
 
-/// The directory of a run that has a manifest.
+/// The artifact directory of a run that has a manifest; a problem for every other run.
 fn sealed(api: &Api, request: &Request) -> Result<std::path::PathBuf, Problem> {
     let run = entry(api, request)?.run;
     if run.commitment.is_none() {

@@ -1,4 +1,4 @@
-//! The rewarder's own problem codes, beside the common ones.
+//! Problem codes of the rewarder, beside those that every service shares.
 
 use ron_proto::problem::{Problem, ProblemKind};
 use ron_proto::rewarder::RunReason;
@@ -29,7 +29,7 @@ const EPOCH_CONFLICT: ProblemKind = kind(
     "epoch_conflict",
     409,
     "The epoch is bound to other inputs",
-    "An epoch has one manifest for ever. Ask for the inputs it was computed from, or use another epoch.",
+    "An epoch has one manifest for ever. Request the inputs it was computed from, or use another epoch.",
 );
 const USAGE_PAID: ProblemKind = kind(
     "usage_paid",
@@ -47,7 +47,7 @@ const RUN_FAILED: ProblemKind = kind(
     "run_failed",
     409,
     "The run failed",
-    "The detail says why; nothing was paid by it. Once that is put right, send the request again.",
+    "The detail says why; the run paid nothing. Fix the cause, then send the request again.",
 );
 const BAD_SNAPSHOT: ProblemKind = kind(
     "bad_snapshot",
@@ -92,7 +92,7 @@ const INPUT_REFUSED: ProblemKind = kind(
     "The file on disk is not what was stored. Upload it again.",
 );
 
-/// Every code of this service; the documentation is made from it.
+/// Every code of this service. The API pages are generated from this list.
 pub const CODES: &[ProblemKind] = &[
     EPOCH_CONFLICT,
     USAGE_PAID,
@@ -107,7 +107,7 @@ pub const CODES: &[ProblemKind] = &[
     INPUT_REFUSED,
 ];
 
-/// Other inputs than the epoch's own.
+/// 409: the epoch is bound to other inputs than the request names.
 pub fn epoch_conflict(run: &Run) -> Problem {
     let detail = "this epoch is bound to another snapshot or policy";
     Problem::of(&EPOCH_CONFLICT, detail).with_details(json!({
@@ -116,25 +116,26 @@ pub fn epoch_conflict(run: &Run) -> Problem {
     }))
 }
 
-/// The same usage under another epoch's name.
+/// 409: another epoch has paid the same usage.
 pub fn usage_paid(paid_by: &EpochId) -> Problem {
     Problem::of(&USAGE_PAID, usage_paid_detail(paid_by)).with_details(json!({ "paid_by": paid_by }))
 }
 
-/// What such a problem, or the reason of such a run, says.
+/// Detail of `usage_paid`, both as a problem and as the reason of a failed run.
 pub fn usage_paid_detail(paid_by: &EpochId) -> String {
     format!(
-        "epoch {paid_by} paid this snapshot by this policy. Usage of another time needs a snapshot that names its period; \
+        "epoch {paid_by} paid this snapshot by this policy. Usage of another period needs a snapshot that names that period; \
          a correction of {paid_by} names it in adjusts"
     )
 }
 
-/// The run broke an invariant.
+/// 409: the run broke an invariant and will not be paid.
 pub fn quarantined(reason: Option<&RunReason>) -> Problem {
     Problem::of(&QUARANTINED, detail(reason))
 }
 
-/// The run failed; what the ledger will never take keeps its own code.
+/// 409: the run failed. Refusals that the ledger repeats for ever keep their own code; the others
+/// say whether a retry can help.
 pub fn failed(reason: Option<&RunReason>) -> Problem {
     match reason.map(|reason| reason.code.as_str()) {
         Some("epoch_conflict") => Problem::of(&EPOCH_CONFLICT, detail(reason)),
@@ -157,7 +158,7 @@ fn detail(reason: Option<&RunReason>) -> String {
     )
 }
 
-/// An import or an upload in the canonical form was refused.
+/// An import, or an upload in the canonical form, was refused.
 pub fn bad_snapshot(error: &ImportError) -> Problem {
     let problem = Problem::of(&BAD_SNAPSHOT, error.to_string());
     match error {
@@ -169,23 +170,23 @@ pub fn bad_snapshot(error: &ImportError) -> Problem {
     }
 }
 
-/// The path names another content.
+/// 422: the content id in the path is not that of the body's sealed form.
 pub fn cid_mismatch(actual: &ContentId) -> Problem {
     let detail = "the sealed form of this body has another content id; details.actual has it";
     Problem::of(&CID_MISMATCH, detail).with_details(json!({ "actual": actual }))
 }
 
-/// A policy over the wire was refused.
+/// 422: an uploaded policy was refused.
 pub fn policy_refused(error: &PolicyRefused) -> Problem {
     Problem::of(&POLICY_REFUSED, format!("the policy is refused: {error}"))
 }
 
-/// Policy and snapshot do not fit.
+/// 422: the policy does not cover the snapshot.
 pub fn policy_mismatch(why: String) -> Problem {
     Problem::of(&POLICY_MISMATCH, why)
 }
 
-/// The library does not have it, or not any more as it was.
+/// The library has no such input, or the stored file is damaged; `policy` chooses the problem code.
 pub fn library(error: &LibraryError, policy: bool) -> Problem {
     let detail = error.to_string();
     match error {

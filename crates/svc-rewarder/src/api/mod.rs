@@ -1,4 +1,4 @@
-//! The HTTP face: one file per resource.
+//! The HTTP API: one file per resource.
 
 pub mod epochs;
 pub mod errors;
@@ -14,36 +14,31 @@ use ron_proto::problem::Problem;
 use ron_proto::values::ValueError;
 
 use crate::intake::Task;
-use crate::runs::Asked;
+use crate::runs::RunRequest;
 use crate::runs::library::Library;
 use crate::runs::registry::Registry;
 
-/// What the handlers look at. They read shared records and files; what changes a run goes through
-/// the scheduler's queue.
+/// State the handlers read: shared records and files. Whatever changes a run goes through the
+/// scheduler's queue.
 #[derive(Clone)]
 pub struct Api {
-    /// The run table.
     pub registry: Registry,
-    /// Snapshots and policies.
     pub library: Library,
-    /// Where run directories are.
+    /// Root of the run directories.
     pub artifacts: PathBuf,
-    /// To the scheduler.
-    pub work_req: Sender<Asked>,
-    /// To the intake.
+    pub work_req: Sender<RunRequest>,
     pub imports: Sender<Task>,
-    /// Where uploads wait; on the file system of the library.
+    /// Directory of incomplete uploads, on the file system of the library so that a link can move
+    /// them.
     pub uploads: PathBuf,
-    /// Whether snapshots that are not here can be fetched.
+    /// Whether the service can fetch snapshots that the library does not have.
     pub fetches: bool,
-    /// Time.
     pub clock: SharedClock,
     /// Largest body of a snapshot upload, in bytes.
     pub snapshot_bytes_max: u64,
 }
 
 impl Api {
-    /// All routes.
     pub fn router(self) -> Router {
         let info = ApiInfo {
             title: "svc-rewarder",
@@ -60,7 +55,7 @@ impl Api {
     }
 }
 
-/// A path parameter as its type; 400 names the parameter.
+/// Parses a path parameter; the problem is a 400 that names the parameter.
 fn param<T>(request: &Request, name: &str) -> Result<T, Problem>
 where
     T: std::str::FromStr<Err = ValueError>,

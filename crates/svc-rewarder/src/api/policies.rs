@@ -11,7 +11,6 @@ use ron_proto::{scope, strict};
 use super::{Api, errors, param};
 use crate::inputs::policy::PolicyRefused;
 
-/// The routes of this resource.
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let (put_api, get_api) = (Arc::clone(api), Arc::clone(api));
     vec![

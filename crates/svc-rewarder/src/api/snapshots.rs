@@ -1,7 +1,7 @@
 //! `/rewarder/snapshots`: sealed usage, uploaded as rows or in its canonical form.
 //!
-//! Bodies go to disk as they arrive and are sealed by the intake threads; answers are read from
-//! disk while they are sent, whole or in part.
+//! Bodies are written to disk as they arrive and sealed by the intake threads. Responses are read
+//! from disk while they are sent, whole or in part.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +18,10 @@ use ron_proto::values::ContentId;
 use super::{Api, errors, param};
 use crate::inputs::import::Format;
 use crate::inputs::source::Source;
-use crate::intake::{Holds, SEAL_BUDGET, Task};
+use crate::intake::{SEAL_BUDGET, Task, UploadContent};
 
 const CANONICAL: &str = "application/octet-stream";
-/// What this program reads.
+/// Media types of an upload that this build reads.
 const UPLOADS: &[&str] = if cfg!(feature = "parquet") {
     &[
         "text/csv",
@@ -35,7 +35,6 @@ const UPLOADS: &[&str] = if cfg!(feature = "parquet") {
     &["text/csv", "application/x-ndjson", CANONICAL]
 };
 
-/// The routes of this resource.
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let upload = |method, path, wanted: fn(&Request) -> Result<Option<ContentId>, Problem>| {
         let (cap, dir) = (api.snapshot_bytes_max, api.uploads.clone());
@@ -57,7 +56,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         .query_as::<UsagePeriod>(
             "period",
             false,
-            "the time the rows were measured in, such as 2026-11; the canonical form names its own",
+            "the period the rows were measured in, such as 2026-11; the canonical form names its own",
         )
         .returns::<SnapshotInfo>(200)
         .returns::<SnapshotInfo>(201)
@@ -70,7 +69,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         })
         .summary("Seals usage that must have this content id, and stores it."),
         upload(Method::POST, "/rewarder/snapshots", |_| Ok(None))
-            .summary("Seals usage, stores it and answers its content id."),
+            .summary("Seals usage, stores it and returns its content id."),
         Route::get(
             "/rewarder/snapshots/{cid}",
             Need::Scope(scope::REWARDER_READ),
@@ -88,15 +87,15 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     ]
 }
 
-/// Hands an upload to the intake, which answers it.
+/// Passes an upload to the intake, which sends the response.
 fn send(
     api: &Api,
     request: &Request,
     responder: Responder,
     wanted: fn(&Request) -> Result<Option<ContentId>, Problem>,
 ) {
-    let checked = wanted(request).and_then(|wanted| Ok((wanted, holds(request)?)));
-    let (wanted, holds) = match checked {
+    let checked = wanted(request).and_then(|wanted| Ok((wanted, upload_content(request)?)));
+    let (wanted, content) = match checked {
         Ok(checked) => checked,
         Err(problem) => return responder.send(problem),
     };
@@ -105,7 +104,7 @@ fn send(
     };
     let task = Task {
         upload,
-        holds,
+        content,
         wanted,
         tenant: request.principal.tenant.clone(),
         responder,
@@ -120,7 +119,7 @@ fn send(
     }
 }
 
-fn holds(request: &Request) -> Result<Holds, Problem> {
+fn upload_content(request: &Request) -> Result<UploadContent, Problem> {
     request.query_only(&["kind", "period"])?;
     let period: Option<UsagePeriod> = request.query_as("period")?;
     let kind = match request.query_one("kind")? {
@@ -132,11 +131,11 @@ fn holds(request: &Request) -> Result<Holds, Problem> {
     let media = media.split(';').next().unwrap_or("").trim();
     let format = Format::of_media(&media.to_ascii_lowercase());
     match format {
-        Some(format) => Ok(Holds::Rows(format, kind, period)),
+        Some(format) => Ok(UploadContent::Rows(format, kind, period)),
         None if period.is_some() => Err(Problem::bad_request(
             "the canonical form names its own period; leave `period` out",
         )),
-        None => Ok(Holds::Sealed),
+        None => Ok(UploadContent::Sealed),
     }
 }
 
@@ -164,7 +163,7 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
             let problem = Problem::new(
                 416,
                 "range_not_satisfiable",
-                "No such range",
+                "Range not satisfiable",
                 format!("the snapshot has {len} bytes"),
             );
             return Ok(Response::from(problem).header("content-range", format!("bytes */{len}")));
@@ -184,14 +183,14 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
     })
 }
 
-/// What a `Range` header means for `len` bytes.
+/// What a `Range` header means for a file of `len` bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Span {
-    /// Not one range of bytes: the whole is sent, as HTTP lets us.
+    /// Not a single range of bytes: the whole file is sent, as RFC 9110 allows.
     Ignored,
-    /// From here to before there.
+    /// Bytes from the first position up to, not including, the second.
     Part(u64, u64),
-    /// Nothing of it is there.
+    /// The range starts after the end of the file.
     Beyond,
 }
 

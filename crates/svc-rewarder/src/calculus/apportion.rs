@@ -1,13 +1,13 @@
 //! Largest remainder with an upper bound per account, in passes over the usage.
 //!
-//! Hamilton's method: everyone gets the floor of the exact share, and the units left over go one
-//! each to the largest remainders. It keeps quota (nobody is off by one unit or more) and a
-//! larger weight never earns less. The remainders are compared exactly, and ties go to the lower
-//! row, that is to the lower account bytes.
+//! Hamilton's method: every account gets the floor of its exact share, and the units left over go
+//! one each to the largest remainders. The method keeps quota (no account is off by one unit or
+//! more), and a larger weight never earns less. Remainders are compared exactly; ties go to the
+//! lower row, that is to the lower account bytes.
 //!
-//! No pass keeps anything per row: the rows an account cap binds are those above a threshold
-//! weight, and the remainders that earn a unit are those above a threshold remainder, which is
-//! found by counting (a radix selection). So memory does not grow with the number of accounts.
+//! No pass keeps anything per row. The account cap binds exactly the rows above a threshold weight,
+//! and an extra unit goes exactly to the remainders above a threshold remainder, which is found by
+//! counting (a radix selection). Memory therefore does not grow with the number of accounts.
 
 use rayon::prelude::*;
 use ruint::Uint;
@@ -16,9 +16,10 @@ use super::usage::{Block, chunk, chunks};
 use super::weights::Weigher;
 use super::{Stop, Usage, Watch, narrow};
 
-/// Remainders are counted in 2^BUCKET_BITS buckets a pass. Few in unit tests, for many passes.
+/// Each pass counts remainders in 2^BUCKET_BITS buckets. Unit tests use few buckets, to force many
+/// passes.
 const BUCKET_BITS: usize = if cfg!(test) { 3 } else { 12 };
-/// Up to this many candidates are collected and sorted instead of counted further.
+/// Up to this many candidates are collected and sorted instead of being counted again.
 const COLLECT_MAX: u64 = if cfg!(test) { 4 } else { 1 << 18 };
 
 /// True if every product of a weight below `total` and an amount below `pool` fits the width.
@@ -30,7 +31,7 @@ fn bits(value: u128) -> usize {
     (u128::BITS - value.leading_zeros()) as usize
 }
 
-/// Which rows the account cap binds: those with `weight x left > limit`.
+/// The rows that the account cap binds: those with `weight x left > limit`.
 #[derive(Clone, Debug)]
 struct Bound<const B: usize, const L: usize> {
     cap: u128,
@@ -38,16 +39,15 @@ struct Bound<const B: usize, const L: usize> {
     limit: Uint<B, L>,
 }
 
-/// Which remainders earn one unit more.
+/// The remainders that earn one more unit.
 #[derive(Clone, Debug)]
 struct Cut<const B: usize, const L: usize> {
-    /// Every remainder above this one.
     above: Uint<B, L>,
-    /// And the first so many rows, in row order, of those that are equal to it.
+    /// Among the remainders equal to `above`, the first `ties` in row order earn a unit as well.
     ties: u64,
 }
 
-/// How a pool is split: enough to compute any row's share from the row alone, but for ties.
+/// The plan of a split: enough to compute any row's share from the row alone, except for ties.
 #[derive(Clone, Debug)]
 pub(super) struct Split<const B: usize, const L: usize> {
     weigher: Weigher<B, L>,
@@ -58,20 +58,21 @@ pub(super) struct Split<const B: usize, const L: usize> {
     cut: Option<Cut<B, L>>,
 }
 
-/// A row's share before ties are settled.
+/// A row's share before ties are resolved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Raw {
-    /// The row in its block.
+    /// Position of the row in its block.
     pub at: u32,
     /// Minor units.
     pub amount: u128,
-    /// One more if it is among the first ties.
+    /// True if the row earns one more unit, provided it is among the first ties.
     pub tie: bool,
 }
 
 impl<const B: usize, const L: usize> Split<B, L> {
-    /// Plans the split of `pool` in proportion to the weights, whose sum is `total`, at most `cap`
-    /// each; with `remainders` the units left over are handed out, without they stay.
+    /// Plans the split of `pool` in proportion to the weights, whose sum is `total`, with at most
+    /// `cap` for each account. With `remainders`, the units left over are distributed; without it,
+    /// they stay in the residual.
     pub(super) fn plan<U: Usage>(
         usage: &U,
         weigher: Weigher<B, L>,
@@ -104,9 +105,9 @@ impl<const B: usize, const L: usize> Split<B, L> {
         Ok(split)
     }
 
-    /// Water-filling: whoever would get more than the cap gets the cap, what is given up flows to
-    /// the others, until none is above. Every round lowers the threshold weight, so the rows of one
-    /// round are among those of the next.
+    /// Water-filling: an account whose share exceeds the cap gets the cap, and the excess flows to
+    /// the other accounts, until no share is above the cap. Every round lowers the threshold
+    /// weight, so the rows of one round are among those of the next.
     fn fill<U: Usage>(
         &mut self,
         usage: &U,
@@ -115,6 +116,8 @@ impl<const B: usize, const L: usize> Split<B, L> {
         cap: u128,
         watch: &impl Watch,
     ) -> Result<(), Stop> {
+        // Ends after at most one round per distinct weight: every round but the last caps at least
+        // one more row.
         let mut known = 0;
         loop {
             let bound = Bound {
@@ -123,6 +126,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
                 limit: Uint::<B, L>::from(cap).wrapping_mul(self.rest),
             };
             let (count, weight) = self.over(usage, &bound, watch)?;
+            // Rounds only add rows, so an unchanged count means the same rows: the fill is stable.
             if count == known {
                 return Ok(());
             }
@@ -138,7 +142,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         }
     }
 
-    /// How many rows a bound catches, and what they weigh.
+    /// Number of rows that a bound catches, and their total weight.
     fn over<U: Usage>(
         &self,
         usage: &U,
@@ -159,7 +163,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         (0..chunks(usage))
             .into_par_iter()
             .map(|at| {
-                go_on(watch)?;
+                check_cancelled(watch)?;
                 Ok(count(&chunk(usage, at)?))
             })
             .try_reduce(
@@ -180,7 +184,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         Ok((narrow(&floor)?, remainder))
     }
 
-    /// The shares of a block, zeros left out.
+    /// The shares of a block; zero shares are omitted.
     pub(super) fn shares(&self, block: &Block<'_>) -> Result<Vec<Raw>, Stop> {
         let mut shares = Vec::with_capacity(block.rows());
         if self.rest.is_zero() && self.bound.is_none() {
@@ -196,7 +200,8 @@ impl<const B: usize, const L: usize> Split<B, L> {
                 Some(cut) if !remainder.is_zero() => remainder.cmp(&cut.above),
                 _ => std::cmp::Ordering::Less,
             };
-            // A floor is below a pool of at most 2^128-1 if there is a remainder.
+            // A remainder above zero means that the floor is below the pool, which is at most
+            // 2^128-1, so the addition cannot overflow.
             amount += u128::from(order.is_gt());
             let tie = order.is_eq();
             if amount > 0 || tie {
@@ -207,12 +212,12 @@ impl<const B: usize, const L: usize> Split<B, L> {
         Ok(shares)
     }
 
-    /// How many ties earn a unit.
+    /// Number of ties that earn a unit.
     pub(super) fn ties(&self) -> u64 {
         self.cut.as_ref().map_or(0, |cut| cut.ties)
     }
 
-    /// Finds the threshold remainder.
+    /// Finds the threshold remainder, one pass over the usage per refinement.
     fn select<U: Usage>(&mut self, usage: &U, watch: &impl Watch) -> Result<(), Stop> {
         let mut range = Range {
             low: Uint::ZERO,
@@ -226,12 +231,14 @@ impl<const B: usize, const L: usize> Split<B, L> {
         if units == 0 {
             return Ok(());
         }
-        // The remainders add up to `units` whole shares and each is less than one.
+        // The remainders add up to `units` whole shares and each is less than one, so there are
+        // more remainders than units.
         let mut want = u64::try_from(units)
             .ok()
             .filter(|units| *units < tally.found)
             .ok_or(Stop::Broken("more units left over than remainders"))?;
         loop {
+            // All remainders of the range are equal, so they are ties and the row order decides.
             if tally.least == tally.most {
                 self.cut = Some(Cut {
                     above: tally.least,
@@ -239,6 +246,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
                 });
                 return Ok(());
             }
+            // Few enough to collect and sort in memory, in one more pass.
             if tally.found <= COLLECT_MAX {
                 self.cut = Some(self.cut_among(usage, &range, want, watch)?);
                 return Ok(());
@@ -248,7 +256,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         }
     }
 
-    /// Counts the remainders of a range.
+    /// Counts the remainders of a range, one count per bucket.
     fn tally<U: Usage>(
         &self,
         usage: &U,
@@ -258,7 +266,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         (0..chunks(usage))
             .into_par_iter()
             .try_fold(Tally::default, |mut tally, at| {
-                go_on(watch)?;
+                check_cancelled(watch)?;
                 self.each_remainder(&chunk(usage, at)?, |floor, remainder| {
                     tally.spend(floor)?;
                     if let Some(bucket) = range.bucket(&remainder) {
@@ -292,7 +300,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         Ok(())
     }
 
-    /// Collects the few remainders of a range and cuts among them.
+    /// Collects the few remainders of a range and finds the threshold among them.
     fn cut_among<U: Usage>(
         &self,
         usage: &U,
@@ -301,7 +309,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
         watch: &impl Watch,
     ) -> Result<Cut<B, L>, Stop> {
         let collect = |at: usize| {
-            go_on(watch)?;
+            check_cancelled(watch)?;
             let mut found = Vec::new();
             self.each_remainder(&chunk(usage, at)?, |_, remainder| {
                 if range.bucket(&remainder).is_some() {
@@ -319,6 +327,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
             .into_par_iter()
             .map(collect)
             .try_reduce(Vec::new, join)?;
+        // Equal remainders are interchangeable here, so an unstable sort gives the same threshold.
         found.par_sort_unstable_by(|a, b| b.cmp(a));
         let broken = Stop::Broken("remainders were lost between two passes");
         let last = usize::try_from(want).ok().and_then(|n| n.checked_sub(1));
@@ -331,7 +340,7 @@ impl<const B: usize, const L: usize> Split<B, L> {
     }
 }
 
-fn go_on(watch: &impl Watch) -> Result<(), Stop> {
+fn check_cancelled(watch: &impl Watch) -> Result<(), Stop> {
     if watch.cancelled() {
         Err(Stop::Cancelled)
     } else {
@@ -339,7 +348,7 @@ fn go_on(watch: &impl Watch) -> Result<(), Stop> {
     }
 }
 
-/// Remainders from `low` on, below `low + 2^bits`; zero is never among them.
+/// Remainders from `low` up to, not including, `low + 2^bits`. Zero remainders are never counted.
 struct Range<const B: usize, const L: usize> {
     low: Uint<B, L>,
     bits: usize,
@@ -358,11 +367,12 @@ impl<const B: usize, const L: usize> Range<B, L> {
         if above.bit_len() > self.bits {
             return None;
         }
-        // At most BUCKET_BITS bits are left.
+        // At most BUCKET_BITS bits are left after the shift.
         usize::try_from(above >> self.shift()).ok()
     }
 
-    /// Goes on in the bucket that holds the `want`-th largest; returns which one it is there.
+    /// Narrows the range to the bucket that holds the `want`-th largest remainder; returns its rank
+    /// within that bucket.
     fn narrow(&mut self, buckets: &[u64], mut want: u64) -> Result<u64, Stop> {
         for (at, count) in buckets.iter().enumerate().rev() {
             if want <= *count {
@@ -378,7 +388,7 @@ impl<const B: usize, const L: usize> Range<B, L> {
 
 /// What one pass over the remainders of a range found.
 struct Tally<const B: usize, const L: usize> {
-    /// Sum of all floors, in the range or not.
+    /// Sum of all floors, whether their remainder is in the range or not.
     spent: u128,
     found: u64,
     least: Uint<B, L>,

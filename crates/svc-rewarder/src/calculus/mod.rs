@@ -8,14 +8,14 @@
 //!               -> payouts below the minimum fall back into the residual
 //! ```
 //!
-//! A [`Plan`] is made in passes over the usage and then tells each share; nothing is kept per row,
+//! A [`Plan`] is made in passes over the usage and then yields each share; nothing is kept per row,
 //! so memory does not grow with the epoch.
 //!
 //! **Invariants:** payouts and residual add up to the pool exactly. The result depends on the
 //! sorted usage and the rules alone: not on the number of threads, which only split index
 //! ranges and fill slots by index, and not on any clock, file or map order. Amounts are 128-bit
-//! integers and every product is exact; what would not fit its width is a [`Stop::Overflow`],
-//! never a wrap.
+//! integers and every product is exact; a value that does not fit its width is a
+//! [`Stop::Overflow`] and never wraps.
 
 mod apportion;
 mod rules;
@@ -36,21 +36,21 @@ pub use rules::{RuleError, Rules, check_policy};
 pub(crate) use usage::trim;
 pub use usage::{Block, Usage};
 
-/// Rows one rayon task takes at a time; also the grain of progress and cancellation.
-/// Odd and small in unit tests, so that their few rows cross many borders.
+/// Rows of one rayon task, and the granularity of progress and cancellation. Odd and small in unit
+/// tests, so that their few rows cross many chunk boundaries.
 pub(crate) const CHUNK: usize = if cfg!(test) { 7 } else { 8_192 };
 
-/// Whoever started a computation, looking in from outside.
+/// Progress and cancellation of a computation. The threads of the pool call it once per chunk.
 pub trait Watch: Sync {
-    /// `rows` more rows are weighed.
+    /// Another `rows` rows have been weighed.
     fn weighed(&self, rows: u64);
-    /// `rows` more shares are computed.
+    /// Another `rows` shares have been computed.
     fn shared(&self, rows: u64);
     /// True when the result is no longer wanted.
     fn cancelled(&self) -> bool;
 }
 
-/// Nobody looks in.
+/// No progress, never cancelled.
 impl Watch for () {
     fn weighed(&self, _: u64) {}
     fn shared(&self, _: u64) {}
@@ -59,19 +59,19 @@ impl Watch for () {
     }
 }
 
-/// Why there is no outcome.
+/// Why a computation ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stop {
     /// An exact intermediate value needs more bits than the widest integer used here.
     #[error("overflow: {0} does not fit; lower the weights or split the epoch")]
     Overflow(&'static str),
-    /// A rule of the calculus does not hold for its own result; a defect, never an input error.
+    /// The result violates a rule of the calculus: a defect, never an input error.
     #[error("broken invariant: {0}")]
     Broken(&'static str),
-    /// [`Watch::cancelled`] said so.
+    /// [`Watch::cancelled`] returned true.
     #[error("cancelled before the result was complete")]
     Cancelled,
-    /// The usage could not be read, or the result not written.
+    /// The usage could not be read, or the result could not be written.
     #[error("{0}")]
     Io(String),
 }
@@ -88,29 +88,27 @@ impl Stop {
     }
 }
 
-/// What one row gets.
+/// The share of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The row in the usage.
+    /// Number of the row in the usage.
     pub row: u32,
     /// Minor units; never zero.
     pub amount: u128,
 }
 
-/// The sums of an epoch.
+/// The sums of an epoch, in minor units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
-    /// What was to be split.
     pub pool: u128,
-    /// Sum of the shares.
     pub payout: u128,
-    /// `pool - payout`.
     pub residual: u128,
-    /// How many shares there are.
+    /// Number of shares above zero that are paid.
     pub recipients: u64,
 }
 
-/// Everything that must be known of the whole epoch before any share can be told.
+/// Everything that must be known of the whole epoch before the share of a single row can be
+/// computed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     split: Split,
@@ -143,7 +141,7 @@ impl Split {
     }
 }
 
-/// Plans an epoch. Runs in the caller's rayon pool.
+/// Plans an epoch. Runs in the caller's rayon pool and reads the usage several times.
 pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Plan, Stop> {
     if u32::try_from(usage.accounts()).is_err() {
         return Err(Stop::Overflow("the number of accounts"));
@@ -180,23 +178,21 @@ pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Pl
     Ok(Plan { split, rules })
 }
 
-/// Blocks computed side by side before their shares are told in order.
+/// Blocks computed side by side before their shares are handed over in order. Bounds memory.
 const WINDOW: usize = 32;
 
-/// A block of the usage with its shares, zeros and what is below the minimum left out.
+/// A block of the usage with its shares. Shares of zero or below the minimum are omitted.
 #[derive(Debug)]
-pub struct Told<'a> {
+pub struct ShareBlock<'a> {
     block: Block<'a>,
     shares: Vec<Raw>,
 }
 
-impl Told<'_> {
-    /// Number of shares.
+impl ShareBlock<'_> {
     pub const fn len(&self) -> usize {
         self.shares.len()
     }
 
-    /// True without any share.
     pub const fn is_empty(&self) -> bool {
         self.shares.is_empty()
     }
@@ -205,7 +201,7 @@ impl Told<'_> {
     pub fn shares(&self) -> impl Iterator<Item = (Share, &[u8])> {
         self.shares.iter().map(|raw| {
             let at = raw.at as usize;
-            // The number of accounts was checked to fit 32 bits.
+            // [`plan`] has checked that the number of accounts fits 32 bits.
             let row = (self.block.first() + at) as u32;
             let amount = raw.amount;
             (Share { row, amount }, self.block.account(at))
@@ -213,7 +209,7 @@ impl Told<'_> {
     }
 }
 
-/// What has been told so far.
+/// Running totals over the shares handed over so far.
 struct Books<'a> {
     rules: &'a Rules,
     least: u128,
@@ -223,8 +219,8 @@ struct Books<'a> {
 }
 
 impl Books<'_> {
-    /// Settles ties and drops what is below the minimum, block by block in order.
-    fn settle(&mut self, shares: &mut Vec<Raw>) -> Result<(), Stop> {
+    /// Resolves ties and drops shares below the minimum, block by block in row order.
+    fn resolve_ties(&mut self, shares: &mut Vec<Raw>) -> Result<(), Stop> {
         let (least, cap, ties) = (self.least, self.rules.cap, &mut self.ties);
         let (mut sum, mut above_cap) = (Some(self.payout), false);
         shares.retain_mut(|raw| {
@@ -262,13 +258,13 @@ impl Books<'_> {
 }
 
 impl Plan {
-    /// Tells every share above zero to `tell`, in row order, some blocks at a time. Drops what is
-    /// below the minimum and closes the books. While some are told, the next are computed.
-    pub fn tell<U: Usage>(
+    /// Passes every share above zero to `visit`, in row order, some blocks at a time. Drops shares
+    /// below the minimum and closes the books. While `visit` runs, the next blocks are computed.
+    pub fn visit_shares<U: Usage>(
         &self,
         usage: &U,
         watch: &impl Watch,
-        mut tell: impl FnMut(&[Told<'_>]) -> Result<(), Stop> + Send,
+        mut visit: impl FnMut(&[ShareBlock<'_>]) -> Result<(), Stop> + Send,
     ) -> Result<Sums, Stop> {
         let mut books = Books {
             rules: &self.rules,
@@ -278,20 +274,23 @@ impl Plan {
             recipients: 0,
         };
         let chunks = usage::chunks(usage);
-        let mut ready: Vec<Told<'_>> = Vec::new();
+        let mut ready: Vec<ShareBlock<'_>> = Vec::new();
+        // Two windows are in memory: one that `visit` gets while the other is computed.
         for from in (0..chunks).step_by(WINDOW) {
             let window = from..chunks.min(from + WINDOW);
-            let (told, next) = rayon::join(
-                || tell(&ready),
+            let (visited, next) = rayon::join(
+                || visit(&ready),
                 || self.window(usage, watch, window.clone()),
             );
-            told?;
+            visited?;
             ready = next?;
+            // Ties are resolved in row order on this thread, so the result does not depend on the
+            // number of threads.
             for block in &mut ready {
-                books.settle(&mut block.shares)?;
+                books.resolve_ties(&mut block.shares)?;
             }
         }
-        tell(&ready)?;
+        visit(&ready)?;
         books.close()
     }
 
@@ -300,7 +299,7 @@ impl Plan {
         usage: &'a U,
         watch: &impl Watch,
         chunks: std::ops::Range<usize>,
-    ) -> Result<Vec<Told<'a>>, Stop> {
+    ) -> Result<Vec<ShareBlock<'a>>, Stop> {
         let one = |at| {
             if watch.cancelled() {
                 return Err(Stop::Cancelled);
@@ -308,7 +307,7 @@ impl Plan {
             let block = usage::chunk(usage, at)?;
             let shares = self.split.shares(&block)?;
             watch.shared(block.rows() as u64);
-            Ok(Told { block, shares })
+            Ok(ShareBlock { block, shares })
         };
         chunks.into_par_iter().map(one).collect()
     }

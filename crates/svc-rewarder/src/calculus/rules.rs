@@ -1,4 +1,4 @@
-//! A policy, checked and compiled for the metrics of one snapshot.
+//! A policy, validated and compiled for the metrics of one snapshot.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use ron_proto::values::Tenant;
 
 use super::Block;
 
-/// Why a policy cannot be run, or not on this snapshot.
+/// Why a policy cannot be run, at all or on this snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The document contradicts itself or asks for more than can be computed exactly.
+    /// The document contradicts itself, or asks for more than can be computed exactly.
     #[error("{0}")]
     Policy(String),
-    /// The snapshot holds a metric the policy does not name.
+    /// The snapshot holds a metric that the policy does not name.
     #[error(
         "the policy names no metric \"{0}\", which the snapshot holds; add it (weight 0 is allowed)"
     )]
     UnknownMetric(Metric),
-    /// The epoch is another tenant's than the policy.
+    /// The policy belongs to another tenant than the epoch.
     #[error("the policy belongs to tenant {0}, not to that of the epoch")]
     Tenant(Tenant),
 }
@@ -30,13 +30,13 @@ pub enum RuleError {
 /// One metric of the usage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MetricFactor {
-    /// The weight over the policy's common denominator.
+    /// Numerator of the weight over the policy's common denominator.
     pub factor: u64,
-    /// 0, or 1 + the index of its capped category.
+    /// 0 without a capped category, otherwise 1 + the index of that category in `category_caps`.
     pub category: usize,
 }
 
-/// What [`super::compute`] needs of a policy, in the usage's metric order.
+/// The part of a policy that [`super::plan`] needs, in the usage's metric order.
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub(super) rule_set: RuleSet,
@@ -44,17 +44,18 @@ pub struct Rules {
     pub(super) cap: Option<u128>,
     pub(super) min_payout: u128,
     pub(super) metrics: Vec<MetricFactor>,
-    /// Caps of the categories, in the order of `MetricFactor::category`, less one.
+    /// Caps of the categories in minor units; `MetricFactor::category` counts from 1 into this
+    /// list.
     pub(super) category_caps: Vec<u128>,
-    /// Sorted.
+    /// Sorted accounts that take no part.
     exclude: Vec<Vec<u8>>,
-    /// Sorted, none a prefix of another. Empty: everyone.
+    /// Sorted, and none a prefix of another. Empty admits every account.
     prefixes: Vec<Vec<u8>>,
-    /// (metric, least amount); a metric the usage does not have excludes everyone.
+    /// (metric, minimum amount); a metric that the usage does not have excludes every account.
     minimum: Vec<(Option<usize>, u128)>,
 }
 
-/// Checks a policy by itself; a snapshot may still hold metrics it does not name.
+/// Checks a policy by itself. A snapshot may still hold metrics that the policy does not name.
 pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
     let refuse = |why: String| Err(RuleError::Policy(why));
     if policy.format != POLICY_FORMAT {
@@ -227,7 +228,7 @@ impl Rules {
         })
     }
 
-    /// What one epoch may pay, in minor units.
+    /// What the epoch may pay, in minor units.
     pub const fn pool(&self) -> u128 {
         self.pool
     }
@@ -236,7 +237,7 @@ impl Rules {
         self.metrics.iter().map(|metric| metric.factor)
     }
 
-    /// True if the account of a block's row takes part.
+    /// True if the account of a block's row is eligible.
     pub(super) fn eligible(&self, block: &Block<'_>, at: usize) -> bool {
         if self.exclude.is_empty() && self.prefixes.is_empty() && self.minimum.is_empty() {
             return true;
@@ -250,7 +251,8 @@ impl Rules {
             return false;
         }
         if !self.prefixes.is_empty() {
-            // None is a prefix of another, so only the last one not above the account can match.
+            // No prefix is a prefix of another, so only the last prefix not above the account can
+            // match.
             let above = self
                 .prefixes
                 .partition_point(|prefix| prefix.as_slice() <= account);
@@ -264,7 +266,7 @@ impl Rules {
     }
 }
 
-/// Sorted prefixes without those that another one already covers.
+/// The sorted prefixes without those that a shorter prefix already covers.
 fn outermost(sorted: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut kept: Vec<Vec<u8>> = Vec::with_capacity(sorted.len());
     for prefix in sorted {

@@ -40,7 +40,7 @@ impl Usage for Plain {
     }
 }
 
-/// A plan, told to the end.
+/// The complete result of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     shares: Vec<Share>,
@@ -49,8 +49,8 @@ struct Outcome {
 
 fn compute(usage: &Plain, rules: &Rules, watch: &impl Watch) -> Result<Outcome, Stop> {
     let mut shares = Vec::new();
-    let sums = plan(usage, rules, watch)?.tell(usage, watch, |blocks| {
-        for (share, account) in blocks.iter().flat_map(Told::shares) {
+    let sums = plan(usage, rules, watch)?.visit_shares(usage, watch, |blocks| {
+        for (share, account) in blocks.iter().flat_map(ShareBlock::shares) {
             assert_eq!(account, usage.0[share.row as usize].0.as_bytes());
             shares.push(share);
         }
@@ -209,7 +209,7 @@ fn the_floor_rule_leaves_the_units_in_the_residual() {
 fn weights_are_exact_rationals() {
     let rows = Plain(vec![("a".into(), vec![3, 0]), ("b".into(), vec![0, 2])]);
     let rule = |n: &str, d: &str| json!({"metrics": {"x": {"weight": n, "class": "metering"}, "y": {"weight": d, "class": "metering"}}});
-    // 3 * 1/3 = 1 and 2 * 1/2 = 1: equal to the last digit, which no binary fraction is.
+    // 3 * 1/3 = 1 and 2 * 1/2 = 1: exactly equal, which no binary fraction would be.
     assert_eq!(
         check(&rows, &policy(1_000, &rule("1/3", "1/2")), &["x", "y"]),
         [500, 500]
@@ -401,7 +401,7 @@ fn in_pool<R: Send>(threads: usize, run: impl FnOnce() -> R + Send) -> R {
 
 #[test]
 fn threads_do_not_change_a_byte() {
-    // Several chunks, many equal weights: ties across chunk borders must not depend on timing.
+    // Several chunks, many equal weights: ties across chunk boundaries must not depend on timing.
     let amounts: Vec<u128> = (0..3_000_u128).map(|row| row * row % 97 + 1).collect();
     let usage = one_metric(&amounts);
     for cap in [json!({}), json!({"caps": {"account_minor": "31"}})] {

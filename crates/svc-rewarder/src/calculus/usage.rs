@@ -1,4 +1,4 @@
-//! Usage as the calculus sees it: rows in the fixed-width form of a sealed snapshot, by blocks, so
+//! Usage as the calculus reads it: rows in the fixed-width form of a sealed snapshot, in blocks, so
 //! that a snapshot may be larger than memory.
 
 use std::borrow::Cow;
@@ -14,11 +14,11 @@ pub trait Usage: Sync {
     fn accounts(&self) -> usize;
     /// Length of the longest account, in bytes.
     fn width(&self) -> usize;
-    /// Rows `first .. first + rows`, all of which exist.
+    /// Rows `first .. first + rows`, all of which must exist.
     fn block(&self, first: usize, rows: usize) -> Result<Block<'_>, Stop>;
 }
 
-/// Some consecutive rows.
+/// Consecutive rows.
 #[derive(Clone, Debug)]
 pub struct Block<'a> {
     first: usize,
@@ -28,8 +28,8 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Rows from row `first` on: each an account padded with NUL to `width`, then one amount per
-    /// metric (16 bytes, big-endian).
+    /// Rows from row `first` on: each is an account padded with NUL to `width`, followed by one
+    /// amount per metric (16 bytes, big-endian).
     pub fn new(first: usize, bytes: Cow<'a, [u8]>, width: usize, metrics: usize) -> Self {
         let size = width + AMOUNT * metrics;
         debug_assert!(size > 0 && bytes.len().is_multiple_of(size));
@@ -41,27 +41,26 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The row number of its first row.
+    /// The row number of the block's first row.
     pub const fn first(&self) -> usize {
         self.first
     }
 
-    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.bytes.len() / self.size
     }
 
-    /// The account field of the block's row `at`, with its padding.
+    /// The account field of row `at` of the block, with its padding.
     pub fn padded(&self, at: usize) -> &[u8] {
         &self.bytes[at * self.size..at * self.size + self.width]
     }
 
-    /// The account of the block's row `at`.
+    /// The account of row `at` of the block.
     pub fn account(&self, at: usize) -> &[u8] {
         trim(self.padded(at))
     }
 
-    /// How much of metric `metric` the block's row `at` has.
+    /// The amount of metric `metric` in row `at` of the block.
     pub fn amount(&self, at: usize, metric: usize) -> u128 {
         let from = at * self.size + self.width + AMOUNT * metric;
         let mut amount = [0; AMOUNT];
@@ -70,7 +69,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// `padded` without the NULs at its end.
+/// `padded` without the trailing NULs.
 pub(crate) fn trim(padded: &[u8]) -> &[u8] {
     let end = padded
         .iter()
@@ -79,7 +78,7 @@ pub(crate) fn trim(padded: &[u8]) -> &[u8] {
     &padded[..end]
 }
 
-/// How many blocks of [`CHUNK`] rows there are.
+/// Number of blocks of [`CHUNK`] rows; the last one may be shorter.
 pub(super) fn chunks<U: Usage>(usage: &U) -> usize {
     usage.accounts().div_ceil(CHUNK)
 }

@@ -1,4 +1,4 @@
-//! Weights: what each row's usage counts for, and how category caps shape it.
+//! Weights: how much each row's usage counts, and how category caps shape it.
 
 use std::sync::Arc;
 
@@ -17,19 +17,20 @@ pub(super) struct Shaped {
     pub pool: u128,
 }
 
-/// Weighs rows: the sum over metrics of amount times factor, and nothing for who takes no part.
+/// Weighs rows: the sum over metrics of amount times factor, and zero for an account that is not
+/// eligible.
 #[derive(Clone, Debug)]
 pub(super) struct Weigher<const B: usize, const L: usize> {
     rules: Arc<Rules>,
-    /// Metrics that count, with their factors.
+    /// Metrics with a factor above zero, and those factors.
     paid: Vec<(usize, Uint<B, L>)>,
 }
 
 impl<const B: usize, const L: usize> Weigher<B, L> {
-    /// With one factor per metric of the rules.
+    /// `factors` holds one factor per metric of the rules.
     pub(super) fn new(rules: &Arc<Rules>, factors: &[Uint<B, L>]) -> Result<Self, Stop> {
         let widest = factors.iter().map(Uint::bit_len).max().unwrap_or(0);
-        // 128 bits of amount and up to 2^7 metrics: below this line no weight wraps.
+        // 128 bits of amount and up to 2^7 metrics: within this bound no weight can wrap.
         if widest + 128 + 7 > B {
             return Err(Stop::Overflow("a weight"));
         }
@@ -49,7 +50,7 @@ impl<const B: usize, const L: usize> Weigher<B, L> {
         }
     }
 
-    /// The weight of a block's row.
+    /// The weight of row `at` of a block.
     pub(super) fn weight(&self, block: &Block<'_>, at: usize) -> Uint<B, L> {
         let mut weight = Uint::ZERO;
         if !self.rules.eligible(block, at) {
@@ -93,10 +94,10 @@ impl<const B: usize, const L: usize> Weigher<B, L> {
 
 /// The factors under category caps, or `None` when no cap binds.
 ///
-/// The pool flows to the categories in proportion to their weights; a category above its cap is
-/// set to the cap and the rest flows to the others again, until none is above. With `A_c` the
-/// money and `W_c` the weight of category `c`, a unit of weight in it earns `A_c / W_c`. Over the
-/// common denominator of all these, the factors become integers again.
+/// The pool flows to the categories in proportion to their weights. A category above its cap is set
+/// to the cap and the excess flows to the others, until no category is above. With `A_c` the money
+/// and `W_c` the weight of category `c`, a unit of weight in it earns `A_c / W_c`. Over the common
+/// denominator of all these, the factors become integers again.
 pub(super) fn categories<U: Usage>(usage: &U, rules: &Rules) -> Result<Option<Shaped>, Stop> {
     if rules.category_caps.is_empty() {
         return Ok(None);
@@ -140,7 +141,7 @@ fn times(weight: U256, money: u128) -> U512 {
     U512::from(weight).wrapping_mul(U512::from(money))
 }
 
-/// Eligible weight by category; index 0 is the metrics without a capped category.
+/// Eligible weight by category; index 0 collects the metrics without a capped category.
 fn category_sums<U: Usage>(usage: &U, rules: &Rules) -> Result<Vec<U256>, Stop> {
     let count = rules.category_caps.len() + 1;
     let zero = || vec![U256::ZERO; count];
@@ -168,7 +169,8 @@ fn category_sums<U: Usage>(usage: &U, rules: &Rules) -> Result<Vec<U256>, Stop> 
                     continue;
                 }
                 for (metric, category, factor) in &factors {
-                    // 64 bits of factor, 128 of amount, 13 of rows and 6 of metrics.
+                    // Cannot wrap 256 bits: 64 bits of factor, 128 of amount, 13 of rows and 6 of
+                    // metrics.
                     let part = factor.wrapping_mul(U256::from(block.amount(at, *metric)));
                     sums[*category] = sums[*category].wrapping_add(part);
                 }

@@ -13,13 +13,10 @@ use ron_service::signed_policy;
 /// A policy that may be run: well-formed, consistent, and signed by a pinned key.
 #[derive(Clone, Debug)]
 pub struct VerifiedPolicy {
-    /// The document.
     pub policy: RewardPolicy,
-    /// Content id of its canonical bytes.
+    /// Content id of the canonical bytes.
     pub hash: ContentId,
-    /// The canonical bytes.
     pub canonical: Vec<u8>,
-    /// The signature over them.
     pub signature: PolicySig,
 }
 
@@ -29,16 +26,15 @@ pub enum PolicyRefused {
     /// Not a policy document.
     #[error("not a reward policy: {0}")]
     Malformed(String),
-    /// The stored bytes are not the canonical form, so they are not what was signed.
+    /// The stored bytes are not the canonical form, so they are not the bytes that were signed.
     #[error("altered: its bytes are not canonical JSON")]
     NotCanonical,
-    /// There is no signature.
     #[error("unsigned: there is no signature beside it")]
     Unsigned,
-    /// The signature file is not one.
+    /// The signature file does not hold a policy signature.
     #[error("its signature file is not a policy signature: {0}")]
     SignatureFile(String),
-    /// The signature does not count.
+    /// The signature does not verify under a pinned key.
     #[error("altered or not signed by a trusted key: {0}")]
     Signature(SignatureError),
     /// Signed, but not runnable.
@@ -46,7 +42,7 @@ pub enum PolicyRefused {
     Rules(RuleError),
 }
 
-/// Checks a document and its signature as they came over the wire.
+/// Checks a document and its signature as received over HTTP.
 pub fn verify(
     document: &Value,
     signature: &PolicySig,
@@ -55,7 +51,7 @@ pub fn verify(
     check_canonical(jcs::canonicalize(document), signature.clone(), keys)
 }
 
-/// Checks stored bytes: they must be canonical to the byte, and the signature must fit them.
+/// Checks stored bytes: they must be canonical to the byte, and the signature must match them.
 pub fn verify_stored(
     json: &[u8],
     signature: Option<&[u8]>,
@@ -73,7 +69,7 @@ pub fn verify_stored(
     check_canonical(canonical, signature, keys)
 }
 
-/// Signature first: nothing of an unsigned document is interpreted any further.
+/// The signature comes first: an unsigned document is not interpreted any further.
 fn check_canonical(
     canonical: Vec<u8>,
     signature: PolicySig,

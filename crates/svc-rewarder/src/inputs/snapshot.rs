@@ -47,29 +47,24 @@ pub enum SealError {
     /// Bytes after the last record, or missing before it.
     #[error("the header promises {expected} bytes, the file has {found}")]
     Length {
-        /// From the header.
+        /// Length that follows from the header, in bytes.
         expected: u64,
-        /// What there is.
+        /// Actual length, in bytes.
         found: u64,
     },
-    /// The records are not those the header was written for.
+    /// The records do not hash to the value in the header.
     #[error("the hash of the records is not the one in the header")]
     Hash,
-    /// Metric names out of order, doubled or malformed.
+    /// Metric names out of order, repeated or malformed.
     #[error("metric {0} in the header is malformed, doubled or out of order")]
     Metric(usize),
     /// A record (counted from 1) breaks a rule.
     #[error("record {record}: {why}")]
-    Record {
-        /// From 1.
-        record: u64,
-        /// The rule.
-        why: &'static str,
-    },
+    Record { record: u64, why: &'static str },
     /// Counts or sums do not match the records.
     #[error("the header's {0} do not match the records")]
     Totals(&'static str),
-    /// It could not be read or written.
+    /// The file could not be read or written.
     #[error("the snapshot's file: {0}")]
     Io(String),
 }
@@ -88,7 +83,7 @@ pub struct Sealed {
     head: Head,
 }
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     width: usize,
@@ -99,7 +94,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// Reads the header and checks what it says about itself and about the length.
+    /// Reads the header and checks its own consistency and the length of the source.
     pub fn read(source: &Source) -> Result<Self, SealError> {
         let found = source.len();
         if found < HEAD as u64 {
@@ -150,7 +145,7 @@ impl Head {
         names.collect()
     }
 
-    /// What the API says about a snapshot with this header.
+    /// Description of a snapshot with this header, as the API returns it.
     pub fn info(&self, cid: ContentId, bytes: u64) -> SnapshotInfo {
         SnapshotInfo {
             cid,
@@ -161,7 +156,6 @@ impl Head {
         }
     }
 
-    /// Number of accounts.
     pub const fn accounts(&self) -> usize {
         self.records
     }
@@ -176,18 +170,18 @@ impl Head {
 }
 
 impl Sealed {
-    /// Checks everything the format promises. Refuses trailing bytes, unsorted or doubled
+    /// Checks everything the format promises. Refuses trailing bytes, unsorted or repeated
     /// accounts, and totals that do not match.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, SealError> {
         Self::check(Source::Memory(bytes))
     }
 
-    /// The same for a file of any size, which is read and not kept in memory.
+    /// The same for a file of any size, which is read in pieces and not kept in memory.
     pub fn open(path: &Path) -> Result<Self, SealError> {
         Self::check(Source::open(path)?)
     }
 
-    /// The same for either.
+    /// The same for either kind of source.
     pub fn check(source: Source) -> Result<Self, SealError> {
         let head = Head::read(&source)?;
         let mut whole = blake3::Hasher::new();
@@ -213,12 +207,12 @@ impl Sealed {
         self.cid
     }
 
-    /// The whole file; for snapshots known to be small.
+    /// The whole file, read into memory; for snapshots known to be small.
     pub fn bytes(&self) -> std::io::Result<Cow<'_, [u8]>> {
         self.source.whole()
     }
 
-    /// Where it is.
+    /// The bytes of the snapshot, in memory or in a file.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -228,12 +222,11 @@ impl Sealed {
         &self.head.metrics
     }
 
-    /// Their names.
     pub fn metric_names(&self) -> Vec<Metric> {
         self.head.metric_names()
     }
 
-    /// What the API says about it.
+    /// Description of the snapshot, as the API returns it.
     pub fn info(&self) -> SnapshotInfo {
         self.head.info(self.cid, self.source.len())
     }
@@ -250,7 +243,7 @@ impl Sealed {
         ))
     }
 
-    /// Every rule of a record, and the header's totals.
+    /// Checks every rule of a record, and the header's totals.
     fn check_records(&self) -> Result<(), SealError> {
         let records = self.head.records;
         let found = (0..records.div_ceil(CHUNK))
@@ -279,7 +272,7 @@ impl Sealed {
     }
 
     fn check_chunk(&self, from: usize, to: usize) -> Result<Found, SealError> {
-        // With the row before, so that the order is checked across chunks.
+        // Each chunk includes the row before it, so that the order is checked across chunks.
         let before = usize::from(from > 0);
         let block = self.read(from - before, to - from + before)?;
         let metrics = self.head.metrics.len();
@@ -315,16 +308,17 @@ fn add_up(sum: u128, more: u128) -> Result<u128, SealError> {
         .ok_or(SealError::Totals("sums (above 2^128)"))
 }
 
-/// What the records of some chunks add up to.
+/// Totals over the records of some chunks.
 #[derive(Default)]
 struct Found {
-    /// An account fills the whole width.
+    /// True if an account fills the whole width.
     full: bool,
     totals: Vec<(u64, u128)>,
 }
 
 impl Found {
-    /// Of two faults the first one counts, so that the answer does not depend on timing.
+    /// Of two faults the one in the lower chunk counts, so that the error does not depend on
+    /// timing.
     fn join(a: Result<Self, SealError>, b: Result<Self, SealError>) -> Result<Self, SealError> {
         let (mut a, b) = (a?, b?);
         if a.totals.is_empty() {
@@ -366,12 +360,12 @@ pub(super) struct SealWriter {
     buffer: Vec<u8>,
 }
 
-/// Buffered bytes of a [`SealWriter`].
+/// Write buffer of a [`SealWriter`], in bytes.
 const BUFFER: usize = 1 << 20;
 
 impl SealWriter {
-    /// For these metrics, sorted by name, and accounts of at most `width` bytes, of which one has
-    /// exactly `width`.
+    /// For these metrics, sorted by name, and accounts of at most `width` bytes; at least one
+    /// account must have exactly `width`.
     pub(super) fn new(
         mut target: Target,
         period: Option<UsagePeriod>,
@@ -391,7 +385,7 @@ impl SealWriter {
         })
     }
 
-    /// The next account in byte order, with one amount per metric.
+    /// Appends the next account in byte order, with one amount per metric.
     pub(super) fn push(
         &mut self,
         account: &[u8],
@@ -419,7 +413,8 @@ impl SealWriter {
         Ok(())
     }
 
-    /// Writes the header and re-reads everything: what leaves here has passed every check.
+    /// Writes the header and reads the whole file again: a returned snapshot has passed every
+    /// check.
     pub(super) fn finish(mut self) -> Result<Sealed, SealError> {
         self.flush()?;
         let mut head = vec![0; HEAD + METRIC_ENTRY * self.metrics.len()];
@@ -477,11 +472,11 @@ fn parse_metrics(table: &[u8]) -> Result<Vec<MetricTotal>, SealError> {
     Ok(metrics)
 }
 
-/// One or more account characters, then only padding; not one of the ledger's own accounts, which
-/// could never be paid.
+/// True for one or more account characters followed by padding only, unless the account is one of
+/// the ledger's own, which cannot be paid.
 pub(crate) fn account_field(padded: &[u8]) -> bool {
     let account = trim(padded);
-    // Without a way out at the first bad byte the compiler looks at many bytes at once.
+    // Without an early exit at the first bad byte the compiler vectorises this loop.
     let good = account.iter().fold(true, |good, byte| {
         good & (byte.is_ascii_alphanumeric() | matches!(byte, b':' | b'/' | b'_' | b'-'))
     });

@@ -11,25 +11,20 @@ use crate::manifest::dir;
 /// Bytes read at a time when a whole source is hashed.
 const STEP: usize = 4 << 20;
 
-/// Where bytes are. A file must not change while it is open: everything here is written once under
-/// a temporary name and never again.
+/// A buffer or an open file. A file must not change while it is open: everything here is written
+/// once under a temporary name and never again.
 #[derive(Debug)]
 pub enum Source {
-    /// In memory.
     Memory(Vec<u8>),
-    /// In a file.
     File {
-        /// Open for reading.
         file: File,
-        /// Where it was opened.
         path: PathBuf,
-        /// Its length then.
+        /// Length when it was opened, in bytes.
         len: u64,
     },
 }
 
 impl Source {
-    /// Opens a file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
@@ -37,7 +32,6 @@ impl Source {
         Ok(Self::File { file, path, len })
     }
 
-    /// Number of bytes.
     pub const fn len(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
@@ -45,7 +39,6 @@ impl Source {
         }
     }
 
-    /// True without any byte.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -67,13 +60,13 @@ impl Source {
         }
     }
 
-    /// Everything; for sources known to be small.
+    /// The whole source, read into memory; for sources known to be small.
     pub fn whole(&self) -> io::Result<Cow<'_, [u8]>> {
         let len = usize::try_from(self.len()).map_err(io::Error::other)?;
         self.at(0, len)
     }
 
-    /// Hands all bytes from `offset` on to `see`, piece by piece.
+    /// Passes all bytes from `offset` on to `see`, piece by piece.
     pub fn each(&self, offset: u64, mut see: impl FnMut(&[u8])) -> io::Result<()> {
         let mut at = offset;
         while at < self.len() {
@@ -84,7 +77,8 @@ impl Source {
         Ok(())
     }
 
-    /// A durable copy at `target`, which must not exist: a link where the file system can.
+    /// Makes a durable copy at `target`, which must not exist: a hard link where the file system
+    /// supports it.
     pub fn place(&self, target: &Path) -> io::Result<()> {
         match self {
             Self::Memory(bytes) => dir::put(target, bytes),
@@ -98,12 +92,13 @@ impl Source {
     }
 }
 
-/// Bytes that are read by position, by any number of readers.
+/// Bytes that any number of threads read by position.
 pub trait Positioned: Send + Sync {
-    /// How many there are.
+    /// Length in bytes.
     fn size(&self) -> io::Result<u64>;
 
-    /// Reads bytes from `offset` on into the front of `into` and says how many; 0 only at the end.
+    /// Reads bytes from `offset` on into the front of `into` and returns how many; 0 only at the
+    /// end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -132,24 +127,20 @@ impl Positioned for Vec<u8> {
     }
 }
 
-/// Where bytes are written: a head that is known last, then the rest in order.
+/// Where bytes are written: the head, which is known last, and then the rest in order.
 #[derive(Debug)]
 pub enum Target {
-    /// Into memory.
     Memory(Vec<u8>),
-    /// Into a file.
     File {
-        /// Where.
         path: PathBuf,
-        /// Open for writing.
         out: io::BufWriter<File>,
     },
-    /// Only counted and hashed by whoever writes.
+    /// Written nowhere: the caller only counts and hashes.
     Nowhere,
 }
 
 impl Target {
-    /// A new, empty file; its directory must exist.
+    /// Creates a new, empty file; its directory must exist.
     pub fn file(path: &Path) -> io::Result<Self> {
         Ok(Self::File {
             path: path.to_owned(),
@@ -157,7 +148,7 @@ impl Target {
         })
     }
 
-    /// Forgets what was written and leaves room for a head of `head` bytes.
+    /// Discards what was written and reserves `head` bytes for the head.
     pub fn start(&mut self, head: usize) -> io::Result<()> {
         match self {
             Self::Memory(bytes) => {
@@ -175,7 +166,7 @@ impl Target {
         Ok(())
     }
 
-    /// Writes on.
+    /// Appends to what was written.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Memory(all) => all.extend_from_slice(bytes),
@@ -185,7 +176,7 @@ impl Target {
         Ok(())
     }
 
-    /// Puts the head in its place; a file is durable then. `None` for nowhere.
+    /// Writes the head and makes a file durable. `None` for [`Target::Nowhere`].
     pub fn finish(self, head: &[u8]) -> io::Result<Option<Source>> {
         match self {
             Self::Memory(mut bytes) => {

@@ -1,9 +1,9 @@
-//! Snapshots from a configured URL, by content id.
+//! Fetches snapshots from a configured URL, by content id.
 //!
-//! The file is asked for in pieces of 2 MiB (`Range`), each with a deadline that follows from the
-//! minimum rate, so a slow source is given up early, a broken connection costs one piece, and
-//! memory stays small whatever the snapshot's size. What has arrived is believed only because its
-//! content id is the one that was asked for.
+//! The file is requested in pieces of 2 MiB (`Range`), each with a deadline that follows from the
+//! minimum rate. So a slow source is given up early, a broken connection costs one piece, and
+//! memory stays small whatever the snapshot's size. A fetched file is accepted only if its content
+//! id is the requested one.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -20,42 +20,42 @@ use super::{Temporary, within};
 use crate::inputs::import::Cancel;
 use crate::inputs::snapshot::Sealed;
 
-/// Bytes asked for at a time; must stay below what a client takes as one answer.
+/// Bytes requested at a time; must stay below the client's maximum response size.
 const PIECE: u64 = 2 << 20;
 
 /// Why a snapshot was not fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
-    /// The source says it has none.
+    /// The source has no such snapshot (404).
     #[error("the source has no snapshot {0}")]
     Missing(ContentId),
-    /// Not reached, refused or too slow; asking again later can help.
+    /// The source was not reached, refused, or was too slow; a later retry can help.
     #[error("the source of snapshots: {0}")]
-    Away(String),
-    /// What it sent is not what was asked for.
+    Unavailable(String),
+    /// The source sent something other than the requested snapshot.
     #[error("the source of snapshots sent something else: {0}")]
     Wrong(String),
-    /// Our own disk.
+    /// The local disk failed.
     #[error("the fetched snapshot cannot be kept: {0}")]
     Disk(String),
-    /// Whoever asked wants it no longer.
+    /// The caller's [`Cancel`] ended the fetch.
     #[error("fetching the snapshot was stopped before its end")]
     Stopped,
 }
 
-/// Where snapshots are fetched from.
+/// The configured source of snapshots.
 #[derive(Clone)]
 pub struct Origin {
     caller: Caller,
     /// Path and query, with `{hex}` or `{cid}`.
     path: Arc<str>,
-    /// Largest snapshot, in bytes.
+    /// Maximum size of a snapshot, in bytes.
     cap: u64,
-    /// Most accounts of a snapshot.
+    /// Maximum accounts of a snapshot.
     rows_max: u64,
-    /// Slowest acceptable source, in bytes per second.
+    /// Minimum rate of the source, in bytes per second.
     min_rate: u64,
-    /// Time for a piece beside that of its bytes.
+    /// Time allowed for a piece in addition to that of its bytes.
     patience: Duration,
 }
 
@@ -87,13 +87,13 @@ impl Origin {
         })
     }
 
-    /// With a bound on the accounts of a snapshot.
+    /// With a maximum for the accounts of a snapshot.
     #[must_use]
     pub fn up_to(self, rows_max: u64) -> Self {
         Self { rows_max, ..self }
     }
 
-    /// Fetches a snapshot into a new file in `dir`, and checks it whole.
+    /// Fetches a snapshot into a new file in `dir` and checks it completely.
     pub fn fetch(
         &self,
         cid: &ContentId,
@@ -145,12 +145,13 @@ impl Origin {
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) if error.status() == Some(404) => return Err(FetchError::Missing(*cid)),
-            Err(error) => return Err(away(&error)),
+            Err(error) => return Err(unavailable(&error)),
         };
         let piece = if reply.status == 206 {
             part(reply, at)?
         } else if at == 0 {
-            // A source without ranges; the client's bound on one answer holds.
+            // The source ignores `Range` and sent the whole file; the client's maximum response
+            // size bounds it.
             Piece {
                 total: reply.body.len() as u64,
                 bytes: reply.body,
@@ -181,11 +182,12 @@ impl std::fmt::Debug for Origin {
 
 struct Piece {
     bytes: Vec<u8>,
-    /// Bytes of the whole snapshot.
+    /// Size of the whole snapshot, in bytes.
     total: u64,
 }
 
-/// A 206 must hold what was asked for: bytes from `at` on, and the length of all.
+/// Checks that a 206 holds the requested bytes, from `at` on, and states the length of the whole
+/// file.
 fn part(reply: Reply, at: u64) -> Result<Piece, FetchError> {
     let wrong = || FetchError::Wrong("a range without a proper Content-Range".into());
     let range = reply.header("content-range").ok_or_else(wrong)?;
@@ -207,12 +209,12 @@ fn part(reply: Reply, at: u64) -> Result<Piece, FetchError> {
     })
 }
 
-fn away(error: &ClientError) -> FetchError {
+fn unavailable(error: &ClientError) -> FetchError {
     let mut why = error.to_string();
     if why.contains("above the client's bound") {
         why.push_str("; large snapshots need a source that answers ranges (206)");
     }
-    FetchError::Away(why)
+    FetchError::Unavailable(why)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Sources of every temper: honest, slow, broken, lying about content, length and ranges.
+//! Fetching from correct, slow and broken sources, and from sources that lie about content, length
+//! and ranges.
 
 #![allow(clippy::disallowed_methods)] // the source is a thread of its own
 
@@ -23,7 +24,7 @@ fn snapshot(rows: usize) -> (Vec<u8>, ContentId) {
     (bytes, sealed.cid())
 }
 
-/// What the source does with one request for these bytes: head and body.
+/// The source's response to one request for these bytes: head and body.
 type Temper = fn(asked: usize, bytes: &[u8], from: usize, to: usize) -> (String, Vec<u8>);
 
 fn honest(_: usize, bytes: &[u8], from: usize, to: usize) -> (String, Vec<u8>) {
@@ -35,7 +36,8 @@ fn honest(_: usize, bytes: &[u8], from: usize, to: usize) -> (String, Vec<u8>) {
     )
 }
 
-/// A server that ends with the test's process; the number of requests it saw.
+/// A server that runs until the test's process ends; returns its URL and the number of requests it
+/// received.
 fn serve(bytes: Vec<u8>, temper: Temper) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!(
@@ -73,7 +75,7 @@ fn serve(bytes: Vec<u8>, temper: Temper) -> (String, Arc<AtomicUsize>) {
     (url, count)
 }
 
-/// Long enough for an honest source on a busy machine.
+/// Long enough for a correct source on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn origin(url: &str, cap: u64) -> Origin {
@@ -122,7 +124,7 @@ fn a_snapshot_comes_piece_by_piece_and_is_checked() {
 }
 
 #[test]
-fn what_is_not_what_was_asked_for_is_refused() {
+fn content_other_than_the_requested_is_refused() {
     let cases: [(Temper, &str); 7] = [
         (
             |asked, bytes, from, to| {
@@ -187,7 +189,7 @@ fn what_is_not_what_was_asked_for_is_refused() {
 }
 
 #[test]
-fn a_source_that_is_away_slow_or_without_ranges_is_given_up() {
+fn a_source_that_is_unavailable_slow_or_without_ranges_is_given_up() {
     let missing: Temper = |_, _, _, _| ("404 Not Found\r\n".into(), Vec::new());
     assert!(matches!(fetch(missing, CAP), Err(FetchError::Missing(_))));
     let whole: Temper = |_, bytes, _, _| ("200 OK\r\n".into(), bytes.to_vec());
@@ -203,7 +205,7 @@ fn a_source_that_is_away_slow_or_without_ranges_is_given_up() {
         honest(asked, bytes, from, to)
     };
     let error = fetch(slow, CAP).expect_err("below the minimum rate");
-    assert!(matches!(error, FetchError::Away(_)), "{error}");
+    assert!(matches!(error, FetchError::Unavailable(_)), "{error}");
     let (bytes, cid) = snapshot(45_000);
     let (url, count) = serve(bytes, honest);
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,7 +1,8 @@
-//! Intake: how snapshots come into the library, by upload or from a configured URL.
+//! Intake: how snapshots enter the library, by upload or from a configured URL.
 //!
-//! A body is on disk when it gets here, in a file without a name. An intake thread turns it into
-//! its sealed form, with bounded memory, and answers. Requests that only read never wait for it.
+//! When the intake gets a body, it is on disk already, in an unnamed file. An intake thread turns
+//! it into its sealed form, with bounded memory, and sends the response. Requests that only read
+//! never wait for the intake.
 
 pub mod fetch;
 
@@ -25,51 +26,45 @@ use crate::inputs::source::{Positioned, Target};
 use crate::runs::library::{Library, LibraryError};
 
 const IDLE: Duration = Duration::from_secs(5);
-/// Longest time from a complete upload to its answer.
+/// Maximum time from a complete upload to its response.
 pub const SEAL_BUDGET: Duration = Duration::from_mins(15);
 /// Bytes copied at a time.
 const COPY: usize = 1 << 20;
 
-/// What an upload holds.
+/// The content of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// The canonical form itself.
+pub enum UploadContent {
+    /// A snapshot in its canonical form.
     Sealed,
-    /// Rows, to be sealed, of this period.
+    /// Rows to be sealed, with the period they were measured in.
     Rows(Format, ImportKind, Option<UsagePeriod>),
 }
 
 /// One upload on its way into the library.
 pub struct Task {
-    /// The body.
     pub upload: Upload,
-    /// What it is.
-    pub holds: Holds,
-    /// The content id its sealed form must have, if the caller said so.
+    pub content: UploadContent,
+    /// The content id that the sealed form must have, if the caller named one.
     pub wanted: Option<ContentId>,
-    /// Whose it will be.
+    /// The tenant that will own the snapshot.
     pub tenant: Tenant,
-    /// Who gets the answer.
     pub responder: Responder,
 }
 
-/// What an intake thread works with.
 pub struct Intake {
-    /// Uploads.
     pub tasks: Receiver<Task>,
-    /// Where they go.
+    /// Where sealed snapshots are stored.
     pub library: Library,
-    /// A directory of the library's file system for what is not complete. Emptied at start.
+    /// Directory for incomplete files, on the library's file system. Emptied at start.
     pub scratch: PathBuf,
-    /// About how much memory the rows of an upload may take.
+    /// Approximate memory for the rows of an upload, in bytes.
     pub memory: usize,
-    /// Most rows of an upload, and accounts of one that is sealed already.
+    /// Maximum rows of an upload, and accounts of an upload that is sealed already.
     pub rows_max: u64,
-    /// Time.
     pub clock: SharedClock,
 }
 
-/// A file that goes when this does.
+/// A file that is removed when this value is dropped.
 pub struct Temporary(PathBuf);
 
 impl Temporary {
@@ -80,7 +75,7 @@ impl Temporary {
         Self(dir.join(format!("snapshot-{number}")))
     }
 
-    /// Where it is, or would be.
+    /// Path of the file, whether or not it exists yet.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -88,7 +83,8 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The library has its own link; what cannot be removed is swept at the next start.
+        // The library has its own link to a stored snapshot. A file that cannot be removed here is
+        // removed by [`clear`] at the next start.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -96,7 +92,7 @@ impl Drop for Temporary {
 impl Intake {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
-        // Sorting and hashing stay on this thread: the computing pool is for epochs.
+        // Sorting and hashing stay on this thread: the rew-calc pool is for epochs.
         let inline = rayon::ThreadPoolBuilder::new()
             .num_threads(1)
             .use_current_thread()
@@ -116,7 +112,7 @@ impl Intake {
         }
     }
 
-    /// One upload.
+    /// Seals one upload and sends the response.
     pub fn tick(&self, task: Task, shutdown: &Shutdown) {
         let (by, stop) = (task.responder.deadline(), shutdown.clone());
         let cancel = Cancel(Arc::new(move || by.expired() || stop.is_set()));
@@ -157,13 +153,13 @@ impl Intake {
         temporary: &Temporary,
         cancel: &Cancel,
     ) -> Result<Sealed, ImportError> {
-        let (format, kind, period) = match &task.holds {
-            Holds::Sealed => {
+        let (format, kind, period) = match &task.content {
+            UploadContent::Sealed => {
                 copy(&task.upload, temporary.path(), cancel)?;
                 let sealed = Sealed::open(temporary.path())?;
                 return within(sealed, self.rows_max);
             }
-            Holds::Rows(format, kind, period) => (*format, *kind, period.clone()),
+            UploadContent::Rows(format, kind, period) => (*format, *kind, period.clone()),
         };
         let options = Options {
             kind,
@@ -197,7 +193,7 @@ impl Positioned for Body {
     }
 }
 
-/// The snapshot, if it has no more accounts than one may have.
+/// Refuses a snapshot with more accounts than the maximum.
 pub fn within(sealed: Sealed, rows_max: u64) -> Result<Sealed, ImportError> {
     if sealed.info().accounts > rows_max {
         return Err(ImportError::TooMany { rows_max });
@@ -229,7 +225,8 @@ fn refused(error: ImportError) -> Problem {
         ImportError::Stopped => {
             Problem::deadline_exceeded("sealing took longer than the request may; nothing was kept")
         }
-        // The body is on our own disk by now, so these are our faults and not the caller's.
+        // The body is on the local disk by now, so these errors are the server's and not the
+        // caller's.
         ImportError::Read(error) => errors::library(&LibraryError::Io(error), false),
         ImportError::Scratch(why) => {
             errors::library(&LibraryError::Io(io::Error::other(why)), false)
@@ -238,7 +235,7 @@ fn refused(error: ImportError) -> Problem {
     }
 }
 
-/// What was not complete when the process ended is of no use.
+/// Removes the files that were incomplete when the process last ended.
 pub fn clear(scratch: &Path) -> io::Result<()> {
     match fs::remove_dir_all(scratch) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,9 +1,9 @@
 //! The artifact directory of a run: written whole or not at all.
 //!
-//! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json` with
-//! `policy.json.sig`, and, added when they exist, `run.sig.json` and `ledger.json`. A directory is
-//! filled under a temporary name, every file and the directory are flushed, and a rename puts it
-//! in place. Files added later go the same way one by one.
+//! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json`
+//! with `policy.json.sig`, and, added when they exist, `run.sig.json` and `ledger.json`. A
+//! directory is filled under a temporary name, every file and the directory are fsynced, and a
+//! rename puts it in place. Files added later are written in the same way one by one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,24 +18,20 @@ use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Source;
 
-/// The manifest.
 pub const RUN: &str = "run.json";
-/// The manifest's signature.
 pub const RUN_SIG: &str = "run.sig.json";
 /// The payout table; absent for a quarantined run.
 pub const PAYOUTS: &str = "payouts.bin";
-/// The upper part of the payouts' tree; a shortcut for readers.
+/// The upper part of the payouts' tree, which readers use as a shortcut.
 pub const TREE: &str = "payouts.tree";
-/// The sealed snapshot.
 pub const SNAPSHOT: &str = "snapshot.bin";
 /// The policy's canonical bytes.
 pub const POLICY: &str = "policy.json";
-/// The policy's signature.
 pub const POLICY_SIG: &str = "policy.json.sig";
-/// What the ledger said when the run was sealed.
+/// Balance and position of the ledger, as recorded before settlement.
 pub const LEDGER: &str = "ledger.json";
 
-/// Where a run's directory is under `root`. The prefixes keep names such as `..` harmless, and
+/// Path of a run's directory under `root`. The prefixes make names such as `..` harmless and keep
 /// dry runs apart.
 pub fn path(root: &Path, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> PathBuf {
     let kind = if dry_run { "dry" } else { "epoch" };
@@ -43,8 +39,8 @@ pub fn path(root: &Path, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> Pat
         .join(format!("{kind}-{epoch}"))
 }
 
-/// Writes a run's artifacts to `target`, replacing what an earlier run with other inputs left
-/// there. Returns when everything is durable.
+/// Writes a run's artifacts to `target`, replacing those of an earlier run with other inputs.
+/// Returns when everything is durable.
 pub fn write(
     target: &Path,
     computed: &Computed,
@@ -77,6 +73,8 @@ pub fn write(
     put(&temp.join(RUN), &manifest)?;
     sync_dir(&temp)?;
     if target.exists() {
+        // A rename cannot replace a directory that is not empty, so it takes two. After a crash
+        // between them the run is still `queued` in the database, and is computed again.
         let old = parent.join(format!(".old.{name}"));
         remove_dir(&old)?;
         fs::rename(target, &old)?;
@@ -96,10 +94,12 @@ pub fn add(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     sync_dir(dir)
 }
 
-/// Creates a file that must not exist yet, durably and whole. False if it was there already.
+/// Creates a file that must not exist yet, durably and whole; false if it existed already.
+/// `temp_tag` keeps the temporary names of concurrent writers apart.
 pub fn add_once(dir: &Path, name: &str, bytes: &[u8], temp_tag: &str) -> io::Result<bool> {
     let temp = dir.join(format!(".new.{temp_tag}.{name}"));
     put(&temp, bytes)?;
+    // A hard link fails if the target exists; a rename would replace it.
     let linked = fs::hard_link(&temp, dir.join(name));
     fs::remove_file(&temp)?;
     match linked {
@@ -133,14 +133,15 @@ fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Canonical JSON of a document of ours.
+/// Canonical JSON, as stored in run directories.
 pub fn to_json<T: serde::Serialize>(document: &T) -> io::Result<Vec<u8>> {
     jcs::to_vec(document).map_err(io::Error::other)
 }
 
 /// Creates a directory and its parents, durably.
 pub fn create_dirs(dir: &Path) -> io::Result<()> {
-    // The parent of a relative path of one name is empty: the working directory, which is there.
+    // The parent of a relative path of one name is empty: it means the working directory, which
+    // exists.
     if dir.as_os_str().is_empty() || dir.is_dir() {
         return Ok(());
     }
@@ -154,7 +155,7 @@ pub fn create_dirs(dir: &Path) -> io::Result<()> {
     dir.parent().map_or(Ok(()), sync_dir)
 }
 
-/// Writes a file, durably; for files in a directory that is not in place yet.
+/// Writes a file durably; for files in a directory that is not in place yet.
 pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(bytes)?;

@@ -1,4 +1,4 @@
-//! A run's payouts as a Parquet file, each checked against the manifest on the way.
+//! Writes a run's payouts as a Parquet file, each checked against the manifest first.
 //!
 //! Columns: `index` (unsigned 64 bit), `account` (text), `amount_minor` (a decimal of 38 digits
 //! without fraction, or digits as text for an epoch that pays more than such a decimal holds).
@@ -22,7 +22,7 @@ const GROUP: usize = 1 << 20;
 /// Digits that a decimal of 128 bits holds.
 const DIGITS: u8 = 38;
 
-/// Writes every payout of a run; `done` is told how many more have been written.
+/// Writes every payout of a run; `done` is called with the number of payouts of each step.
 pub fn parquet(reader: &Reader, out: impl Write + Send, done: impl Fn(u64)) -> Result<(), String> {
     let amounts = if reader.total() < 10_u128.pow(u32::from(DIGITS)) {
         DataType::Decimal128(DIGITS, 0)
@@ -61,7 +61,7 @@ fn columns(rows: &[Payout], amounts: &DataType) -> Result<Vec<ArrayRef>, String>
         let digits = rows.iter().map(|row| Some(row.amount_minor.to_string()));
         Arc::new(digits.collect::<StringArray>())
     } else {
-        // Below the total, which fits.
+        // No payout exceeds the total, which was checked to fit.
         let whole = rows.iter().map(|row| row.amount_minor.0 as i128);
         let array = Decimal128Array::from_iter_values(whole);
         let array = array.with_precision_and_scale(DIGITS, 0);

@@ -60,7 +60,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Order, pieces, threads, memory or file: the same bytes everywhere, and the books close.
+    /// Order, pieces, threads, memory or file: the bytes are always the same, and the books close.
     #[test]
     fn nothing_but_the_inputs_reaches_the_bytes(rows in usage(), policy in any_policy(),
                                                 seed in any::<u64>(), threads in 1..=8_usize) {

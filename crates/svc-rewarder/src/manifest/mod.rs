@@ -1,4 +1,4 @@
-//! The manifest: what a run owes to whom, bound to its inputs, as bytes that anyone can recompute.
+//! The manifest: the payouts of a run, bound to its inputs, as bytes that anyone can recompute.
 //!
 //! `run key -> payout table -> Merkle-sum root -> manifest -> commitment`. None of it depends on
 //! time, on the ledger or on the state of the run.
@@ -30,9 +30,9 @@ const RUN_KEY_DOMAIN: &[u8] = b"ron-rewarder/v1/run-key\0";
 const SOURCE_DOMAIN: &[u8] = b"ron-rewarder/v1/source\0";
 const COMMITMENT_DOMAIN: &[u8] = b"ron-rewarder/v1/commitment\0";
 
-/// Names the inputs of a run for its epoch: BLAKE3-256 over a domain and, each with its length
-/// in four bytes before it: tenant, epoch id, snapshot id (32 bytes), policy hash (32 bytes),
-/// rule set, the epoch that it corrects (nothing where it corrects none).
+/// Identifies the inputs of a run for its epoch: BLAKE3-256 over a domain and, each preceded by its
+/// length in four bytes: tenant, epoch id, snapshot id (32 bytes), policy hash (32 bytes), rule
+/// set, the epoch that it corrects (empty if it corrects none).
 pub fn run_key(
     tenant: &Tenant,
     epoch: &EpochId,
@@ -52,8 +52,9 @@ pub fn run_key(
     hash_of(RUN_KEY_DOMAIN, &parts)
 }
 
-/// Names what a run pays for, whatever its epoch is called and whichever version of the policy pays: as the run key,
-/// over tenant, policy id and snapshot id (32 bytes). The ledger pays a source once.
+/// Identifies what a run pays for, independent of the epoch's name and the policy's version:
+/// computed like the run key, over tenant, policy id and snapshot id (32 bytes). The ledger pays a
+/// source once.
 pub fn source(tenant: &Tenant, policy: &PolicyId, snapshot: &ContentId) -> ContentId {
     let parts: [&[u8]; 3] = [
         tenant.as_str().as_bytes(),
@@ -74,7 +75,7 @@ fn hash_of(domain: &[u8], parts: &[&[u8]]) -> ContentId {
     ContentId(*hasher.finalize().as_bytes())
 }
 
-/// The fields under the commitment, under the names they have in the manifest.
+/// The fields under the commitment, with the names they have in the manifest.
 #[derive(Serialize)]
 struct Committed<'a> {
     version: u32,
@@ -116,31 +117,31 @@ pub fn commitment(manifest: &RunManifest) -> ContentId {
     ContentId(*hasher.finalize().as_bytes())
 }
 
-/// What a run produced.
+/// The result of a computation.
 #[derive(Clone, Debug)]
 pub struct Computed {
     /// The manifest, with its commitment.
     pub manifest: RunManifest,
-    /// The payout table; none for a quarantined run, or when it was written nowhere.
+    /// The payout table; `None` for a quarantined run and for [`Target::Nowhere`].
     pub table: Option<Table>,
-    /// The table's first bytes, which name its content; none for a quarantined run.
+    /// The first bytes of the table, which identify its content; `None` for a quarantined run.
     pub head: Option<[u8; table::HEAD]>,
-    /// The table's tree.
+    /// The table's tree; `None` for a quarantined run.
     pub tree: Option<Tree>,
-    /// What broke, for a quarantined run.
+    /// The broken invariant of a quarantined run.
     pub quarantine: Option<Stop>,
 }
 
-/// Why a run could not even start.
+/// Why a run could not be computed at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// Policy and snapshot do not fit together.
+    /// The policy does not fit the snapshot.
     #[error(transparent)]
     Rules(#[from] calculus::RuleError),
-    /// The result was no longer wanted.
+    /// [`Watch::cancelled`] returned true.
     #[error("cancelled before the result was complete")]
     Cancelled,
-    /// The snapshot could not be read, or the payout table not written.
+    /// The snapshot could not be read, or the payout table could not be written.
     #[error("{0}")]
     Io(String),
 }
@@ -159,7 +160,7 @@ pub fn compute(
 }
 
 /// Computes an epoch: shares, payout table (to `target`), root, manifest. A broken invariant or an
-/// overflow gives a quarantined manifest, not an error. Memory does not grow with the epoch, but
+/// overflow gives a quarantined manifest, not an error. Memory does not grow with the epoch, except
 /// for a target in memory.
 pub fn compute_to(
     target: Target,
@@ -208,8 +209,8 @@ pub fn compute_to(
     })
 }
 
-/// The books must close whatever way they are added up: by the shares as they were told, and by
-/// the tree over what was written.
+/// Payouts and residual must add up to the pool in both sums: over the shares of the calculus, and
+/// over the tree of the written table.
 fn check_books(sums: &Sums, root: &PayoutsRoot, policy: &RewardPolicy) -> Result<(), Stop> {
     if sums.payout.checked_add(sums.residual) != Some(sums.pool) {
         return Err(Stop::Broken(

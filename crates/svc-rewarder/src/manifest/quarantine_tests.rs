@@ -1,4 +1,4 @@
-//! Runs whose arithmetic breaks: what is written of them, and what an auditor says.
+//! Runs whose arithmetic fails: the artifacts they leave, and the auditor's verdict.
 
 use std::fs;
 
@@ -34,7 +34,7 @@ fn a_quarantined_run_is_verified_without_a_signature() {
     let verified = verify_run_dir(&target, &pins()).expect("as it was left");
     assert_eq!(verified.manifest, computed.manifest);
     assert!(verified.signature.is_none() && verified.table.is_none());
-    // A run that pays cannot be passed off as one.
+    // A run that pays cannot be passed off as a quarantined one.
     write_run(&target, 5, &json!({}));
     let mut hidden = read_manifest(&target).expect("written");
     (hidden.status, hidden.payouts) = (RunStatus::Quarantined, None);

@@ -1,8 +1,8 @@
 //! Reads a run's payouts a few at a time, each one checked against the manifest's root.
 //!
-//! The upper part of the tree lies beside the table; it is small, and it is believed because it
-//! leads to the root. So one payout, or one page of them, costs one group of records, however
-//! large the epoch is.
+//! The upper part of the tree is stored beside the table. It is small, and it is trusted because it
+//! hashes to the root. One payout, or one page of them, therefore costs one group of records,
+//! however large the epoch is.
 
 use std::path::Path;
 
@@ -18,7 +18,6 @@ use crate::inputs::source::Source;
 /// The payouts of a run that was not quarantined.
 #[derive(Debug)]
 pub struct Reader {
-    /// The run's manifest.
     pub manifest: RunManifest,
     payouts: PayoutsRoot,
     table: Table,
@@ -53,7 +52,8 @@ impl Reader {
         let stored = stored.and_then(|bytes| Tree::from_bytes(&bytes, &payouts));
         let tree = match stored {
             Some(tree) => tree,
-            // Only a shortcut: lost or altered, it is made again from the table.
+            // The stored tree is only a shortcut: if it is lost or altered, it is computed from the
+            // table.
             None => Tree::of(&table).map_err(|error| damaged(&error))?,
         };
         if tree.root() != Ok(payouts) {
@@ -80,12 +80,12 @@ impl Reader {
         self.len() == 0
     }
 
-    /// What they add up to, in minor units.
+    /// Sum of all payouts, in minor units.
     pub const fn total(&self) -> u128 {
         self.payouts.total_minor.0
     }
 
-    /// Payouts `from .. to`, as far as there are any.
+    /// Payouts `from .. to`, cut at the end of the table.
     pub fn range(&self, from: u64, to: u64) -> Result<Vec<Payout>, VerifyError> {
         self.read_range(from, to).map_err(|error| damaged(&error))
     }

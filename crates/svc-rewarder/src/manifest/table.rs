@@ -1,4 +1,4 @@
-//! The payout table, `payouts.bin`: who gets how much, in settlement order.
+//! The payout table, `payouts.bin`: accounts and amounts in settlement order.
 //!
 //! ```text
 //! offset  size      field                                   (integers big-endian)
@@ -24,13 +24,12 @@ use ron_proto::rewarder::{Payout, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
 use super::tree::{self, Grower, Overflow, Tree};
-use crate::calculus::{Plan, Stop, Sums, Told, Usage, Watch, trim};
+use crate::calculus::{Plan, ShareBlock, Stop, Sums, Usage, Watch, trim};
 use crate::inputs::snapshot::{account_field, be64, be128};
 use crate::inputs::source::{Source, Target};
 
 /// First bytes of every payout table; the digit is the format's version.
 pub const MAGIC: &[u8; 8] = b"RONPAY1\n";
-/// Bytes of the header.
 pub const HEAD: usize = 72;
 const AMOUNT: usize = 16;
 
@@ -45,16 +44,11 @@ pub enum TableError {
     Newer(char),
     /// A record (counted from 0, as in the ledger) breaks a rule.
     #[error("payout {index}: {why}")]
-    Record {
-        /// From 0.
-        index: u64,
-        /// The rule.
-        why: &'static str,
-    },
+    Record { index: u64, why: &'static str },
     /// Hash or sum do not match the records.
     #[error("the header's {0} does not match the records")]
     Totals(&'static str),
-    /// It could not be read.
+    /// The table could not be read.
     #[error("it cannot be read: {0}")]
     Io(String),
 }
@@ -81,16 +75,15 @@ pub struct Table {
     residual_row: bool,
 }
 
-/// What writing a table tells.
+/// The result of writing a table.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// The table, unless it was written nowhere.
+    /// `None` for [`Target::Nowhere`].
     pub table: Option<Table>,
-    /// Its first bytes, which name its content.
+    /// The first bytes, which identify the content.
     pub head: [u8; HEAD],
-    /// Its tree.
     pub tree: Tree,
-    /// The calculus' own sums.
+    /// The sums of the calculus, to compare with the tree's.
     pub sums: Sums,
 }
 
@@ -98,8 +91,8 @@ pub struct Built {
 const BATCH: usize = tree::GROUP * 16;
 
 impl Table {
-    /// Writes the table of an epoch. The residual gets a record of its own when the policy
-    /// gives it to another account than the pool.
+    /// Writes the table of an epoch. The residual gets its own record when the policy gives it to
+    /// another account than the pool.
     pub fn build<U: Usage>(
         usage: &U,
         plan: &Plan,
@@ -107,12 +100,13 @@ impl Table {
         mut target: Target,
         watch: &impl Watch,
     ) -> Result<Built, Stop> {
-        // The width is that of the longest account paid, which is known only at the end. It is
-        // nearly always that of the longest account; if not, everything is written once more.
+        // The width is that of the longest paid account, which is known only at the end. It is
+        // nearly always that of the longest account in the usage; if not, the table is written a
+        // second time.
         let mut width = usage.width();
         loop {
             let mut writer = Writer::new(&mut target, width)?;
-            let sums = plan.tell(usage, watch, |blocks| writer.write(blocks))?;
+            let sums = plan.visit_shares(usage, watch, |blocks| writer.write(blocks))?;
             let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
             let owner = policy.residual.owner.as_str().as_bytes();
             let longest = writer.longest.max(if apart { owner.len() } else { 0 });
@@ -160,8 +154,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Checks the header and the length only: the records are believed where something else
-    /// vouches for them, such as the tree.
+    /// Checks the header and the length only. For callers that verify records by other means, such
+    /// as the tree.
     pub fn trusted(source: Source) -> Result<Self, TableError> {
         if source.len() < HEAD as u64 {
             return Err(TableError::Header("it is shorter than a header"));
@@ -209,7 +203,8 @@ impl Table {
         let sorted = self.records - usize::from(self.residual_row);
         let (mut full, mut sum) = (self.records == 0, 0_u128);
         for first in (0..self.records).step_by(BATCH) {
-            // With the record before, so that the order is checked across batches.
+            // Each batch includes the record before it, so that the order is checked across
+            // batches.
             let before = usize::from(first > 0);
             let rows = BATCH.min(self.records - first);
             let bytes = self.records(first - before, rows + before)?;
@@ -255,14 +250,13 @@ impl Table {
         self.source.whole()
     }
 
-    /// Its first bytes: with the hash of the records in them, they name the whole table.
+    /// The header. It contains the hash of the records, so it identifies the whole table.
     pub fn head(&self) -> io::Result<[u8; HEAD]> {
         let mut head = [0; HEAD];
         head.copy_from_slice(&self.source.at(0, HEAD)?);
         Ok(head)
     }
 
-    /// Where it is.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -278,17 +272,15 @@ impl Table {
         self.source.at((HEAD + first * size) as u64, rows * size)
     }
 
-    /// Number of records.
     pub const fn len(&self) -> usize {
         self.records
     }
 
-    /// True without any record.
     pub const fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// Sum of all records, in minor units: what settlement moves.
+    /// Sum of all records, in minor units: the amount that settlement moves.
     pub const fn total(&self) -> u128 {
         self.total
     }
@@ -298,7 +290,7 @@ impl Table {
         self.residual_row
     }
 
-    /// The record in `bytes` as the API shows it.
+    /// The record in `bytes`, as the API shows it.
     pub fn payout(&self, row: usize, bytes: &[u8]) -> Result<Payout, TableError> {
         let (account, amount) = bytes.split_at(self.width);
         let account = std::str::from_utf8(trim(account)).ok();
@@ -322,7 +314,7 @@ impl Table {
             .collect()
     }
 
-    /// Where an account's own payout is. The residual's record is found only when the owner has
+    /// Position of an account's own payout. The residual's record is found only when its owner has
     /// no other.
     pub fn find(&self, account: &Account) -> io::Result<Option<usize>> {
         let wanted = account.as_str().as_bytes();
@@ -347,7 +339,7 @@ fn unwritable(error: io::Error) -> Stop {
     Stop::Io(format!("the payout table cannot be written: {error}"))
 }
 
-/// Writes records, and hashes them by groups on the way.
+/// Writes records and hashes them by groups on the way.
 struct Writer<'a> {
     target: &'a mut Target,
     width: usize,
@@ -372,10 +364,10 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The records of some blocks, in order. Each thread fills the slots of a block.
-    fn write(&mut self, blocks: &[Told<'_>]) -> Result<(), Stop> {
+    /// Writes the records of some blocks, in order. Each thread fills the slots of a block.
+    fn write(&mut self, blocks: &[ShareBlock<'_>]) -> Result<(), Stop> {
         let (width, size) = (self.width, self.width + AMOUNT);
-        let records: usize = blocks.iter().map(Told::len).sum();
+        let records: usize = blocks.iter().map(ShareBlock::len).sum();
         let held = self.buffer.len();
         self.buffer.resize(held + records * size, 0);
         let mut free = &mut self.buffer[held..];
@@ -400,7 +392,7 @@ impl<'a> Writer<'a> {
         self.flush(groups * tree::GROUP * size)
     }
 
-    /// One record more, after all others.
+    /// Appends one record.
     fn push(&mut self, account: &[u8], amount: u128) {
         let end = self.buffer.len() + self.width;
         self.buffer.extend_from_slice(account);

@@ -1,4 +1,4 @@
-//! What is a tenant's own: what it pays for, by which policy, from which pool.
+//! Separation of tenants: the usage, the policy and the pool of a run belong to its tenant.
 
 use ron_proto::values::ContentId;
 use serde_json::json;

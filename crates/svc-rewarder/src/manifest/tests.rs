@@ -445,7 +445,7 @@ fn hostile_policies_are_refused_with_their_place() {
         let error = policy::verify_stored(edit.as_bytes(), Some(&sig), &ring).expect_err(want);
         assert!(error.to_string().contains(want), "{edit}: {error}");
     }
-    // Signed, and still no policy: the place is told, and never the input.
+    // Correctly signed, but not a policy: the error names the position and never repeats the input.
     for (edit, want) in [
         (json!({"surprise": 1}), "unknown field"),
         (json!({"rule_set": "hamilton/9"}), "column"),
@@ -507,7 +507,7 @@ fn small_golden_epochs_come_out_byte_for_byte() {
     }
 }
 
-/// What stands in a Parquet export: index, account, amount.
+/// The content of a Parquet export: index, account, amount.
 #[cfg(feature = "parquet")]
 fn exported(dir: &Path) -> Vec<(u64, String, String)> {
     use arrow_array::cast::AsArray as _;

@@ -32,15 +32,15 @@ struct Node {
     sum: u128,
 }
 
-/// A message that is put together on the stack: hashing it in one piece takes a third less time
-/// than telling it to a hasher part by part, and there are two of them per payout.
+/// A message that is put together on the stack. Hashing it in one piece takes a third less time
+/// than feeding a hasher part by part, and there are two messages per payout.
 struct Message {
     bytes: [u8; Self::MAX],
     len: usize,
 }
 
 impl Message {
-    /// A leaf with the longest account.
+    /// Size of the leaf with the longest account.
     const MAX: usize = LEAF.len() + 8 + 4 + Account::MAX_LEN + 16;
 
     fn new(domain: &[u8]) -> Self {
@@ -101,9 +101,9 @@ fn seal(count: u64, top: &Node) -> PayoutsRoot {
     }
 }
 
-/// Leaves of one group: a table is hashed, stored and checked by groups of so many records.
+/// Leaves of one group: a table is hashed, stored and checked in groups of this many records.
 pub const GROUP: usize = if cfg!(test) { 4 } else { 8_192 };
-/// Bytes of a stored node.
+/// Bytes of a stored node: hash and sum.
 const NODE_BYTES: usize = 48;
 
 fn level_up(nodes: &[Node]) -> Result<Vec<Node>, Overflow> {
@@ -114,7 +114,7 @@ fn level_up(nodes: &[Node]) -> Result<Vec<Node>, Overflow> {
     nodes.chunks(2).map(join_pair).collect()
 }
 
-/// The sums pass 2^128-1, which no true table's do.
+/// The sums pass 2^128-1. No valid table's sums do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the payouts add up to more than 2^128-1")]
 pub struct Overflow;
@@ -129,15 +129,15 @@ fn top_of(mut nodes: Vec<Node>) -> Result<Node, Overflow> {
     }))
 }
 
-/// The upper part of the tree: the top node of every group of [`GROUP`] leaves. It is small, it
-/// leads to the root, and with it a few records can be checked without reading the others.
+/// The upper part of the tree: the top node of every group of [`GROUP`] leaves. It is small and
+/// hashes to the root, and with it a few records can be checked without reading the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     count: u64,
     tops: Vec<Node>,
 }
 
-/// Grows a [`Tree`] group by group.
+/// Builds a [`Tree`] group by group.
 #[derive(Clone, Debug, Default)]
 pub struct Grower {
     count: u64,
@@ -145,8 +145,8 @@ pub struct Grower {
 }
 
 impl Grower {
-    /// Adds records in table order: `size` bytes each, an account padded with NUL and its amount
-    /// in the last 16. All calls but the last bring whole groups.
+    /// Adds records in table order: `size` bytes each, an account padded with NUL and its amount in
+    /// the last 16. All calls but the last must pass whole groups.
     pub fn add(&mut self, records: &[u8], size: usize) -> Result<(), Overflow> {
         debug_assert!(self.count.is_multiple_of(GROUP as u64));
         let first = self.count;
@@ -160,7 +160,7 @@ impl Grower {
         Ok(())
     }
 
-    /// Nothing more comes.
+    /// Ends the input; a partial last group becomes a node.
     pub fn finish(self) -> Tree {
         Tree {
             count: self.count,
@@ -197,7 +197,7 @@ impl Tree {
         Ok(seal(self.count, &top_of(self.tops.clone())?))
     }
 
-    /// The tree as it is stored: one node (hash, sum) per group.
+    /// The stored form of the tree: one node (hash, sum) per group.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.tops.len() * NODE_BYTES);
         for node in &self.tops {
@@ -207,7 +207,7 @@ impl Tree {
         bytes
     }
 
-    /// A stored tree, if it leads to `root`.
+    /// A stored tree, if it hashes to `root`.
     pub fn from_bytes(bytes: &[u8], root: &PayoutsRoot) -> Option<Self> {
         if !bytes.len().is_multiple_of(NODE_BYTES) {
             return None;
@@ -254,7 +254,7 @@ impl Tree {
     }
 }
 
-/// Adds the neighbours from node `at` up to the last level.
+/// Adds the siblings from node `at` up to the last level.
 fn climb(mut nodes: Vec<Node>, mut at: usize, path: &mut Vec<ProofStep>) -> Result<(), Overflow> {
     while nodes.len() > 1 {
         if let Some(partner) = nodes.get(at ^ 1) {
@@ -283,10 +283,10 @@ pub enum PathError {
     /// Steps missing, left over, or on the wrong side for this index and count.
     #[error("the path has the wrong shape for this index")]
     Shape,
-    /// The sums pass 2^128-1, which no true table does.
+    /// The sums pass 2^128-1. No valid table's sums do.
     #[error("the sums on the path overflow")]
     Overflow,
-    /// Right shape, wrong content.
+    /// The shape is right, but the hash differs.
     #[error("the path does not end in the root")]
     Root,
 }

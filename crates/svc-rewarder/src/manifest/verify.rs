@@ -1,8 +1,8 @@
 //! Offline verification and proofs, from a run's artifact directory and pinned keys alone.
 //!
-//! Nothing in the directory is believed: the policy's signature is checked, the snapshot is
-//! re-read, the epoch is computed again, and manifest and payout table must come out the same to
-//! the byte. Takes no lock and writes nothing, so it also works beside a running service.
+//! Nothing in the directory is trusted: the policy's signature is checked, the snapshot is re-read,
+//! the epoch is computed again, and manifest and payout table must come out identical to the byte.
+//! Takes no lock and writes nothing, so it also works beside a running service.
 
 use std::fs;
 use std::io;
@@ -27,24 +27,24 @@ use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
 use ron_service::pinned::KeyRing;
 
-/// The keys an auditor trusts.
+/// The keys that an auditor trusts.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
-    /// Who may sign policies.
+    /// Keys that may sign policies.
     pub policy: KeyRing,
-    /// Who may sign manifests.
+    /// Keys that may sign manifests.
     pub manifest: KeyRing,
-    /// Take a run that nobody has signed, as `ron rewarder compute --out` makes it. A signature that is there must hold.
+    /// Accept a run without a manifest signature, as `ron rewarder compute --out` makes it. An
+    /// existing signature must still verify.
     pub unsigned: bool,
 }
 
-/// What is wrong, and with which file.
+/// A fault, and the file it was found in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {why}")]
 pub struct VerifyError {
     /// The file's name in the run directory.
     pub file: &'static str,
-    /// What is wrong with it.
     pub why: String,
 }
 
@@ -58,11 +58,10 @@ pub(super) fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyEr
 /// A run that passed every check.
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// Its manifest.
     pub manifest: RunManifest,
-    /// Who signed it; nobody, if it was quarantined, or where the pins take unsigned runs.
+    /// `None` for a quarantined run, and for an unsigned run where [`Pins::unsigned`] accepts it.
     pub signature: Option<ManifestSig>,
-    /// Its payouts; none if it was quarantined.
+    /// `None` for a quarantined run.
     pub table: Option<Table>,
 }
 
@@ -71,14 +70,14 @@ pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> 
     verify_watched(dir, pins, &())
 }
 
-/// The same, looked at from outside.
+/// The same, with progress and cancellation.
 pub fn verify_watched(
     dir: &Path,
     pins: &Pins,
     watch: &impl Watch,
 ) -> Result<Verified, VerifyError> {
     let manifest = read_manifest(dir)?;
-    // That it is quarantined is believed only when computing it again says so too.
+    // The claim that the run is quarantined is accepted only if the recomputation below agrees.
     let signature = match manifest.status {
         RunStatus::Quarantined if read(dir, dir::RUN_SIG)?.is_none() => None,
         RunStatus::Ok if pins.unsigned && read(dir, dir::RUN_SIG)?.is_none() => None,
@@ -105,6 +104,7 @@ pub fn verify_watched(
         ));
     }
     let again = compute_to(
+        // The table is only hashed: comparing its header proves that the stored one is equal.
         Target::Nowhere,
         &manifest.tenant,
         &manifest.epoch_id,
@@ -130,7 +130,7 @@ pub fn verify_watched(
     })
 }
 
-/// The stored table must be the recomputed one: the head names its content.
+/// Compares the stored table with the recomputed one by the header, which identifies the content.
 fn check_table(dir: &Path, head: Option<&[u8; table::HEAD]>) -> Result<Option<Table>, VerifyError> {
     let other = || {
         wrong(
@@ -155,7 +155,7 @@ fn check_table(dir: &Path, head: Option<&[u8; table::HEAD]>) -> Result<Option<Ta
     }
 }
 
-/// The tree beside the table may be missing, but not be another one.
+/// The stored tree may be missing, but it must not differ from the recomputed one.
 fn check_tree(dir: &Path, tree: Option<&Tree>) -> Result<(), VerifyError> {
     let stored = read(dir, dir::TREE)?;
     match (stored, tree) {
@@ -165,7 +165,7 @@ fn check_tree(dir: &Path, tree: Option<&Tree>) -> Result<(), VerifyError> {
     }
 }
 
-/// Reads `run.json` and checks what it says about itself.
+/// Reads `run.json` and checks its own consistency.
 pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
     let bytes = must_read(dir, dir::RUN)?;
     not_newer(&bytes)?;
@@ -182,7 +182,8 @@ pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
     Ok(manifest)
 }
 
-/// A manifest of a later version may hold anything, so its version is looked at before all else.
+/// A manifest of a later version may hold anything, so the version is checked before everything
+/// else.
 fn not_newer(manifest: &[u8]) -> Result<(), VerifyError> {
     let peeked = serde_json::from_slice::<serde_json::Value>(manifest);
     let version = peeked.ok().and_then(|m| m.get("version")?.as_u64());
@@ -217,7 +218,7 @@ fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError>
     if evidence.account != manifest.pool_account || evidence.asset != manifest.asset {
         return Err(wrong(
             dir::LEDGER,
-            &"it speaks of another account or asset than the manifest",
+            &"it names another account or asset than the manifest",
         ));
     }
     Ok(())
@@ -229,7 +230,7 @@ pub enum ProveError {
     /// The directory is damaged.
     #[error(transparent)]
     Dir(#[from] VerifyError),
-    /// The account gets nothing from this run.
+    /// The run pays nothing to the account.
     #[error("this account has no payout in this epoch")]
     NotPaid,
 }
@@ -246,10 +247,10 @@ pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
 /// Why a proof does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProofError {
-    /// It belongs to another manifest.
+    /// The proof belongs to another manifest.
     #[error("the proof is not for this manifest")]
     Manifest,
-    /// The path fails.
+    /// The path does not lead to the root.
     #[error(transparent)]
     Path(#[from] PathError),
 }

@@ -1,4 +1,4 @@
-//! The artifact writer: makes a computed run durable, then lets it go on to settlement.
+//! The artifact writer: makes a computed run durable, then passes it on to settlement.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,33 +7,29 @@ use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::retention::Retention;
 use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
-use super::{Intent, Job, News, Update, reason};
+use super::{Intent, Job, RunEvent, Update, reason};
 use crate::inputs::source::Source;
 use crate::manifest::dir;
 use crate::manifest::table::Table;
 use crate::metrics::Metrics;
 
 const IDLE: Duration = Duration::from_secs(5);
-/// Time between two looks for what is past its retention.
+/// Time between two sweeps for artifacts and snapshots past their retention.
 const SWEEP: Duration = Duration::from_mins(1);
 
-/// What the writer works with.
+/// State of the rew-artifact thread.
 pub struct ArtifactWriter {
-    /// Where run directories are.
+    /// Root of the run directories.
     pub root: PathBuf,
-    /// Computed runs.
     pub results: Receiver<ResultItem>,
-    /// Runs to settle.
     pub intents: Sender<Intent>,
-    /// Whether there is an emitter to take them.
+    /// True if there is an emitter to receive intents.
     pub emits: bool,
-    /// Reports.
     pub updates: Sender<Update>,
-    /// Counters.
     pub metrics: Metrics,
-    /// What is kept for how long.
+    /// What is removed after which time.
     pub retention: Retention,
-    /// Called with what went wrong with the disk, or with `None` when it works.
+    /// Called with an error of the disk, or with `None` after a successful write.
     pub disk: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
 
@@ -57,29 +53,31 @@ impl ArtifactWriter {
         }
     }
 
-    /// One result.
+    /// Writes one result and reports it.
     pub fn tick(&self, item: ResultItem, shutdown: &Shutdown) {
         let ResultItem { job, outcome } = item;
-        let fuse = Fuse::new(&self.updates, &job.run, News::Failed(crashed()));
-        let news = match outcome {
-            Err(reason) => News::Failed(reason),
+        let fuse = Fuse::new(&self.updates, &job.run, RunEvent::Failed(crashed()));
+        let event = match outcome {
+            Err(reason) => RunEvent::Failed(reason),
             Ok(product) => self.write(&job, &product),
         };
         fuse.disarm();
-        // Every live run goes to the emitter, which has it signed and settles it if asked to.
-        let go_on = matches!(news, News::Sealed { .. }) && !job.run.dry_run && self.emits;
-        report(&self.updates, &job, news, shutdown);
+        // Every live run goes to the emitter, which has the manifest signed and settles the run if
+        // settlement was requested.
+        let go_on = matches!(event, RunEvent::Sealed { .. }) && !job.run.dry_run && self.emits;
+        report(&self.updates, &job, event, shutdown);
         if go_on {
             let intent = Intent {
                 run: job.run.clone(),
                 progress: job.progress.clone(),
             };
-            // If there is no room at shutdown, the run is found sealed at the next start.
+            // If the queue is full at shutdown, the next start finds the run as `sealed` and sends
+            // it then.
             hand_on(&self.intents, intent, shutdown, || {});
         }
     }
 
-    fn write(&self, job: &Job, product: &Product) -> News {
+    fn write(&self, job: &Job, product: &Product) -> RunEvent {
         let run = &*job.run;
         let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
         let Product {
@@ -93,15 +91,15 @@ impl ArtifactWriter {
                 .with_label_values(&["artifacts"])
                 .inc();
             (self.disk)(Some(format!("artifacts cannot be written: {error}")));
-            return News::Failed(reason(
+            return RunEvent::Failed(reason(
                 "io",
                 format!("artifacts cannot be written: {error}"),
             ));
         }
         (self.disk)(None);
-        // The artifacts have their own link to a table that was spooled.
+        // A spooled table has been linked into the artifact directory; the spool's own name can go.
         if let Some(Source::File { path, .. }) = computed.table.as_ref().map(Table::source) {
-            let _ = std::fs::remove_file(path); // what stays is swept at the next start
+            let _ = std::fs::remove_file(path); // a remaining file is swept at the next start
         }
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {
@@ -112,9 +110,9 @@ impl ArtifactWriter {
             tracing::error!(
                 event = "run_quarantined",
                 kind = stop.kind(),
-                "an invariant broke; nothing is paid"
+                "an invariant broke; the run is quarantined and pays nothing"
             );
-            return News::Quarantined {
+            return RunEvent::Quarantined {
                 commitment,
                 totals,
                 reason: reason(stop.kind(), stop.to_string()),
@@ -122,7 +120,7 @@ impl ArtifactWriter {
         }
         let intents = computed.manifest.payouts.map_or(0, |payouts| payouts.count);
         job.progress.sealed(intents);
-        News::Sealed {
+        RunEvent::Sealed {
             commitment,
             totals,
             intents,

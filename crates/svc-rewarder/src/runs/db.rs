@@ -40,7 +40,8 @@ INSERT OR REPLACE INTO run VALUES
 (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
 ";
 
-/// Writes a run, new or changed. `computing` is written as `queued`: after a crash it is.
+/// Inserts or replaces a run. `computing` is stored as `queued`: after a crash the run has to be
+/// computed again.
 pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
     let state = if run.state == RunState::Computing {
         RunState::Queued
@@ -77,7 +78,7 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Reads every run.
+/// Reads every run; for the service's start.
 pub fn load(connection: &Connection) -> rusqlite::Result<Vec<Run>> {
     let mut statement = connection.prepare("SELECT * FROM run ORDER BY tenant, epoch")?;
     let rows = statement.query_map([], read)?;

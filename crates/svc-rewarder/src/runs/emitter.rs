@@ -2,8 +2,8 @@
 //!
 //! `signature -> ledger evidence -> epoch_open -> payouts in index order -> epoch_close`. Every
 //! step can be repeated: the ledger binds an epoch to one manifest for ever and knows each payout
-//! by (tenant, epoch, index), so after any crash the whole sequence is simply done again, from the
-//! ledger's own cursor on.
+//! by (tenant, epoch, index). After any crash the emitter therefore repeats the whole sequence,
+//! starting at the ledger's own cursor.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use ron_proto::values::{Amount, Timestamp};
 
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
-use super::{Intent, News, Update, reason};
+use super::{Intent, RunEvent, Update, reason};
 use crate::api::errors::usage_paid_detail as usage_paid;
 use crate::manifest::reader::Reader;
 use crate::manifest::{dir, source, verify};
@@ -28,44 +28,41 @@ use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
 
 const IDLE: Duration = Duration::from_secs(5);
-/// Tries of one upstream call before the run is held.
+/// Attempts of one upstream call before the run is held.
 const TRIES: u32 = 3;
 
-/// What the emitter works with.
+/// State of the rew-emit thread.
 pub struct Emitter {
-    /// Where run directories are.
+    /// Root of the run directories.
     pub root: PathBuf,
     /// Runs to sign and settle.
     pub intents: Receiver<Intent>,
-    /// Reports.
     pub updates: Sender<Update>,
-    /// The ledger.
     pub ledger: Arc<dyn Ledger>,
-    /// Who signs manifests.
+    /// Signs manifests: the KMS, or a test's key.
     pub signer: Arc<dyn Signer>,
-    /// Keys a manifest's signature must verify under before anything is paid.
+    /// Keys that a manifest's signature must verify under before anything is paid.
     pub pinned: KeyRing,
-    /// The name this service has in the ledger.
+    /// The name of this service in the ledger.
     pub principal: PrincipalName,
     /// Budget of one upstream call.
     pub call_timeout: Duration,
-    /// Least pause between two tries of a call; up to two and a half times as long.
+    /// Minimum pause between two attempts of a call; the maximum is two and a half times as long.
     pub retry_pause: Duration,
-    /// Time.
     pub clock: SharedClock,
-    /// Counters.
     pub metrics: Metrics,
-    /// Called with why the ledger or the KMS is away, or with `None` when settlement works.
+    /// Called with the reason while the ledger or the KMS is unavailable, or with `None` when
+    /// settlement works.
     pub upstream: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
 
 /// Why an attempt ended early.
 enum Pause {
-    /// Try again later.
+    /// Retry later: the scheduler sends the intent again.
     Hold(RunReason),
-    /// Never as asked.
+    /// The run can never settle with these inputs.
     Fail(RunReason),
-    /// The service is stopping; the next start goes on.
+    /// The service is stopping; the next start continues.
     Stop,
 }
 
@@ -78,42 +75,42 @@ impl Emitter {
             match self.intents.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(intent) => self.tick(&intent, &ctx.shutdown),
                 Recv::Timeout => {}
-                // What is still queued is found sealed, settling or held at the next start.
+                // Queued runs are stored as sealed, settling or held; the next start finds them.
                 Recv::Shutdown | Recv::Closed => return,
             }
         }
     }
 
-    /// One attempt at one run.
+    /// One attempt at one run; the result goes to the scheduler.
     pub fn tick(&self, intent: &Intent, shutdown: &Shutdown) {
-        let fuse = Fuse::new(&self.updates, &intent.run, News::Held(crashed()));
+        let fuse = Fuse::new(&self.updates, &intent.run, RunEvent::Held(crashed()));
         intent.progress.attempt();
-        let news = match self.attempt(intent, shutdown) {
-            Ok(news) => {
+        let event = match self.attempt(intent, shutdown) {
+            Ok(event) => {
                 (self.upstream)(None);
-                Some(news)
+                Some(event)
             }
-            Err(Pause::Hold(reason)) => Some(News::Held(reason)),
-            Err(Pause::Fail(reason)) => Some(News::Failed(reason)),
+            Err(Pause::Hold(reason)) => Some(RunEvent::Held(reason)),
+            Err(Pause::Fail(reason)) => Some(RunEvent::Failed(reason)),
             Err(Pause::Stop) => None,
         };
         intent.progress.end_settle();
         fuse.disarm();
-        if let Some(news) = news {
-            self.report(intent, news, shutdown);
+        if let Some(event) = event {
+            self.report(intent, event, shutdown);
         }
     }
 
-    fn report(&self, intent: &Intent, news: News, shutdown: &Shutdown) {
+    fn report(&self, intent: &Intent, event: RunEvent, shutdown: &Shutdown) {
         let update = Update {
             id: intent.run.id(),
             run_key: intent.run.run_key,
-            news,
+            event,
         };
         hand_on(&self.updates, update, shutdown, || {});
     }
 
-    fn attempt(&self, intent: &Intent, shutdown: &Shutdown) -> Step<News> {
+    fn attempt(&self, intent: &Intent, shutdown: &Shutdown) -> Step<RunEvent> {
         let run = &*intent.run;
         let dir = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
         let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
@@ -124,26 +121,27 @@ impl Emitter {
             let detail = "the artifacts are those of another run; compute the epoch again";
             return Err(Pause::Fail(reason("artifacts_damaged", detail)));
         }
+        // From here on every payout is checked against the root of this manifest when it is read.
         let payouts = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
         let manifest = &payouts.manifest;
         intent.progress.sealed(payouts.len());
         self.ensure_signed(&dir, manifest, shutdown)?;
         if !run.settle {
-            return Ok(News::Signed);
+            return Ok(RunEvent::Signed);
         }
         self.ensure_evidence(&dir, manifest, shutdown)?;
         let open_seq = self.open(&payouts, shutdown)?;
-        self.report(intent, News::Settling { open_seq }, shutdown);
+        self.report(intent, RunEvent::Settling { open_seq }, shutdown);
         self.pay(intent, &payouts, shutdown)?;
         let close_seq = self.close(manifest, shutdown)?;
         let seqs = SettlementSeqs {
             open_seq: Some(open_seq),
             close_seq: Some(close_seq),
         };
-        Ok(News::Settled { seqs })
+        Ok(RunEvent::Settled { seqs })
     }
 
-    /// Calls upstream up to three times, 100 to 250 ms apart.
+    /// Calls upstream up to three times, with pauses of 100 to 250 ms.
     fn call<T>(
         &self,
         what: &'static str,
@@ -161,12 +159,12 @@ impl Emitter {
                         format!("{what} refused: {detail}"),
                     )));
                 }
-                Err(PortError::Away(detail)) => {
+                Err(PortError::Unavailable(detail)) => {
                     let svc = if what == KMS { "ron-kms" } else { "ron-ledger" };
                     self.metrics.upstream_fail.with_label_values(&[svc]).inc();
                     let wait = backoff.next_pause();
                     if backoff.steps() >= TRIES {
-                        let why = format!("{what} is away: {detail}");
+                        let why = format!("{what} is unavailable: {detail}");
                         (self.upstream)(Some(why.clone()));
                         let code = if what == KMS {
                             "kms_unavailable"
@@ -189,6 +187,8 @@ impl Emitter {
         let good = |sig: &ManifestSig| self.pinned.verify(&sig.alg, &sig.key, &sig.value, &message);
         let stored = std::fs::read(dir.join(dir::RUN_SIG)).ok();
         let stored = stored.and_then(|bytes| strict::from_slice::<ManifestSig>(&bytes).ok());
+        // A stored signature is checked like a new one: the pinned keys may have changed since it
+        // was made.
         if stored.is_some_and(|sig| good(&sig).is_ok()) {
             return Ok(());
         }
@@ -205,6 +205,7 @@ impl Emitter {
     }
 
     fn ensure_evidence(&self, dir: &Path, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
+        // Evidence is written once: it records the balance before the first payout.
         if dir.join(dir::LEDGER).exists() {
             return Ok(());
         }
@@ -225,7 +226,7 @@ impl Emitter {
         write(dir, dir::LEDGER, &evidence)
     }
 
-    /// One commit; as many answers as entries.
+    /// One commit; the ledger must return one answer per entry.
     fn commit(&self, entries: &[Entry], shutdown: &Shutdown) -> Step<Vec<EntryAnswer>> {
         let timer = self.metrics.emit_seconds.start_timer();
         let answer = self.call(LEDGER, shutdown, |by| {
@@ -245,7 +246,7 @@ impl Emitter {
         if answer.results.len() == entries.len() {
             Ok(answer.results)
         } else {
-            let detail = "the ledger answered another number of entries than it was sent";
+            let detail = "the ledger's response does not have one answer per entry";
             Err(Pause::Hold(reason("upstream_error", detail)))
         }
     }
@@ -317,10 +318,12 @@ impl Emitter {
         let doc = doc.ok_or_else(|| {
             Pause::Hold(reason(
                 "upstream_error",
-                "the ledger lost an epoch it just opened",
+                "the ledger does not know the epoch it has just opened; was it restored from a backup?",
             ))
         })?;
         let count = payouts.len();
+        // The ledger's cursor decides where to continue. A closed epoch was paid completely, so
+        // only the closing entry is repeated.
         let mut next = if doc.state == EpochState::Closed {
             count
         } else {
@@ -355,12 +358,13 @@ impl Emitter {
         }
     }
 
-    /// The index to go on from after a batch that began at `first`.
+    /// The index to continue from after a batch that began at `first`.
     fn check_batch(&self, first: u64, answers: &[EntryAnswer]) -> Step<u64> {
         for (index, answer) in (first..).zip(answers) {
             match answer {
                 EntryAnswer::Done { .. } => {}
-                // The cursor is behind ours only if the ledger was set back; going there is safe.
+                // The ledger's cursor is behind ours only if the ledger was restored from a backup.
+                // Going back is safe: the ledger knows every payout by its index.
                 EntryAnswer::Refused {
                     code: RefusalCode::IndexGap,
                     expected: Some(expected),

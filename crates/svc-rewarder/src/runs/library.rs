@@ -3,7 +3,7 @@
 //! `snapshots/tenant-T/<hex>.bin` are sealed snapshots under their content id;
 //! `policies/tenant-T/<id>.v<version>.json` are signed policies, canonical to the byte. Policies of
 //! the operator's `policy_dir` (`reward.json`, `reward-*.json`, each with `.sig`) serve the tenant
-//! they name. Whatever is read is checked as if it had just come over the wire.
+//! they name. Stored files are checked on every read as strictly as those received over HTTP.
 
 use std::fs;
 use std::io;
@@ -20,19 +20,19 @@ use crate::inputs::source::Source;
 use crate::manifest::dir;
 use ron_service::pinned::KeyRing;
 
-/// Why something is not to be had from the library.
+/// Why the library cannot return or store a file.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
-    /// There is none.
+    /// There is no such file; the message says which.
     #[error("{0}")]
     Missing(String),
-    /// There is one, but it may not be used; the message names it.
+    /// The stored file exists but is not valid; the message names it.
     #[error("{0}")]
     Refused(String),
-    /// There is a different one already.
+    /// A different file exists under this name.
     #[error("{0}")]
     Conflict(String),
-    /// The disk.
+    /// The disk failed.
     #[error("the library's disk: {0}")]
     Io(#[from] io::Error),
 }
@@ -40,23 +40,21 @@ pub enum LibraryError {
 /// A snapshot that was uploaded or fetched.
 #[derive(Clone, Debug)]
 pub struct StoredSnapshot {
-    /// Whose.
     pub tenant: Tenant,
-    /// Its content id, by its name.
+    /// Content id, taken from the file name.
     pub cid: ContentId,
-    /// Its file.
     pub path: PathBuf,
     /// When it was stored or last renewed, in milliseconds since 1970.
     pub renewed_ms: u64,
 }
 
-/// The library; clones look at the same directories.
+/// The library; clones share the directories.
 #[derive(Clone, Debug)]
 pub struct Library {
     root: PathBuf,
     policy_dir: Option<PathBuf>,
     keys: KeyRing,
-    /// Sealed snapshots put there by others, `<hex>.bin`, for every tenant.
+    /// Sealed snapshots placed there by others, `<hex>.bin`, valid for every tenant.
     snapshot_dir: Option<PathBuf>,
 }
 
@@ -71,8 +69,8 @@ impl Library {
         }
     }
 
-    /// With a directory of snapshots beside the uploaded ones. They are read where they are, and
-    /// every byte is checked against the id that was asked for.
+    /// Adds a directory of snapshots beside the uploaded ones. They are read in place, and every
+    /// byte is checked against the requested id.
     pub fn with_snapshots(mut self, dir: Option<PathBuf>) -> Self {
         self.snapshot_dir = dir;
         self
@@ -91,15 +89,17 @@ impl Library {
         self.root.join("policies").join(format!("tenant-{tenant}"))
     }
 
-    /// Says that a stored snapshot is wanted now, so that its retention begins anew. One that is not
-    /// here, or not ours to keep, is none of its business.
+    /// Marks a stored snapshot as in use now, which restarts its retention. Snapshots that are
+    /// missing or lie in `snapshot_dir` are ignored.
     pub fn renew(&self, tenant: &Tenant, cid: &ContentId, now_ms: u64) {
+        // The file's modification time is the record of the last use; it needs no database and
+        // survives a restart.
         let path = self.snapshots(tenant).join(snapshot_name(cid));
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms);
         if let Ok(file) = fs::File::open(path)
             && let Err(error) = file.set_modified(now)
         {
-            tracing::warn!(event = "renew_failed", reason = %error, "a snapshot keeps its age");
+            tracing::warn!(event = "renew_failed", reason = %error, "the retention of a snapshot could not be restarted");
         }
     }
 
@@ -130,7 +130,7 @@ impl Library {
         Ok(found)
     }
 
-    /// Stores a sealed snapshot under its content id; false if it was there.
+    /// Stores a sealed snapshot under its content id; false if it was stored before.
     pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
         let dir = self.snapshots(tenant);
         dir::create_dirs(&dir)?;
@@ -148,7 +148,7 @@ impl Library {
         let source = self.snapshot_source(tenant, cid)?;
         let sealed = Sealed::check(source).map_err(|error| damaged(error.to_string()))?;
         if sealed.cid() != *cid {
-            return Err(damaged("its content is not that of its name".into()));
+            return Err(damaged("its content does not match its name".into()));
         }
         Ok(sealed)
     }
@@ -184,7 +184,7 @@ impl Library {
         })
     }
 
-    /// Stores a signed policy. The same one again is fine (false); an older version than the
+    /// Stores a signed policy. Storing the same one again returns false; a version older than the
     /// newest, or another text under the same version, is a conflict.
     pub fn put_policy(
         &self,
@@ -217,8 +217,8 @@ impl Library {
         }
     }
 
-    /// The policy with this hash. A stored version that fails its checks is named, because it
-    /// might be the one that was meant.
+    /// The policy with this hash. If a stored version fails its checks, the error names it, because
+    /// it might be the requested one.
     pub fn policy(
         &self,
         tenant: &Tenant,
@@ -254,7 +254,7 @@ impl Library {
         let stored = stored.map(|version| self.stored(tenant, id, version));
         for policy in stored.chain(self.from_policy_dir()) {
             match policy {
-                // One of another tenant is as if it were not there, wherever it lies.
+                // A policy of another tenant is treated as missing, in whatever directory it lies.
                 Ok(policy)
                     if policy.policy.tenant == *tenant
                         && policy.policy.id == *id
@@ -269,7 +269,7 @@ impl Library {
         Err(refused.unwrap_or_else(|| LibraryError::Missing(missing())))
     }
 
-    /// What is wrong with the operator's policies, by name; empty when all is well.
+    /// Faults of the operator's policies, by file name; empty when all are valid.
     pub fn policy_dir_faults(&self) -> Vec<String> {
         let faults = self.from_policy_dir().into_iter().filter_map(Result::err);
         faults.map(|error| error.to_string()).collect()
@@ -308,7 +308,7 @@ impl Library {
             .map_err(|error| refuse(error.to_string()))?;
         if policy.policy.id != *id || policy.policy.version != version {
             return Err(refuse(
-                "it is another policy than its file name says".into(),
+                "its id or version differs from its file name".into(),
             ));
         }
         Ok(policy)
@@ -352,7 +352,7 @@ fn file_name(id: &PolicyId, version: u64) -> String {
     format!("{id}.v{version}.json")
 }
 
-/// Names of a directory's files, sorted; none if it is not there.
+/// Names of a directory's files, sorted; empty if the directory does not exist.
 fn file_names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,

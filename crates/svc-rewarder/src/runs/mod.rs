@@ -1,9 +1,9 @@
 //! Runs: the life of an epoch from request to settlement.
 //!
-//! One thread (`rew-sched`) owns the run table and its database; the other stages report to it.
-//! A run is durable as `queued` before anyone is told; its artifacts are durable before anything
-//! is paid; and what was paid is the ledger's to know. So a crash at any point is repaired by
-//! doing the unfinished stage again.
+//! One thread (`rew-sched`) owns the run table and its database; the other stages report to it. A
+//! run is durable as `queued` before any response mentions it. Its artifacts are durable before
+//! anything is paid. The ledger is the only record of what was paid. So a crash at any point is
+//! repaired by repeating the unfinished stage.
 
 pub mod artifact;
 pub mod db;
@@ -29,55 +29,50 @@ pub use progress::Progress;
 #[cfg(test)]
 mod tests;
 
-/// Names a run: an epoch of a tenant has one.
+/// Identifies a run: a tenant has at most one per epoch.
 pub type RunId = (Tenant, EpochId);
 
-/// What is kept of a run. Everything but the state `computing` is also in the database.
+/// The record of a run. Everything but the state `computing` is also in the database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Whose.
     pub tenant: Tenant,
-    /// Which epoch.
     pub epoch: EpochId,
-    /// The usage it pays for.
+    /// The usage that the run pays for.
     pub snapshot: ContentId,
-    /// The policy it pays by.
+    /// The policy that the run pays by.
     pub policy_id: PolicyId,
-    /// The policy's hash.
     pub policy_hash: ContentId,
-    /// The epoch that it corrects.
+    /// The epoch that this one corrects.
     pub adjusts: Option<EpochId>,
-    /// Names these inputs for this epoch.
+    /// Identifies these inputs for this epoch; see [`crate::manifest::run_key`].
     pub run_key: ContentId,
-    /// Never pays.
+    /// A dry run is computed and never paid.
     pub dry_run: bool,
-    /// Settlement was asked for, by configuration or by a caller.
+    /// Settlement was requested, by configuration or by a caller.
     pub settle: bool,
-    /// Where it is.
     pub state: RunState,
-    /// Why, where the state needs it.
+    /// Why, for states that need a reason.
     pub reason: Option<RunReason>,
-    /// The manifest's, once computed.
+    /// The manifest's commitment, once computed.
     pub commitment: Option<ContentId>,
-    /// The manifest's, once computed.
+    /// The manifest's totals, once computed.
     pub totals: Option<RunTotals>,
     /// Rows of the payout table, once computed.
     pub intents: u64,
-    /// What the ledger said.
+    /// Positions in the ledger, once settlement has begun.
     pub seqs: SettlementSeqs,
-    /// Accepted.
+    /// When the run was accepted.
     pub created_at: Timestamp,
-    /// State changed.
+    /// When the state last changed.
     pub updated_at: Timestamp,
 }
 
 impl Run {
-    /// Its name.
     pub fn id(&self) -> RunId {
         (self.tenant.clone(), self.epoch.clone())
     }
 
-    /// True when nothing more will happen by itself.
+    /// True when the state does not change any more without a new request.
     pub fn at_rest(&self) -> bool {
         match self.state {
             RunState::Settled | RunState::Quarantined | RunState::Failed => true,
@@ -95,22 +90,19 @@ pub fn reason(code: &str, detail: impl Into<String>) -> RunReason {
     }
 }
 
-/// What a caller asks for.
+/// What a caller requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
-    /// Compute an epoch. The handler has checked that policy and snapshot are there and fit.
+    /// Compute an epoch. The handler has checked that policy and snapshot exist and fit each other.
     Compute {
-        /// The usage.
         snapshot: ContentId,
-        /// The policy.
         policy_id: PolicyId,
-        /// Its hash.
         policy_hash: ContentId,
         /// The epoch to correct.
         adjusts: Option<EpochId>,
-        /// Made of these and the epoch.
+        /// Identifies these inputs for the epoch.
         run_key: ContentId,
-        /// Never pay.
+        /// Compute and never pay.
         dry_run: bool,
     },
     /// Settle a sealed epoch.
@@ -118,16 +110,13 @@ pub enum Ask {
 }
 
 /// One request on its way to the scheduler.
-pub struct Asked {
-    /// Which run.
+pub struct RunRequest {
     pub id: RunId,
-    /// What for.
     pub ask: Ask,
-    /// How long the caller waits for the end of it; `None` answers at once.
+    /// How long the caller waits for the run's end; `None` is answered at once.
     pub wait: Option<Duration>,
-    /// The caller set a deadline of its own and waits: computing past it is wasted.
+    /// Set if the caller waits with a deadline of its own: a computation past it is wasted.
     pub compute_by: Option<Deadline>,
-    /// Who gets the answer.
     pub responder: Responder,
 }
 
@@ -136,69 +125,62 @@ pub struct Asked {
 pub struct Job {
     /// The run as it was queued.
     pub run: Arc<Run>,
-    /// Where to count.
+    /// Counters that the stage updates.
     pub progress: Arc<Progress>,
-    /// When the result is no longer wanted.
+    /// After this time nobody needs the result.
     pub deadline: Deadline,
 }
 
-/// A run to sign and, if asked for, to settle.
+/// A run to sign and, if requested, to settle.
 #[derive(Clone)]
 pub struct Intent {
     /// The run as it was sealed.
     pub run: Arc<Run>,
-    /// Where to count.
+    /// Counters that the stage updates.
     pub progress: Arc<Progress>,
 }
 
-/// What a stage reports to the scheduler.
+/// A stage's report to the scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// Which run.
     pub id: RunId,
-    /// Guards against reports about a run that has been replaced.
+    /// The scheduler ignores reports about a run that has been replaced.
     pub run_key: ContentId,
-    /// What happened.
-    pub news: News,
+    pub event: RunEvent,
 }
 
-/// What happened to a run.
+/// An event in the life of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// A worker has it.
+pub enum RunEvent {
+    /// A worker has started on the run.
     Computing,
-    /// Its artifacts are durable.
+    /// The artifacts are durable.
     Sealed {
-        /// The manifest's.
         commitment: ContentId,
-        /// The manifest's.
         totals: RunTotals,
         /// Rows of the payout table.
         intents: u64,
     },
-    /// Its artifacts are durable, and say that an invariant broke.
+    /// The artifacts are durable, and record that an invariant broke.
     Quarantined {
-        /// The manifest's.
         commitment: ContentId,
-        /// The manifest's.
         totals: RunTotals,
-        /// What broke.
         reason: RunReason,
     },
-    /// It cannot be done as asked.
+    /// The run cannot complete with these inputs.
     Failed(RunReason),
     /// The manifest is signed and settlement has begun.
     Settling {
-        /// The ledger's sequence of the opening.
+        /// The sequence number of the epoch's opening entry in the ledger.
         open_seq: u64,
     },
-    /// Settlement waits.
+    /// Settlement waits for a retry.
     Held(RunReason),
-    /// The manifest is signed; nobody has asked for settlement.
+    /// The manifest is signed; settlement was not requested.
     Signed,
     /// Everything is paid and the epoch is closed.
     Settled {
-        /// The ledger's sequences.
+        /// Sequence numbers of the opening and the closing entry.
         seqs: SettlementSeqs,
     },
 }

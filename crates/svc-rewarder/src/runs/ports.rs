@@ -1,7 +1,7 @@
-//! What the rewarder needs of the ledger and of the KMS: three questions and a signature.
+//! What the rewarder needs of the ledger and of the KMS: three calls and a signature.
 //!
-//! Traits, so that settlement can be driven over any ledger that keeps the rules, also in one
-//! process with a simulated one.
+//! Traits, so that settlement can run over any ledger that keeps the rules, including a simulated
+//! one in the same process.
 
 use ron_client::{ClientError, KmsClient, LedgerClient};
 use ron_kernel::Deadline;
@@ -10,23 +10,17 @@ use ron_proto::ledger::{AccountDoc, CommitAnswer, CommitRequest, Entry, EpochDoc
 use ron_proto::rewarder::ManifestSig;
 use ron_proto::values::{Account, ContentId, EpochId, Kid, OpId, Tenant};
 
-/// Why a call brought nothing.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortError {
-    /// Not reached, no answer in time, or not ready: asking again later can help.
+    /// The service was not reached, did not answer in time, or was not ready; a retry can help.
     #[error("{0}")]
-    Away(String),
-    /// It said no, and would again.
+    Unavailable(String),
+    /// The service refused, and would refuse a retry as well.
     #[error("{code}: {detail}")]
-    Refused {
-        /// The problem's code.
-        code: String,
-        /// The problem's detail.
-        detail: String,
-    },
+    Refused { code: String, detail: String },
 }
 
-/// The ledger.
 pub trait Ledger: Send + Sync {
     /// An account's balances.
     fn account(&self, account: &Account, by: Deadline) -> Result<AccountDoc, PortError>;
@@ -37,11 +31,11 @@ pub trait Ledger: Send + Sync {
         epoch: &EpochId,
         by: Deadline,
     ) -> Result<Option<EpochDoc>, PortError>;
-    /// Settlement entries; idempotent, so it may be tried again by anyone.
+    /// Commits settlement entries. Idempotent, so any caller may repeat it.
     fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError>;
 }
 
-/// Whoever signs manifests.
+/// Signs manifests.
 pub trait Signer: Send + Sync {
     /// A signature over a manifest's commitment. The same commitment may be signed again.
     fn sign(&self, commitment: &ContentId, by: Deadline) -> Result<ManifestSig, PortError>;
@@ -56,7 +50,7 @@ impl From<ClientError> for PortError {
                 code: problem.code,
                 detail: problem.detail,
             },
-            other => Self::Away(other.to_string()),
+            other => Self::Unavailable(other.to_string()),
         }
     }
 }
@@ -94,9 +88,8 @@ impl Ledger for LedgerClient {
 
 /// Signs with a key of the KMS.
 pub struct KmsSigner {
-    /// Where.
     pub kms: KmsClient,
-    /// With which key; its payload policy must allow digests.
+    /// The signing key; its payload policy must allow digests.
     pub key: Kid,
 }
 
@@ -107,7 +100,8 @@ impl Signer for KmsSigner {
             version: None,
             message: None,
             digest: Some(Digest::new(DigestAlg::Blake3, &commitment.0)),
-            // The same manifest asks under the same id, so a repeated call repeats the answer.
+            // The operation id follows from the manifest, so a repeated call returns the same
+            // answer.
             op_id: Some(OpId::from_name(&format!("rewarder/manifest/{commitment}"))),
             context: None,
         };

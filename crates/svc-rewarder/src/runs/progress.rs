@@ -1,4 +1,4 @@
-//! How far a run is: counters that stages add to and readers look at, without a lock.
+//! Progress of a run: counters that stages add to and readers load, without a lock.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,7 +6,8 @@ use ron_proto::rewarder::RunProgress;
 
 use crate::calculus::Watch;
 
-/// The counters of one run.
+/// The counters of one run. All accesses are relaxed: the counters are for display, and no other
+/// memory is read on the strength of their values.
 #[derive(Debug, Default)]
 pub struct Progress {
     rows_total: AtomicU64,
@@ -33,7 +34,7 @@ impl Progress {
         self.intents_total.store(intents, Ordering::Relaxed);
     }
 
-    /// Settlement is tried once more.
+    /// Counts a settlement attempt.
     pub fn attempt(&self) {
         self.attempts.fetch_add(1, Ordering::Relaxed);
     }
@@ -55,12 +56,12 @@ impl Progress {
         self.since_ms.store(0, Ordering::Relaxed);
     }
 
-    /// How often settlement was tried.
+    /// Number of settlement attempts.
     pub fn attempts(&self) -> u32 {
         self.attempts.load(Ordering::Relaxed)
     }
 
-    /// What the API shows.
+    /// The progress as the API shows it.
     pub fn view(&self, now_ms: u64) -> RunProgress {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (total, settled) = (load(&self.intents_total), load(&self.intents_settled));
@@ -82,11 +83,10 @@ impl Progress {
     }
 }
 
-/// A computation that counts into a [`Progress`] and ends when asked.
+/// A [`crate::calculus::Watch`] that counts into a [`Progress`].
 pub struct Counting<'a, F: Fn() -> bool + Sync> {
-    /// Where to count.
     pub progress: &'a Progress,
-    /// True when the result is no longer wanted.
+    /// True when the result is no longer needed.
     pub cancelled: F,
 }
 

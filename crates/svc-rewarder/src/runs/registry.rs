@@ -1,5 +1,5 @@
 //! The run table as readers see it. Only the scheduler writes; a reader holds the lock for one
-//! look-up and gets shared, unchanging records.
+//! lookup and gets shared, immutable records.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,17 +12,14 @@ use ron_proto::values::{EpochId, Tenant};
 use super::{Progress, Run, RunId};
 use crate::topology::L_RUNS;
 
-/// A run and its counters.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The record.
     pub run: Arc<Run>,
-    /// The counters.
     pub progress: Arc<Progress>,
 }
 
 impl Entry {
-    /// What the API shows.
+    /// The run as the API shows it.
     pub fn view(&self, now_ms: u64) -> EpochRun {
         let run = &*self.run;
         EpochRun {
@@ -53,7 +50,7 @@ impl Entry {
 pub struct Registry(Arc<RankedRwLock<BTreeMap<RunId, Entry>>>);
 
 impl Registry {
-    /// Filled with what the database holds.
+    /// A table of the runs that the database holds.
     pub fn new(runs: Vec<Run>) -> Self {
         let mut table = BTreeMap::new();
         for run in runs {
@@ -73,7 +70,6 @@ impl Registry {
         Self(Arc::new(RankedRwLock::new(&L_RUNS, table)))
     }
 
-    /// One run.
     pub fn get(&self, id: &RunId) -> Option<Entry> {
         self.0.read().get(id).cloned()
     }
@@ -117,17 +113,17 @@ impl Registry {
             .map(|entry| &*entry.run)
             .filter(|other| pays(other))
             .collect();
-        // The last to pay is the one that may be corrected.
+        // A correction must name the latest payment, so that epoch is returned.
         payers.sort_unstable_by_key(|payer| payer.seqs.open_seq);
         payers.last().map(|payer| payer.epoch.clone())
     }
 
-    /// Every run, for the scheduler's start.
+    /// Every run.
     pub fn all(&self) -> Vec<Entry> {
         self.0.read().values().cloned().collect()
     }
 
-    /// Puts a run in, new or changed. For the scheduler only.
+    /// Inserts or replaces a run. Only the scheduler calls this.
     pub(super) fn put(&self, entry: Entry) {
         self.0.write().insert(entry.run.id(), entry);
     }

@@ -1,9 +1,10 @@
-//! Retention: what may go, and when. The artifact writer looks now and then.
+//! Retention: what is removed, and when. The artifact writer sweeps periodically.
 //!
-//! Artifacts go some time after their run has come to rest for good; what may still be signed or
-//! paid stays, whatever its age. A snapshot goes some time after it was last wanted: stored,
-//! stored again, or named by a run that changed. A run directory has its own link to its snapshot,
-//! so an epoch stays verifiable for as long as its artifacts do. The runs themselves stay known.
+//! Artifacts are removed some time after their run has reached its final state; a run that may
+//! still be signed or paid keeps them, whatever its age. A snapshot is removed some time after its
+//! last use: stored, stored again, or named by a run that changed. A run directory has its own link
+//! to its snapshot, so an epoch stays verifiable for as long as its artifacts exist. The run
+//! records are kept.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,19 +22,17 @@ use crate::manifest::dir;
 
 /// What is kept for how long. Zero keeps for ever.
 pub struct Retention {
-    /// Where run directories are.
+    /// Root of the run directories.
     pub root: PathBuf,
-    /// Where snapshots are.
     pub library: Library,
-    /// The run table, to find what is still wanted.
+    /// The run table, to find snapshots in use.
     pub registry: Registry,
     /// For artifacts of settled epochs and of dry runs.
     pub artifacts: Duration,
     /// For snapshots.
     pub snapshots: Duration,
-    /// Time.
     pub clock: SharedClock,
-    /// What went, by kind.
+    /// Removed items, by kind.
     pub swept: ClosedCounter,
 }
 
@@ -42,25 +41,25 @@ impl Retention {
     pub fn sweep(&self, shutdown: &Shutdown) {
         let runs: Vec<_> = self.registry.all();
         if !self.artifacts.is_zero() {
-            let over = runs.iter().filter(|entry| over(&entry.run));
-            for run in over.map(|entry| &entry.run) {
+            let finished = runs.iter().filter(|entry| is_final(&entry.run));
+            for run in finished.map(|entry| &entry.run) {
                 if shutdown.is_set() {
                     return;
                 }
                 if self.past(run.updated_at.0, self.artifacts) {
                     let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
-                    self.told("artifacts", &target, std::fs::remove_dir_all(&target));
+                    self.report("artifacts", &target, std::fs::remove_dir_all(&target));
                 }
             }
         }
         if self.snapshots.is_zero() {
             return;
         }
-        // What the table said is older than what the directory says from here on: a snapshot that
-        // a later run wants was renewed before that run was asked for.
+        // The table is read before the directory. That order is safe: a snapshot that a later run
+        // uses was renewed before the request for that run was queued.
         let wanted = wanted(runs.iter().map(|entry| &*entry.run));
         if let Err(error) = self.sweep_snapshots(&wanted, shutdown) {
-            tracing::warn!(event = "sweep_failed", reason = %error, "snapshots stay");
+            tracing::warn!(event = "sweep_failed", reason = %error, "snapshots were not swept");
         }
     }
 
@@ -75,7 +74,7 @@ impl Retention {
                 None => stored.renewed_ms,
             };
             if self.past(last, self.snapshots) {
-                self.told("snapshot", &stored.path, std::fs::remove_file(&stored.path));
+                self.report("snapshot", &stored.path, std::fs::remove_file(&stored.path));
             }
         }
         Ok(())
@@ -86,33 +85,33 @@ impl Retention {
         self.clock.unix_ms().saturating_sub(since_ms) >= keep_ms
     }
 
-    fn told(&self, kind: &'static str, path: &Path, removed: io::Result<()>) {
+    fn report(&self, kind: &'static str, path: &Path, removed: io::Result<()>) {
         let name = path.file_name().unwrap_or_default().display();
         match removed {
             Ok(()) => {
                 self.swept.with_label_values(&[kind]).inc();
-                tracing::info!(event = "swept", kind, name = %name, "past retention");
+                tracing::info!(event = "swept", kind, name = %name, "removed: past its retention");
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(event = "sweep_failed", kind, name = %name, reason = %error, "it stays");
+                tracing::warn!(event = "sweep_failed", kind, name = %name, reason = %error, "could not be removed");
             }
         }
     }
 }
 
-/// True if nothing will be done with the artifacts of this run any more.
-fn over(run: &Run) -> bool {
+/// True if the artifacts of this run are final: nothing will sign or pay them any more.
+fn is_final(run: &Run) -> bool {
     run.state == RunState::Settled
         || (run.dry_run && run.at_rest() && run.state != RunState::Failed)
 }
 
-/// When a snapshot was last wanted by a run.
+/// When a run last used a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Last {
     /// Milliseconds since 1970.
     At(u64),
-    /// It still is.
+    /// A run that is not finished uses it.
     Now,
 }
 

@@ -1,9 +1,10 @@
 //! The scheduler: owner of the run table.
 //!
 //! One loop over three sources: requests (`work_req`), reports of the stages (`updates`) and its
-//! own ticks. It alone writes the database and the registry, so "one run per epoch" needs no lock:
-//! the second request simply finds the first one's row. Whoever waits for a run is kept here and
-//! answered when the run comes to rest, or with 202 when the wait is over.
+//! own ticks. Only this thread writes the database and the registry, so "one run per epoch" needs
+//! no lock: the second request simply finds the first one's row. The scheduler keeps the responders
+//! of callers that wait for a run, and answers them when the run is at rest, or with 202 when the
+//! wait is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,44 +19,38 @@ use ron_proto::rewarder::{RunState, SettlementSeqs};
 use ron_proto::values::{ContentId, Timestamp};
 
 use super::registry::{Entry, Registry};
-use super::{Ask, Asked, Intent, Job, News, Progress, Run, RunId, Update, reason};
+use super::{Ask, Intent, Job, Progress, Run, RunEvent, RunId, RunRequest, Update, reason};
 use crate::api::errors;
 use crate::metrics::Metrics;
 
-/// Longest sleep between two looks at waits and retries.
+/// Maximum sleep between two ticks.
 const TICK: Duration = Duration::from_millis(500);
-/// Least sleep while something is due, so that a full queue is not spun on.
+/// Minimum sleep while something is due, so that the loop does not spin on a full queue.
 const TICK_MIN: Duration = Duration::from_millis(20);
 
-/// Where runs are kept. A failed write poisons it: every later one fails too.
+/// Stores runs durably. A failed write poisons the store: every later write fails too.
 pub trait RunStore: Send {
-    /// Durable when it returns.
+    /// The run is durable on return.
     fn put(&mut self, run: &Run) -> Result<(), String>;
 }
 
 /// The channels and settings of the scheduler.
 pub struct Scheduler {
-    /// Requests.
-    pub work_req: Receiver<Asked>,
-    /// Reports.
+    pub work_req: Receiver<RunRequest>,
     pub updates: Receiver<Update>,
-    /// Runs to compute.
     pub work: Sender<Job>,
-    /// Runs to sign and settle.
     pub intents: Sender<Intent>,
-    /// The table for readers.
+    /// The table, shared with readers.
     pub registry: Registry,
-    /// Whether runs settle by themselves; never without a ledger.
+    /// Whether runs settle without a request; never without a ledger.
     pub auto_settle: bool,
-    /// Whether there is a ledger to settle with.
+    /// Whether a ledger is configured.
     pub can_settle: bool,
-    /// Half of an epoch: the budget of a computation.
+    /// Budget of a computation: half of an epoch's length.
     pub compute_budget: Duration,
-    /// Time.
     pub clock: SharedClock,
-    /// Counters.
     pub metrics: Metrics,
-    /// Called with what went wrong with the database.
+    /// Called with the error of a failed write.
     pub store_fault: Box<dyn Fn(String) + Send + Sync>,
 }
 
@@ -64,19 +59,19 @@ struct Waiter {
     responder: Responder,
 }
 
-/// What the loop remembers besides the table.
+/// State of the loop besides the table. Only the scheduler's thread has it.
 pub struct Memory {
     store: Box<dyn RunStore>,
     waiters: BTreeMap<RunId, Vec<Waiter>>,
-    /// Queued runs that still need a place in `work`, found at start.
+    /// Queued runs that still need a place in `work`; found at start.
     to_compute: BTreeSet<RunId>,
-    /// Runs to hand to the emitter, and when.
+    /// Runs to send to the emitter, and when.
     to_settle: BTreeMap<RunId, Deadline>,
     backoffs: BTreeMap<RunId, Backoff>,
 }
 
 impl Scheduler {
-    /// Memory over a store, with everything unfinished put back on its way.
+    /// State over an opened store. Every unfinished run is scheduled again.
     pub fn resume(&self, store: Box<dyn RunStore>) -> Memory {
         let mut memory = Memory {
             store,
@@ -105,17 +100,17 @@ impl Scheduler {
         memory
     }
 
-    /// The loop. At shutdown it goes on until `others_done` says that no stage reports any more.
+    /// The loop. At shutdown it continues until `others_done` says that no stage reports any more.
     pub fn run(&self, memory: &mut Memory, ctx: &ThreadCtx, others_done: &dyn Fn() -> bool) {
         self.tick(memory, &ctx.shutdown);
         while !ctx.shutdown.is_set() {
             let nap = self.nap(memory);
             select! {
-                recv(self.work_req.raw()) -> asked => {
-                    if let Ok(asked) = asked { self.asked(memory, asked, &ctx.shutdown) }
+                recv(self.work_req.raw()) -> request => {
+                    if let Ok(request) = request { self.handle_request(memory, request, &ctx.shutdown) }
                 },
                 recv(self.updates.raw()) -> update => {
-                    if let Ok(update) = update { self.updated(memory, &update) }
+                    if let Ok(update) = update { self.handle_update(memory, &update) }
                 },
                 recv(ctx.shutdown.raw()) -> _ => break,
                 default(nap) => {}
@@ -126,19 +121,27 @@ impl Scheduler {
     }
 
     fn drain(&self, memory: &mut Memory, others_done: &dyn Fn() -> bool) {
+        // Read before the queue is emptied: a stage sends its last report before it counts as done,
+        // so after `done` nothing can follow.
         let (_keep, never) = Shutdown::pair();
         loop {
+            // Read before the queue is emptied: a stage sends its last report before it counts as
+            // done, so no report can follow `done`.
             let done = others_done();
             while let Some(update) = self.updates.try_recv() {
-                self.updated(memory, &update);
+                self.handle_update(memory, &update);
             }
             if done {
                 break;
             }
+            // The stages report through the queue that this loop drains, so it cannot wait for
+            // their end alone.
             never.wait(Deadline::within(Duration::from_millis(5)));
+            // Callers are answered last, when no report can still bring their result.
         }
-        while let Some(asked) = self.work_req.try_recv() {
-            asked.responder.send(Problem::draining(1));
+        // Callers are answered last: until here a report could still have brought their result.
+        while let Some(request) = self.work_req.try_recv() {
+            request.responder.send(Problem::draining(1));
         }
         for waiter in std::mem::take(&mut memory.waiters).into_values().flatten() {
             waiter.responder.send(Problem::draining(1));
@@ -157,11 +160,13 @@ impl Scheduler {
         due.clamp(TICK_MIN, TICK)
     }
 
-    /// Everything that is due: expired waits, queued runs without a place, settlements.
+    /// Handles everything that is due: expired waits, queued runs without a place in `work`,
+    /// settlements.
     pub fn tick(&self, memory: &mut Memory, shutdown: &Shutdown) {
         self.expire_waits(memory);
         while let Some(id) = memory.to_compute.first().cloned() {
             match self.registry.get(&id) {
+                // The queue is full: the remaining runs wait for the next tick.
                 Some(entry) if self.enqueue(&entry, None).is_err() => break,
                 _ => memory.to_compute.remove(&id),
             };
@@ -185,7 +190,7 @@ impl Scheduler {
                 run: entry.run,
                 progress: entry.progress,
             };
-            // The emitter drains this queue; when it is full, the next tick tries again.
+            // The emitter drains this queue; if it is full, the next tick tries again.
             if self.intents.try_send(intent).is_err() {
                 return;
             }
@@ -197,7 +202,8 @@ impl Scheduler {
         for (id, waiters) in &mut memory.waiters {
             let (over, on): (Vec<_>, Vec<_>) = std::mem::take(waiters)
                 .into_iter()
-                // Who has gone away is answered too: that drops it, and gives its place to others.
+                // A responder whose client has disconnected is answered as well: that drops it and
+                // frees its place.
                 .partition(|waiter| waiter.until.expired() || waiter.responder.is_gone());
             *waiters = on;
             for waiter in over {
@@ -207,7 +213,7 @@ impl Scheduler {
         memory.waiters.retain(|_, waiters| !waiters.is_empty());
     }
 
-    /// The answer for a run as it is now.
+    /// The response for a run in its current state.
     fn present(&self, id: &RunId) -> Response {
         let Some(entry) = self.registry.get(id) else {
             return Problem::not_found("there is no run of this epoch").into();
@@ -215,15 +221,15 @@ impl Scheduler {
         answer(&entry, self.clock.unix_ms())
     }
 
-    /// One request.
-    pub fn asked(&self, memory: &mut Memory, asked: Asked, shutdown: &Shutdown) {
-        let Asked {
+    /// Handles one request. Answers it, or keeps the responder until the run is at rest.
+    pub fn handle_request(&self, memory: &mut Memory, request: RunRequest, shutdown: &Shutdown) {
+        let RunRequest {
             id,
             ask,
             wait,
             compute_by,
             responder,
-        } = asked;
+        } = request;
         let admitted = match &ask {
             Ask::Compute { .. } => self.admit(memory, &id, &ask, compute_by, shutdown),
             Ask::Settle => self.want_settlement(memory, &id),
@@ -248,7 +254,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a compute request in: finds the run it asks for, or makes it durable as queued.
+    /// Admits a compute request: finds the matching run, or makes a new one durable as queued.
     fn admit(
         &self,
         memory: &mut Memory,
@@ -283,7 +289,7 @@ impl Scheduler {
             adjusts: adjusts.clone(),
             run_key: *run_key,
             dry_run: *dry_run,
-            // Paying the same usage once more is never automatic.
+            // Paying the same usage a second time is never automatic.
             settle: self.auto_settle && !*dry_run && adjusts.is_none(),
             state: RunState::Queued,
             reason: None,
@@ -294,7 +300,7 @@ impl Scheduler {
             created_at: now,
             updated_at: now,
         };
-        // The ledger would refuse it too, later; what this service remembers saves the work.
+        // The ledger would refuse it later; refusing here saves the computation.
         let payer = self.registry.payer(&run).filter(|_| !*dry_run);
         if let Some(payer) = payer.filter(|payer| run.adjusts.as_ref() != Some(payer)) {
             return Err(Box::new(errors::usage_paid(&payer)));
@@ -322,7 +328,8 @@ impl Scheduler {
         }
     }
 
-    /// One retry after 50 to 150 ms, then the run is failed and the caller told so.
+    /// Retries once after 50 to 150 ms. If the queue is still full, the run fails and the caller
+    /// gets 429.
     fn enqueue_patiently(
         &self,
         memory: &mut Memory,
@@ -395,7 +402,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Durable first, then visible.
+    /// Writes the run to the store first and shows it to readers afterwards, so that no response
+    /// mentions a state that a crash could lose.
     fn save(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
         if let Err(why) = memory.store.put(&entry.run) {
             (self.store_fault)(why);
@@ -423,8 +431,8 @@ impl Scheduler {
         }
     }
 
-    /// One report.
-    pub fn updated(&self, memory: &mut Memory, update: &Update) {
+    /// Applies one report of a stage.
+    pub fn handle_update(&self, memory: &mut Memory, update: &Update) {
         let Some(entry) = self.registry.get(&update.id) else {
             return;
         };
@@ -432,22 +440,22 @@ impl Scheduler {
             return; // about a run that has been replaced
         }
         if entry.run.state == RunState::Settled {
-            return; // from an attempt that came second; settled is settled
+            return; // a late report of an earlier attempt; settled is final
         }
         let mut run = (*entry.run).clone();
         run.updated_at = Timestamp(self.clock.unix_ms());
         run.reason = None;
-        self.apply(memory, &mut run, &update.news);
+        self.apply(memory, &mut run, &update.event);
         let entry = Entry {
             run: Arc::new(run),
             progress: entry.progress,
         };
         if entry.run.state == RunState::Computing {
-            // Not worth a write: after a crash it is queued again anyway.
+            // Not written: after a crash the run is queued again anyway.
             self.registry.put(entry);
             return;
         }
-        // If the store fails, readiness says so and the next start repeats the stage.
+        // If the store fails, readiness reports it and the next start repeats the stage.
         let saved = self.save(memory, &entry).is_ok();
         if saved && entry.run.at_rest() {
             let status = entry.run.state.as_str();
@@ -458,10 +466,10 @@ impl Scheduler {
         }
     }
 
-    fn apply(&self, memory: &mut Memory, run: &mut Run, news: &News) {
-        match news {
-            News::Computing => run.state = RunState::Computing,
-            News::Sealed {
+    fn apply(&self, memory: &mut Memory, run: &mut Run, event: &RunEvent) {
+        match event {
+            RunEvent::Computing => run.state = RunState::Computing,
+            RunEvent::Sealed {
                 commitment,
                 totals,
                 intents,
@@ -470,7 +478,7 @@ impl Scheduler {
                 (run.commitment, run.totals, run.intents) =
                     (Some(*commitment), Some(*totals), *intents);
             }
-            News::Quarantined {
+            RunEvent::Quarantined {
                 commitment,
                 totals,
                 reason,
@@ -479,15 +487,15 @@ impl Scheduler {
                 (run.commitment, run.totals) = (Some(*commitment), Some(*totals));
                 run.reason = Some(reason.clone());
             }
-            News::Failed(reason) => {
+            RunEvent::Failed(reason) => {
                 run.state = RunState::Failed;
                 run.reason = Some(reason.clone());
             }
-            News::Settling { open_seq } => {
+            RunEvent::Settling { open_seq } => {
                 run.state = RunState::Settling;
                 run.seqs.open_seq = Some(*open_seq);
             }
-            News::Held(reason) => {
+            RunEvent::Held(reason) => {
                 run.state = RunState::Held;
                 run.reason = Some(reason.clone());
                 let id = run.id();
@@ -499,16 +507,16 @@ impl Scheduler {
                     .to_settle
                     .insert(id, Deadline::within(backoff.next_pause()));
             }
-            News::Signed => {
+            RunEvent::Signed => {
                 run.state = RunState::Sealed;
                 if run.settle {
-                    // Asked for while the emitter was signing.
+                    // Settlement was requested while the emitter was signing.
                     memory
                         .to_settle
                         .insert(run.id(), Deadline::within(Duration::ZERO));
                 }
             }
-            News::Settled { seqs } => {
+            RunEvent::Settled { seqs } => {
                 run.state = RunState::Settled;
                 run.seqs = *seqs;
                 memory.backoffs.remove(&run.id());
@@ -517,8 +525,8 @@ impl Scheduler {
     }
 }
 
-/// The answer for a run: 200 when it has come to rest, 202 while it is under way, and the problem
-/// of a run that cannot be had.
+/// The response for a run: 200 when it is at rest, 202 while it is under way, and a problem for a
+/// run that failed or is quarantined.
 pub fn answer(entry: &Entry, now_ms: u64) -> Response {
     let run = &*entry.run;
     match run.state {
@@ -532,15 +540,15 @@ pub fn answer(entry: &Entry, now_ms: u64) -> Response {
     }
 }
 
-/// May a request take the place of the run its epoch has? `Ok(false)`: it is the same run.
+/// Decides whether a request may replace the run of its epoch. `Ok(false)`: it is the same run.
 ///
-/// Only what can never have paid gives way: dry runs that have come to rest, failed runs, and
-/// quarantined runs (to other inputs). Whether another manifest was paid before this service's
-/// memory began is for the ledger to say.
+/// Only runs that can never have paid are replaced: dry runs at rest, failed runs, and quarantined
+/// runs (by other inputs). Payments from before this database began are known to the ledger alone,
+/// which refuses a second manifest.
 fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Box<Problem>> {
     let same = run.run_key == *run_key;
     match run.state {
-        // The ledger never forgets, so asking the same again cannot end otherwise.
+        // The ledger's refusal is permanent, so the same inputs cannot succeed.
         RunState::Failed
             if same && (has_code(run, "epoch_conflict") || has_code(run, "usage_paid")) =>
         {
@@ -561,7 +569,7 @@ fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Bo
     if run.at_rest() {
         Ok(true)
     } else {
-        let detail = "a dry run of this epoch is still being computed; ask again";
+        let detail = "a dry run of this epoch is still being computed; retry when it is done";
         Err(Box::new(Problem::in_flight(detail)))
     }
 }

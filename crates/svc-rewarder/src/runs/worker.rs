@@ -1,4 +1,4 @@
-//! Compute workers: take a queued run, read its inputs, compute it on the rayon pool, and hand the
+//! Compute workers: take a queued run, read its inputs, compute it on the rayon pool, and pass the
 //! result to the artifact writer.
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use ron_proto::rewarder::RunReason;
 
 use super::library::{Library, LibraryError};
 use super::progress::Counting;
-use super::{Job, News, Run, Update, reason};
+use super::{Job, Run, RunEvent, Update, reason};
 use crate::calculus::Usage;
 use crate::inputs::import::Cancel;
 use crate::inputs::policy::VerifiedPolicy;
@@ -21,49 +21,36 @@ use crate::intake::fetch::{FetchError, Origin};
 use crate::manifest::{self, Computed, RunError, dir};
 use crate::metrics::Metrics;
 
-/// How long an idle loop sleeps at most before it looks around.
+/// Maximum sleep of an idle loop.
 const IDLE: Duration = Duration::from_secs(5);
 /// Payout tables of epochs with up to this many accounts (some 12 MB) are kept in memory.
 const IN_MEMORY_MAX: usize = if cfg!(test) { 100 } else { 65_536 };
 
-/// A computed run, or why there is none.
+/// A computed run, or the reason why there is none.
 pub struct ResultItem {
-    /// The job it came from.
     pub job: Job,
-    /// What came of it.
     pub outcome: Result<Box<Product>, RunReason>,
 }
 
-/// Everything the artifact writer needs.
 pub struct Product {
-    /// Manifest and payout table.
     pub computed: Computed,
-    /// The usage.
     pub snapshot: Sealed,
-    /// The policy.
     pub policy: VerifiedPolicy,
 }
 
-/// What a worker works with.
 #[derive(Clone)]
 pub struct Worker {
-    /// Snapshots and policies.
     pub library: Library,
-    /// Where snapshots are fetched from that are not here.
+    /// Where missing snapshots are fetched from.
     pub origin: Option<Origin>,
-    /// Where they are put until they are complete.
+    /// Directory of fetched snapshots until they are complete.
     pub scratch: PathBuf,
-    /// Where payout tables wait that are too large for memory. Emptied at start.
+    /// Directory of payout tables that are too large for memory. Emptied at start.
     pub spool: PathBuf,
-    /// The rayon pool.
     pub pool: Arc<ThreadPool>,
-    /// Jobs.
     pub work: Receiver<Job>,
-    /// Results.
     pub results: Sender<ResultItem>,
-    /// Reports.
     pub updates: Sender<Update>,
-    /// Counters.
     pub metrics: Metrics,
 }
 
@@ -74,18 +61,20 @@ impl Worker {
             match self.work.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(job) => self.tick(job, &ctx.shutdown),
                 Recv::Timeout => {}
-                // What is still queued is durable as queued and computed at the next start.
+                // Queued runs are durable as `queued`; the next start computes them.
                 Recv::Shutdown | Recv::Closed => return,
             }
         }
     }
 
-    /// One job.
+    /// Computes one job and passes the result on.
     pub fn tick(&self, job: Job, shutdown: &Shutdown) {
-        report(&self.updates, &job, News::Computing, shutdown);
-        let fuse = Fuse::new(&self.updates, &job.run, News::Failed(crashed()));
+        report(&self.updates, &job, RunEvent::Computing, shutdown);
+        let fuse = Fuse::new(&self.updates, &job.run, RunEvent::Failed(crashed()));
         let outcome = self.compute(&job, shutdown);
         fuse.disarm();
+        // The failure is most likely the cancellation by this shutdown. Unreported, the run stays
+        // `queued` in the database and is computed at the next start.
         if shutdown.is_set() && outcome.is_err() {
             self.metrics.dropped_results.inc();
             return;
@@ -99,7 +88,7 @@ impl Worker {
         let late = || {
             reason(
                 "deadline_exceeded",
-                "computing took longer than allowed; ask again",
+                "computing took longer than allowed; send the request again",
             )
         };
         if job.deadline.expired() {
@@ -120,6 +109,7 @@ impl Worker {
         let target = self.target(run, snapshot.accounts()).map_err(|error| {
             reason("io", format!("the payout table cannot be written: {error}"))
         })?;
+        // `install` makes the rayon iterators inside run on this pool and not on the global one.
         let computed = self.pool.install(|| {
             let (tenant, epoch, adjusts) = (&run.tenant, &run.epoch, run.adjusts.as_ref());
             manifest::compute_to(target, tenant, epoch, adjusts, &snapshot, &policy, &watch)
@@ -151,7 +141,7 @@ impl Worker {
         };
         let (by, stop) = (job.deadline, shutdown.clone());
         let cancel = Cancel(Arc::new(move || by.expired() || stop.is_set()));
-        // Kept until the library has its own link.
+        // The temporary file must live until the library has its own link.
         let (_temporary, sealed) = origin
             .fetch(&run.snapshot, &self.scratch, &cancel)
             .map_err(|error| not_fetched(&error))?;
@@ -172,7 +162,7 @@ impl Worker {
     }
 }
 
-/// The reason a library's refusal gives a run.
+/// The run's reason for an input that the library refused.
 fn refused(error: &LibraryError) -> RunReason {
     let code = match error {
         LibraryError::Missing(_) => "input_missing",
@@ -182,12 +172,12 @@ fn refused(error: &LibraryError) -> RunReason {
     reason(code, error.to_string())
 }
 
-/// The reason a fetch that failed gives a run.
+/// The run's reason for a snapshot that could not be fetched.
 fn not_fetched(error: &FetchError) -> RunReason {
     let code = match error {
         FetchError::Missing(_) => "input_missing",
         FetchError::Wrong(_) => "input_refused",
-        FetchError::Away(_) => "source_unavailable",
+        FetchError::Unavailable(_) => "source_unavailable",
         FetchError::Disk(_) => "io",
         FetchError::Stopped => "deadline_exceeded",
     };
@@ -195,17 +185,17 @@ fn not_fetched(error: &FetchError) -> RunReason {
 }
 
 /// Reports to the scheduler, which outlives every stage; waits while its queue is full.
-pub fn report(updates: &Sender<Update>, job: &Job, news: News, shutdown: &Shutdown) {
+pub fn report(updates: &Sender<Update>, job: &Job, event: RunEvent, shutdown: &Shutdown) {
     let update = Update {
         id: job.run.id(),
         run_key: job.run.run_key,
-        news,
+        event,
     };
     hand_on(updates, update, shutdown, || {});
 }
 
-/// Sends with a deadline again and again until there is room. After shutdown only once more, so
-/// that a drain ends; `lost` is called if even that fails.
+/// Sends repeatedly with a deadline until the queue has room. After shutdown it tries only once
+/// more, so that a drain ends; `lost` is called if that fails as well.
 pub fn hand_on<T>(to: &Sender<T>, item: T, shutdown: &Shutdown, lost: impl Fn()) {
     const PATIENCE: Duration = Duration::from_millis(500);
     let mut item = item;
@@ -219,26 +209,26 @@ pub fn hand_on<T>(to: &Sender<T>, item: T, shutdown: &Shutdown, lost: impl Fn())
     }
 }
 
-/// Reports `news` if the stage unwinds in the middle of a run, so that no run is forgotten.
+/// Sends `event` if the stage unwinds in the middle of a run, so that a panic does not leave the
+/// run unfinished for ever.
 pub struct Fuse<'a> {
     updates: &'a Sender<Update>,
     update: Option<Update>,
 }
 
 impl<'a> Fuse<'a> {
-    /// Armed until disarmed.
-    pub fn new(updates: &'a Sender<Update>, run: &Run, news: News) -> Self {
+    /// Armed until [`Fuse::disarm`].
+    pub fn new(updates: &'a Sender<Update>, run: &Run, event: RunEvent) -> Self {
         Self {
             updates,
             update: Some(Update {
                 id: run.id(),
                 run_key: run.run_key,
-                news,
+                event,
             }),
         }
     }
 
-    /// The stage got through.
     pub fn disarm(mut self) {
         self.update = None;
     }
@@ -247,7 +237,8 @@ impl<'a> Fuse<'a> {
 impl Drop for Fuse<'_> {
     fn drop(&mut self) {
         if let Some(update) = self.update.take() {
-            // Full means hundreds of unread reports; the next start finds the run where it was.
+            // A full queue holds hundreds of unread reports; the next start finds the run where it
+            // was.
             let _ = self.updates.try_send(update);
         }
     }

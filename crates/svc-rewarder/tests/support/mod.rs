@@ -20,12 +20,11 @@ use svc_rewarder::config::TABLE;
 
 const SEED: [u8; 32] = [8; 32];
 
-/// Who signs the policies.
+/// The key that signs policies.
 pub fn key() -> Ed25519Key {
     Ed25519Key::from_seed(&[1; 32])
 }
 
-/// Time for one call.
 pub fn by() -> Deadline {
     Deadline::within(Duration::from_secs(60))
 }
@@ -33,7 +32,7 @@ pub fn by() -> Deadline {
 /// A ready service with these lines at the top of its configuration, and a caller of it.
 pub fn start(top: &str) -> (Running, Caller) {
     let token = service_token::generate("tester", &SEED);
-    // In memory: a socket is a file.
+    // On a RAM disk: the socket is a file.
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let text = format!(
         "{top}\nuds_only = true\nuds_path = \"{}\"\n[policy]\npublic_keys = [\"{}\"]\n\
@@ -58,7 +57,7 @@ pub fn start(top: &str) -> (Running, Caller) {
     (running, caller)
 }
 
-/// Ends a service, which must leave no thread behind.
+/// Stops a service and checks that it leaves no thread behind.
 pub fn end(mut running: Running) {
     let report = running.drain(Duration::from_secs(10));
     assert_eq!(report.stragglers, Vec::<String>::new());
@@ -85,7 +84,7 @@ pub fn policy(edit: &Value) -> SignedPolicy {
     SignedPolicy { policy, signature }
 }
 
-/// Somebody with every scope.
+/// A caller with every scope.
 pub struct Caller {
     http: Arc<HttpClient>,
     base: String,
@@ -95,7 +94,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// As the typed client.
+    /// The typed client of this caller.
     pub fn typed(&self) -> RewarderClient {
         RewarderClient::new(
             &self.base,
@@ -104,7 +103,7 @@ impl Caller {
         )
     }
 
-    /// One call, any status.
+    /// One call; returns any status.
     pub fn call(&self, method: Method, path: &str, body: Option<(&str, &[u8])>) -> Reply {
         let call = Call {
             method,
@@ -118,7 +117,7 @@ impl Caller {
         self.http.call(call).expect("an answer")
     }
 
-    /// GET of JSON with this status.
+    /// GET that must answer JSON with this status.
     pub fn get(&self, path: &str, status: u16) -> Value {
         let reply = self.call(Method::GET, path, None);
         let text = String::from_utf8_lossy(&reply.body).into_owned();
@@ -126,14 +125,14 @@ impl Caller {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// The metrics page.
+    /// The text of the metrics page.
     pub fn metrics(&self) -> String {
         let url = format!("{}/metrics", self.health);
         let page = self.http.call(Call::get(&url, by())).expect("an answer");
         String::from_utf8(page.body).expect("text")
     }
 
-    /// Uploads rows of CSV without their header; what was sealed.
+    /// Uploads CSV rows without their header; returns the sealed snapshot.
     pub fn upload(&self, rows: &str) -> SnapshotInfo {
         let text = format!("account,metric,amount\n{rows}");
         let body = Some(("text/csv", text.as_bytes()));
@@ -142,7 +141,7 @@ impl Caller {
         reply.json().expect("what was sealed")
     }
 
-    /// Stores a policy and usage; the request for an epoch of them.
+    /// Stores a policy and usage; returns the request to compute an epoch from them.
     pub fn inputs(&self, policy: &SignedPolicy, rows: &str) -> ComputeRequest {
         let id = policy.policy["id"].as_str().expect("an id");
         let id = id.parse().expect("an id");

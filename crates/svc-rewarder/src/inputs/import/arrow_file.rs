@@ -1,8 +1,9 @@
 //! Arrow's stream and file formats, read message by message.
 //!
-//! The file format is the stream format with a mark before it and an index behind it, so both are
-//! read alike, from start to end. Every length a message claims is compared with a bound before
-//! anything is made that large, and a stream without its end mark is refused: rows may be missing.
+//! The file format is the stream format with a magic in front and an index behind, so both are read
+//! alike, from start to end. Every length that a message claims is compared with a bound before
+//! anything of that size is allocated, and a stream without its end mark is refused: rows may be
+//! missing.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,14 +17,14 @@ use super::ImportError;
 use super::columns::Columns;
 use super::rows::Rows;
 
-/// First bytes of the file format, and the padding behind them.
+/// The file format's magic.
 const MAGIC: &[u8; 8] = b"ARROW1\0\0";
-/// Zeros behind it, in units of its length.
+/// Maximum zero padding after the magic, in units of the magic's length.
 const PADDING_MAX: usize = 32;
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// Largest description of one message, in bytes.
+/// Maximum size of one message's metadata, in bytes.
 const HEAD_MAX: usize = 16 << 20;
-/// Largest body of one message, packed or not, in bytes.
+/// Maximum size of one message's body, compressed or not, in bytes.
 const BODY_MAX: usize = 512 << 20;
 
 fn refuse(why: impl Into<String>) -> ImportError {
@@ -33,7 +34,7 @@ fn refuse(why: impl Into<String>) -> ImportError {
 /// A stream that counts its messages.
 struct Messages<R> {
     source: R,
-    /// Read ahead to tell the two formats apart.
+    /// Bytes read ahead to tell the two formats apart.
     ahead: Vec<u8>,
     count: u64,
 }
@@ -62,7 +63,7 @@ pub(super) fn read(source: impl Read, rows: &mut Rows) -> Result<(), ImportError
     columns.map_or_else(|| Err(refuse("there is no schema")), |_| Ok(()))
 }
 
-/// One message through the library. It must not take this process along, whatever the bytes are.
+/// Decodes one message. A panic of the library must not end this process, whatever the bytes are.
 fn decode(decoder: &mut StreamDecoder, message: Vec<u8>) -> Result<Option<RecordBatch>, String> {
     let mut buffer = Buffer::from(message);
     let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode(&mut buffer)));
@@ -78,7 +79,7 @@ impl<R: Read> Messages<R> {
         let mut ahead = vec![0; MAGIC.len()];
         fill(&mut source, &mut ahead, "the first message")?;
         if ahead == MAGIC {
-            // Some writers go on with zeros up to their own alignment.
+            // Some writers pad with zeros up to their own alignment.
             for _ in 0..PADDING_MAX {
                 fill(&mut source, &mut ahead, "the first message")?;
                 if ahead != [0; MAGIC.len()] {
@@ -96,7 +97,7 @@ impl<R: Read> Messages<R> {
         })
     }
 
-    /// A whole message with its lengths, checked; `None` at the end mark.
+    /// The next whole message with its lengths, checked; `None` at the end mark.
     fn next(&mut self) -> Result<Option<Vec<u8>>, ImportError> {
         self.count += 1;
         let name = format!("message {}", self.count);
@@ -120,7 +121,7 @@ impl<R: Read> Messages<R> {
         fill(&mut self.source, &mut message[8..], &name)?;
         let body = body_length(&message[8..], &name)?;
         let mut read = 0;
-        // Grown as bytes come, so that a claim alone takes no memory.
+        // The buffer grows as bytes arrive, so that a claimed length alone takes no memory.
         while read < body {
             let step = (body - read).min(1 << 20);
             let at = message.len();
@@ -157,7 +158,7 @@ fn body_length(head: &[u8], name: &str) -> Result<usize, ImportError> {
         })
 }
 
-/// Packed buffers begin with their unpacked length, which is what gets allocated.
+/// Compressed buffers begin with their uncompressed length, which is what the library allocates.
 fn check_packed(head: &[u8], body: &[u8], name: &str) -> Result<(), ImportError> {
     let message = root_as_message(head)
         .map_err(|_| refuse(format!("the description of {name} is malformed")))?;
@@ -176,11 +177,11 @@ fn check_packed(head: &[u8], body: &[u8], name: &str) -> Result<(), ImportError>
         let at = usize::try_from(buffer.offset()).ok();
         let field = at.and_then(|at| body.get(at..at.checked_add(8)?));
         let Some(field) = field.filter(|_| buffer.length() >= 8) else {
-            continue; // nothing in it, or the decoder refuses it
+            continue; // empty, or the decoder refuses it
         };
         let mut length = [0; 8];
         length.copy_from_slice(field);
-        let length = i64::from_le_bytes(length).max(0); // -1: not packed after all
+        let length = i64::from_le_bytes(length).max(0); // -1: stored uncompressed
         total = total.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
     }
     if total > BODY_MAX {

@@ -1,8 +1,8 @@
 //! Rows out of Arrow record batches: the columns `account`, `metric` and `amount`, in any order.
 //!
-//! Text may be of any Arrow string type, dictionaries included. Amounts may be whole numbers of any
-//! width, decimals without fraction, or decimal digits as text. Floating point is refused: it could
-//! not say what was used.
+//! Text may be of any Arrow string type, dictionaries included. Amounts may be integers of any
+//! width, decimals without fraction, or decimal digits as text. Floating point is refused: it
+//! cannot state exactly what was used.
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{
@@ -15,7 +15,7 @@ use arrow_schema::{DataType, Schema};
 use super::rows::Rows;
 use super::{CSV_HEADER, ImportError, at};
 
-/// Where the three columns are.
+/// Positions of the three columns.
 #[derive(Debug)]
 pub(super) struct Columns([usize; 3]);
 
@@ -24,7 +24,8 @@ fn refuse(why: String) -> ImportError {
 }
 
 impl Columns {
-    /// Finds them, and refuses every other one: what is not read would be lost silently.
+    /// Finds the three columns and refuses any other: a column that is not read would be lost
+    /// silently.
     pub(super) fn of(schema: &Schema) -> Result<Self, ImportError> {
         let mut found = [None; 3];
         for (number, field) in schema.fields().iter().enumerate() {
@@ -58,7 +59,7 @@ impl Columns {
         Ok(Self(columns))
     }
 
-    /// Adds the rows of a batch, of which the first is row `first` of its file.
+    /// Adds the rows of a batch whose first row is row `first` of its file.
     pub(super) fn add(
         &self,
         batch: &RecordBatch,
@@ -117,7 +118,7 @@ enum Text<'a> {
     Short(&'a StringArray),
     Long(&'a LargeStringArray),
     View(&'a StringViewArray),
-    /// The keys' column, every key's place in the values, and the values.
+    /// The keys' column, each key's position in the values, and the values.
     Dictionary(&'a dyn Array, Vec<usize>, Box<Text<'a>>),
 }
 
@@ -130,7 +131,7 @@ impl<'a> Text<'a> {
             DataType::Dictionary(..) => {
                 let dictionary = array.as_any_dictionary();
                 let values = dictionary.values();
-                // Without any value every key is null, and never looked up.
+                // Without any value every key is null, and no key is ever looked up.
                 let places = if values.is_empty() {
                     Vec::new()
                 } else {
@@ -159,10 +160,9 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Reads a whole number; `None` if it is no amount.
+/// Reads an integer; `None` if it is not an amount.
 type Whole<'a> = Box<dyn Fn(usize) -> Option<u128> + 'a>;
 
-/// A column of amounts.
 enum Amounts<'a> {
     Text(Text<'a>),
     Whole(&'a dyn Array, Whole<'a>),

@@ -1,5 +1,5 @@
-//! Parquet and Arrow files of every accepted form give the snapshot that CSV gives; hostile ones
-//! are refused with their place, and take neither the process nor its memory along.
+//! Parquet and Arrow files of every accepted form give the same snapshot as CSV. Hostile files are
+//! refused with their position, without a panic and without unbounded memory.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn texts(of: impl Iterator<Item = impl Into<String>>) -> StringArray {
     of.map(|text| Some(text.into())).collect()
 }
 
-/// The rows with amounts as this column, and names as short strings.
+/// The rows with `amounts` as their amount column, and names as short strings.
 fn plain(rows: &[(String, &str, u64)], amounts: ArrayRef) -> RecordBatch {
     batch([
         (
@@ -365,7 +365,7 @@ fn no_altered_byte_brings_the_reader_down() {
     assert!(refused[1] > stream.len() / 2, "{refused:?}");
 }
 
-/// Writes `value` over the first place where `before` stands.
+/// Replaces the first occurrence of `before` with `value`.
 fn patch(bytes: &mut [u8], before: &[u8], value: &[u8]) {
     let at = bytes
         .windows(before.len())
@@ -384,7 +384,7 @@ fn claims_of_great_size_are_refused_before_anything_is_made_of_it() {
     index[end..end + 4].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
     let why = parquet(index).expect_err("refused").to_string();
     assert!(why.contains("claims 2147483647 bytes"), "{why}");
-    // The unpacked size of the first page, one gibibyte instead of what it is.
+    // The uncompressed size of the first page: one gibibyte instead of the true size.
     let mut page = good.clone();
     assert_eq!(page[6], 0x15, "the second field of the first page's header");
     let size = page[7..]
@@ -443,7 +443,7 @@ fn a_small_file_of_many_rows_is_refused_by_its_count() {
         let sealed = with(input, rows_max).expect("as many as there may be");
         assert_eq!(sealed.metrics()[0].sum.0, MANY as u128);
     }
-    // Its data is not even looked at: the count in the index decides.
+    // The data is never decoded: the count in the index decides.
     file[4..200].fill(0xff);
     let refused = format!(
         "more than {} rows; split the usage, or raise the limit",
@@ -458,7 +458,7 @@ fn a_small_file_of_many_rows_is_refused_by_its_count() {
 }
 
 #[test]
-fn row_groups_larger_than_memory_are_spilled_and_stopped_when_asked() {
+fn row_groups_larger_than_memory_are_spilled_and_can_be_cancelled() {
     let rows = rows(ROWS);
     let want = csv(as_csv(&rows).as_bytes(), ImportKind::Totals).expect("good rows");
     let bytes: Arc<dyn Positioned> = Arc::new(parquet_of(
@@ -504,7 +504,7 @@ fn python() -> PathBuf {
     python
 }
 
-/// The usage in the formats of other programs, as they write them by themselves.
+/// The usage in files as other programs write them.
 const OTHERS: &str = r#"
 import sys, duckdb, pyarrow as pa, pyarrow.parquet as pq, pyarrow.feather as feather
 out = sys.argv[1]

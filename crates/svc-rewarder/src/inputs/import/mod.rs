@@ -1,10 +1,11 @@
 //! Importers: rows of (account, metric, amount) become a sealed snapshot.
 //!
-//! Every format is read row by row. Rows are added up in memory, one number per account and
-//! metric; past the memory they may use they are sorted, spilled to a scratch directory and merged
-//! at the end, so a snapshot may be larger than memory. A bad row is named by its line (in Parquet
-//! and Arrow files by its number); its content is not repeated. The same rows give the same snapshot, or the same error, whatever the
-//! memory, the format and the order in which the formats' readers deliver them.
+//! Every format is read row by row. Rows are added up in memory, one number per account and metric.
+//! Beyond the memory limit they are sorted, spilled to a scratch directory and merged at the end,
+//! so a snapshot may be larger than memory. An error names a bad row by its line (in Parquet and
+//! Arrow files by its number) and does not repeat its content. The same rows give the same
+//! snapshot, or the same error, whatever the memory limit, the format and the order in which the
+//! readers deliver them.
 
 #[cfg(feature = "parquet")]
 mod arrow_file;
@@ -33,7 +34,7 @@ use super::snapshot::{SealError, Sealed};
 use super::source::{Positioned, Target};
 use rows::{Batch, Rows};
 
-/// Longest accepted NDJSON line, in bytes.
+/// Maximum length of an NDJSON line, in bytes.
 pub const LINE_BYTES_MAX: usize = 4_096;
 /// The only accepted CSV header.
 pub const CSV_HEADER: [&str; 3] = ["account", "metric", "amount"];
@@ -44,29 +45,25 @@ pub enum ImportError {
     /// A line (counted from 1) breaks a rule.
     #[error("line {line}: {why}")]
     Line {
-        /// From 1.
         line: u64,
-        /// The rule, without input.
+        /// The rule, without content of the input.
         why: String,
     },
     /// A row of a Parquet or Arrow file (counted from 1) breaks a rule.
     #[error("row {row}: {why}")]
     Row {
-        /// From 1, over the whole file.
+        /// Counted from 1 over the whole file.
         row: u64,
-        /// The rule, without input.
+        /// The rule, without content of the input.
         why: String,
     },
-    /// The file is damaged, or not of a form that is read; says where.
+    /// The file is damaged, or its form is not supported; the text says where.
     #[error("{0}")]
     File(String),
-    /// More rows than the import may have.
+    /// More rows than the limit allows.
     #[error("more than {rows_max} rows; split the usage, or raise the limit")]
-    TooMany {
-        /// How many it may have.
-        rows_max: u64,
-    },
-    /// Whoever asked wants it no longer.
+    TooMany { rows_max: u64 },
+    /// [`Options::cancel`] ended the import.
     #[error("the import was stopped before its end")]
     Stopped,
     /// The source could not be read to its end.
@@ -75,7 +72,7 @@ pub enum ImportError {
     /// The scratch directory could not be written.
     #[error("the scratch directory: {0}")]
     Scratch(String),
-    /// Every row was fine, but not all of them together.
+    /// Every row is valid, but the snapshot as a whole is not.
     #[error(transparent)]
     Seal(#[from] SealError),
 }
@@ -87,25 +84,25 @@ fn at(line: u64, why: impl Into<String>) -> ImportError {
     }
 }
 
-/// How to import.
 #[derive(Debug)]
 pub struct Options {
-    /// Totals or events.
+    /// Whether a repeated (account, metric) is an error (totals) or added up (events).
     pub kind: ImportKind,
-    /// The time the usage was measured in.
+    /// The period in which the usage was measured.
     pub period: Option<UsagePeriod>,
-    /// Where the snapshot goes.
+    /// Where the snapshot is written.
     pub target: Target,
-    /// Bytes that rows may take in memory, about, and the directory for what is beyond. Without
-    /// it everything is kept in memory.
+    /// The memory limit, and where rows beyond it go. `None` keeps all rows in memory.
     pub spill: Option<Spill>,
-    /// Most rows of all sources together. A packed file of a few kilobytes can hold billions.
+    /// Maximum rows of all sources together. A compressed file of a few kilobytes can hold
+    /// billions.
     pub rows_max: u64,
-    /// Asked now and then; the import ends when it says so.
+    /// Polled every few thousand rows; the import ends with [`ImportError::Stopped`] once it
+    /// returns true.
     pub cancel: Option<Cancel>,
 }
 
-/// Says whether an import is to be given up.
+/// Returns true when the import is to be given up.
 #[derive(Clone)]
 pub struct Cancel(pub Arc<dyn Fn() -> bool + Send + Sync>);
 
@@ -115,17 +112,16 @@ impl std::fmt::Debug for Cancel {
     }
 }
 
-/// What to do with rows that memory has no room for.
+/// The memory limit of an import, and where rows beyond it go.
 #[derive(Clone, Debug)]
 pub struct Spill {
-    /// Bytes that rows may take in memory, about.
+    /// Approximate memory for rows, in bytes.
     pub memory: usize,
     /// An existing directory; files in it are removed at the end.
     pub scratch: PathBuf,
 }
 
 impl Options {
-    /// Everything in memory.
     pub const fn in_memory(kind: ImportKind) -> Self {
         Self {
             kind,
@@ -138,12 +134,11 @@ impl Options {
     }
 }
 
-/// How rows are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `account,metric,amount`, one row a line.
+    /// `account,metric,amount`, one row per line.
     Csv,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Ndjson,
     /// Arrow's stream or file format (feature `parquet`).
     Arrow,
@@ -152,7 +147,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format of files whose names end so.
+    /// The format for a file name extension, given without its dot.
     pub fn of_extension(ending: &str) -> Option<Self> {
         Some(match ending {
             "csv" => Self::Csv,
@@ -176,7 +171,7 @@ impl Format {
         })
     }
 
-    /// True if this program was built with what reads it.
+    /// True if this program was built with a reader for the format.
     pub const fn is_built_in(self) -> bool {
         matches!(self, Self::Csv | Self::Ndjson) || cfg!(feature = "parquet")
     }
@@ -184,7 +179,7 @@ impl Format {
 
 /// One source of rows.
 pub enum Input<R> {
-    /// Read from its start to its end; not for Parquet.
+    /// Read from start to end; not for Parquet.
     Stream(Format, R),
     /// A Parquet file, whose index is at its end.
     Parquet(Arc<dyn Positioned>),
@@ -199,8 +194,8 @@ impl<R> Input<R> {
     }
 }
 
-/// Imports one or more sources, one after the other, as if they were one. An error names the line
-/// in the source, whose number in the list is told with it.
+/// Imports one or more sources, one after the other, as if they were one. An error carries the
+/// position of its source in the list; its line is counted within that source.
 pub fn import<R: Read + Send>(
     sources: impl IntoIterator<Item = (Format, R)>,
     options: Options,
@@ -209,7 +204,7 @@ pub fn import<R: Read + Send>(
     import_inputs(inputs.map(|(format, r)| Input::Stream(format, r)), options)
 }
 
-/// The same for sources of every kind.
+/// The same for sources of every kind, streams and Parquet files.
 pub fn import_inputs<R: Read + Send>(
     inputs: impl IntoIterator<Item = Input<R>>,
     options: Options,
@@ -237,7 +232,7 @@ pub fn import_inputs<R: Read + Send>(
         .map_err(|(number, error)| numbered(&formats, (number.unwrap_or(last), error)))
 }
 
-/// Files of columns have no lines; what was counted there are rows.
+/// Column formats have no lines: the counted number is that of a row.
 fn numbered(formats: &[Format], fault: (usize, ImportError)) -> (usize, ImportError) {
     match (fault, formats) {
         ((number, ImportError::Line { line, why }), formats)
@@ -281,12 +276,12 @@ pub fn csv(source: impl Read + Send, kind: ImportKind) -> Result<Sealed, ImportE
     import([(Format::Csv, source)], Options::in_memory(kind)).map_err(|(_, error)| error)
 }
 
-/// Reads one JSON object `{"account","metric","amount"}` a line, in memory.
+/// Reads one JSON object `{"account","metric","amount"}` per line, in memory.
 pub fn ndjson(source: impl Read + Send, kind: ImportKind) -> Result<Sealed, ImportError> {
     import([(Format::Ndjson, source)], Options::in_memory(kind)).map_err(|(_, error)| error)
 }
 
-/// Reads the next rows while those before are added up.
+/// Parses the next rows while another thread adds up the previous batch.
 fn read_csv(source: impl Read + Send, rows: &mut Rows) -> Result<(), ImportError> {
     let mut reader = CsvRows::new(source);
     let (mut next, mut last) = (Batch::default(), Batch::default());
@@ -295,7 +290,8 @@ fn read_csv(source: impl Read + Send, rows: &mut Rows) -> Result<(), ImportError
         added?;
         std::mem::swap(&mut next, &mut last);
         if read.is_err() || last.len() < Batch::FULL {
-            // A fault in a row before the one that could not be read comes first.
+            // The read error comes after all rows parsed before it, so a fault in one of those is
+            // reported first.
             rows.add_batch(&last)?;
             return read;
         }
@@ -319,7 +315,7 @@ impl<R: Read> CsvRows<R> {
         }
     }
 
-    /// Empties the batch and fills it; it is not full at the end of the source.
+    /// Empties the batch and refills it. A batch that is not full means the end of the source.
     fn fill(&mut self, batch: &mut Batch) -> Result<(), ImportError> {
         batch.clear();
         let record = &mut self.record;

@@ -1,8 +1,8 @@
 //! Parquet files, read row group by row group and batch by batch.
 //!
 //! The index at the end of the file and every page's header are compared with bounds before
-//! anything of the size they claim is made. What the file says about its schema in Arrow's own
-//! terms is ignored: the Parquet schema decides.
+//! anything of the claimed size is allocated. The Arrow schema that some writers embed is ignored:
+//! the Parquet schema decides.
 
 use std::io::{self, BufReader, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,13 +23,12 @@ use super::rows::Rows;
 use super::thrift;
 use crate::inputs::source::Positioned;
 
-/// Largest index at the end of a file, in bytes.
+/// Maximum size of the index at the end of a file, in bytes.
 const INDEX_MAX: u64 = 32 << 20;
-/// Largest page, unpacked, in bytes.
+/// Maximum size of an uncompressed page, in bytes.
 const PAGE_MAX: u64 = 256 << 20;
-/// Largest page header, in bytes; it may hold the page's least and largest value.
+/// Maximum size of a page header, in bytes; it may hold the page's minimum and maximum value.
 const PAGE_HEAD_MAX: usize = 1 << 20;
-/// Rows of a batch.
 const BATCH: usize = 8_192;
 
 fn refuse(why: impl Into<String>) -> ImportError {
@@ -63,8 +62,8 @@ pub(super) fn read(source: Arc<dyn Positioned>, rows: &mut Rows) -> Result<(), I
     Ok(())
 }
 
-/// How many rows the index says there are: the library reads no more than that from a row group,
-/// and a negative number it refuses itself.
+/// Number of rows in the index. The library reads no more than that from a row group, and refuses a
+/// negative number itself.
 fn rows_of(index: &ParquetMetaData) -> u64 {
     let counts = index.row_groups().iter().map(|group| group.num_rows());
     counts.fold(0, |sum: u64, rows| {
@@ -72,7 +71,7 @@ fn rows_of(index: &ParquetMetaData) -> u64 {
     })
 }
 
-/// The library must not take this process along, whatever the bytes are.
+/// Runs library code so that its panic does not end this process, whatever the bytes are.
 fn guarded<T>(act: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(done)) => Ok(done),
@@ -92,7 +91,7 @@ fn outer(error: &ImportError) -> ParquetError {
     ParquetError::General(error.to_string())
 }
 
-/// The last eight bytes: the index's length, and a mark.
+/// Checks the last eight bytes: the index's length and the magic.
 fn check_end(source: &dyn Positioned, length: u64) -> Result<(), ImportError> {
     let mut end = [0; 8];
     if length < 12 {
@@ -120,7 +119,7 @@ fn check_end(source: &dyn Positioned, length: u64) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Walks over the headers of all pages: none may claim more than a page may have.
+/// Walks over the headers of all pages and refuses a page that claims more than its maximum size.
 fn check_pages(chunks: &Chunks, index: &ParquetMetaData) -> Result<(), ImportError> {
     for (number, group) in index.row_groups().iter().enumerate() {
         for column in group.columns() {
@@ -199,7 +198,7 @@ fn read_exact(source: &dyn Positioned, offset: u64, into: &mut [u8]) -> io::Resu
     Ok(())
 }
 
-/// The file as the library reads it.
+/// The file, in the form that the library reads.
 #[derive(Clone)]
 struct Chunks {
     source: Arc<dyn Positioned>,
@@ -233,7 +232,7 @@ impl ChunkReader for Chunks {
     }
 }
 
-/// Reads on from a place.
+/// A reader that starts at a given position.
 struct From {
     source: Arc<dyn Positioned>,
     at: u64,

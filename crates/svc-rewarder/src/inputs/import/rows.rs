@@ -1,4 +1,4 @@
-//! The growing table of an import: what has been read so far, added up.
+//! The growing table of an import: the rows read so far, added up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,22 +16,23 @@ use crate::inputs::source::Target;
 const TWICE: &str =
     "this account already has a total for this metric; import events with kind=events";
 
-/// Rows between two looks at whether the import is still wanted.
+/// Rows between two checks of [`Cancel`].
 const LOOK_EVERY: u64 = 1 << 14;
 
-/// Rows of a batch one thread looks up at a time.
+/// Rows that one thread looks up at a time.
 const LOOKUPS: usize = if cfg!(test) { 2 } else { 512 };
 
-/// Bytes an account takes beside its name: two shared pointers, their counts, a slot in the map.
+/// Memory of an account beside its name, in bytes: two shared pointers, their counts, a slot in the
+/// map.
 const ACCOUNT_COST: usize = 112;
-/// Bytes a cell takes: amount and place, with the slack of growing vectors.
+/// Memory of a cell, in bytes: amount and place, with the slack of growing vectors.
 const CELL_COST: usize = 36;
 
-/// Where a row stood: the number of its source in the upper 16 bits, its line in the others. Zero
-/// is nowhere.
+/// Where a row came from: the number of its source in the upper 16 bits, its line in the others.
+/// Zero means no row.
 type Place = u64;
 
-/// Rows that have been read and are not added up yet.
+/// Parsed rows that are not added up yet.
 #[derive(Default)]
 pub(super) struct Batch {
     /// Accounts and metrics, one after the other.
@@ -41,14 +42,14 @@ pub(super) struct Batch {
 
 struct Waiting {
     line: u64,
-    /// Where the account begins, where it ends and the metric begins, and where that ends.
+    /// Start of the account, its end (where the metric starts), and the end of the metric.
     bounds: [usize; 3],
     amount: u128,
 }
 
 impl Batch {
     /// Rows in a full batch: enough that two threads seldom wait for each other, few enough that
-    /// their text stays in a cache. Few in unit tests, so that most of them cross a border.
+    /// their text stays in a cache. Few in unit tests, so that most of them cross a batch boundary.
     pub(super) const FULL: usize = if cfg!(test) { 3 } else { 16_384 };
 
     pub(super) fn len(&self) -> usize {
@@ -94,17 +95,18 @@ fn parse_amount(line: u64, amount: &str) -> Result<u128, ImportError> {
     Ok(parsed.map_err(|error| at(line, format!("{error}")))?.0)
 }
 
-/// One metric by row number.
+/// The amounts of one metric, by row number.
 #[derive(Default)]
 struct Column {
     amounts: Vec<u128>,
-    /// Where each was given first; a zero in `totals` counts as given.
+    /// Where each amount was first given; it tells a given zero from no amount.
     places: Vec<Place>,
-    /// Of all rows, spilled or not.
+    /// Over all rows, spilled or not.
     sum: u128,
 }
 
-/// The table. The map is only looked up, never walked, so its order reaches nothing.
+/// The table. The map is used for lookups only and never iterated, so its order does not affect the
+/// result.
 pub(super) struct Rows {
     kind: ImportKind,
     source: u64,
@@ -112,18 +114,18 @@ pub(super) struct Rows {
     accounts: Vec<Arc<[u8]>>,
     name_bytes: usize,
     longest: usize,
-    /// Metrics by name; their numbers are those of `columns`.
+    /// Metrics by name; the numbers index `columns`.
     metrics: BTreeMap<Metric, usize>,
     columns: Vec<Column>,
     spill: Option<(Spill, Runs)>,
     cancel: Option<Cancel>,
-    /// Rows so far.
+    /// Rows added so far.
     added: u64,
-    /// How often memory was emptied; row numbers from before mean nothing any more.
+    /// How often the table was spilled. Row numbers from before a spill are no longer valid.
     spills: u64,
-    /// Room for the rows of a batch.
+    /// Scratch space for the lookups of a batch.
     known: Vec<Option<usize>>,
-    /// Most of them.
+    /// Maximum of `added`.
     rows_max: u64,
 }
 
@@ -150,13 +152,12 @@ impl Rows {
         }
     }
 
-    /// With a bound on the number of rows.
     pub(super) fn up_to(mut self, rows_max: u64) -> Self {
         self.rows_max = rows_max;
         self
     }
 
-    /// Refuses a file by the number of rows it says it has, before one is unpacked.
+    /// Refuses a file by the number of rows it claims, before the first one is decoded.
     #[cfg(feature = "parquet")]
     pub(super) fn expect(&self, rows: u64) -> Result<(), ImportError> {
         if self.added.saturating_add(rows) > self.rows_max {
@@ -171,7 +172,7 @@ impl Rows {
         }
     }
 
-    /// Lines are those of source `number` from here on.
+    /// Lines counted from here on belong to source `number`.
     pub(super) fn next_source(&mut self, number: usize) {
         self.source = (number as u64) << 48;
     }
@@ -186,7 +187,7 @@ impl Rows {
         self.add_amount(line, account, metric, parse_amount(line, amount)?)
     }
 
-    /// All rows of a batch. They are looked up before the first is added: lookups wait for memory,
+    /// Adds all rows of a batch. All lookups run before the first addition: they wait for memory,
     /// which is most of the work, and several can wait at once.
     pub(super) fn add_batch(&mut self, batch: &Batch) -> Result<(), ImportError> {
         let mut known = std::mem::take(&mut self.known);
@@ -197,7 +198,7 @@ impl Rows {
         let spills = self.spills;
         for (row, known) in batch.rows.iter().zip(&known) {
             self.count_row()?;
-            // What was spilled since begins anew.
+            // A spill during this batch has invalidated the row numbers looked up before it.
             let at = match known.filter(|_| self.spills == spills) {
                 Some(at) => at,
                 None => self.row(row.line, batch.account(row))?,
@@ -333,7 +334,7 @@ impl Rows {
         })
     }
 
-    /// Moves what is in memory to a sorted run on disk.
+    /// Moves the table from memory to a sorted run on disk.
     fn spill_all(&mut self) -> Result<(), ImportError> {
         let Some((limits, mut runs)) = self.spill.take() else {
             return Ok(());
@@ -353,8 +354,8 @@ impl Rows {
         Ok(())
     }
 
-    /// The fault to report when source `number` was refused: a total given twice may stand before
-    /// it, in rows that have been spilled and not compared yet.
+    /// The fault to report when source `number` was refused with `fault`. An earlier fault may
+    /// exist: a total given twice, in rows that were spilled and not compared yet.
     pub(super) fn first_fault(mut self, number: usize, fault: ImportError) -> (usize, ImportError) {
         let ImportError::Line { line, .. } = &fault else {
             return (number, fault);

@@ -2,7 +2,7 @@
 //!
 //! A run holds, by account: length of the account (1 byte), the account, number of cells (1), and
 //! per cell metric (1), place (8) and amount (16). Runs live in a directory of their own under the
-//! scratch directory and go when they are dropped.
+//! scratch directory and are removed when [`Runs`] is dropped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,23 +13,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ron_proto::rewarder::METRICS_MAX;
 
-/// Runs that are merged at once; more are merged to one first. Bounds open files and buffers.
+/// Maximum runs merged at once; beyond it they are first merged to one. Bounds open files and
+/// buffers.
 const FAN_IN: usize = if cfg!(test) { 3 } else { 64 };
-/// Bytes read ahead per run.
+/// Read-ahead buffer per run, in bytes.
 const READ_AHEAD: usize = 1 << 16;
 
 /// One amount of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub metric: u8,
-    /// Where it was given first; never zero.
+    /// Where the amount was first given; never zero.
     pub place: u64,
     pub amount: u128,
 }
 
 /// The cells of one account from all runs.
 pub(super) struct Merged {
-    /// By metric number; place zero means none.
+    /// By metric number; place zero means no amount.
     cells: Vec<(u64, u128)>,
 }
 
@@ -42,7 +43,7 @@ impl Merged {
         self.cells.fill((0, 0));
     }
 
-    /// Adds a cell. If it is the second for its metric, says where the second one stood.
+    /// Adds a cell. If its metric already has one, returns the later of the two places.
     fn add(&mut self, cell: Cell) -> io::Result<Option<u64>> {
         let (place, amount) = &mut self.cells[usize::from(cell.metric)];
         let sum = amount.checked_add(cell.amount);
@@ -71,11 +72,11 @@ impl Merged {
 /// The runs of one import.
 pub(super) struct Runs {
     scratch: PathBuf,
-    /// Made with the first run.
+    /// Created with the first run.
     dir: Option<PathBuf>,
     files: Vec<PathBuf>,
     made: u64,
-    /// The first second total seen while runs were merged to one.
+    /// The first repeated total seen while runs were compacted.
     twice: Option<u64>,
 }
 
@@ -156,15 +157,15 @@ impl Runs {
         };
     }
 
-    /// Hands every account, in byte order, to `see`. Returns the first place where a cell was given
-    /// a second time.
+    /// Passes every account, in byte order, to `see`. Returns the first place where a total was
+    /// given a second time.
     pub(super) fn merge(mut self, see: impl FnMut(&[u8], &Merged)) -> io::Result<Option<u64>> {
         let twice = self.merge_files(see)?;
         self.note(twice);
         Ok(self.twice)
     }
 
-    /// Only that place.
+    /// Merges only to find that place.
     pub(super) fn first_twice(self) -> Option<u64> {
         self.merge(|_, _| {}).ok().flatten()
     }
@@ -212,7 +213,7 @@ impl Runs {
 impl Drop for Runs {
     fn drop(&mut self) {
         if let Some(dir) = &self.dir {
-            // Scratch only; what cannot be removed is named by its directory.
+            // Scratch files only; no result depends on their removal.
             let _ = fs::remove_dir_all(dir);
         }
     }
@@ -223,7 +224,7 @@ fn put(
     account: &[u8],
     cells: impl Iterator<Item = Cell> + Clone,
 ) -> io::Result<()> {
-    // Accounts have at most 160 bytes and there are at most 64 metrics.
+    // Accounts have at most 160 bytes and there are at most 64 metrics, so both casts are exact.
     out.write_all(&[account.len() as u8])?;
     out.write_all(account)?;
     out.write_all(&[cells.clone().count() as u8])?;

@@ -1,4 +1,4 @@
-//! Rows in, sealed bytes out; refusals by line; memory that does not matter.
+//! Rows in, sealed bytes out; refusals name a line; the memory limit does not change the result.
 
 use proptest::prelude::*;
 use ron_proto::rewarder::METRICS_MAX;
@@ -7,9 +7,7 @@ use super::*;
 use crate::calculus::Usage;
 
 const HEAD: &str = "account,metric,amount\n";
-/// Where the period begins in a sealed snapshot.
 const PERIOD: usize = 56;
-/// Where its metrics begin.
 const HEADER: usize = PERIOD + 64;
 
 fn check(format: &str, kind: ImportKind, text: &str) -> Result<Vec<(String, Vec<u128>)>, String> {
@@ -221,7 +219,8 @@ fn sealed_files_are_refused_when_anything_is_off() {
         bad[at] ^= 1;
         match Sealed::parse(bad) {
             Err(_) => {}
-            // Another metric name or period makes another, equally well-formed usage: it has another id.
+            // A different metric name or period is different, equally well-formed usage with
+            // another id.
             Ok(other) => {
                 assert!(
                     names.iter().any(|name| name.contains(&at)),
@@ -245,7 +244,7 @@ fn sealed_files_are_refused_when_anything_is_off() {
     );
 }
 
-/// Re-hashes the records, so that the rule itself is what refuses.
+/// Recomputes the hash, so that the rule itself refuses the file.
 fn rehash(mut bytes: Vec<u8>, body: usize) -> Vec<u8> {
     let hash = blake3::hash(&bytes[body..]);
     bytes[24..PERIOD].copy_from_slice(hash.as_bytes());
@@ -316,7 +315,7 @@ fn the_same_usage_of_another_period_is_another_snapshot() {
     assert_eq!(plain.cid(), cids[0], "no period is none");
 }
 
-/// Imports with room for a few rows only, into a file.
+/// Imports into a file, with memory for a few rows only.
 fn spilled(
     sources: Vec<(Format, &[u8])>,
     kind: ImportKind,
@@ -347,7 +346,7 @@ fn spilled(
     Ok(bytes)
 }
 
-/// A few accounts and metrics, so that rows meet; now and then a row that must be refused.
+/// A few accounts and metrics, so that rows collide; now and then a row that must be refused.
 fn row() -> impl Strategy<Value = (u8, u8, u128, bool)> {
     let amount = prop_oneof![8 => 0..1_000_u128, 1 => 0..=u128::MAX / 4];
     (0..30_u8, 0..5_u8, amount, prop::bool::weighted(0.01))
@@ -375,7 +374,7 @@ fn text(rows: &[(u8, u8, u128, bool)], format: Format) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Memory changes neither the bytes nor the error.
+    /// The memory limit changes neither the bytes nor the error.
     #[test]
     fn spilling_changes_nothing(rows in prop::collection::vec(row(), 0..120),
                                 events in any::<bool>(), memory in 0..3_000_usize,
@@ -391,7 +390,7 @@ proptest! {
         prop_assert_eq!(spilled(sources(), kind, memory), whole);
     }
 
-    /// Neither does the order of the rows, nor whether they come as events or as totals.
+    /// The order of the rows changes neither, and events give the same snapshot as totals.
     #[test]
     fn the_order_of_rows_changes_nothing(rows in prop::collection::vec(row(), 0..80),
                                          seed in any::<u64>(), memory in 0..3_000_usize) {
@@ -418,7 +417,7 @@ proptest! {
         prop_assert_eq!(&cid(&totals, Format::Ndjson, ImportKind::Totals, memory), &want);
     }
 
-    /// Whatever bytes come, the answer is an answer.
+    /// Arbitrary bytes give a snapshot or an error.
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400),
                                 at in 0..400_usize) {

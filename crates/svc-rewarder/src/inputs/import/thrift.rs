@@ -1,27 +1,27 @@
-//! As much of Thrift's compact protocol as tells how large a Parquet page claims to be: the second
-//! and third field of its header (unpacked and packed size), and where the header ends.
+//! The part of Thrift's compact protocol that tells how large a Parquet page claims to be: the
+//! second and third field of its header (uncompressed and compressed size), and where the header
+//! ends.
 
-/// What a page header claims.
+/// The sizes a page header claims.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PageHead {
-    /// Bytes of the page when unpacked.
+    /// Bytes of the page after decompression.
     pub unpacked: i64,
     /// Bytes of the page in the file.
     pub packed: i64,
-    /// Bytes of the header itself.
     pub length: usize,
 }
 
-/// Why there is no header.
+/// Why no header could be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The bytes end before it does.
+    /// The input ends within the header.
     Short,
-    /// It is none.
+    /// The bytes are not a page header.
     Bad,
 }
 
-/// Structures within structures; Parquet has three.
+/// Maximum nesting of structures; Parquet uses three levels.
 const DEPTH_MAX: u32 = 8;
 
 struct Reader<'a> {
@@ -86,7 +86,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The type and number of the next field of a structure; `None` at its end.
+    /// The type and number of the next field of a structure; `None` at the structure's end.
     fn field(&mut self, before: i64) -> Result<Option<(u8, i64)>, Fault> {
         let head = self.byte()?;
         if head == 0 {
@@ -130,8 +130,8 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// A data page of 300 values: type 0, unpacked 1000, packed 500, then its own structure with
-    /// statistics, as writers of Parquet put it.
+    /// A data page of 300 values: type 0, uncompressed 1000, compressed 500, then its own structure
+    /// with statistics, as Parquet writers emit it.
     const HEAD: [u8; 26] = [
         0x15, 0x00, 0x15, 0xd0, 0x0f, 0x15, 0xe8, 0x07, 0x2c, 0x15, 0xd8, 0x04, 0x15, 0x00, 0x15,
         0x06, 0x15, 0x06, 0x1c, 0x18, 0x01, 0x61, 0x11, 0x00, 0x00, 0x00,

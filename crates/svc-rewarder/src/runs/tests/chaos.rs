@@ -1,7 +1,7 @@
-//! Random lives: crashes, lost calls and answers, an absent ledger, a short pool, the loss of all
-//! of the service's own state, other inputs for the same epoch, in any order and at any step. What
-//! is paid for an epoch is what one manifest says, or the epoch is not closed; and once everything
-//! works again, it gets closed.
+//! Random histories: crashes, lost calls and answers, an unavailable ledger, a short pool, the loss
+//! of all of the service's own state, other inputs for the same epoch, in any order and at any
+//! step. The payments of an epoch are those of one manifest, or the epoch is not closed; once
+//! everything works again, the epoch gets closed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::manifest::{dir, verify};
 const EPOCHS: [&str; 2] = ["e1", "e2"];
 const FUNDS: u128 = 20_000;
 
-/// Rounds; the long lane sets `RON_CHAOS_ROUNDS=10000`.
+/// Number of rounds; the long lane sets `RON_CHAOS_ROUNDS=10000`.
 fn rounds() -> u64 {
     let set = std::env::var("RON_CHAOS_ROUNDS").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(60)
@@ -49,7 +49,7 @@ fn steps(life: &mut Life, count: u64) {
     }
 }
 
-/// Everything the service has, inputs too.
+/// Deletes all state of the service, including the inputs.
 fn forget(root: &Path) {
     for entry in std::fs::read_dir(root).expect("there").flatten() {
         let path = entry.path();
@@ -103,7 +103,7 @@ impl Chaos {
         life
     }
 
-    /// Everything works again; the epochs are asked for until they are closed.
+    /// Ends all faults and requests the epochs until they are closed.
     fn heal(&self, mut life: Life) {
         self.ledger.away.store(0, Ordering::SeqCst);
         for lost in [&self.ledger.lose_call, &self.ledger.lose_answer] {
@@ -118,7 +118,7 @@ impl Chaos {
             .entry("pool:default/test".into())
             .or_default() += topped;
         for (at, epoch) in EPOCHS.iter().enumerate() {
-            // The ledger may have bound the epoch to either of the inputs that were asked for.
+            // The ledger may have bound the epoch to either of the requested inputs.
             for more in [0, 1] {
                 drop(life);
                 life = begin(self.root.path(), &self.ledger);
@@ -136,7 +136,7 @@ impl Chaos {
         );
     }
 
-    /// The pool is short in one life of three.
+    /// The pool is short in one history of three.
     fn start(&self) -> u128 {
         if self.rows[0].is_multiple_of(3) {
             9_999

@@ -1,4 +1,4 @@
-//! A ledger in memory that keeps the rules of the real one for settlement, and can lose calls.
+//! An in-memory ledger that keeps the settlement rules of the real one and can lose calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Books {
     pub(super) seq: u64,
 }
 
-/// A ledger in memory whose k-th call can be lost, before or after it is carried out.
+/// An in-memory ledger whose k-th call can be lost, before or after it is carried out.
 pub(super) struct SimLedger {
     pub(super) books: RankedMutex<Books>,
     pub(super) calls: AtomicU64,
@@ -53,11 +53,11 @@ impl SimLedger {
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
         let gone = |at: &AtomicU64| at.load(Ordering::SeqCst) == call;
         if self.away.load(Ordering::SeqCst) == 1 || gone(&self.lose_call) {
-            return Err(PortError::Away("lost".into()));
+            return Err(PortError::Unavailable("lost".into()));
         }
         let answer = act(&mut self.books.lock());
         if gone(&self.lose_answer) {
-            Err(PortError::Away("answer lost".into()))
+            Err(PortError::Unavailable("answer lost".into()))
         } else {
             Ok(answer)
         }

@@ -1,4 +1,4 @@
-//! A service between two crashes, stepped by hand, and the inputs to feed it.
+//! One run of the service between two crashes, stepped by hand, and the inputs to feed it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::runs::registry::Registry;
 use crate::runs::retention::Retention;
 use crate::runs::scheduler::{Memory, RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
-use crate::runs::{Ask, Asked, Intent, Job, Run, Update, db};
+use crate::runs::{Ask, Intent, Job, Run, RunRequest, Update, db};
 use crate::topology::{Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ};
 use ron_service::pinned::{KeyRing, PinnedKey};
 
@@ -75,7 +75,7 @@ impl RunStore for SqlStore {
     }
 }
 
-/// A service between two crashes, stepped by hand.
+/// One run of the service between two crashes, stepped by hand.
 pub(super) struct Life {
     pub(super) scheduler: Scheduler,
     pub(super) memory: Memory,
@@ -91,7 +91,7 @@ pub(super) struct Life {
     pub(super) _trigger: ShutdownTrigger,
 }
 
-/// The test's own thread as a pool, made once: lives are many and short.
+/// The test's own thread as a pool, made once: tests make many short-lived services.
 fn pool() -> Arc<rayon::ThreadPool> {
     thread_local! {
         static POOL: Arc<rayon::ThreadPool> = Arc::new(
@@ -187,11 +187,11 @@ impl Life {
         }
     }
 
-    /// Does one thing; false when there is nothing to do.
+    /// Performs one step; false when there is nothing to do.
     pub(super) fn step(&mut self) -> bool {
         self.scheduler.tick(&mut self.memory, &self.shutdown);
         if let Some(update) = self.updates.try_recv() {
-            self.scheduler.updated(&mut self.memory, &update);
+            self.scheduler.handle_update(&mut self.memory, &update);
         } else if let Some(job) = self.work.try_recv() {
             self.worker.tick(job, &self.shutdown);
         } else if let Some(item) = self.results.try_recv() {
@@ -211,7 +211,7 @@ impl Life {
     pub(super) fn ask(&mut self, epoch: &str, ask: Ask, wait: bool) -> ReplyWaiter<Response> {
         let by = Deadline::within(Duration::from_secs(5));
         let (responder, answer) = Responder::detached(by);
-        let asked = Asked {
+        let asked = RunRequest {
             id: (tenant(), epoch.parse().expect("an epoch")),
             ask,
             wait: wait.then_some(Duration::from_secs(4)),
@@ -219,7 +219,7 @@ impl Life {
             responder,
         };
         self.scheduler
-            .asked(&mut self.memory, asked, &self.shutdown);
+            .handle_request(&mut self.memory, asked, &self.shutdown);
         answer
     }
 
@@ -254,7 +254,7 @@ pub(super) fn signed(pool: u128) -> SignedPolicy {
     SignedPolicy { policy, signature }
 }
 
-/// Stores a policy and usage of `rows` accounts; the request for them.
+/// Stores a policy and usage of `rows` accounts; returns the request to compute them.
 pub(super) fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> Ask {
     adjusting(root, epoch, rows, dry_run, None)
 }

@@ -1,9 +1,10 @@
-//! The stages stepped by hand over a simulated ledger: every crash point, every kind of "away".
+//! The stages stepped by hand over a simulated ledger: every crash point, and every way a call can
+//! be lost.
 //!
-//! Fault model: a crash loses everything in memory and keeps the store and the directories as
-//! they are; a ledger call may be lost before it is carried out, or carried out and its answer
-//! lost. The simulated ledger keeps the rules of the real one: an epoch is bound to one manifest
-//! for ever, payouts come in index order and are known by index, the books must close.
+//! Fault model: a crash loses everything in memory and keeps the store and the directories as they
+//! are; a ledger call may be lost before it is carried out, or carried out and its answer lost. The
+//! simulated ledger keeps the rules of the real one: an epoch is bound to one manifest for ever,
+//! payouts come in index order and are known by index, the books must close.
 
 mod chaos;
 mod ledger;
@@ -156,7 +157,7 @@ fn retry_until_settled(life: &mut Life, epoch: &str) {
 }
 
 #[test]
-fn a_short_pool_or_an_absent_ledger_holds_and_goes_on_by_itself() {
+fn a_short_pool_or_an_unavailable_ledger_holds_and_recovers_by_itself() {
     let root = tempfile::tempdir().expect("a directory");
     let ledger = SimLedger::new(9_999);
     let mut life = Life::begin(root.path(), &ledger, true);
@@ -222,7 +223,7 @@ fn usage_is_paid_once_whatever_the_epoch_is_called_and_whatever_is_lost() {
     );
     assert!(reason.detail.contains("epoch e1 paid"), "{}", reason.detail);
     assert_eq!(ledger.balance("pool:default/test"), 10_000, "paid once");
-    // A correction names the epoch, and waits to be released.
+    // A correction names the epoch that it corrects, and waits until settlement is requested.
     assert_eq!(again(&mut life, fresh.path(), "e2", Some("e1")).0, 200);
     assert_eq!(life.run("e2").state, RunState::Sealed);
     assert_eq!(ledger.balance("pool:default/test"), 10_000);
@@ -262,7 +263,7 @@ fn another_manifest_is_refused_even_after_everything_is_lost() {
 }
 
 #[test]
-fn settlement_waits_to_be_asked_when_it_is_not_automatic() {
+fn settlement_waits_for_a_request_when_it_is_not_automatic() {
     let root = tempfile::tempdir().expect("a directory");
     let ledger = SimLedger::new(10_000);
     let mut life = Life::begin(root.path(), &ledger, false);
