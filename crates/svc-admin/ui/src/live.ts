@@ -42,7 +42,7 @@ export function useLive<T>(path: string, everyMs: number): Live<T> {
         if (over) return;
         if (fetched) {
           held.current.etag = fetched.etag;
-          // `Date` has whole seconds: believe it only when the clocks disagree by more than that.
+          // `Date` has whole seconds: correct the clock only when the clocks disagree by more than that.
           if (fetched.serverMs !== null) {
             const off = fetched.serverMs + 500 - Date.now();
             skewMs = Math.abs(off) > 2000 ? off : 0;
