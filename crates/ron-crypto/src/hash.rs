@@ -56,7 +56,6 @@ impl Sha256 {
         Self(digest::Context::new(&digest::SHA256))
     }
 
-    /// Adds a part.
     pub fn update(&mut self, part: &[u8]) {
         self.0.update(part);
     }

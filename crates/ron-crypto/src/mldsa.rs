@@ -10,7 +10,6 @@ use crate::rand::Random;
 use crate::secret::Secret32;
 use crate::sign::Signer;
 
-/// A parameter set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MlDsaSet {
     /// ML-DSA-44, security category 2.
@@ -67,7 +66,6 @@ pub struct MlDsaKey {
 }
 
 impl MlDsaKey {
-    /// A new key.
     pub fn generate(set: MlDsaSet, random: &dyn Random) -> Self {
         Self::from_seed(set, &Secret32::generate(random))
     }
@@ -83,7 +81,6 @@ impl MlDsaKey {
         }
     }
 
-    /// Its parameter set.
     pub fn set(&self) -> MlDsaSet {
         self.set
     }

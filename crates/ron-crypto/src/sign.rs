@@ -32,7 +32,6 @@ pub struct Ed25519Key {
 }
 
 impl Ed25519Key {
-    /// A new key.
     pub fn generate(random: &dyn Random) -> Self {
         let mut seed = Secret32::zeroed();
         random.fill(seed.expose_mut());
@@ -53,7 +52,6 @@ impl Ed25519Key {
         &self.seed
     }
 
-    /// The public key.
     pub fn public(&self) -> [u8; 32] {
         self.pair
             .public_key()

@@ -12,7 +12,6 @@ use crate::request::RequestHead;
 pub enum Need {
     /// Nothing; the authorizer is not asked.
     Public,
-    /// Any valid identity.
     Identity,
     /// An identity that holds this scope.
     Scope(&'static str),
@@ -21,15 +20,12 @@ pub enum Need {
 /// Where an identity came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrincipalKind {
-    /// Nobody in particular.
     Public,
     /// A service token, client certificate or Unix user of the configuration.
     Service,
-    /// A passport.
     Passport,
 }
 
-/// An authenticated caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Principal {
     /// The name: a service, a client, the subject of a passport.
@@ -44,7 +40,6 @@ pub struct Principal {
     pub kind: PrincipalKind,
     /// When set, only keys whose `purpose` path starts with one of these may be used.
     pub key_prefixes: Option<Vec<String>>,
-    /// The passport's id.
     pub jti: Option<String>,
 }
 

@@ -7,7 +7,6 @@ use crate::parse::{Framing, Refusal};
 pub enum BodyDecoder {
     /// That many bytes are missing.
     Length(u64),
-    /// Chunks.
     Chunked(ChunkDecoder),
 }
 

@@ -40,7 +40,6 @@ const TRIES: u32 = 3;
 /// How a client behaves.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The `User-Agent`.
     pub user_agent: String,
     /// Idle connections kept per peer; as many as there are threads that call.
     pub max_idle_per_host: usize,
@@ -87,19 +86,15 @@ impl Default for ClientConfig {
     }
 }
 
-/// One call.
 #[derive(Clone)]
 pub struct Call<'a> {
-    /// The method.
     pub method: Method,
     /// The absolute URL: `http`, `https`, or a Unix socket as `unix:/run/x.sock:/path` or
     /// `http+unix://%2Frun%2Fx.sock/path`.
     pub url: &'a str,
     /// Headers; the values are never logged.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The body.
     pub body: Option<Vec<u8>>,
-    /// Its content type.
     pub content_type: Option<&'a str>,
     /// When the caller gives up: connecting, sending and reading included.
     pub deadline: Deadline,
@@ -108,7 +103,6 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A GET.
     pub fn get(url: &'a str, deadline: Deadline) -> Self {
         Self {
             method: Method::GET,
@@ -132,7 +126,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// With these headers.
     pub fn headers(self, headers: &'a [(&'a str, &'a str)]) -> Self {
         Self { headers, ..self }
     }
@@ -146,11 +139,9 @@ impl<'a> Call<'a> {
 /// An answer, whatever its status.
 #[derive(Clone)]
 pub struct Reply {
-    /// The status.
     pub status: u16,
     /// Headers whose values are text; names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The whole body.
     pub body: Vec<u8>,
 }
 
@@ -218,9 +209,7 @@ pub enum Failure {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct CallError {
-    /// What it means.
     pub kind: Failure,
-    /// What happened.
     pub detail: String,
 }
 

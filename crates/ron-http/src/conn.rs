@@ -55,7 +55,6 @@ impl Input {
         })
     }
 
-    /// What is there.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.data[self.start..self.end]
     }
@@ -210,7 +209,6 @@ pub(crate) enum Step {
 pub(crate) enum After {
     /// It serves the next request.
     Keep,
-    /// It is closed.
     Close,
     /// It is closed once the client has had time to read the answer.
     Linger,
@@ -282,7 +280,6 @@ impl Reading {
 /// Who a connection counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Its peer.
     Peer(Peer),
     /// A proxy that many clients come through: it counts in all and for no peer.
     Proxy,

@@ -34,9 +34,7 @@ use crate::timer::{Timer, Waker};
 /// The rows of a service's topology that a front runs as.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontSpec {
-    /// The poll thread.
     pub poll: &'static ThreadSpec,
-    /// The worker pool.
     pub workers: &'static ThreadSpec,
     /// The queue between them; holds connections, so it is made as large as they can be many.
     pub queue: &'static QueueSpec,
@@ -75,7 +73,6 @@ pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 #[derive(Debug)]
 pub struct Front;
 
-/// A running front.
 #[derive(Clone)]
 pub struct FrontHandle {
     shared: Arc<Shared>,
@@ -181,7 +178,6 @@ impl FrontHandle {
         self.shared.slots.timer.waker.wake();
     }
 
-    /// Open connections.
     pub fn connections(&self) -> usize {
         self.shared.slots.room.used()
     }

@@ -55,7 +55,6 @@ pub enum Place {
     Route(&'static str, Option<Vec<(&'static str, String)>>),
     /// To a path with other methods: the value of `Allow`.
     OtherMethods(String),
-    /// Nowhere.
     Nothing,
 }
 

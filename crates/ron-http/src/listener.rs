@@ -39,7 +39,6 @@ impl Listen {
         self
     }
 
-    /// A Unix socket.
     pub fn unix(mut self, socket: UnixEndpoint) -> Self {
         self.sockets.push(Kind::Unix(socket));
         self
@@ -67,12 +66,9 @@ impl From<TcpListener> for Listen {
 #[derive(Debug)]
 pub(crate) struct Listener(Kind);
 
-/// What accepting brought.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// A connection.
     Conn(Stream, SocketAddr, Transport),
-    /// Nobody waits.
     Nobody,
     /// A connection that was gone before it was taken.
     Gone,

@@ -91,7 +91,6 @@ impl HttpMetrics {
         }
     }
 
-    /// Counts one answer.
     pub(crate) fn answered(
         &self,
         route: Option<usize>,

@@ -19,7 +19,6 @@ pub struct HeadCaps {
     pub request_line: usize,
     /// Largest header block, bytes after the request line.
     pub block: usize,
-    /// Most header fields.
     pub fields: usize,
 }
 
@@ -57,7 +56,6 @@ pub enum Refusal {
     BadCoding,
     /// An HTTP/1.1 request without `Host`.
     NoHost,
-    /// Several `Host` fields.
     SeveralHosts,
     /// A `Host` that is not a host.
     BadHost,
@@ -242,7 +240,6 @@ pub struct Field {
 }
 
 impl Field {
-    /// The name's bytes.
     pub fn name<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[self.name as usize..(self.name + self.name_len) as usize]
     }
@@ -256,18 +253,14 @@ impl Field {
 /// How the body of a request is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
     Empty,
-    /// That many bytes.
     Length(u64),
-    /// Chunked transfer coding.
     Chunked,
 }
 
 /// A complete head, as places in the bytes it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The method.
     pub method: Method,
     /// The path and query, as sent; for `OPTIONS *` the asterisk.
     pub target: Range<usize>,
@@ -275,7 +268,6 @@ pub struct Head {
     pub http11: bool,
     /// The header fields in order.
     pub fields: Vec<Field>,
-    /// The body's framing.
     pub framing: Framing,
     /// True when the connection may carry another request.
     pub keep_alive: bool,

@@ -11,7 +11,6 @@ use crate::request::{Headers, Transport};
 /// One of those between whom connections, long polls and failed authentications are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
-    /// An IPv4 address.
     V4(Ipv4Addr),
     /// The network, /64, of an IPv6 address: a host may take any address in it.
     V6(u64),

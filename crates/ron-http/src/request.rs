@@ -153,9 +153,7 @@ pub struct ClientCert {
 /// How the bytes of a request came here. Authorizers decide by it which credentials count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP without encryption.
     Tcp,
-    /// TLS over TCP.
     Tls,
     /// A Unix socket for services and operators; the peer's user id.
     Unix {
@@ -182,15 +180,12 @@ impl Transport {
 /// What is known of a request before its body is read; authorizers decide on it.
 #[derive(Clone, Debug)]
 pub struct RequestHead {
-    /// The method.
     pub method: Method,
     /// The path as sent, percent-encoded, without the query.
     pub path: String,
     /// The pattern of the route.
     pub route: &'static str,
-    /// The header fields.
     pub headers: Headers,
-    /// The other end.
     pub peer: SocketAddr,
     /// How it is connected.
     pub transport: Transport,
@@ -228,7 +223,6 @@ impl RequestHead {
 /// A complete request of an authorised caller.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The method.
     pub method: Method,
     /// The path as sent, percent-encoded, without the query.
     pub path: String,
@@ -236,7 +230,6 @@ pub struct Request {
     pub params: Vec<(&'static str, String)>,
     /// Query parameters in order, decoded.
     pub query: Vec<(String, String)>,
-    /// The header fields.
     pub headers: Headers,
     /// The body, unpacked, at most the route's cap; empty on routes that stream to disk.
     pub body: Vec<u8>,
@@ -244,7 +237,6 @@ pub struct Request {
     pub memory: Held,
     /// The body on routes that stream to disk.
     pub upload: Option<Upload>,
-    /// Who asks.
     pub principal: Principal,
     /// The request's id, for logs and for calls it causes.
     pub request_id: String,
@@ -252,7 +244,6 @@ pub struct Request {
     pub traceparent: Option<String>,
     /// When the front answers 504; work after it is wasted.
     pub deadline: Deadline,
-    /// The other end.
     pub peer: SocketAddr,
     /// How it is connected.
     pub transport: Transport,

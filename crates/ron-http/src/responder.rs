@@ -31,7 +31,6 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// Where answers go.
 pub(crate) trait Sink: Send + Sync {
     /// Exactly one call per ticket. `dropped` says that nobody answered on purpose.
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool);
@@ -109,7 +108,6 @@ impl Responder {
         )
     }
 
-    /// Answers.
     pub fn send(mut self, response: impl Into<Response>) {
         if let Some(sink) = self.sink.take() {
             let response = self.changed(response.into());
@@ -139,7 +137,6 @@ impl Responder {
         self.deadline
     }
 
-    /// The request's id.
     pub fn request_id(&self) -> &str {
         self.request_id.as_str()
     }

@@ -13,7 +13,6 @@ use crate::source::{Sending, Source};
 /// The bytes of an answer.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// None.
     Empty,
     /// Made for this answer.
     Owned(Vec<u8>),
@@ -82,7 +81,6 @@ impl From<&'static str> for Body {
 /// A header name or value.
 pub type HeaderText = Cow<'static, str>;
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The status, 200..=599.
@@ -90,7 +88,6 @@ pub struct Response {
     /// Headers beside those the front sets itself: `Date`, `Content-Length`, `Connection`,
     /// `X-Request-Id`, `X-Content-Type-Options` and, unless given here, `Cache-Control: no-store`.
     pub headers: Vec<(HeaderText, HeaderText)>,
-    /// The bytes.
     pub body: Body,
 }
 

@@ -37,7 +37,6 @@ fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 /// What a route reads as its body.
 #[derive(Clone, Copy)]
 pub(crate) enum Reads {
-    /// Nothing is expected.
     Nothing,
     /// JSON of a type.
     Json(SchemaOf),
@@ -54,7 +53,6 @@ pub(crate) enum Returns {
     Json(SchemaOf),
     /// Bytes of a content type.
     Bytes(&'static str),
-    /// No body.
     Nothing,
 }
 

@@ -12,9 +12,7 @@ use crate::route::Route;
 /// What the document says about the whole API.
 #[derive(Clone, Debug)]
 pub struct ApiInfo {
-    /// The service.
     pub title: &'static str,
-    /// Its version.
     pub version: &'static str,
     /// What it is for.
     pub description: &'static str,
@@ -44,7 +42,6 @@ impl Router {
         self
     }
 
-    /// Adds routes.
     pub fn add_all(mut self, routes: impl IntoIterator<Item = Route>) -> Self {
         self.routes.extend(routes);
         self
@@ -199,7 +196,6 @@ pub(crate) enum Found<'p> {
     Route(usize, Vec<&'p str>),
     /// The path has other methods: the value of `Allow`.
     OtherMethods(String),
-    /// Nowhere.
     Nothing,
 }
 

@@ -66,7 +66,6 @@ enum Next {
     Starved,
     /// An answer without a handler.
     Answer(Response),
-    /// A complete request.
     Call(Box<Reading>),
 }
 

@@ -47,7 +47,6 @@ pub(crate) struct Shared {
     /// Requests that handlers owe an answer, also those whose client has 504 already; long polls
     /// that wait are not among them.
     pub in_flight: AtomicUsize,
-    /// Failed authentications.
     pub failures: Failures,
     /// How fast handlers answer.
     pub answered: DrainMeter,

@@ -57,7 +57,6 @@ impl Spool {
         })
     }
 
-    /// Bytes so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }

@@ -15,7 +15,6 @@ use crate::request::ClientCert;
 pub(crate) enum Stream {
     /// Bytes as they are.
     Plain(Plain),
-    /// TLS.
     Tls(Box<TlsStream>),
 }
 
@@ -114,7 +113,6 @@ impl Stream {
     }
 }
 
-/// A socket.
 #[derive(Debug)]
 pub(crate) struct Plain {
     socket: Arc<OwnedFd>,

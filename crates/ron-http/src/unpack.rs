@@ -9,7 +9,6 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::request::Headers;
 
-/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     Gzip,

@@ -25,7 +25,6 @@ impl Backoff {
         }
     }
 
-    /// The next pause.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self
             .base

@@ -76,14 +76,12 @@ pub struct Family {
     pub kind: &'static str,
     /// Names of its labels.
     pub labels: Vec<String>,
-    /// Its help text.
     pub help: String,
 }
 
 /// A queue that was built.
 #[derive(Debug, Clone, Copy)]
 pub struct BuiltQueue {
-    /// Its row.
     pub spec: &'static QueueSpec,
     /// Items it holds, as configured.
     pub capacity: usize,
@@ -180,7 +178,6 @@ impl Registry {
         closed
     }
 
-    /// A gauge.
     pub fn gauge(&self, name: &str, help: &str) -> Gauge {
         self.made(name, || Gauge::new(name, help))
     }

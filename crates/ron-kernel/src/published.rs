@@ -24,7 +24,6 @@ impl<M, V> Published<M, V> {
         }
     }
 
-    /// The latest picture.
     pub fn view(&self) -> Arc<V> {
         self.view.load()
     }

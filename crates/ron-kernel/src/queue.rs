@@ -57,7 +57,6 @@ pub enum SendError<T> {
 /// What a receive brought.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Recv<T> {
-    /// An item.
     Item(T),
     /// Nothing before the deadline.
     Timeout,
@@ -69,7 +68,6 @@ pub enum Recv<T> {
 
 /// Work that carries the moment by which it must be done.
 pub trait Expires {
-    /// That moment.
     fn deadline(&self) -> Deadline;
 }
 
@@ -195,7 +193,6 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Items waiting now.
     pub fn len(&self) -> usize {
         self.tx.len()
     }
@@ -302,7 +299,6 @@ impl<T> Receiver<T> {
         taken
     }
 
-    /// Items waiting now.
     pub fn len(&self) -> usize {
         self.rx.len()
     }

@@ -42,7 +42,6 @@ pub struct Ring<T> {
     outlets: Snapshot<Vec<Outlet<T>>>,
 }
 
-/// One subscriber's ring.
 #[derive(Debug)]
 pub struct Subscriber<T> {
     rx: Receiver<T>,

@@ -23,7 +23,6 @@ struct Inner {
 #[derive(Clone)]
 pub struct Shutdown(Arc<Inner>);
 
-/// The firing half.
 #[derive(Clone)]
 pub struct ShutdownTrigger(Arc<Inner>);
 
@@ -50,7 +49,6 @@ impl Shutdown {
         (ShutdownTrigger(inner.clone()), Self(inner))
     }
 
-    /// True once fired.
     pub fn is_set(&self) -> bool {
         self.0.fired.load(Ordering::SeqCst)
     }

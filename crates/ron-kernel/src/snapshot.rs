@@ -19,7 +19,6 @@ impl<T> Snapshot<T> {
         Self(Swap::new(value))
     }
 
-    /// The current value.
     pub fn load(&self) -> Arc<T> {
         self.0.load()
     }
@@ -29,7 +28,6 @@ impl<T> Snapshot<T> {
         self.0.with(look)
     }
 
-    /// Replaces the value.
     pub fn store(&self, value: T) {
         self.store_arc(Arc::new(value));
     }

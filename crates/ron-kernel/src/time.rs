@@ -24,7 +24,6 @@ pub trait Clock: Send + Sync + Debug + 'static {
 /// A clock shared by the threads of a service.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// The machine's clock.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;
 
@@ -68,7 +67,6 @@ impl Deadline {
         Self(at)
     }
 
-    /// The instant itself.
     pub const fn at(self) -> Instant {
         self.0
     }

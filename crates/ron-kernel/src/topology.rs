@@ -95,9 +95,7 @@ pub struct QueueSpec {
     pub capacity: usize,
     /// What happens when it is full.
     pub overflow: Overflow,
-    /// Who sends.
     pub from: &'static str,
-    /// Who receives.
     pub to: &'static str,
     /// What the caller at the edge sees when it is full.
     pub when_full: &'static str,
@@ -110,7 +108,6 @@ pub struct LockSpec {
     pub name: &'static str,
     /// Rank; unique within a service.
     pub rank: u16,
-    /// What it guards.
     pub guards: &'static str,
 }
 
@@ -119,11 +116,8 @@ pub struct LockSpec {
 pub struct Topology {
     /// Service name as in its binary.
     pub service: &'static str,
-    /// Threads.
     pub threads: &'static [ThreadSpec],
-    /// Queues.
     pub queues: &'static [QueueSpec],
-    /// Locks.
     pub locks: &'static [LockSpec],
 }
 

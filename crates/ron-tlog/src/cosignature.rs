@@ -117,7 +117,6 @@ impl CosignerKey {
         Self::new(name, public)
     }
 
-    /// The witness's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -219,7 +218,6 @@ impl Cosigner {
         })
     }
 
-    /// The public half.
     pub fn verifier(&self) -> &CosignerKey {
         &self.verifier
     }

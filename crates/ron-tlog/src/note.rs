@@ -40,7 +40,6 @@ pub enum NoteError {
     Unverified,
 }
 
-/// One signature line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteSignature {
     /// Name of the key.

@@ -23,7 +23,6 @@ const LINES_MAX: usize = 256;
 pub struct PolicyError {
     /// From 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong.
     pub why: String,
 }
 
@@ -34,12 +33,10 @@ pub enum PolicyFault {
     /// The checkpoint or the log's signature.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointFault),
-    /// Too few witnesses.
     #[error("too few witnesses have cosigned it: {0}")]
     Quorum(String),
 }
 
-/// A known log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyLog {
     /// Signs its checkpoints; the name is the origin.
@@ -48,14 +45,11 @@ pub struct PolicyLog {
     pub url: Option<String>,
 }
 
-/// A known witness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyWitness {
     /// Its name inside the file.
     pub name: String,
-    /// Its key.
     pub key: CosignerKey,
-    /// Its submission prefix.
     pub url: Option<String>,
 }
 
@@ -72,12 +66,10 @@ struct Group {
     members: Vec<Member>,
 }
 
-/// A parsed policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Known logs; empty when the application knows its log otherwise.
     pub logs: Vec<PolicyLog>,
-    /// Known witnesses.
     pub witnesses: Vec<PolicyWitness>,
     groups: Vec<Group>,
     quorum: Quorum,

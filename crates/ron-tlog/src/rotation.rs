@@ -41,7 +41,6 @@ pub enum RotationFault {
     Signature {
         /// Number of its new key.
         number: u32,
-        /// What is wrong.
         fault: NoteError,
     },
     /// It does not follow the one before.
@@ -49,7 +48,6 @@ pub enum RotationFault {
     Order {
         /// Number of its new key.
         number: u32,
-        /// Why not.
         why: &'static str,
     },
 }
@@ -72,12 +70,10 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The log.
     pub fn origin(&self) -> &str {
         self.old.name()
     }
 
-    /// The note text.
     pub fn to_text(&self) -> String {
         let second = self.second.map_or_else(|| "-".to_owned(), hex::encode);
         format!(
@@ -225,7 +221,6 @@ impl KeyChain {
         Ok(chain)
     }
 
-    /// The log.
     pub fn origin(&self) -> &str {
         self.keys[0].name()
     }

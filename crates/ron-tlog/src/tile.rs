@@ -18,7 +18,6 @@ pub const LEVELS: u8 = 8;
 pub enum TilePath {
     /// `tile/<level>/<index>[.p/<width>]`
     Hashes {
-        /// Tile level.
         level: u8,
         /// Position within the level.
         index: u64,

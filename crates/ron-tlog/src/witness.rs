@@ -22,7 +22,6 @@ pub struct AddCheckpoint {
     pub old: u64,
     /// Consistency proof from that size to the checkpoint's.
     pub proof: Vec<Hash>,
-    /// The signed checkpoint.
     pub checkpoint: String,
 }
 

@@ -30,7 +30,6 @@ pub enum Committed {
 /// How one call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Answered.
     Well,
     /// Not done, and said so.
     NotDone,

@@ -38,7 +38,6 @@ const IDLE: Duration = Duration::from_secs(60);
 pub struct HangSpec {
     /// Its thread row (a pool).
     pub threads: &'static ThreadSpec,
-    /// Its queue row.
     pub queue: &'static QueueSpec,
     /// Workers, at least one.
     pub size: usize,

@@ -27,7 +27,6 @@ pub(super) type Declared = Arc<Mutex<BTreeSet<String>>>;
 
 /// Metrics by label values.
 pub trait ByLabels: Collector + Clone + Send + Sync + 'static {
-    /// One of them.
     type Metric;
     /// The one of these label values, made if it is new.
     fn of(&self, values: &[&str]) -> Self::Metric;

@@ -35,7 +35,6 @@ pub struct ThreadCtx {
     pub shutdown: Shutdown,
     /// Index within its pool, 0 for a single thread.
     pub index: usize,
-    /// Its full name.
     pub name: String,
 }
 

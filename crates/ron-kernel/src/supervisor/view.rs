@@ -12,9 +12,7 @@ use crate::topology::{LockSpec, QueueSpec};
 /// The state of one row, for status pages and readiness.
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct PlaneState {
-    /// Row name.
     pub name: &'static str,
-    /// Threads running now.
     pub live: u32,
     /// Threads there should be.
     pub total: u32,
@@ -44,9 +42,7 @@ pub enum Verdict {
 /// The threads that run now beside the table they came from; served as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct TopologyLive {
-    /// Service name.
     pub service: &'static str,
-    /// Running threads.
     pub threads: Vec<LiveThread>,
     /// Queues of the table.
     pub queues: Vec<LiveQueue>,
@@ -54,50 +50,38 @@ pub struct TopologyLive {
     pub locks: Vec<LiveLock>,
 }
 
-/// A running thread.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveThread {
     /// Name as in `/proc/<pid>/task/<tid>/comm`.
     pub name: String,
     /// The row it belongs to.
     pub row: &'static str,
-    /// Drain stage.
     pub stage: &'static str,
     /// Its loss ends the process.
     pub critical: bool,
-    /// What it does.
     pub job: &'static str,
     /// False once it has ended or used up its restarts.
     pub running: bool,
 }
 
-/// A queue row.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveQueue {
-    /// Name.
     pub name: &'static str,
     /// Default capacity.
     pub capacity: usize,
     /// Capacities of the queues built from the row, as configured; one row may stand for several.
     pub built: Vec<usize>,
-    /// Policy.
     pub overflow: &'static str,
-    /// Who sends.
     pub from: &'static str,
-    /// Who receives.
     pub to: &'static str,
     /// What a refused caller sees.
     pub when_full: &'static str,
 }
 
-/// A lock row.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveLock {
-    /// Name.
     pub name: &'static str,
-    /// Rank.
     pub rank: u16,
-    /// What it guards.
     pub guards: &'static str,
 }
 

@@ -33,7 +33,6 @@ pub trait Disk: Debug + Send + Sync {
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>>;
 }
 
-/// An open file.
 pub trait DiskFile: Debug + Send + Sync {
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;

@@ -12,11 +12,8 @@ pub enum OpenError {
     /// The file system refused.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// The operation.
         what: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// Another process (or this one) has the log open for writing.
@@ -25,9 +22,7 @@ pub enum OpenError {
     /// A file is of a newer format.
     #[error("{file} is of format {found}, this program knows up to {known}: use a newer program")]
     NewerFormat {
-        /// The file.
         file: String,
-        /// Its version.
         found: u32,
         /// The newest known version.
         known: u32,
@@ -39,7 +34,6 @@ pub enum OpenError {
     Origin {
         /// Origin in the directory.
         found: String,
-        /// Origin asked for.
         wanted: String,
     },
     /// The checkpoint cannot be trusted.
@@ -54,7 +48,6 @@ pub enum OpenError {
     Damaged {
         /// First entry that is not as it was.
         index: u64,
-        /// What is wrong.
         why: String,
     },
     /// An option is out of range.
@@ -98,7 +91,6 @@ pub enum AppendError {
     EntryTooLarge {
         /// Its position in the batch.
         at: usize,
-        /// Its length.
         bytes: usize,
         /// The most that is admitted.
         most: usize,
@@ -106,7 +98,6 @@ pub enum AppendError {
     /// The batch as a whole is too long; nothing was written. Split it.
     #[error("the batch has {bytes} bytes, at most {most} can be made durable at once")]
     BatchTooLarge {
-        /// Its length.
         bytes: usize,
         /// The most that is admitted.
         most: usize,
@@ -114,9 +105,7 @@ pub enum AppendError {
     /// The disk failed. Whether the entries survive is not known until the log is opened again; none may be acknowledged.
     #[error("{what} failed: {source}; the log is closed for writing until it is opened again")]
     Io {
-        /// The operation.
         what: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// An earlier write failed; nothing was written.
@@ -156,15 +145,12 @@ pub enum ReadError {
     NotFound {
         /// What was asked for.
         index: u64,
-        /// The durable size.
         size: u64,
     },
-    /// The disk failed.
     #[error("reading entry {index}: {source}")]
     Io {
         /// What was being read.
         index: u64,
-        /// Why.
         source: io::Error,
     },
     /// What is stored is not what was appended.
@@ -172,7 +158,6 @@ pub enum ReadError {
     Damaged {
         /// First entry known to be affected.
         index: u64,
-        /// What is wrong.
         why: String,
     },
 }
@@ -194,7 +179,6 @@ pub enum ProofError {
     NotFound {
         /// What was asked for.
         index: u64,
-        /// The durable size.
         size: u64,
     },
     /// The hashes could not be read.
@@ -208,7 +192,6 @@ pub enum ProofError {
 pub struct VerifyError {
     /// First bad entry; `None` when no entry is to blame (no checkpoint, wrong key, unreadable directory).
     pub index: Option<u64>,
-    /// What is wrong.
     pub why: String,
 }
 

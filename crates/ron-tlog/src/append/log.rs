@@ -165,7 +165,6 @@ impl Log {
         self.shared.tree.with(|t| t.root)
     }
 
-    /// The log's origin.
     pub fn origin(&self) -> &str {
         &self.shared.meta.origin
     }

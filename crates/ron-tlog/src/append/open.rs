@@ -39,7 +39,6 @@ pub struct Recovery {
     pub rebuilt_indexes: Vec<u64>,
 }
 
-/// A torn tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The index that the first lost entry would have had.

@@ -30,7 +30,6 @@ pub struct TreeHead {
 pub struct LogReader(pub(crate) Arc<Shared>);
 
 impl LogReader {
-    /// The log's origin.
     pub fn origin(&self) -> &str {
         &self.0.meta.origin
     }
@@ -82,7 +81,6 @@ impl LogReader {
         self.0.published_size()
     }
 
-    /// One entry.
     pub fn entry(&self, index: u64) -> Result<Vec<u8>, ReadError> {
         let mut found = Vec::new();
         self.entries(index..index.saturating_add(1), |_, entry| {

@@ -26,11 +26,9 @@ pub(crate) enum Step<'w> {
 /// A place where the file is not as it was written.
 #[derive(Debug)]
 pub(crate) struct Bad {
-    /// First entry affected.
     pub index: u64,
     /// Where the batch begins.
     pub offset: u64,
-    /// What is wrong.
     pub why: String,
     /// True when a crash during the last, unacknowledged write explains it.
     pub torn: bool,

@@ -36,14 +36,12 @@ pub enum FaultKind {
 pub struct Fault {
     /// Which operation, counted by [`SimDisk::operations`].
     pub at: u64,
-    /// What happens then.
     pub kind: FaultKind,
 }
 
 /// What a crash leaves of everything that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
-    /// Nothing.
     LoseAll,
     /// Everything: the cache happened to be written out.
     KeepAll,
@@ -246,7 +244,6 @@ impl State {
 }
 
 impl SimDisk {
-    /// An empty disk.
     pub fn new() -> Self {
         Self(Arc::new(RankedMutex::new(&LOCK, State::default())))
     }

@@ -30,7 +30,6 @@ pub enum CosignError {
         "the checkpoint cannot be stored: {0}; nothing is cosigned until the witness is started again"
     )]
     Io(std::io::Error),
-    /// It failed before.
     #[error("an earlier write failed; start the witness again")]
     Poisoned,
 }
@@ -38,9 +37,7 @@ pub enum CosignError {
 /// A checkpoint that was cosigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cosigned {
-    /// What was cosigned.
     pub checkpoint: Checkpoint,
-    /// Our signature line.
     pub line: NoteSignature,
     /// The stored note: the log's signatures and ours.
     pub note: Arc<str>,
@@ -130,7 +127,6 @@ impl WitnessStore {
         })
     }
 
-    /// Who cosigns.
     pub fn cosigner(&self) -> &Cosigner {
         &self.cosigner
     }

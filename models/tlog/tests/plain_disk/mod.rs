@@ -10,7 +10,6 @@ use ron_tlog_models::append::{Disk, DiskFile, DiskLock};
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 
-/// The disk.
 #[derive(Debug, Default)]
 pub struct PlainDisk(Mutex<BTreeMap<PathBuf, Bytes>>);
 
