@@ -27,15 +27,15 @@ pub const LATENCY_BUCKETS: &[f64] = &[
     1.0, 2.5, 5.0, 10.0,
 ];
 
-/// Metrics of one service; every name gets the service's prefix. Asking twice for a name gives the
-/// same metric.
+/// Metrics of one service; every name gets the service's prefix. A second request for a name returns
+/// the same metric.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
 struct Inner {
     prefix: &'static str,
     prometheus: prometheus::Registry,
-    /// Figures of the whole process, under the names that every exporter uses: without the prefix.
+    /// Metrics of the whole process, under the names that every exporter uses: without the prefix.
     process: prometheus::Registry,
     made: Mutex<BTreeMap<String, Box<dyn Any + Send>>>,
     families: Mutex<BTreeMap<String, Family>>,
@@ -46,7 +46,7 @@ struct Inner {
     built: Mutex<Built>,
 }
 
-/// What was built so far, and the tables it must be in.
+/// Queues built so far, and the tables in which each must have a row.
 #[derive(Default)]
 struct Built {
     tables: Vec<&'static Topology>,
@@ -67,7 +67,7 @@ impl Built {
     }
 }
 
-/// What a metric is, apart from its values: for the generated documentation.
+/// A metric without its values, for the generated documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
     /// Name with the service's prefix.
@@ -136,7 +136,7 @@ impl Registry {
     }
 
     /// A counter by labels whose values are all known: every combination exists at 0 from here on, so
-    /// that `increase()` sees the first event. The same name may be given again with further values.
+    /// that `increase()` sees the first event. A later call may add values to the same name.
     ///
     /// # Panics
     /// When there are more than [`DECLARED_MAX`] combinations.
@@ -205,8 +205,8 @@ impl Registry {
         self.made(name, || HistogramVec::new(opts, labels))
     }
 
-    /// A gauge whose value is asked for at each scrape. The same name may be given again with other
-    /// label values; the label names must stay the same.
+    /// A gauge whose value is read at each scrape, by the thread that serves it. A later call may add
+    /// label values to the same name; the label names must stay the same.
     pub fn gauge_fn(
         &self,
         name: &str,
@@ -220,7 +220,7 @@ impl Registry {
         asked.row(labels, move || value() as f64);
     }
 
-    /// A figure of the whole process, asked for at each scrape. Its name has no prefix and begins with
+    /// A metric of the whole process, read at each scrape. Its name has no prefix and begins with
     /// `process_`; one that ends in `_total` is a counter, any other a gauge.
     pub fn process_fn(
         &self,
@@ -237,8 +237,8 @@ impl Registry {
         asked.row(&[], value);
     }
 
-    /// All families made so far, by name; also those that have no value yet and are not rendered.
-    /// A family of declared label values exists once a value is declared.
+    /// All families made so far, by name, including those that have no value yet and are not
+    /// rendered. A family of declared label values is listed once a value is declared.
     pub fn families(&self) -> Vec<Family> {
         let closed = self.0.closed.lock();
         let unused = |name: &str| closed.get(name).is_some_and(|d| d.lock().is_empty());
@@ -273,6 +273,7 @@ impl Registry {
     where
         M: Collector + Clone + Send + 'static,
     {
+        // Held over the whole registration: two threads that make the same name get one metric.
         let mut made = self.0.made.lock();
         if let Some(known) = made.get(name) {
             let known = known.downcast_ref::<M>();
@@ -285,6 +286,7 @@ impl Registry {
             .register(Box::new(metric.clone()))
             .expect("a name is registered once");
         if let Some(mut family) = family(&metric) {
+            // The registry adds the prefix only when it gathers; the description lacks it.
             if std::ptr::eq(registry, &raw const self.0.prometheus) {
                 family.name = format!("{}_{}", self.0.prefix, family.name);
             }
@@ -311,9 +313,8 @@ fn family(metric: &impl Collector) -> Option<Family> {
     })
 }
 
-/// The concurrency metrics that every service exports under the same names. The threads and queues
-/// of a service's table are declared when its supervisor is made; what else is counted here declares
-/// its label values where it is made.
+/// The concurrency metrics that every service exports under the same names. The supervisor declares
+/// the threads and queues of the service's table; other users declare their label values themselves.
 #[derive(Clone, Debug)]
 pub struct KernelMetrics {
     registry: Registry,
@@ -325,7 +326,7 @@ pub struct KernelMetrics {
     pub tasks_spawned: ClosedCounter,
     /// Threads still running when the drain deadline passed.
     pub tasks_aborted: ClosedCounter,
-    /// Threads that ended in time when the drain told them to.
+    /// Threads that ended in time when the drain stopped them.
     pub tasks_canceled: ClosedCounter,
     /// Restarts after a panic or an early return.
     pub restarts: ClosedCounter,
@@ -335,7 +336,7 @@ pub struct KernelMetrics {
     pub io_errors: ClosedCounter,
     /// Retries after a backoff.
     pub backoff_retries: ClosedCounter,
-    /// Items a slow subscriber lost.
+    /// Items that slow subscribers lost.
     pub bus_lagged: ClosedCounter,
     /// Failed calls to another service.
     pub upstream_fail: ClosedCounter,
@@ -347,11 +348,11 @@ pub struct KernelMetrics {
     pub drains: ClosedCounter,
 }
 
-/// Values of `shutdown_drains_total{result}`: every thread came in time, or some did not.
+/// Values of `shutdown_drains_total{result}`: every thread ended in time, or some did not.
 pub(crate) const DRAINED: [&str; 2] = ["clean", "stragglers"];
 
 impl KernelMetrics {
-    /// Makes (or finds) the set in a registry.
+    /// The set of a registry, made on the first call.
     pub fn new(r: &Registry) -> Self {
         let by = |name, help, label| r.counter_closed(name, help, &[(label, &[])]);
         Self {
@@ -423,7 +424,7 @@ impl KernelMetrics {
         );
     }
 
-    /// Notes a queue that is being built.
+    /// Registers a queue that is being built.
     ///
     /// # Panics
     /// When the service's table has no such row.
@@ -457,7 +458,7 @@ impl KernelMetrics {
         }
     }
 
-    /// From now on only queues of this table may be built; its rows are declared.
+    /// Allows only queues of this table from now on, and declares its rows.
     ///
     /// # Panics
     /// When a queue that is not in it was built before.
@@ -471,6 +472,7 @@ impl KernelMetrics {
         if !built.tables.iter().any(|t| std::ptr::eq(*t, table)) {
             built.tables.push(table);
         }
+        // Queues may be built before the supervisor; they are checked now.
         for queue in &built.queues {
             built.check(queue.spec);
         }
@@ -509,7 +511,7 @@ mod tests {
         }
     }
     #[test]
-    fn declared_label_values_exist_at_zero_and_others_are_found_out() {
+    fn declared_label_values_exist_at_zero_and_others_are_detected() {
         let r = Registry::new("t");
         let shapes = |more: &[&str]| {
             r.counter_closed(
@@ -544,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_the_process_have_their_usual_names() {
+    fn metrics_of_the_process_have_their_usual_names() {
         let r = Registry::new("t");
         r.process_fn("process_cpu_seconds_total", "C.", || 1.5);
         r.process_fn("process_open_fds", "O.", || 3.0);
@@ -559,14 +561,14 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_before_they_have_a_value() {
+    fn families_are_listed_before_they_have_a_value() {
         let r = Registry::new("svc_x");
         r.histogram_vec("b_seconds", "B.", &["op", "how"], LATENCY_BUCKETS);
         r.gauge_fn("depth", "D.", &[("queue", "q")], || 7);
         r.counter("a_total", "A.").inc();
         assert!(!r.render().contains("b_seconds"));
-        let told: Vec<_> = r.families();
-        let told: Vec<_> = told
+        let families = r.families();
+        let listed: Vec<_> = families
             .iter()
             .map(|f| (f.name.as_str(), f.kind, f.labels.join(",")))
             .collect();
@@ -576,6 +578,6 @@ mod tests {
             ("svc_x_depth", "gauge", "queue".to_owned()),
             ("svc_x_metrics_undeclared_total", "counter", String::new()),
         ];
-        assert_eq!(told, wanted);
+        assert_eq!(listed, wanted);
     }
 }

@@ -1,4 +1,4 @@
-//! Families whose values are asked for at each scrape.
+//! Families whose values are read by a callback at each scrape.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ struct AskedInner {
     rows: Mutex<Vec<AskedRow>>,
 }
 
-/// A family of gauges, or a counter, whose values are asked for at each scrape.
+/// A family of gauges, or a counter, whose values callbacks read at each scrape. Callbacks run under
+/// the lock on the rows and must not make metrics of this family.
 #[derive(Clone)]
 pub(super) struct Asked(Arc<AskedInner>);
 
