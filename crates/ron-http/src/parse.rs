@@ -1,7 +1,7 @@
 //! The request parser, free of I/O: bytes in, heads and bodies or one typed refusal out.
 //!
-//! Framing is strict where leniency lets two readers disagree about where a request ends:
-//! whatever could be read in two ways is refused and the connection is closed.
+//! Framing is strict where leniency would let two readers disagree about the end of a request: bytes
+//! that can be read in two ways are refused and the connection is closed.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
@@ -22,8 +22,8 @@ pub struct HeadCaps {
     pub fields: usize,
 }
 
-/// Why the bytes of a connection are not a request we serve. After any of these the rest of the
-/// connection cannot be trusted, so it is closed.
+/// Why the bytes of a connection are not a request that is served. After any of these the rest of the
+/// bytes cannot be trusted, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A CR that no LF follows.
@@ -61,7 +61,7 @@ pub enum Refusal {
     BadHost,
     /// A version other than 1.0 and 1.1.
     Version,
-    /// A method this server has no use for.
+    /// A method that this server does not implement.
     Method,
     /// An `Expect` other than `100-continue`.
     Expectation,
@@ -69,13 +69,13 @@ pub enum Refusal {
     BodyTooLarge,
     /// The chunked body breaks its grammar.
     BadChunk,
-    /// The trailer fields after a chunked body break their grammar, or they or the chunk extensions
-    /// are too many.
+    /// The trailer fields after a chunked body break their grammar, or the trailer fields and chunk
+    /// extensions are above their limit.
     Trailers,
 }
 
 impl Refusal {
-    /// The closed value of the metrics label `reason`.
+    /// The value of the metrics label `reason`.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::BareCr => "bare_cr",
@@ -117,7 +117,7 @@ impl Refusal {
         }
     }
 
-    /// What the client did and should do, for the problem's detail.
+    /// What the client did, and what it should do, for the problem's detail.
     pub const fn detail(self) -> &'static str {
         match self {
             Self::BareCr => "a CR without LF in the request head",
@@ -149,11 +149,11 @@ impl Refusal {
     }
 }
 
-/// Finds the end of a head as its bytes arrive, looking at each byte once, and refuses what can
-/// be refused before the head is complete.
+/// Finds the end of a head as its bytes arrive, scanning each byte once, and refuses a bad head
+/// before it is complete where it can.
 #[derive(Clone, Debug, Default)]
 pub struct HeadScanner {
-    /// Where the search goes on.
+    /// Where the search continues.
     pos: usize,
     /// Where the line under the cursor starts.
     line_start: usize,
@@ -164,8 +164,8 @@ pub struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// `bytes` is the head so far, from its first byte. The length of the whole head with its
-    /// empty line, or `None` when more bytes are needed.
+    /// Scans `bytes`, the head so far from its first byte. Returns the length of the whole head with
+    /// its empty line, or `None` when more bytes are needed.
     pub fn advance(&mut self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
         while let Some(found) = memchr3(b'\r', b'\n', 0, &bytes[self.pos..]) {
             let at = self.pos + found;
@@ -175,7 +175,7 @@ impl HeadScanner {
                 _ => {}
             }
             let Some(next) = bytes.get(at + 1) else {
-                self.pos = at;
+                self.pos = at; // the CR again, once the byte after it has arrived
                 return self.partial(bytes, caps);
             };
             if *next != b'\n' {
@@ -214,6 +214,8 @@ impl HeadScanner {
         Ok(false)
     }
 
+    /// Applies the size caps to a head that is not complete, so that no client fills memory with one
+    /// endless line.
     fn partial(&self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
         if self.lines == 0 {
             if bytes.len() > caps.request_line + 1 {
@@ -258,7 +260,7 @@ pub enum Framing {
     Chunked,
 }
 
-/// A complete head, as places in the bytes it was parsed from.
+/// A complete head, as positions in the bytes it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub method: Method,
