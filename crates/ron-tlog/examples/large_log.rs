@@ -5,11 +5,12 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a measuring program may panic
 
-use ron_crypto::sign::Ed25519Key;
-use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use ron_crypto::sign::Ed25519Key;
+use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
 
 /// Leaves of one durable append.
 const BATCH: u64 = 512;

@@ -13,7 +13,7 @@ pub const ENTRY_BYTES_MAX: usize = u16::MAX as usize;
 /// Tile levels that a tree of u64 size can have: 0..=7.
 pub const LEVELS: u8 = 8;
 
-/// What a tile path names.
+/// The tile or bundle that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TilePath {
     /// `tile/<level>/<index>[.p/<width>]`
@@ -34,7 +34,7 @@ pub enum TilePath {
 }
 
 impl TilePath {
-    /// Parses a path below the log's prefix, as in `tile/0/x001/234.p/17`. Exactly one spelling of each tile is accepted.
+    /// Parses a path below the log's prefix, as in `tile/0/x001/234.p/17`. Each tile has exactly one accepted spelling.
     pub fn parse(path: &str) -> Option<Self> {
         let rest = path.strip_prefix("tile/")?;
         let (kind, rest) = rest.split_once('/')?;
@@ -153,7 +153,7 @@ pub fn partial_width(level: u8, size: u64) -> u16 {
     ((size >> (TILE_HEIGHT * u32::from(level))) % TILE_WIDTH) as u16
 }
 
-/// The tiles of a tree of `size` leaves: all hash tiles and the entry bundles that a full copy of the log holds.
+/// The tiles of a tree of `size` leaves: all hash tiles and entry bundles of a full copy of the log.
 pub fn tiles_of(size: u64) -> impl Iterator<Item = TilePath> {
     let hashes = (0..LEVELS).flat_map(move |level| {
         tiles_of_level(level, size).map(move |(index, width)| TilePath::Hashes {
@@ -196,8 +196,9 @@ pub fn split_bundle(mut bundle: &[u8]) -> Option<Vec<&[u8]>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn check(path: &str, tile: TilePath) {
         assert_eq!(tile.to_string(), path);
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_tiles_of_seventy_thousand_leaves() {
-        // The example of the format's text: 273 full and one partial (112) tile of level 0, one full and one of 17 of level 1, one of 1.
+        // The example of the specification: 273 full and one partial (112) tile of level 0, one full and one of 17 of level 1, one of 1.
         let hashes: Vec<_> = tiles_of(70_000)
             .filter(|t| matches!(t, TilePath::Hashes { .. }))
             .collect();

@@ -1,7 +1,7 @@
-//! The Merkle tree of RFC 6962 over SHA-256: hashing, a growing right edge, proofs and their checks. Pure: no I/O.
+//! The Merkle tree of RFC 6962 over SHA-256: hashing, the growing right edge, proofs and their verification. Pure: no I/O.
 //!
 //! A node is named by `(level, index)`: it covers the leaves `[index << level, (index + 1) << level)`, and exists once the
-//! tree holds all of them. Whoever can answer for such complete nodes is a [`HashReader`]; every proof is built from those.
+//! tree has all of them. A [`HashReader`] returns the hashes of such complete nodes; every proof is built from them.
 
 use ron_crypto::hash::sha256;
 
@@ -82,6 +82,7 @@ impl Frontier {
             "a subtree of level {level} does not fit at size {}",
             self.size
         );
+        // Like a carry in binary addition: each set bit of the size from `level` up is a subtree to merge.
         let mut hash = root;
         let mut at = level;
         while self.size >> at & 1 == 1 {
@@ -108,9 +109,9 @@ fn fold_right(edge: &[Hash]) -> Hash {
     }
 }
 
-/// Answers for complete nodes of a tree.
+/// Returns the hashes of complete nodes of a tree.
 pub trait HashReader {
-    /// Why a node could not be had.
+    /// Why a node could not be read.
     type Error;
     /// Hash of the node that covers the leaves `[index << level, (index + 1) << level)`.
     fn node(&self, level: u32, index: u64) -> Result<Hash, Self::Error>;
@@ -141,7 +142,7 @@ fn split(n: u64) -> u64 {
 /// Inclusion proof of leaf `index` in the tree of `size` leaves, from the leaf's sibling up.
 ///
 /// # Panics
-/// When `index >= size`: a caller asks only for what is there.
+/// When `index >= size`.
 pub fn inclusion_proof<R: HashReader>(
     reader: &R,
     index: u64,
@@ -233,7 +234,7 @@ pub enum ProofFault {
     OldRoot,
 }
 
-/// The root that an inclusion proof leads to.
+/// The root computed from an inclusion proof (RFC 9162, section 2.1.3.2).
 pub fn root_from_inclusion(
     leaf: &Hash,
     index: u64,
@@ -284,8 +285,8 @@ pub fn verify_inclusion(
 
 /// Checks that the tree of `old` leaves with `old_root` is a prefix of the tree of `new` leaves with `new_root`.
 ///
-/// Stricter than the RFC in one point: `old == 0` is refused, since every tree extends the empty one and such a "proof"
-/// would only hide that nothing was checked.
+/// Stricter than the RFC in one point: `old == 0` is refused. Every tree extends the empty one, so such a proof would only hide
+/// that nothing was checked.
 pub fn verify_consistency(
     old: u64,
     new: u64,
@@ -306,6 +307,7 @@ pub fn verify_consistency(
             (true, true) => Ok(()),
         };
     }
+    // RFC 9162, section 2.1.4.2: start at the largest complete subtree that ends the old tree.
     let shift = (old - 1).trailing_ones();
     let (mut node, mut last) = ((old - 1) >> shift, (new - 1) >> shift);
     let whole = old.is_power_of_two();
@@ -346,11 +348,13 @@ pub fn verify_consistency(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::convert::Infallible;
 
-    /// A tree that hashes everything afresh, written straight from the recursive definition.
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A tree that hashes everything again each time, written directly from the recursive definition.
     struct Naive(Vec<Hash>);
 
     impl Naive {

@@ -4,10 +4,11 @@
 
 mod common;
 
+use std::path::PathBuf;
+
 use common::{dir, entries, entry, fill, key, open, signer, verify};
 use ron_tlog::append::verify_on;
 use ron_tlog::{OpenError, SimDisk, VerifyError};
-use std::path::PathBuf;
 
 const N: u64 = 2 * 256 + 100;
 const SEGMENT_HEADER: usize = 128;

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use common::{dir, entries, entry, fill, key, open, options, signer, verify};
 use ron_tlog::append::{CrashMode, FaultKind};
 use ron_tlog::tile::{TilePath, split_bundle, tiles_of};
@@ -12,8 +15,6 @@ use ron_tlog::{
     AppendError, Checkpoint, CheckpointError, Disk as _, Log, LogOptions, OpenError, OsDisk,
     ProofError, ReadError, SimDisk, TlogProof, verify_dir,
 };
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Three full segments and a half.
 const N: u64 = 3 * 256 + 130;

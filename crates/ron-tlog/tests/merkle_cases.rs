@@ -1,11 +1,12 @@
 //! Runs every proof case of testdata/merkle, valid and hostile, against the verifiers.
 
+use std::path::{Path, PathBuf};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ron_crypto::hash::sha256;
 use ron_tlog::tree::{Hash, verify_consistency, verify_inclusion};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 
 /// The hash of that name; `None` when it is not 32 bytes, which our types refuse before any check.
 fn hash(case: &Value, name: &str) -> Option<Hash> {

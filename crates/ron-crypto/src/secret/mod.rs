@@ -8,9 +8,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::{fmt, io};
 
-use zeroize::Zeroize;
-
 use pages::Room;
+use zeroize::Zeroize;
 
 /// Keeps the process's memory from debuggers and core dumps of its own user
 /// (`PR_SET_DUMPABLE 0`), and no core file of any size for it and its children (`RLIMIT_CORE` 0). Call it once, first thing in `main`.

@@ -1,10 +1,11 @@
 //! News, phases and ownership of connections.
 
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
 use super::*;
 use crate::request::Transport;
 use crate::stream::Stream;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 const INPUT: Readiness = Readiness {
     input: true,

@@ -1,13 +1,14 @@
 //! What the tests of the log on disk share: a signer, entries by index, and opening with short segments.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::path::Path;
+use std::sync::Arc;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_tlog::append::verify_on;
 use ron_tlog::{
     Disk, Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError,
 };
-use std::path::Path;
-use std::sync::Arc;
 
 pub const ORIGIN: &str = "log.example/test";
 
