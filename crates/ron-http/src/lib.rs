@@ -5,7 +5,7 @@
 //!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
 //!  TCP, TLS,      │ accepts, sweeps                                   run the handler (serve.rs)
 //!  Unix           │ deadlines                                            │ Responder
-//!                 └──────────── slots.rs: who owns a connection <────────┘ answers from any
+//!                 └──────────── slots.rs: connection ownership  <────────┘ answers from any
 //!                                                                          thread (shared.rs)
 //!  bytes in:  stream.rs (TLS or not) ─> parse.rs ─> body.rs (chunks) ─> unpack.rs, or spool.rs (disk)
 //!  bytes out: response.rs ─> conn.rs ─> stream.rs; large ones from source.rs, rate checked by pace.rs

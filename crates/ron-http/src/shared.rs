@@ -360,8 +360,8 @@ impl Shared {
 
 impl Sink for Shared {
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
-        // The place is given free before the answer leaves: a client that has its answer may send
-        // its next request at once.
+        // The place is freed before the answer is sent: a client that has its answer may send its
+        // next request at once.
         match ticket.poll {
             Some(peer) => self.slots.room.give_poll(peer),
             None => {

@@ -59,7 +59,7 @@ impl Credits {
         Some(Credit(self.0.clone()))
     }
 
-    /// Credits handed out now.
+    /// Number of credits taken now.
     pub fn in_use(&self) -> usize {
         *self.0.in_use.lock()
     }

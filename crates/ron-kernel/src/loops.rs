@@ -63,7 +63,7 @@ pub fn read_again(
     while !shutdown.is_set() {
         let began = clock.now();
         let next = read();
-        #[cfg(mutant = "asked")] // forgets who asked while it read
+        #[cfg(mutant = "asked")] // loses the requests that arrived during the read
         if crate::sync::mutant("asked") {
             while asked.try_recv().is_some() {}
         }

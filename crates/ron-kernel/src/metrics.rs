@@ -1,7 +1,7 @@
 //! One registry per service, and the concurrency metrics that every service has.
 
-mod asked;
 mod closed;
+mod sampled;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub use prometheus::{
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 
-use self::asked::Asked;
 use self::closed::Declared;
 pub use self::closed::{ByLabels, Closed, ClosedCounter, ClosedGauge, DECLARED_MAX};
+use self::sampled::Sampled;
 use crate::topology::{QueueSpec, ThreadSpec, Topology};
 
 /// Upper bounds in seconds for latencies from 50 us to 10 s.
@@ -216,8 +216,8 @@ impl Registry {
     ) {
         let names: Vec<&str> = labels.iter().map(|(k, _)| *k).collect();
         let kind = proto::MetricType::GAUGE;
-        let asked: Asked = self.made(name, || Asked::new(name, help, &names, kind));
-        asked.row(labels, move || value() as f64);
+        let sampled: Sampled = self.made(name, || Sampled::new(name, help, &names, kind));
+        sampled.row(labels, move || value() as f64);
     }
 
     /// A metric of the whole process, read at each scrape. Its name has no prefix and begins with
@@ -233,8 +233,10 @@ impl Registry {
         } else {
             proto::MetricType::GAUGE
         };
-        let asked = self.made_in(&self.0.process, name, || Asked::new(name, help, &[], kind));
-        asked.row(&[], value);
+        let sampled = self.made_in(&self.0.process, name, || {
+            Sampled::new(name, help, &[], kind)
+        });
+        sampled.row(&[], value);
     }
 
     /// All families made so far, by name, including those that have no value yet and are not

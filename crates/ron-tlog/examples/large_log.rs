@@ -1,5 +1,5 @@
-//! Figures of a large log on a real disk: appends with group commit, how far the checkpoint is behind, proofs, reopening, the
-//! offline check, memory.
+//! Figures of a large log on a real disk: appends with group commit, the lag of the checkpoint, proofs, reopening, the offline
+//! check, memory.
 //!
 //! usage: large_log [entries, default 1000000] [bytes of an entry, default 400, as the leaves of the KMS] [directory]
 

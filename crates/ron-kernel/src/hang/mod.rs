@@ -75,8 +75,8 @@ pub enum HangError {
     NoHandle(String),
 }
 
-/// Sends the answer of a job; run after the worker has given its seat free, so that a caller that
-/// has its answer finds the worker idle.
+/// Sends the answer of a job. It runs after the worker is marked as idle, so that a caller that has
+/// its answer finds a free worker.
 type Answer = Box<dyn FnOnce() + Send>;
 type Work<H> = Box<dyn FnOnce(Result<&mut H, String>) -> Answer + Send>;
 
@@ -352,8 +352,8 @@ impl<H: 'static> Inner<H> {
             Err(why) => work(Err(why)),
         });
         inflight.dec();
-        // The seat is given free before the answer is sent and before a panic goes on: `finish` is
-        // the one place that learns whether this thread still owns its seat.
+        // The seat is freed before the answer is sent and before a panic is resumed: only `finish`
+        // knows whether this thread still owns its seat.
         let stays = match self.slots.finish(seat) {
             After::Stay => true,
             After::Leave(refill) => {

@@ -137,7 +137,7 @@ impl Slots {
     /// The worker's call has returned.
     pub fn finish(&self, seat: Seat) -> After {
         let mut state = self.state.lock();
-        #[cfg(mutant = "hang")] // a thread that was set aside goes on as if nothing had happened
+        #[cfg(mutant = "hang")] // a thread that was set aside keeps working
         if crate::sync::mutant("hang") {
             return After::Stay;
         }

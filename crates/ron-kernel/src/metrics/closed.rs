@@ -101,7 +101,7 @@ impl<V: ByLabels> Closed<V> {
         if !declared {
             self.undeclared.inc();
             tracing::error!(event = "metric_undeclared", values = values.join(" "));
-            // Release builds go on: a wrong label must not stop a service.
+            // Release builds continue: a wrong label must not stop a service.
             debug_assert!(declared, "undeclared label values {values:?}");
         }
         self.series.of(values)
