@@ -173,6 +173,7 @@ pub fn seal(
     if public.len() != kem.public_len() {
         return None;
     }
+    // A fresh key for every message: with it the nonce derived below is used only once.
     let ephemeral = Secret32::generate(random);
     let mine = x25519_public(&ephemeral).ok()?;
     let (enc, shared) = match kem {

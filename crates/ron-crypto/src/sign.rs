@@ -29,6 +29,7 @@ pub struct Ed25519Key {
 
 impl Ed25519Key {
     pub fn generate(random: &dyn Random) -> Self {
+        // Filled in place, so that no copy of the seed stays on the stack.
         let mut seed = Secret32::zeroed();
         random.fill(seed.expose_mut());
         Self::from_seed(seed.expose())

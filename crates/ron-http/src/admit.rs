@@ -49,6 +49,7 @@ impl Shared {
             .raw("x-request-id")
             .and_then(ShortId::parse)
             .unwrap_or_else(|| self.ids.fresh(self.clock.unix_ms()));
+        // For other methods a matching tag would mean 412 (RFC 9110, section 13.1.2), which no route needs.
         let conditional = matches!(head.method, Method::GET | Method::HEAD);
         let if_none_match = headers
             .get("if-none-match")
@@ -321,6 +322,7 @@ impl Shared {
 fn skip_body(lease: &mut Lease<'_>, framing: Framing) {
     match framing {
         Framing::Empty => {}
+        // The next request of the pipeline begins behind it.
         Framing::Length(length) if length <= lease.input.bytes().len() as u64 => {
             lease.input.consume(length as usize);
         }

@@ -109,6 +109,7 @@ impl ChunkDecoder {
         let mut used = 0;
         let before = out.len();
         while let Some(byte) = input.get(used).copied() {
+            // Data is copied in one piece; only the framing around it goes byte by byte.
             if let ChunkState::Data { missing } = self.state {
                 let rest = &input[used..];
                 let take = usize::try_from(missing)
@@ -135,6 +136,7 @@ impl ChunkDecoder {
                 self.state,
                 ChunkState::Extension { .. } | ChunkState::EndCr | ChunkState::Trailer(_)
             ) {
+                // Bytes without content are limited too: they would keep a worker reading for nothing.
                 self.extras += 1;
                 if self.extras > EXTRAS_MAX {
                     return Err(Refusal::Trailers);

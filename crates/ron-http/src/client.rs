@@ -378,6 +378,7 @@ impl HttpClient {
         if let Some(breaker) = breakers.get(peer) {
             return Some(breaker.clone());
         }
+        // The map stays bounded; a peer without a breaker is only less protected.
         if breakers.len() >= PEERS_MAX {
             return None;
         }
@@ -429,10 +430,12 @@ impl HttpClient {
             let (Ok(name), Ok(mut value)) = pair else {
                 return Err(CallError::new(Failure::NotSent, "a header is not valid"));
             };
+            // Keeps the credential out of debug output of the library.
             value.set_sensitive(name == http::header::AUTHORIZATION);
             request.headers_mut().append(name, value);
         }
         if unix_path(uri).is_some() {
+            // The internal host name that encodes the socket's path must not leave the process.
             let host = HeaderValue::from_static("localhost");
             request.headers_mut().insert(http::header::HOST, host);
         }

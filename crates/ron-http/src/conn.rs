@@ -161,6 +161,7 @@ impl Output {
             if self.total >= turn {
                 return Ok(Flushed::Turn);
             }
+            // The piece in `bytes` is sent; the next one replaces it.
             self.sent = 0;
             if !source.next(&mut self.bytes)? {
                 self.source = None;
@@ -181,6 +182,7 @@ impl Output {
         if !stream.flush()? {
             return Ok(Flushed::Full);
         }
+        // Also frees the share of the memory budget.
         *self = Self::default();
         Ok(Flushed::All)
     }
@@ -260,6 +262,7 @@ impl Reading {
     /// Makes room for `came` more bytes. The buffer doubles, up to the size that the body can have at
     /// most. Refused when the memory budget has no room.
     pub(crate) fn reserve(&mut self, came: usize) -> Result<(), Full> {
+        // Bounded by the cap and the announced length: doubling must not reserve bytes that cannot come.
         let can = usize::try_from(self.room().min(self.decoder.missing())).unwrap_or(usize::MAX);
         let needed = self.body.len() + came.min(can);
         if needed <= self.body.capacity() {

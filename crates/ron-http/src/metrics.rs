@@ -104,6 +104,7 @@ impl HttpMetrics {
         if status >= 500 && !answer {
             self.server_errors.inc();
         }
+        // One label for all unknown paths: clients must not be able to create series.
         let Some(series) = series else {
             self.slow(UNMATCHED, method, status).inc();
             let labels = [UNMATCHED, method.as_str()];

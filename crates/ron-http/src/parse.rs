@@ -167,6 +167,7 @@ impl HeadScanner {
     /// Scans `bytes`, the head so far from its first byte. Returns the length of the whole head with
     /// its empty line, or `None` when more bytes are needed.
     pub fn advance(&mut self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
+        // Only these three bytes matter before the head is complete; `parse_head` checks all others.
         while let Some(found) = memchr3(b'\r', b'\n', 0, &bytes[self.pos..]) {
             let at = self.pos + found;
             match bytes[at] {
@@ -201,6 +202,7 @@ impl HeadScanner {
                 return Err(Refusal::LineTooLong);
             }
             self.request_line_end = self.pos;
+        // The two bytes are the CRLF of the empty line, which is not part of the block.
         } else if self.pos - self.request_line_end > caps.block + 2 {
             return Err(Refusal::HeadTooLarge);
         } else if line.is_empty() {
@@ -279,9 +281,12 @@ pub struct Head {
 
 /// Parses a complete head, `head` ending with its empty line.
 pub fn parse_head(head: &[u8], caps: &HeadCaps) -> Result<Head, Refusal> {
+    // Uninitialised: clearing 128 fields would write 4 KiB for every request.
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(head, &mut fields) {
+        // Scanner and parser must agree on the end of the head: a difference would leave bytes that
+        // are read as another request.
         Ok(httparse::Status::Complete(length)) if length == head.len() => {}
         Ok(_) => return Err(Refusal::Malformed),
         Err(httparse::Error::TooManyHeaders) => return Err(Refusal::TooManyFields),
@@ -319,6 +324,7 @@ pub fn parse_head(head: &[u8], caps: &HeadCaps) -> Result<Head, Refusal> {
 
 /// Where `part`, a slice of `whole`, starts in it.
 fn offset(whole: &[u8], part: &[u8]) -> usize {
+    // An empty slice need not point into `whole`.
     if part.is_empty() {
         return 0;
     }
@@ -337,6 +343,8 @@ fn target(path: &str, method: Method, start: usize) -> Result<Range<usize>, Refu
     if path.starts_with('/') || (path == "*" && method == Method::OPTIONS) {
         return Ok(start..end);
     }
+    // The absolute form must be accepted (RFC 9112, section 3.2.2); its authority is checked and
+    // dropped.
     let lower = path.as_bytes().get(..8).map(<[u8]>::to_ascii_lowercase);
     let scheme = match lower.as_deref() {
         Some(b"https://") => 8,
@@ -373,6 +381,7 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
         {
             return Err(Refusal::Malformed);
         }
+        // By length first: most fields need no comparison of names.
         match header.name.len() {
             4 if header.name.eq_ignore_ascii_case("host")
                 && host.replace(header.value).is_some() =>
@@ -407,6 +416,7 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
         None => {}
     }
     framed.framing = match (length, coding) {
+        // Two framings mean two ends of the request, the basis of request smuggling (RFC 9112, 6.3).
         (Some(_), Some(_)) => return Err(Refusal::LengthAndChunked),
         (None, Some(_)) if !http11 => return Err(Refusal::BadCoding),
         (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Framing::Chunked,
@@ -424,6 +434,7 @@ pub(crate) fn has_token(list: &[u8], token: &[u8]) -> bool {
 }
 
 fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
+    // RFC 9110, section 8.6 allows a list of equal values to be refused, and refusing is safe.
     if value.contains(&b',') {
         return Err(Refusal::SeveralLengths);
     }

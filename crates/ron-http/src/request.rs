@@ -210,6 +210,7 @@ impl RequestHead {
     /// The bearer token of `Authorization`; `None` when the header is missing, repeated or of
     /// another scheme.
     pub fn bearer(&self) -> Option<&str> {
+        // With two credentials, the accepted one would depend on the reader.
         if self.headers.count("authorization") != 1 {
             return None;
         }
@@ -420,6 +421,7 @@ pub(crate) fn percent_decode(text: &str, form: bool) -> Option<Cow<'_, str>> {
         }
     }
     let text = String::from_utf8(out).ok()?;
+    // A decoded control character could split a log line.
     (!text.chars().any(char::is_control)).then_some(Cow::Owned(text))
 }
 

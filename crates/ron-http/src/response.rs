@@ -265,6 +265,7 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
     if not_modified(&response, form) {
         response.status = 304;
         response.body = Body::Empty;
+        // A 304 has no body to describe.
         response.headers.retain(|(name, _)| {
             !name.eq_ignore_ascii_case("content-type")
                 && !name.eq_ignore_ascii_case("content-length")
@@ -299,6 +300,7 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
     }
+    // Answers may contain secrets, so caching is opt-in.
     if !cached {
         out.extend_from_slice(b"\r\ncache-control: no-store");
     }
@@ -339,6 +341,7 @@ fn not_modified(response: &Response, form: &Form<'_>) -> bool {
     known
         .split(',')
         .map(str::trim)
+        // If-None-Match compares weakly (RFC 9110, section 13.1.2).
         .any(|item| item == "*" || item.strip_prefix("W/").unwrap_or(item) == tag)
 }
 

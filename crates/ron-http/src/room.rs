@@ -52,6 +52,7 @@ impl Taken {
 impl Room {
     pub(crate) fn new(slots: usize) -> Self {
         let taken = Taken {
+            // Reversed because slots are taken from the end: the lowest number first.
             free: (0..slots as u32).rev().collect(),
             peers: BTreeMap::new(),
             refused: 0,

@@ -215,6 +215,7 @@ impl Compiled {
         {
             return Found::Route(index, values);
         }
+        // No route for this method: a path with other methods is 405, an unknown one 404.
         values.clear();
         match self.tree.find(None, relative, &mut values) {
             Some(node) => Found::OtherMethods(allow(&node.methods)),

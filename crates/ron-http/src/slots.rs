@@ -175,6 +175,7 @@ impl Slots {
 
     /// Gives a new connection a slot; returns the connection when none is free.
     pub(crate) fn insert(&self, conn: Conn) -> Result<Lease<'_>, Conn> {
+        // From here on this thread alone uses the slot, because no token of its generation exists yet.
         let Some(index) = self.room.take(conn.share) else {
             return Err(conn);
         };
@@ -203,6 +204,7 @@ impl Slots {
     fn lease(&self, token: u64, state: &mut State, slot: &Slot) -> Option<Lease<'_>> {
         let conn = state.conn.take()?;
         state.phase = Phase::Leased;
+        // Relaxed: a sweep that still reads the old limit finds no parked connection under the lock.
         slot.due.store(0, Ordering::Relaxed);
         Some(Lease {
             slots: self,
@@ -440,6 +442,7 @@ impl Slots {
         state.answer = None;
         slot.due.store(0, Ordering::Relaxed);
         drop(state);
+        // The slot is offered again only after its generation has changed.
         self.room.give(index, share);
         self.connections.dec();
         self.wake_if_ending();

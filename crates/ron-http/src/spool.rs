@@ -47,6 +47,7 @@ impl Spool {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
         let file = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),
+            // File systems and kernels without O_TMPFILE answer one or the other.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => named(dir)?,
             Err(error) => return Err(error.into()),
         };
@@ -143,6 +144,7 @@ impl Read for UploadReader {
         let left = usize::try_from(self.upload.len - self.at).unwrap_or(usize::MAX);
         let room = into.len().min(left);
         let count = self.upload.file.read_at(&mut into[..room], self.at)?;
+        // The file is shorter than the body that was written: it was damaged.
         if count == 0 && room > 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }

@@ -78,6 +78,7 @@ impl UnixEndpoint {
     pub fn bind(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let short = place(path, &runtime_dir())?;
         let link = (short != path).then(|| path.to_owned());
+        // The directory first: where others can write to it, checking the socket file proves nothing.
         guarded_dir(&short, Audience::Services)?;
         make_room(&short)?;
         if let Some(link) = &link {
@@ -372,6 +373,7 @@ pub(crate) fn dial(path: &Path, limit: Option<Duration>) -> io::Result<UnixStrea
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let stream = UnixStream::from(socket);
+    // The kernel waits for room in the backlog under the socket's send timeout.
     stream.set_write_timeout(limit)?;
     rustix::net::connect(&stream, &SocketAddrUnix::new(path)?)?;
     Ok(stream)

@@ -116,6 +116,7 @@ impl Registry {
             undeclared: undeclared.clone(),
             built: Mutex::new(Built::default()),
         }));
+        // Registered like any other metric, so that it is exported from the start.
         new.made("metrics_undeclared_total", || Ok(undeclared));
         new
     }

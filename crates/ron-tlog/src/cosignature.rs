@@ -142,6 +142,7 @@ impl CosignerKey {
     pub fn verify(&self, text: &str, line: &NoteSignature) -> Option<u64> {
         let (time, signature) = line.signature.split_first_chunk::<8>()?;
         let time_s = u64::from_be_bytes(*time);
+        // Checked before the signature, which is the expensive part.
         if !self.made(line) || !(1..=TIME_MAX).contains(&time_s) {
             return None;
         }

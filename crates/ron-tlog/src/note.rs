@@ -155,6 +155,7 @@ impl Note {
         if note.chars().any(|c| c < ' ' && c != '\n') {
             return Err(NoteError::Malformed("it holds control characters"));
         }
+        // The last blank line: the text itself may contain others.
         let blank = note
             .rfind("\n\n")
             .ok_or(NoteError::Malformed("no blank line before signatures"))?;
@@ -184,6 +185,7 @@ impl Note {
                 .iter()
                 .position(|k| k.name == signature.name && k.key_id == signature.key_id);
             let Some(at) = known else { continue };
+            // Refused even when another key's signature is valid: the note was altered.
             if !keys[at].verify(self.text.as_bytes(), &signature.signature) {
                 return Err(NoteError::BadSignature(signature.name.clone()));
             }

@@ -124,6 +124,7 @@ impl Rotation {
             new: key(new)?,
             second,
         };
+        // Compared as a whole: only the canonical spelling is accepted.
         if header != HEADER || rotation.number < 2 || rotation.to_text() != text {
             return Err(bad("the header or a number"));
         }
@@ -184,6 +185,7 @@ impl KeyChain {
         if rotation.old != *self.newest() {
             return order("its old key");
         }
+        // A replaced key may be compromised and must not return.
         if self.keys.contains(&rotation.new) {
             return order("its new key was used before");
         }

@@ -136,6 +136,7 @@ fn parse_index(text: &str) -> Option<u64> {
         } else {
             group.strip_prefix('x')?
         };
+        // Leading zero groups would be a second spelling of the same index.
         if digits.len() != 3
             || !digits.bytes().all(|b| b.is_ascii_digit())
             || (first && !last && digits == "000")

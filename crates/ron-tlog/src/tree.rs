@@ -120,6 +120,7 @@ pub trait HashReader {
 /// Hash over the leaves `[start, end)`, where `start` is a multiple of a power of two that is at least `end - start`.
 fn range_hash<R: HashReader>(reader: &R, start: u64, end: u64) -> Result<Hash, R::Error> {
     let mut edge = Vec::new();
+    // From the left: `start` is aligned, so each largest power of two is a complete node.
     let mut at = start;
     while at < end {
         let level = (end - at).ilog2();
@@ -149,6 +150,7 @@ pub fn inclusion_proof<R: HashReader>(
     size: u64,
 ) -> Result<Vec<Hash>, R::Error> {
     assert!(index < size, "leaf {index} is not in a tree of {size}");
+    // From the root down, and reversed at the end: proofs are ordered from the leaf up.
     let (mut start, mut end) = (0, size);
     let mut proof = Vec::new();
     while end - start > 1 {

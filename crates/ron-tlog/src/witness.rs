@@ -152,6 +152,7 @@ pub fn admit(request: &AddCheckpoint, keys: &[VerifierKey]) -> Result<(Checkpoin
         }
         Err(fault) => return Err(malformed(&CheckpointFault::from(fault))),
     }
+    // The witness stores and cosigns only lines that it has verified.
     note.signatures.retain(|line| {
         known
             .iter()
@@ -174,6 +175,7 @@ pub fn follows(
     last: Option<&Checkpoint>,
 ) -> Result<(), Refusal> {
     let last_size = last.map_or(0, |c| c.size);
+    // The client learns the size from the 409 and repeats its request from there.
     if request.old != last_size {
         return Err(Refusal::OldSize(last_size));
     }

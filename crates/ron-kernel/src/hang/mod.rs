@@ -196,6 +196,7 @@ impl<H: 'static> HangPool<H> {
         let (reply, answer) = reply();
         let ticket = Ticket::new();
         let work: Work<H> = Box::new(move |handle| {
+            // The answer is sent later, by the returned closure: see `Answer`.
             let result = handle.map(job);
             Box::new(move || {
                 let _ = reply.send(result); // a late answer has no waiter any more

@@ -107,6 +107,7 @@ impl Supervisor {
             return Verdict::Fatal(why);
         }
         let planes = self.planes();
+        // The worst state first: a service with a dead row is not merely degraded.
         let down = planes.iter().filter(|p| p.live == 0 && p.total > 0);
         let down: Vec<_> = down.map(|p| p.name).collect();
         if !down.is_empty() {

@@ -69,9 +69,11 @@ impl Disk for OsDisk {
             .unwrap_or(Path::new("."));
         self.create_dir_all(parent)?;
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+            // Another process may have made it meanwhile.
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
+        // The new name is durable only after a sync of its parent.
         self.sync_dir(parent)
     }
 

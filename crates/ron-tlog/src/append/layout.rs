@@ -132,6 +132,7 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_HEADER || &bytes[..8] != b"RONTLSEG" {
             return Err("the segment file has no header".into());
         }
+        // The version before the checksum: a newer format may place the checksum elsewhere.
         if u32_at(bytes, 8) > FORMAT {
             return Err(format!(
                 "the segment file is of the newer format {}",

@@ -226,6 +226,7 @@ impl Opening<'_> {
             return Ok(());
         };
         let (file, len) = self.open_segment(last)?;
+        // A longer file has had entries, and a covered segment must exist: both are left to the checks.
         if len > SEGMENT_HEADER as u64 || self.covered() > self.meta.first_of(last) {
             return Ok(());
         }
@@ -285,6 +286,7 @@ impl Opening<'_> {
                 if !self.trust_indexes {
                     return Err(damaged(index, why));
                 }
+                // Only the index files can be wrong: once more without them, which ends the recursion.
                 self.trust_indexes = false;
                 self.stale.clear();
                 self.recovery.scanned = 0;
@@ -389,6 +391,8 @@ impl Opening<'_> {
                 },
             });
         };
+        // Segments before that of the checkpoint lie under its signed root, which `check_heads` compares:
+        // their index files are enough.
         let from = last.min(self.meta.segment_of(self.published_size()));
         for number in 0..last {
             let full = if number < from {
@@ -398,6 +402,7 @@ impl Opening<'_> {
             };
             let full = match full {
                 Some(full) => full,
+                // On a clone, because the whole segment is pushed as one subtree below.
                 None => self.rescan_full(number, &mut frontier.clone())?,
             };
             frontier.push_subtree(self.meta.segment_level(), full.root);
@@ -429,6 +434,7 @@ impl Opening<'_> {
         let (filling, _) = self.scan(number, frontier, false)?;
         let (bytes, sealed) = index_of(&self.meta, &filling);
         let path = self.dir.join(index_name(number));
+        // An unreadable index file counts as missing and is written again.
         let kept = read_small(&**self.disk, &path, bytes.len() as u64).unwrap_or_default();
         if kept.as_deref() != Some(&bytes) {
             self.stale.push(number);
@@ -475,6 +481,7 @@ impl Opening<'_> {
                         scanned += 1;
                     }
                     filling.end = batch.offset + batch.len;
+                    // A batch below a signed head was durable when the head was signed.
                     tail.last_batch =
                         (frontier.size() > covered).then_some((batch.offset, batch.len));
                 }

@@ -308,6 +308,7 @@ impl View<'_> {
             let Some(head) = window.at(offset, ENTRY_HEADER).map_err(io)? else {
                 return reached;
             };
+            // A batch header may lie before any entry.
             if head[0] == BATCH_TAG {
                 let header = window.at(offset, BATCH_HEADER).map_err(io)?;
                 match header.and_then(|b| BatchHeader::decode(b, salt)) {

@@ -114,6 +114,7 @@ impl<'f> Scanner<'f> {
             .at(offset, BATCH_HEADER)?
             .and_then(|b| BatchHeader::decode(b, &self.meta.salt));
         let Some(header) = header else {
+            // A later header proves that this batch was durable once.
             let torn = !self.later_batch(offset)?;
             return Ok(self.bad(
                 self.next,
@@ -206,6 +207,7 @@ impl<'f> Scanner<'f> {
             }
             rest = after;
         }
+        // Missing or surplus bytes after all entries are counted to the last one.
         let leftover = !whole || !rest.is_empty();
         Ok(leftover.then(|| u64::from(header.count) - 1))
     }

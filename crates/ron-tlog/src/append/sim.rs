@@ -193,6 +193,7 @@ impl State {
             }
             Some(FaultKind::PowerOff) => Err(power_is_off()),
             Some(_) => {
+                // As on Linux: the pages count as clean, so the next sync saves nothing of them.
                 file.pending.clear();
                 Err(io::Error::from_raw_os_error(5))
             }

@@ -245,6 +245,7 @@ impl<'a> View<'a> {
                 .sealed_leaves(tile, number, at, &sealed.tile_roots[at])
                 .map(Cow::Owned);
         }
+        // The last, partial tile of this snapshot; the writer may have filled the cell since.
         if tile == self.tree.size / TILE_WIDTH {
             return Ok(Cow::Borrowed(&self.tree.partial));
         }
@@ -269,6 +270,7 @@ impl<'a> View<'a> {
         }
         let first = tile * TILE_WIDTH;
         let mut leaves = self.indexed_leaves(number, at).unwrap_or_default();
+        // The index file is derived: its leaves count only when they hash to the tile root in memory.
         if leaves.len() as u64 != TILE_WIDTH || complete_root(&leaves) != *root {
             leaves = self.rehashed_leaves(first)?;
             if complete_root(&leaves) != *root {
@@ -335,6 +337,7 @@ impl HashReader for View<'_> {
                 size: self.tree.size,
             });
         }
+        // Above segments from their roots, within a segment from tile roots, below a tile from leaves.
         if level >= meta.segment_level() {
             let n = 1 << (level - meta.segment_level());
             let roots: Vec<Hash> = (index * n..(index + 1) * n)

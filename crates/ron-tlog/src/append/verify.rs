@@ -149,6 +149,7 @@ impl Check<'_> {
             .list(self.dir)
             .map_err(|e| VerifyError::whole(e.to_string()))?;
         let last = names.iter().filter_map(|n| segment_number(n)).max();
+        // A head of size 0 has no entry after which it would be compared.
         self.check_heads()?;
         let mut number = 0;
         let tail = loop {
@@ -184,6 +185,7 @@ impl Check<'_> {
             Err(e)
                 if e.kind() == std::io::ErrorKind::NotFound && last.is_none_or(|l| l < number) =>
             {
+                // No such segment and none after it: the end of the log.
                 return Ok(After::End(0));
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -291,6 +293,7 @@ impl Check<'_> {
     fn entry(&mut self, index: u64, preimage: &[u8], known: &[Hash]) -> Result<(), VerifyError> {
         let leaf = sha256(preimage);
         let kept = known.get((index % self.meta.segment_entries) as usize);
+        // The index file is not signed: a difference alone proves nothing, it only locates damage.
         if self.suspect.is_none() && kept.is_some_and(|k| *k != leaf) {
             self.suspect = Some(index);
         }

@@ -227,6 +227,7 @@ impl WitnessStore {
             return Err(Refusal::Forbidden(why.into()).into());
         }
         let keys = chain.keys().len();
+        // An older or equal chain changes nothing; a chain that forks from the known one is refused.
         match self.chains.get(&origin) {
             Some(known) if known.extends(&chain) => return Ok(keys),
             Some(known) if !chain.extends(known) => {
