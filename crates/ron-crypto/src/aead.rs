@@ -11,8 +11,8 @@ fn cipher(key: &Secret32) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.expose()).expect("the key has 32 bytes"))
 }
 
-/// Encrypts; returns the ciphertext and its 16-byte tag. The caller must never use a nonce twice with
-/// one key: a repetition reveals both plaintexts and the authentication key.
+/// Encrypts; returns the ciphertext and its 16-byte tag. The caller must never use a nonce twice
+/// with one key: a repetition reveals both plaintexts and the authentication key.
 #[must_use]
 pub fn seal_aes256_gcm(key: &Secret32, nonce: &[u8; 12], aad: &[u8], plaintext: &[u8]) -> Vec<u8> {
     // Reserved up front: growing later would leave a copy of the plaintext behind.
@@ -28,8 +28,8 @@ pub fn seal_aes256_gcm(key: &Secret32, nonce: &[u8; 12], aad: &[u8], plaintext: 
     sealed
 }
 
-/// Decrypts the output of [`seal_aes256_gcm`]; `None` when the key, the nonce, the associated data or
-/// any bit differs.
+/// Decrypts the output of [`seal_aes256_gcm`]; `None` when the key, the nonce, the associated data
+/// or any bit differs.
 #[must_use]
 pub fn open_aes256_gcm(
     key: &Secret32,

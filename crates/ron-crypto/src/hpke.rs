@@ -127,7 +127,8 @@ impl HpkeKey {
         &self.public
     }
 
-    /// Opens the output of [`seal`] for this key; `None` when the key, `info`, `aad` or any bit differs.
+    /// Opens the output of [`seal`] for this key; `None` when the key, `info`, `aad` or any bit
+    /// differs.
     #[must_use]
     pub fn open(&self, info: &[u8], aad: &[u8], sealed: &[u8]) -> Option<SecretBytes> {
         let length = self.kem.encapsulated_len();
@@ -206,7 +207,8 @@ fn x25519_public(secret: &Secret32) -> Result<[u8; 32], KeyError> {
     public.as_ref().try_into().map_err(|_| KeyError)
 }
 
-/// The Diffie-Hellman value; `None` for points of small order, which give zero (RFC 7748, section 6.1).
+/// The Diffie-Hellman value; `None` for points of small order, which give zero (RFC 7748, section
+/// 6.1).
 fn x25519(secret: &Secret32, peer: &[u8]) -> Option<Secret32> {
     let peer = agreement::UnparsedPublicKey::new(&X25519, peer);
     agreement::agree(&private(secret).ok()?, peer, (), |value| {

@@ -6,7 +6,8 @@
 //! | encapsulated key 32 or 1120 | AES-256 key, encrypted 32 + tag 16      <- HPKE, AAD: the first two bytes
 //! | the private key under AES-KWP                                         <- length + 8, padded to 8
 //! ```
-//! The HPKE `info` names the purpose of the blob, so that a blob made for another purpose does not open.
+//! The HPKE `info` names the purpose of the blob, so that a blob made for another purpose does not
+//! open.
 
 use crate::aead::TAG_LEN;
 use crate::hpke::{HpkeKey, Kem, seal};
@@ -24,8 +25,8 @@ const fn code(kem: Kem) -> u8 {
     }
 }
 
-/// Wraps `secret` for the holder of `public`. `None` when the public key is not valid, or the secret
-/// is empty or too long.
+/// Wraps `secret` for the holder of `public`. `None` when the public key is not valid, or the
+/// secret is empty or too long.
 #[must_use]
 pub fn wrap_key(
     kem: Kem,

@@ -80,8 +80,8 @@ impl std::fmt::Debug for Ed25519Key {
 }
 
 /// Verifies an Ed25519 signature by rules on which all strict verifiers agree: refuses public keys
-/// that are not canonically encoded, small-order public keys and `R`, and an `s` not below the group
-/// order.
+/// that are not canonically encoded, small-order public keys and `R`, and an `s` not below the
+/// group order.
 #[must_use]
 pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     if !canonical_y(public) {
@@ -94,8 +94,8 @@ pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8;
         .is_ok()
 }
 
-/// True when the encoded y coordinate is below the field's prime 2^255 - 19. A decoder reduces larger
-/// values, which would give one key two encodings.
+/// True when the encoded y coordinate is below the field's prime 2^255 - 19. A decoder reduces
+/// larger values, which would give one key two encodings.
 fn canonical_y(public: &[u8; 32]) -> bool {
     let [low, middle @ .., high] = public;
     !(high & 0x7f == 0x7f && middle.iter().all(|byte| *byte == 0xff) && *low >= 0xed)

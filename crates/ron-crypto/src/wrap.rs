@@ -12,8 +12,8 @@ fn kek(key: &Secret32) -> AesKek {
     AesKek::new(&AES_256, key.expose()).expect("the key has 32 bytes")
 }
 
-/// Wraps 1 to [`WRAP_MAX`] bytes; the output is padded to a multiple of 8 and 8 bytes longer. `None`
-/// for other lengths.
+/// Wraps 1 to [`WRAP_MAX`] bytes; the output is padded to a multiple of 8 and 8 bytes longer.
+/// `None` for other lengths.
 #[must_use]
 pub fn wrap_aes256_kwp(key: &Secret32, secret: &[u8]) -> Option<Vec<u8>> {
     if secret.is_empty() || secret.len() > WRAP_MAX {

@@ -49,7 +49,8 @@ impl Shared {
             .raw("x-request-id")
             .and_then(ShortId::parse)
             .unwrap_or_else(|| self.ids.fresh(self.clock.unix_ms()));
-        // For other methods a matching tag would mean 412 (RFC 9110, section 13.1.2), which no route needs.
+        // For other methods a matching tag would mean 412 (RFC 9110, section 13.1.2), which no
+        // route needs.
         let conditional = matches!(head.method, Method::GET | Method::HEAD);
         let if_none_match = headers
             .get("if-none-match")

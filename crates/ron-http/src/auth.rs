@@ -70,8 +70,8 @@ pub trait Authorizer: Send + Sync {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem>;
 
     /// Called once, before the first request, with the base URLs under which clients reach the
-    /// service. An authorizer that wraps another must pass them on, or the inner one accepts no DPoP
-    /// proof.
+    /// service. An authorizer that wraps another must pass them on, or the inner one accepts no
+    /// DPoP proof.
     fn served_at(&self, _bases: &[String]) {}
 }
 

@@ -38,8 +38,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Moves body bytes from `input` to `out`, which grows by at most `room`, the rest of the body's
-    /// cap.
+    /// Moves body bytes from `input` to `out`, which grows by at most `room`, the rest of the
+    /// body's cap.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, room: u64) -> Result<Decoded, Refusal> {
         match self {
             Self::Length(missing) => {
@@ -136,7 +136,8 @@ impl ChunkDecoder {
                 self.state,
                 ChunkState::Extension { .. } | ChunkState::EndCr | ChunkState::Trailer(_)
             ) {
-                // Bytes without content are limited too: they would keep a worker reading for nothing.
+                // Bytes without content are limited too: they would keep a worker reading for
+                // nothing.
                 self.extras += 1;
                 if self.extras > EXTRAS_MAX {
                     return Err(Refusal::Trailers);

@@ -52,19 +52,19 @@ pub struct ClientConfig {
     pub retry_base: Duration,
     /// Upper bound of the doubling.
     pub retry_cap: Duration,
-    /// Whether each peer has a breaker, as calls made for a request need. False for a loop that paces
-    /// its own attempts and must see at once that a peer has recovered.
+    /// Whether each peer has a breaker, as calls made for a request need. False for a loop that
+    /// paces its own attempts and must see at once that a peer has recovered.
     pub breaker: bool,
-    /// How long a typed client retries a call that was refused for the moment (429, 503). Zero for a
-    /// service: its own callers get the refusal and decide.
+    /// How long a typed client retries a call that was refused for the moment (429, 503). Zero for
+    /// a service: its own callers get the refusal and decide.
     pub patience: Duration,
     /// TLS settings; without them, https URLs are refused.
     pub tls: Option<ClientTls>,
     /// User ids that the servers of Unix sockets may run as; empty means the client's own. Checked
     /// with the kernel for every connection before a byte is written.
     pub peer_uids: Vec<u32>,
-    /// Send service tokens to plain `http://` URLs on loopback too. Any local process that takes the
-    /// port of a service that is down then gets them.
+    /// Send service tokens to plain `http://` URLs on loopback too. Any local process that takes
+    /// the port of a service that is down then gets them.
     pub insecure_loopback: bool,
 }
 
@@ -194,8 +194,8 @@ pub enum Failure {
     NotSent,
     /// The peer's breaker is open: nothing was sent.
     BreakerOpen,
-    /// Nothing was sent, because the peer may be an impostor: a socket's server that runs as another
-    /// user, or plain TCP for a service token.
+    /// Nothing was sent, because the peer may be an impostor: a socket's server that runs as
+    /// another user, or plain TCP for a service token.
     Withheld,
     /// The request was or may have been sent, and no answer came: the outcome is unknown.
     Unknown,
@@ -276,8 +276,8 @@ impl HttpClient {
         }
     }
 
-    /// How long a typed client, which knows what a refusal means, retries a call that was refused for
-    /// the moment.
+    /// How long a typed client, which knows what a refusal means, retries a call that was refused
+    /// for the moment.
     pub fn patience(&self) -> Duration {
         self.config.patience
     }
@@ -506,8 +506,8 @@ fn guarded(
     outcome
 }
 
-/// Resolves addresses and `localhost` itself; the system's resolver, which costs a thread per lookup,
-/// gets only other names.
+/// Resolves addresses and `localhost` itself; the system's resolver, which costs a thread per
+/// lookup, gets only other names.
 #[derive(Debug, Default)]
 struct Literal {
     names: DefaultResolver,

@@ -20,8 +20,8 @@ use crate::spool::Spool;
 use crate::stream::Stream;
 use crate::unpack::Coding;
 
-/// Bytes read and not parsed yet. An empty input owns no memory; a worker lends its own buffer while
-/// it serves a connection.
+/// Bytes read and not parsed yet. An empty input owns no memory; a worker lends its own buffer
+/// while it serves a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     data: Vec<u8>,
@@ -259,10 +259,11 @@ impl Reading {
         self.body_cap - spooled - self.body.len() as u64
     }
 
-    /// Makes room for `came` more bytes. The buffer doubles, up to the size that the body can have at
-    /// most. Refused when the memory budget has no room.
+    /// Makes room for `came` more bytes. The buffer doubles, up to the size that the body can have
+    /// at most. Refused when the memory budget has no room.
     pub(crate) fn reserve(&mut self, came: usize) -> Result<(), Full> {
-        // Bounded by the cap and the announced length: doubling must not reserve bytes that cannot come.
+        // Bounded by the cap and the announced length: doubling must not reserve bytes that cannot
+        // come.
         let can = usize::try_from(self.room().min(self.decoder.missing())).unwrap_or(usize::MAX);
         let needed = self.body.len() + came.min(can);
         if needed <= self.body.capacity() {

@@ -26,7 +26,8 @@ use ureq::unversioned::transport::{
 use crate::request::percent_decode;
 use crate::tls::ClientTls;
 
-/// Suffix of host names that stand for Unix sockets, under the reserved top-level domain `.invalid`.
+/// Suffix of host names that stand for Unix sockets, under the reserved top-level domain
+/// `.invalid`.
 const UNIX_HOST: &str = ".unix-socket.invalid";
 /// Longest path of a socket in a URL, in bytes.
 const PATH_MAX: usize = 4096;
@@ -69,8 +70,8 @@ fn unix_parts(url: &str) -> Option<(Option<String>, &str)> {
     Some((Some(socket.to_owned()), path))
 }
 
-/// The part of a URL before its path, as in `http://127.0.0.1:7450` or `unix:/run/x.sock:`, to which
-/// another path can be appended; `None` when it is not a URL of http, https or a Unix socket.
+/// The part of a URL before its path, as in `http://127.0.0.1:7450` or `unix:/run/x.sock:`, to
+/// which another path can be appended; `None` when it is not a URL of http, https or a Unix socket.
 pub fn url_origin(url: &str) -> Option<&str> {
     if let Some((socket, path)) = unix_parts(url) {
         let good = socket.is_some_and(|socket| socket.starts_with('/')) && path.starts_with('/');
@@ -321,8 +322,8 @@ fn left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
     }
 }
 
-/// Repeats `attempt` until it succeeds or the limit has passed; an interruption by a signal does not
-/// count as a failure.
+/// Repeats `attempt` until it succeeds or the limit has passed; an interruption by a signal does
+/// not count as a failure.
 fn within<T>(
     timeout: NextTimeout,
     mut attempt: impl FnMut(Option<Duration>) -> io::Result<T>,

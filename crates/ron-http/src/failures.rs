@@ -1,5 +1,5 @@
-//! Failed authentications by peer: checking signatures costs more than sending them, so the requests
-//! of a peer that fails too often are refused before their credentials are checked.
+//! Failed authentications by peer: checking signatures costs more than sending them, so the
+//! requests of a peer that fails too often are refused before their credentials are checked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ const PEERS_MAX: usize = 4096;
 pub(crate) struct Failures {
     buckets: Option<TokenBuckets>,
     start: Instant,
-    /// Milliseconds since the start until which some peer may be over its rate. While it lies in the
-    /// past, no request takes the lock of the buckets. A hint only, hence relaxed: a request that
-    /// reads an old value is checked as usual.
+    /// Milliseconds since the start until which some peer may be over its rate. While it lies in
+    /// the past, no request takes the lock of the buckets. A hint only, hence relaxed: a request
+    /// that reads an old value is checked as usual.
     hot_until: AtomicU64,
 }
 

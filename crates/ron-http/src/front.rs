@@ -36,7 +36,8 @@ use crate::timer::{Timer, Waker};
 pub struct FrontSpec {
     pub poll: &'static ThreadSpec,
     pub workers: &'static ThreadSpec,
-    /// The queue between them. It holds tokens of connections; its capacity follows from `max_conns`.
+    /// The queue between them. It holds tokens of connections; its capacity follows from
+    /// `max_conns`.
     pub queue: &'static QueueSpec,
 }
 
@@ -66,7 +67,8 @@ const ROOM_PAUSES: u32 = 20;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long open requests may still take once the front's stage stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// Epoll tokens from here on are no connections: this one is the waker's, those above are listeners'.
+/// Epoll tokens from here on are no connections: this one is the waker's, those above are
+/// listeners'.
 pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Listeners with their threads; made by [`Front::start`].
@@ -171,8 +173,8 @@ impl FrontHandle {
         self.unix.as_deref()
     }
 
-    /// Closes the listeners. From here on new requests get 503 `draining`, except on routes that are
-    /// served while draining, and every answer closes its connection.
+    /// Closes the listeners. From here on new requests get 503 `draining`, except on routes that
+    /// are served while draining, and every answer closes its connection.
     pub fn stop_intake(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
         self.shared.slots.timer.waker.wake();
@@ -239,7 +241,8 @@ impl<'a> Poll<'a> {
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
             wait(self.shared, &mut events, sleep);
             self.shared.slots.timer.woke();
-            // While accepting is paused, listeners report nothing; that says nothing of the backlog.
+            // While accepting is paused, listeners report nothing; that says nothing of the
+            // backlog.
             let mut called = self.resume.is_some();
             for event in events.drain(..) {
                 match event.data.u64() {

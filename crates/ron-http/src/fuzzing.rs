@@ -1,5 +1,5 @@
-//! Internals of the parser and the router for the fuzz targets. Compiled only in their builds, which
-//! set `cfg(fuzzing)`.
+//! Internals of the parser and the router for the fuzz targets. Compiled only in their builds,
+//! which set `cfg(fuzzing)`.
 
 pub use crate::body::Decoded;
 pub use crate::parse::{Field, Framing, Head, HeadCaps, HeadScanner, Refusal, parse_head};

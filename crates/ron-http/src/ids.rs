@@ -46,8 +46,8 @@ impl std::fmt::Debug for ShortId {
     }
 }
 
-/// Makes ids. They must be unique, not secret: a random start and a mixed counter save a system call
-/// per request.
+/// Makes ids. They must be unique, not secret: a random start and a mixed counter save a system
+/// call per request.
 #[derive(Debug)]
 pub(crate) struct Ids {
     next: AtomicU64,

@@ -1,4 +1,5 @@
-//! ron-http: the HTTP/1.1 front of every service, and the client with which services call each other.
+//! ron-http: the HTTP/1.1 front of every service, and the client with which services call each
+//! other.
 //!
 //! ```text
 //!              readiness, by edge           bounded queue            fixed workers

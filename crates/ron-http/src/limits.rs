@@ -13,12 +13,12 @@ pub const FIELDS_MAX: usize = 128;
 pub struct Limits {
     /// Largest request body in bytes, batches included; a route may set its own (413).
     pub max_body_bytes: usize,
-    /// The same on public routes, unless the route sets its own; a caller with valid credentials may
-    /// send [`Limits::max_body_bytes`] there.
+    /// The same on public routes, unless the route sets its own; a caller with valid credentials
+    /// may send [`Limits::max_body_bytes`] there.
     pub public_body_bytes: usize,
-    /// Memory for bodies, unfinished heads and unsent answers, over all fronts of the process (429).
-    /// The first 4 KiB of each are not counted. Bytes of anonymous callers (unfinished heads, bodies
-    /// on public routes) are added only up to a quarter of it.
+    /// Memory for bodies, unfinished heads and unsent answers, over all fronts of the process
+    /// (429). The first 4 KiB of each are not counted. Bytes of anonymous callers (unfinished
+    /// heads, bodies on public routes) are added only up to a quarter of it.
     pub body_memory: usize,
     /// Largest header block in bytes, without the request line (431).
     pub max_head_bytes: usize,
@@ -40,8 +40,8 @@ pub struct Limits {
     pub request_deadline: Duration,
     /// The longest wait of a long poll.
     pub max_wait: Duration,
-    /// Connections at once; the next gets 503 and is closed. Above half of it, the peer with the most
-    /// connections loses an idle one for each that it adds, and gets 503 when none is idle.
+    /// Connections at once; the next gets 503 and is closed. Above half of it, the peer with the
+    /// most connections loses an idle one for each that it adds, and gets 503 when none is idle.
     pub max_conns: usize,
     /// Requests handed to handlers and not answered yet, long polls aside; the next gets 429. An
     /// eighth of it is kept for reads (GET and HEAD).

@@ -1,5 +1,5 @@
-//! The memory budget of request bodies, unfinished heads and unsent answers, counted over all fronts
-//! of the process: six services in one process share one budget.
+//! The memory budget of request bodies, unfinished heads and unsent answers, counted over all
+//! fronts of the process: six services in one process share one budget.
 //!
 //! The first [`FREE`] bytes of each buffer are not counted: the limit on connections bounds them,
 //! small requests touch no shared counter, and small requests are still served when large ones have

@@ -40,7 +40,8 @@ impl Pace {
         }
         self.last = now;
         self.window_bytes = self.window_bytes.saturating_add(bytes);
-        // A window that is full early starts the next one, so a burst cannot be saved up for a stall.
+        // A window that is full early starts the next one, so a burst cannot be saved up for a
+        // stall.
         if self.window_bytes >= self.rule.bytes {
             self.window_bytes = 0;
             self.window_start = now;

@@ -1,7 +1,7 @@
 //! The request parser, free of I/O: bytes in, heads and bodies or one typed refusal out.
 //!
-//! Framing is strict where leniency would let two readers disagree about the end of a request: bytes
-//! that can be read in two ways are refused and the connection is closed.
+//! Framing is strict where leniency would let two readers disagree about the end of a request:
+//! bytes that can be read in two ways are refused and the connection is closed.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
@@ -22,8 +22,8 @@ pub struct HeadCaps {
     pub fields: usize,
 }
 
-/// Why the bytes of a connection are not a request that is served. After any of these the rest of the
-/// bytes cannot be trusted, so the connection is closed.
+/// Why the bytes of a connection are not a request that is served. After any of these the rest of
+/// the bytes cannot be trusted, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A CR that no LF follows.
@@ -164,10 +164,11 @@ pub struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// Scans `bytes`, the head so far from its first byte. Returns the length of the whole head with
-    /// its empty line, or `None` when more bytes are needed.
+    /// Scans `bytes`, the head so far from its first byte. Returns the length of the whole head
+    /// with its empty line, or `None` when more bytes are needed.
     pub fn advance(&mut self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
-        // Only these three bytes matter before the head is complete; `parse_head` checks all others.
+        // Only these three bytes matter before the head is complete; `parse_head` checks all
+        // others.
         while let Some(found) = memchr3(b'\r', b'\n', 0, &bytes[self.pos..]) {
             let at = self.pos + found;
             match bytes[at] {
@@ -216,8 +217,8 @@ impl HeadScanner {
         Ok(false)
     }
 
-    /// Applies the size caps to a head that is not complete, so that no client fills memory with one
-    /// endless line.
+    /// Applies the size caps to a head that is not complete, so that no client fills memory with
+    /// one endless line.
     fn partial(&self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
         if self.lines == 0 {
             if bytes.len() > caps.request_line + 1 {
@@ -416,7 +417,8 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
         None => {}
     }
     framed.framing = match (length, coding) {
-        // Two framings mean two ends of the request, the basis of request smuggling (RFC 9112, 6.3).
+        // Two framings mean two ends of the request, the basis of request smuggling (RFC 9112,
+        // 6.3).
         (Some(_), Some(_)) => return Err(Refusal::LengthAndChunked),
         (None, Some(_)) if !http11 => return Err(Refusal::BadCoding),
         (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Framing::Chunked,

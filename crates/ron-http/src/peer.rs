@@ -57,8 +57,8 @@ impl Proxies {
         Self(blocks)
     }
 
-    /// True for a connection that carries the requests of many clients. A Unix socket has no address
-    /// and is never one.
+    /// True for a connection that carries the requests of many clients. A Unix socket has no
+    /// address and is never one.
     pub(crate) fn is_proxy(&self, addr: SocketAddr, transport: Transport) -> bool {
         transport.uid().is_none() && self.holds(addr.ip())
     }
@@ -68,8 +68,8 @@ impl Proxies {
     }
 
     /// The sender of a request: the other end, or the client that a proxy names. Each proxy appends
-    /// the address it was called from, so the last address that is not a trusted proxy is the client;
-    /// the entries before it were written by the client and prove nothing.
+    /// the address it was called from, so the last address that is not a trusted proxy is the
+    /// client; the entries before it were written by the client and prove nothing.
     pub fn client(&self, addr: SocketAddr, transport: Transport, headers: &Headers) -> Peer {
         let direct = Peer::of(addr, transport);
         if self.0.is_empty() || !self.is_proxy(addr, transport) {

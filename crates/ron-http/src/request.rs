@@ -289,8 +289,8 @@ impl Request {
         Ok(Some(parsed))
     }
 
-    /// 400 when the query has a name that is not in the list: a misspelt filter must not be silently
-    /// ignored.
+    /// 400 when the query has a name that is not in the list: a misspelt filter must not be
+    /// silently ignored.
     pub fn query_only(&self, names: &[&str]) -> Result<(), Problem> {
         if self
             .query
@@ -326,8 +326,8 @@ impl Request {
         Ok(ron_proto::strict::from_slice(&self.body)?)
     }
 
-    /// How long the caller is ready to wait for an event: `wait=S` in the query or `Prefer: wait=S`,
-    /// whole seconds, at most 30.
+    /// How long the caller is ready to wait for an event: `wait=S` in the query or
+    /// `Prefer: wait=S`, whole seconds, at most 30.
     pub fn prefer_wait(&self) -> Option<Duration> {
         let query = self
             .query
@@ -337,8 +337,8 @@ impl Request {
         wait_of(query, self.header("prefer"))
     }
 
-    /// The `Idempotency-Key` header, bare or as a quoted string (the form of structured fields): both
-    /// are the same key. 400 when it is missing, repeated or malformed.
+    /// The `Idempotency-Key` header, bare or as a quoted string (the form of structured fields):
+    /// both are the same key. 400 when it is missing, repeated or malformed.
     pub fn idempotency_key(&self) -> Result<IdemKey, Problem> {
         self.idempotency_key_opt()?
             .ok_or_else(|| Problem::bad_request("the Idempotency-Key header is required"))

@@ -43,8 +43,8 @@ pub(crate) trait Sink: Send + Sync {
 }
 
 /// Answers one request, from any thread: [`Responder::send`] writes to the socket without blocking.
-/// A responder that is dropped unanswered answers 500 and is counted. An answer after the deadline is
-/// discarded and counted; the client has been answered 504 by then.
+/// A responder that is dropped unanswered answers 500 and is counted. An answer after the deadline
+/// is discarded and counted; the client has been answered 504 by then.
 pub struct Responder {
     sink: Option<Arc<dyn Sink>>,
     ticket: Ticket,
@@ -115,8 +115,8 @@ impl Responder {
         }
     }
 
-    /// True when the answer would be discarded: the client of a long poll disconnected, or a deadline
-    /// passed.
+    /// True when the answer would be discarded: the client of a long poll disconnected, or a
+    /// deadline passed.
     pub fn is_gone(&self) -> bool {
         self.sink
             .as_ref()

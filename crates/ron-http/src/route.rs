@@ -163,8 +163,9 @@ impl Route {
         self
     }
 
-    /// Reads a form (`application/x-www-form-urlencoded`) with the fields of this type; other content types get 415
-    /// before the body is read. The handler reads the fields, see [`crate::form_fields`].
+    /// Reads a form (`application/x-www-form-urlencoded`) with the fields of this type; other
+    /// content types get 415 before the body is read. The handler reads the fields, see
+    /// [`crate::form_fields`].
     pub fn body_form<T: JsonSchema>(mut self) -> Self {
         self.reads = Reads::Form(schema_of::<T>);
         self
@@ -194,7 +195,8 @@ impl Route {
         self
     }
 
-    /// The handler's own error statuses; those of the front are added to the document automatically.
+    /// The handler's own error statuses; those of the front are added to the document
+    /// automatically.
     pub fn errors(mut self, statuses: &[u16]) -> Self {
         self.errors.extend_from_slice(statuses);
         self
@@ -233,8 +235,8 @@ impl Route {
         self
     }
 
-    /// Makes the route a long poll: `wait=S` and `Prefer: wait=S` lengthen the deadline by S seconds.
-    /// When the service drains, waiting requests of this route are answered 503.
+    /// Makes the route a long poll: `wait=S` and `Prefer: wait=S` lengthen the deadline by S
+    /// seconds. When the service drains, waiting requests of this route are answered 503.
     pub fn long_poll(mut self) -> Self {
         self.long_poll = true;
         self
@@ -253,8 +255,8 @@ impl Route {
     }
 
     /// Writes the body to an unnamed file in `dir` as it arrives, at most `cap` bytes; the handler
-    /// finds it in [`Request::upload`]. No worker waits for a slow client. When the disk is full the
-    /// client gets 507. Compressed bodies are refused (415).
+    /// finds it in [`Request::upload`]. No worker waits for a slow client. When the disk is full
+    /// the client gets 507. Compressed bodies are refused (415).
     pub fn streaming(mut self, dir: impl Into<PathBuf>, cap: u64) -> Self {
         let dir = dir.into();
         self.spool = Some(SpoolTo { dir, cap });
@@ -299,7 +301,8 @@ impl Route {
         self
     }
 
-    /// Statuses from 500 on that the route declares as its answers, such as `/readyz` while not ready.
+    /// Statuses from 500 on that the route declares as its answers, such as `/readyz` while not
+    /// ready.
     pub(crate) fn documented_server_errors(&self) -> Vec<u16> {
         let statuses = self.returns.iter().map(|(status, _)| *status);
         statuses.filter(|status| *status >= 500).collect()

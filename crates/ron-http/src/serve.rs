@@ -72,8 +72,8 @@ enum Next {
 impl<'a> Worker<'a> {
     /// Polls the sockets before this worker sleeps: under load the next requests have arrived
     /// already and are served without waking a thread. This worker serves the first, the others go
-    /// to the queue. The poll thread waits for the same events, so that they are seen also while all
-    /// workers run handlers.
+    /// to the queue. The poll thread waits for the same events, so that they are seen also while
+    /// all workers run handlers.
     fn poll_sockets(&mut self) -> Option<u64> {
         crate::front::wait(self.shared, &mut self.events, Duration::ZERO);
         let mut first = None;
@@ -147,8 +147,8 @@ impl<'a> Worker<'a> {
         lease.input = std::mem::take(&mut self.lent);
     }
 
-    /// Takes the buffer back and moves unparsed bytes to a buffer of just their size. When the memory
-    /// budget has no room for that, the bytes are lost and the connection must close.
+    /// Takes the buffer back and moves unparsed bytes to a buffer of just their size. When the
+    /// memory budget has no room for that, the bytes are lost and the connection must close.
     fn reclaim(&mut self, lease: &mut Lease<'_>) -> Result<(), Full> {
         if lease.input.is_empty() {
             self.reclaim_all(lease);
@@ -377,8 +377,9 @@ impl<'a> Worker<'a> {
         Next::Answer(problem_of(refusal).into())
     }
 
-    /// Takes a place for the request among those in flight, or among the long polls, which wait long
-    /// but hold no resource that others need. Returns the peer whose share of the long polls it uses.
+    /// Takes a place for the request among those in flight, or among the long polls, which wait
+    /// long but hold no resource that others need. Returns the peer whose share of the long polls
+    /// it uses.
     fn place(
         &self,
         lease: &Lease<'_>,
@@ -436,8 +437,8 @@ impl<'a> Worker<'a> {
             lease.after = After::Linger; // the bytes behind this request are lost
         }
         let id = lease.exchange.as_ref().map(|exchange| exchange.id);
-        // From here on the connection belongs to its slot: the responder may answer from any thread,
-        // and the sweep may answer 504, before the handler returns.
+        // From here on the connection belongs to its slot: the responder may answer from any
+        // thread, and the sweep may answer 504, before the handler returns.
         let ticket = lease.await_answer(deadline.at(), route.long_poll, poll);
         let id = id.unwrap_or_else(|| shared.ids.fresh(shared.clock.unix_ms()));
         let responder = Responder::new(shared.clone(), ticket, deadline, id);
@@ -495,8 +496,8 @@ fn problem_of(refusal: Refusal) -> Problem {
     }
 }
 
-/// When the client is answered 504: the route's or the front's deadline, lengthened by the wait of a
-/// long poll, lowered by the client's `X-Request-Deadline-Ms`.
+/// When the client is answered 504: the route's or the front's deadline, lengthened by the wait of
+/// a long poll, lowered by the client's `X-Request-Deadline-Ms`.
 fn deadline_of(shared: &Shared, reading: &Reading, now: Instant) -> Deadline {
     let route = &shared.router.routes[reading.route];
     let mut limit = route.deadline.unwrap_or(shared.limits.request_deadline);

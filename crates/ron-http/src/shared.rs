@@ -234,8 +234,8 @@ impl Shared {
         lease.registered = true;
         let token = lease.token;
         let queue_due = self.clock.now() + self.limits.request_deadline;
-        // Parked first: an event may arrive before the registration returns. The clone of the socket
-        // keeps the descriptor from being reused if the connection is closed in between.
+        // Parked first: an event may arrive before the registration returns. The clone of the
+        // socket keeps the descriptor from being reused if the connection is closed in between.
         if lease.park_armed(wanted, due, queue_due) {
             return self.push(token);
         }
@@ -287,8 +287,8 @@ impl Shared {
         queued
     }
 
-    /// Ends a long poll whose client is gone. The connection closes now. The hook notifies the holder
-    /// of the responder, which gives up the place among the long polls by dropping it.
+    /// Ends a long poll whose client is gone. The connection closes now. The hook notifies the
+    /// holder of the responder, which gives up the place among the long polls by dropping it.
     pub(crate) fn hang_up(&self, token: u64) {
         let Some(mut lease) = self.slots.abandoned(token) else {
             return;

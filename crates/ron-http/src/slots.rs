@@ -105,8 +105,8 @@ impl State {
 #[derive(Debug)]
 struct Slot {
     state: RankedMutex<State>,
-    /// Time limit in timer ticks, for the sweep; 0 for none. Written under the lock of `state`, read
-    /// by the sweep without it, which checks again under the lock before it acts.
+    /// Time limit in timer ticks, for the sweep; 0 for none. Written under the lock of `state`,
+    /// read by the sweep without it, which checks again under the lock before it acts.
     due: AtomicU64,
 }
 
@@ -117,7 +117,8 @@ pub(crate) struct Slots {
     pub room: Room,
     pub timer: Timer,
     connections: Gauge,
-    /// Set once the front's stage stops: from then on every closed connection wakes the poll thread.
+    /// Set once the front's stage stops: from then on every closed connection wakes the poll
+    /// thread.
     pub ending: AtomicBool,
 }
 
@@ -175,7 +176,8 @@ impl Slots {
 
     /// Gives a new connection a slot; returns the connection when none is free.
     pub(crate) fn insert(&self, conn: Conn) -> Result<Lease<'_>, Conn> {
-        // From here on this thread alone uses the slot, because no token of its generation exists yet.
+        // From here on this thread alone uses the slot, because no token of its generation exists
+        // yet.
         let Some(index) = self.room.take(conn.share) else {
             return Err(conn);
         };
@@ -191,7 +193,8 @@ impl Slots {
         })
     }
 
-    /// Runs `change` on the slot of a token, under its lock, if the slot still is that connection's.
+    /// Runs `change` on the slot of a token, under its lock, if the slot still is that
+    /// connection's.
     fn with<R>(&self, token: u64, change: impl FnOnce(&Slot, &mut State) -> R) -> Option<R> {
         let slot = self.slots.get((token & 0xffff_ffff) as usize)?;
         let mut state = slot.state.lock();
@@ -204,7 +207,8 @@ impl Slots {
     fn lease(&self, token: u64, state: &mut State, slot: &Slot) -> Option<Lease<'_>> {
         let conn = state.conn.take()?;
         state.phase = Phase::Leased;
-        // Relaxed: a sweep that still reads the old limit finds no parked connection under the lock.
+        // Relaxed: a sweep that still reads the old limit finds no parked connection under the
+        // lock.
         slot.due.store(0, Ordering::Relaxed);
         Some(Lease {
             slots: self,
@@ -322,7 +326,8 @@ impl Slots {
         .unwrap_or(Delivery::Late)
     }
 
-    /// Calls `expired` with every connection whose time limit has passed, and records the next limit.
+    /// Calls `expired` with every connection whose time limit has passed, and records the next
+    /// limit.
     pub(crate) fn sweep(
         &self,
         now: Instant,
@@ -397,9 +402,9 @@ impl Slots {
         Some((self.lease(token, &mut state, slot)?, parked, answer))
     }
 
-    /// Takes an idle connection of the peer: of the next few after `hand`, the one that has been idle
-    /// longest and is therefore least likely to be used now. A few candidates are enough for that,
-    /// and a flood of connections does not cost a full scan each.
+    /// Takes an idle connection of the peer: of the next few after `hand`, the one that has been
+    /// idle longest and is therefore least likely to be used now. A few candidates are enough for
+    /// that, and a flood of connections does not cost a full scan each.
     pub(crate) fn seize_idle(&self, peer: Peer, hand: &mut usize) -> Option<Lease<'_>> {
         const CANDIDATES: usize = 8;
         let idle = |state: &State, parked| {
@@ -500,8 +505,8 @@ impl Lease<'_> {
         ticket
     }
 
-    /// Returns the connection to its slot, with the phase and time limit that `choose` decides under
-    /// the slot's lock.
+    /// Returns the connection to its slot, with the phase and time limit that `choose` decides
+    /// under the slot's lock.
     fn park(mut self, choose: impl FnOnce(&mut State) -> (Phase, Instant)) -> Option<Phase> {
         let timer = &self.slots.timer;
         let conn = self.conn.take();

@@ -10,8 +10,8 @@ pub trait Source: Send + Sync {
     /// The number of bytes, if known; otherwise they are sent chunked.
     fn len(&self) -> Option<u64>;
 
-    /// Reads bytes from `offset` on into the front of `into` and returns their number; 0 only at the
-    /// end. Called with growing offsets, without gaps, by one thread at a time.
+    /// Reads bytes from `offset` on into the front of `into` and returns their number; 0 only at
+    /// the end. Called with growing offsets, without gaps, by one thread at a time.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// True when there are certainly no bytes.

@@ -1,5 +1,5 @@
-//! Request bodies that are written to disk as they arrive, to an unlinked temporary file, so that no
-//! file is left behind however the request ends.
+//! Request bodies that are written to disk as they arrive, to an unlinked temporary file, so that
+//! no file is left behind however the request ends.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write as _};

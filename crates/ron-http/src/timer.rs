@@ -1,9 +1,10 @@
 //! When the poll thread must wake: the earliest time limit of all connections, kept without a lock.
 //! It may be too early, never too late.
 //!
-//! Two pairs of atomics must be seen in one order by all threads, hence `SeqCst`: a thread that sets
-//! a limit writes `next` and then reads `sleeps_until`; the poll thread writes `sleeps_until` and then
-//! reads `next`. At least one of the two sees the other's write, so no limit is slept through.
+//! Two pairs of atomics must be seen in one order by all threads, hence `SeqCst`: a thread that
+//! sets a limit writes `next` and then reads `sleeps_until`; the poll thread writes `sleeps_until`
+//! and then reads `next`. At least one of the two sees the other's write, so no limit is slept
+//! through.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +59,8 @@ impl Timer {
         at.saturating_duration_since(self.start).as_millis() as u64 + 1
     }
 
-    /// Records a new limit, after its slot has it; wakes the poll thread when it would sleep past it.
+    /// Records a new limit, after its slot has it; wakes the poll thread when it would sleep past
+    /// it.
     pub(crate) fn note(&self, due: u64) {
         if due < self.next.load(Ordering::SeqCst) {
             self.next.fetch_min(due, Ordering::SeqCst);

@@ -197,8 +197,8 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// The earliest end of validity of the certificates in a PEM file, in Unix seconds; `None` when one of
-/// them is not X.509.
+/// The earliest end of validity of the certificates in a PEM file, in Unix seconds; `None` when one
+/// of them is not X.509.
 pub fn certificates_end(path: &Path) -> Result<Option<i64>, TlsError> {
     let certificates = certificates(path)?;
     let ends = certificates.iter().map(|der| not_after(der.as_ref()));

@@ -1,4 +1,5 @@
-//! Unix sockets: the path of a server's socket, the users that may connect, and how a client finds it.
+//! Unix sockets: the path of a server's socket, the users that may connect, and how a client finds
+//! it.
 //!
 //! ```text
 //!  configured path ──short enough──> socket, mode 0600, in a directory of mode 0700; where other users are
@@ -8,8 +9,8 @@
 //!  for local programs ─────────────> socket, mode 0666, in a directory that only its owner writes (0755)
 //! ```
 //!
-//! Both ends ask the kernel for the other's user id: the server for every connection it accepts, the
-//! client before it writes a byte.
+//! Both ends ask the kernel for the other's user id: the server for every connection it accepts,
+//! the client before it writes a byte.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,7 +79,8 @@ impl UnixEndpoint {
     pub fn bind(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let short = place(path, &runtime_dir())?;
         let link = (short != path).then(|| path.to_owned());
-        // The directory first: where others can write to it, checking the socket file proves nothing.
+        // The directory first: where others can write to it, checking the socket file proves
+        // nothing.
         guarded_dir(&short, Audience::Services)?;
         make_room(&short)?;
         if let Some(link) = &link {
@@ -88,9 +90,9 @@ impl UnixEndpoint {
         Self::listening(short, link, Audience::Services, own_or(uids))
     }
 
-    /// Binds the path for local programs: every user may connect, or only those in `uids` when it is
-    /// not empty. The directory may be open to all, but only its owner may write to it. A path above
-    /// 107 bytes is refused: other users could not reach the runtime directory.
+    /// Binds the path for local programs: every user may connect, or only those in `uids` when it
+    /// is not empty. The directory may be open to all, but only its owner may write to it. A path
+    /// above 107 bytes is refused: other users could not reach the runtime directory.
     pub fn bind_for_clients(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let name = path.display();
         if !path.is_absolute() || path.as_os_str().len() > UNIX_PATH_MAX {
@@ -297,8 +299,8 @@ fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
         .map_err(|error| UnixError(format!("cannot link {name}: {error}")))
 }
 
-/// Binds and listens. Where other users are allowed and the group may enter the directory, the group
-/// owns the socket too; the user id is still checked for every connection.
+/// Binds and listens. Where other users are allowed and the group may enter the directory, the
+/// group owns the socket too; the user id is still checked for every connection.
 fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd, (u64, u64))> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

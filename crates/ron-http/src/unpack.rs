@@ -1,5 +1,5 @@
-//! Compressed request bodies: gzip, deflate (zlib) and zstd, one coding at a time, never larger than
-//! a cap.
+//! Compressed request bodies: gzip, deflate (zlib) and zstd, one coding at a time, never larger
+//! than a cap.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};

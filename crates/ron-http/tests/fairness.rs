@@ -1,5 +1,5 @@
-//! No client exhausts a front with requests that are cheap for the client: closed and open long polls,
-//! idle connections, failed authentications, large bodies of anonymous callers.
+//! No client exhausts a front with requests that are cheap for the client: closed and open long
+//! polls, idle connections, failed authentications, large bodies of anonymous callers.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -67,7 +67,8 @@ fn a_long_poll_ends_when_its_client_goes_away() {
     drop(kept);
     assert_eq!(served.front.in_flight(), 0);
 
-    // A poll whose client stays is answered, and a hook that is registered too late is called at once.
+    // A poll whose client stays is answered, and a hook that is registered too late is called at
+    // once.
     let mut client = served.client();
     client.send(POLL);
     let responder = jobs.recv().expect("admitted");

@@ -42,7 +42,8 @@ fn a_socket_for_local_programs_is_distinguished_from_that_of_services() {
     assert_eq!(said, format!("ClientSocket {{ uid: {uid} }}"));
 }
 
-/// The result of a call with a credential to the socket, by a client that trusts servers of these users.
+/// The result of a call with a credential to the socket, by a client that trusts servers of these
+/// users.
 fn call_trusting(uids: &[u32], path: &Path) -> Result<u16, CallError> {
     let client = HttpClient::new(ClientConfig {
         peer_uids: uids.to_vec(),

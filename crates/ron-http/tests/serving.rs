@@ -531,7 +531,8 @@ fn ending_waits_for_open_requests_but_not_for_idle_connections() {
 
 #[test]
 fn an_idle_front_ends_at_once() {
-    // Repeated: the drain may begin while the worker still parks the connection it has just answered.
+    // Repeated: the drain may begin while the worker still parks the connection it has just
+    // answered.
     for _ in 0..50 {
         let served = started();
         let mut idle = served.client();

@@ -1,5 +1,5 @@
-//! A separate process under attack: slow heads, slow bodies, floods and clients that do not read, all
-//! at once, while ordinary clients are served and memory stays small.
+//! A separate process under attack: slow heads, slow bodies, floods and clients that do not read,
+//! all at once, while ordinary clients are served and memory stays small.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;

@@ -71,8 +71,8 @@ pub use time::ManualClock;
 pub use time::{Clock, Deadline, SharedClock, SystemClock};
 pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Runs `f` on `n` scoped threads and returns their results in index order; a panic of one thread is
-/// resumed on the caller. For data-parallel work that ends before the caller continues (offline
+/// Runs `f` on `n` scoped threads and returns their results in index order; a panic of one thread
+/// is resumed on the caller. For data-parallel work that ends before the caller continues (offline
 /// verification, imports), not for service loops: these threads are in no topology table.
 pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|s| {

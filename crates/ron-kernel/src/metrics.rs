@@ -27,8 +27,8 @@ pub const LATENCY_BUCKETS: &[f64] = &[
     1.0, 2.5, 5.0, 10.0,
 ];
 
-/// Metrics of one service; every name gets the service's prefix. A second request for a name returns
-/// the same metric.
+/// Metrics of one service; every name gets the service's prefix. A second request for a name
+/// returns the same metric.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
@@ -136,8 +136,8 @@ impl Registry {
         self.made(name, || CounterVec::new(Opts::new(name, help), labels))
     }
 
-    /// A counter by labels whose values are all known: every combination exists at 0 from here on, so
-    /// that `increase()` sees the first event. A later call may add values to the same name.
+    /// A counter by labels whose values are all known: every combination exists at 0 from here on,
+    /// so that `increase()` sees the first event. A later call may add values to the same name.
     ///
     /// # Panics
     /// When there are more than [`DECLARED_MAX`] combinations.
@@ -206,8 +206,8 @@ impl Registry {
         self.made(name, || HistogramVec::new(opts, labels))
     }
 
-    /// A gauge whose value is read at each scrape, by the thread that serves it. A later call may add
-    /// label values to the same name; the label names must stay the same.
+    /// A gauge whose value is read at each scrape, by the thread that serves it. A later call may
+    /// add label values to the same name; the label names must stay the same.
     pub fn gauge_fn(
         &self,
         name: &str,
@@ -317,7 +317,8 @@ fn family(metric: &impl Collector) -> Option<Family> {
 }
 
 /// The concurrency metrics that every service exports under the same names. The supervisor declares
-/// the threads and queues of the service's table; other users declare their label values themselves.
+/// the threads and queues of the service's table; other users declare their label values
+/// themselves.
 #[derive(Clone, Debug)]
 pub struct KernelMetrics {
     registry: Registry,

@@ -289,8 +289,8 @@ impl<T> Receiver<T> {
         Some(item)
     }
 
-    /// Moves up to `max` waiting items into `into`; returns how many. Group commit takes its batches
-    /// this way: the items that arrived while the last batch was written.
+    /// Moves up to `max` waiting items into `into`; returns how many. Group commit takes its
+    /// batches this way: the items that arrived while the last batch was written.
     pub fn drain_into(&self, into: &mut Vec<T>, max: usize) -> usize {
         let before = into.len();
         while into.len() - before < max {

@@ -79,8 +79,9 @@ struct Bucket {
     seen: Instant,
 }
 
-/// Token buckets by name, bounded in number. When the map is full, buckets that were idle long enough
-/// to be full again are removed (they carry no information); a new name beyond that is refused.
+/// Token buckets by name, bounded in number. When the map is full, buckets that were idle long
+/// enough to be full again are removed (they carry no information); a new name beyond that is
+/// refused.
 #[derive(Debug)]
 pub struct TokenBuckets {
     per_second: f64,
@@ -115,8 +116,8 @@ impl TokenBuckets {
         (missing > 0.0).then(|| Duration::from_secs_f64(missing / self.per_second))
     }
 
-    /// As [`TokenBuckets::take`], but leaves `floor` tokens in the bucket for more important calls of
-    /// the same name. A floor of the whole bucket or more still leaves one token to take.
+    /// As [`TokenBuckets::take`], but leaves `floor` tokens in the bucket for more important calls
+    /// of the same name. A floor of the whole bucket or more still leaves one token to take.
     pub fn take_above(&self, name: &str, now: Instant, floor: u32) -> Result<(), Duration> {
         let least = (f64::from(floor) + 1.0).min(self.burst);
         let mut buckets = self.buckets.lock();

@@ -97,7 +97,8 @@ impl<T> ReplyWaiter<T> {
         assert_no_locks("a wait for a reply");
         let mut state = self.0.state.lock();
         loop {
-            // `Closed` stands for a waiter that is gone; before this one waits, `Empty` is restored.
+            // `Closed` stands for a waiter that is gone; before this one waits, `Empty` is
+            // restored.
             match std::mem::replace(&mut *state, State::Closed) {
                 State::Answered(answer) => return Ok(answer),
                 State::Dropped => return Err(WaitError::Dropped),

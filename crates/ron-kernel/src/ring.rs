@@ -1,5 +1,5 @@
-//! Broadcast inside a service: each subscriber has its own bounded ring; a slow subscriber loses the
-//! oldest items and can read how many.
+//! Broadcast inside a service: each subscriber has its own bounded ring; a slow subscriber loses
+//! the oldest items and can read how many.
 
 use std::sync::Arc;
 

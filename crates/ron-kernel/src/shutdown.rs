@@ -81,8 +81,8 @@ impl Shutdown {
         self.0.gate.raw()
     }
 
-    /// Runs `hook` when fired, on the firing thread, or at once when it already was: for threads that
-    /// wait in the operating system and need another way to be woken. `hook` must not block.
+    /// Runs `hook` when fired, on the firing thread, or at once when it already was: for threads
+    /// that wait in the operating system and need another way to be woken. `hook` must not block.
     pub fn on_fire(&self, hook: impl FnOnce() + Send + 'static) {
         #[cfg(mutant = "hook")] // checks before it takes the lock: a hook may come too late to run
         if crate::sync::mutant("hook") {

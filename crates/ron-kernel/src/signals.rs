@@ -39,7 +39,8 @@ impl Signals {
         }
         let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let (tx, rx) = bounded(8);
-        // Detached on purpose: the thread waits in the operating system for the life of the process.
+        // Detached on purpose: the thread waits in the operating system for the life of the
+        // process.
         std::thread::Builder::new()
             .name("ron-signals".to_owned())
             .spawn(move || {

@@ -45,8 +45,8 @@ impl<T> Snapshot<T> {
         new
     }
 
-    /// As [`Snapshot::update`], unless `next` fails: then the value stays and the error is returned.
-    /// Configurations are reloaded with it: validated whole, then swapped whole.
+    /// As [`Snapshot::update`], unless `next` fails: then the value stays and the error is
+    /// returned. Configurations are reloaded with it: validated whole, then swapped whole.
     pub fn try_update<E>(&self, next: impl Fn(&T) -> Result<T, E>) -> Result<Arc<T>, E> {
         loop {
             let seen = self.0.load();

@@ -1,6 +1,7 @@
-//! Measures the log on a real disk: durable appends per second at batch 1, 64 and 512; then open, proof and offline check of the
-//! written log. Usage: `append_rate [directory] [seconds per batch size] [entry bytes] [entries to reach]`
-//! (defaults: a directory under the temporary one, 3, 256, 0). The directory is deleted first and kept afterwards.
+//! Measures the log on a real disk: durable appends per second at batch 1, 64 and 512; then open,
+//! proof and offline check of the written log. Usage:
+//! `append_rate [directory] [seconds per batch size] [entry bytes] [entries to reach]` (defaults: a
+//! directory under the temporary one, 3, 256, 0). The directory is deleted first and kept afterwards.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

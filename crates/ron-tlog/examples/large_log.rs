@@ -1,7 +1,8 @@
-//! Figures of a large log on a real disk: appends with group commit, the lag of the checkpoint, proofs, reopening, the offline
-//! check, memory.
+//! Figures of a large log on a real disk: appends with group commit, the lag of the checkpoint,
+//! proofs, reopening, the offline check, memory.
 //!
-//! usage: large_log [entries, default 1000000] [bytes of an entry, default 400, as the leaves of the KMS] [directory]
+//! usage: large_log [entries, default 1000000] [bytes of an entry, default 400, as the leaves of
+//! the KMS] [directory]
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a measuring program may panic
 

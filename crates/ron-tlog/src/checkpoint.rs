@@ -87,8 +87,8 @@ impl Checkpoint {
         Ok(Note::sign(&self.to_text(), signers)?.to_string())
     }
 
-    /// Opens a signed checkpoint: at least one of `keys` has signed it, none of their signatures is wrong, and its origin is
-    /// `origin`, if given.
+    /// Opens a signed checkpoint: at least one of `keys` has signed it, none of their signatures is
+    /// wrong, and its origin is `origin`, if given.
     pub fn open(
         note: &str,
         keys: &[VerifierKey],
@@ -99,7 +99,8 @@ impl Checkpoint {
         Self::of_origin(&note, origin)
     }
 
-    /// Reads a signed checkpoint without checking its signatures. For notes that are trusted already.
+    /// Reads a signed checkpoint without checking its signatures. For notes that are trusted
+    /// already.
     pub fn read_unverified(note: &str, origin: Option<&str>) -> Result<Self, CheckpointFault> {
         Self::of_origin(&Note::parse(note)?, origin)
     }

@@ -1,8 +1,10 @@
-//! C2SP cosignatures: a witness's timestamped signature on a checkpoint, as a signature line of its note. Pure.
+//! C2SP cosignatures: a witness's timestamped signature on a checkpoint, as a signature line of its
+//! note. Pure.
 //!
-//! Implemented: Ed25519, type 0x04 (`cosignature/v1`), and ML-DSA-44, type 0x06 (`subtree/v1`, whole trees only). The signature
-//! bytes are the time (seconds since 1970, 8 bytes big-endian) and the signature: of Ed25519 over two header lines and the whole
-//! note text, of ML-DSA-44 over a fixed structure with the cosigner's name, the time, and the checkpoint's three values.
+//! Implemented: Ed25519, type 0x04 (`cosignature/v1`), and ML-DSA-44, type 0x06 (`subtree/v1`,
+//! whole trees only). The signature bytes are the time (seconds since 1970, 8 bytes big-endian) and
+//! the signature: of Ed25519 over two header lines and the whole note text, of ML-DSA-44 over a
+//! fixed structure with the cosigner's name, the time, and the checkpoint's three values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +34,8 @@ fn message(time_s: u64, text: &str) -> Vec<u8> {
     format!("cosignature/v1\ntime {time_s}\n{text}").into_bytes()
 }
 
-/// The bytes that an ML-DSA-44 cosigner signs: the tree of a checkpoint as a subtree from 0. `None` when a text is too long.
+/// The bytes that an ML-DSA-44 cosigner signs: the tree of a checkpoint as a subtree from 0. `None`
+/// when a text is too long.
 fn tree_message(name: &str, time_s: u64, checkpoint: &Checkpoint) -> Option<Vec<u8>> {
     let mut bytes = b"subtree/v1\n\0".to_vec();
     bytes.push(u8::try_from(name.len()).ok()?);
@@ -46,7 +49,8 @@ fn tree_message(name: &str, time_s: u64, checkpoint: &Checkpoint) -> Option<Vec<
     Some(bytes)
 }
 
-/// The public key of a witness; printed and parsed as `name+key id (8 hex)+base64(type || public key)`.
+/// The public key of a witness; printed and parsed as
+/// `name+key id (8 hex)+base64(type || public key)`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CosignerKey {
     name: String,
@@ -138,7 +142,8 @@ impl CosignerKey {
         line.name == self.name && line.key_id == self.key_id
     }
 
-    /// The time (seconds since 1970) at which this key cosigned `text` with `line`; `None` when it did not.
+    /// The time (seconds since 1970) at which this key cosigned `text` with `line`; `None` when it
+    /// did not.
     pub fn verify(&self, text: &str, line: &NoteSignature) -> Option<u64> {
         let (time, signature) = line.signature.split_first_chunk::<8>()?;
         let time_s = u64::from_be_bytes(*time);
@@ -203,7 +208,8 @@ enum Key {
 }
 
 impl Cosigner {
-    /// Cosigns as `name` with `key`. One key must not serve two names: an Ed25519 cosignature does not commit to its name.
+    /// Cosigns as `name` with `key`. One key must not serve two names: an Ed25519 cosignature does
+    /// not commit to its name.
     pub fn new(name: &str, key: Ed25519Key) -> Result<Self, NoteError> {
         Ok(Self {
             verifier: CosignerKey::ed25519(name, &key.public())?,
@@ -225,9 +231,9 @@ impl Cosigner {
         &self.verifier
     }
 
-    /// Cosigns the text of a checkpoint at a time (seconds since 1970, not 0). The caller must have checked that the checkpoint
-    /// extends the last one cosigned for its origin. `None` for a text that an ML-DSA-44 key cannot cosign: not a checkpoint, or
-    /// an origin of more than 255 bytes.
+    /// Cosigns the text of a checkpoint at a time (seconds since 1970, not 0). The caller must have
+    /// checked that the checkpoint extends the last one cosigned for its origin. `None` for a text
+    /// that an ML-DSA-44 key cannot cosign: not a checkpoint, or an origin of more than 255 bytes.
     pub fn cosign(&self, text: &str, time_s: u64) -> Option<NoteSignature> {
         let mut signature = time_s.to_be_bytes().to_vec();
         match &self.key {
@@ -312,7 +318,8 @@ mod tests {
         assert_eq!(witness.cosign("no checkpoint\n", 77), None);
     }
 
-    /// The cosigned checkpoint of the specification. Its key is not published, so only form and time are compared.
+    /// The cosigned checkpoint of the specification. Its key is not published, so only form and
+    /// time are compared.
     #[test]
     fn the_published_example_has_its_form() {
         let line = "\u{2014} witness.example.com/w1 jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZqhf5nNo0xUe+mbIUBkBIfZ+qnA==";

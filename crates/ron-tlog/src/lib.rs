@@ -1,5 +1,6 @@
-//! ron-tlog: the verifiable log. Entries become leaves of an RFC 6962 Merkle tree; signed checkpoints commit to all of
-//! them; a holder of the verifier key can check offline that an entry is in the log and that no entry was changed or lost.
+//! ron-tlog: the verifiable log. Entries become leaves of an RFC 6962 Merkle tree; signed
+//! checkpoints commit to all of them; a holder of the verifier key can check offline that an entry
+//! is in the log and that no entry was changed or lost.
 //!
 //! ```text
 //!              pure, no I/O                                       I/O
@@ -16,7 +17,8 @@
 //!
 //! **Invariant:** the pure modules import no file, thread, network or clock.
 //! **Invariant:** acknowledged entries are on disk; an entry that a checkpoint covers is never changed or dropped, and a
-//! directory in which that happened is refused by [`append::Log::open`] and by [`append::verify_dir`], naming the index.
+//! directory in which that happened is refused by [`append::Log::open`] and by
+//! [`append::verify_dir`], naming the index.
 //! **Invariant:** one thread writes (`&mut Log`), readers never block it.
 //!
 //! File and wire formats: `docs/formats/tlog.md`.

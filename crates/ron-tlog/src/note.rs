@@ -1,12 +1,14 @@
-//! C2SP signed notes: a text with signature lines, the verifier keys that check them, the signers that make them. Pure.
+//! C2SP signed notes: a text with signature lines, the verifier keys that check them, the signers
+//! that make them. Pure.
 //!
 //! ```text
 //! <text, ends in a newline>
 //! <blank line>
 //! — <key name> <base64(key id, 4 bytes big-endian || signature)>
 //! ```
-//! Implemented here: Ed25519 signatures of type 0x01; the timestamped signatures of witnesses are in `cosignature`. Lines of
-//! unknown keys are kept and ignored, as the format requires, so cosignatures stay on a note that is parsed and printed.
+//! Implemented here: Ed25519 signatures of type 0x01; the timestamped signatures of witnesses are
+//! in `cosignature`. Lines of unknown keys are kept and ignored, as the format requires, so
+//! cosignatures stay on a note that is parsed and printed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -176,8 +178,8 @@ impl Note {
         })
     }
 
-    /// Checks the signatures of the keys in `keys`. At least one must be present and all of them must be valid. Returns the
-    /// positions in `keys` of the keys that signed, without repeats.
+    /// Checks the signatures of the keys in `keys`. At least one must be present and all of them
+    /// must be valid. Returns the positions in `keys` of the keys that signed, without repeats.
     pub fn verify(&self, keys: &[VerifierKey]) -> Result<Vec<usize>, NoteError> {
         let mut signed = Vec::new();
         for signature in &self.signatures {
@@ -247,7 +249,8 @@ pub fn parse_signature(line: &str) -> Result<NoteSignature, NoteError> {
     })
 }
 
-/// A public key that checks notes; printed and parsed as `name+key id (8 hex)+base64(type || public key)`.
+/// A public key that checks notes; printed and parsed as
+/// `name+key id (8 hex)+base64(type || public key)`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct VerifierKey {
     name: String,
@@ -325,8 +328,8 @@ impl FromStr for VerifierKey {
 #[error("cannot sign the note: {0}")]
 pub struct SignFailed(pub String);
 
-/// Signs notes. May be slow or fail (a key in another process), so logs with such a signer call it on another thread than
-/// the appending one.
+/// Signs notes. May be slow or fail (a key in another process), so logs with such a signer call it
+/// on another thread than the appending one.
 pub trait NoteSigner: Send + Sync {
     /// Name in the signature line.
     fn name(&self) -> &str;
@@ -468,7 +471,8 @@ mod tests {
 
     #[test]
     fn a_published_note_verifies() {
-        // The verifier key and checkpoint of the Go checksum database's own documentation use the same format.
+        // The verifier key and checkpoint of the Go checksum database's own documentation use the
+        // same format.
         let key = VerifierKey::parse(
             "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW",
         )

@@ -1,4 +1,5 @@
-//! C2SP tlog-policy: the known logs and witnesses, and the witnesses that must have cosigned a checkpoint. Pure.
+//! C2SP tlog-policy: the known logs and witnesses, and the witnesses that must have cosigned a
+//! checkpoint. Pure.
 //!
 //! ```text
 //! log <vkey> [<url>]
@@ -150,8 +151,8 @@ impl Policy {
         })
     }
 
-    /// Checks a signed checkpoint: signed by a log of the policy (or by one of `known`, when the policy names no log), of `origin`,
-    /// if given, and cosigned by a quorum.
+    /// Checks a signed checkpoint: signed by a log of the policy (or by one of `known`, when the
+    /// policy names no log), of `origin`, if given, and cosigned by a quorum.
     pub fn check(
         &self,
         note: &str,
@@ -190,8 +191,8 @@ impl Policy {
         )))
     }
 
-    /// Accepts later keys of a log like the named one: `keys` are those of one log, oldest first, each signed by the one before it
-    /// (a [`crate::rotation::KeyChain`] from a trusted key on).
+    /// Accepts later keys of a log like the named one: `keys` are those of one log, oldest first,
+    /// each signed by the one before it (a [`crate::rotation::KeyChain`] from a trusted key on).
     pub fn follow(&mut self, keys: &[VerifierKey]) {
         let named = |key: &VerifierKey| self.logs.iter().position(|log| log.key == *key);
         let Some((at, log)) = keys
@@ -230,7 +231,8 @@ impl Policy {
         matches!(self.quorum, Quorum::Of(_))
     }
 
-    /// Whether a member has cosigned. Groups contain only members defined before them, so the recursion ends.
+    /// Whether a member has cosigned. Groups contain only members defined before them, so the
+    /// recursion ends.
     fn holds(&self, member: Member, cosigned: &[usize]) -> bool {
         match member {
             Member::Witness(at) => cosigned.contains(&at),

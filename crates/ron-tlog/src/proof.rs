@@ -1,4 +1,5 @@
-//! The text format `c2sp.org/tlog-proof@v1`: the inclusion proof of one entry with its checkpoint. Pure.
+//! The text format `c2sp.org/tlog-proof@v1`: the inclusion proof of one entry with its checkpoint.
+//! Pure.
 
 use std::fmt;
 
@@ -80,7 +81,8 @@ impl TlogProof {
         })
     }
 
-    /// Checks that `entry` is in the log at [`TlogProof::index`]; returns the checkpoint that covers it.
+    /// Checks that `entry` is in the log at [`TlogProof::index`]; returns the checkpoint that
+    /// covers it.
     pub fn verify(
         &self,
         entry: &[u8],

@@ -1,5 +1,5 @@
-//! Rotation of a log's signing key: the statement that the old and the new key both sign, and the chain of all statements, which
-//! leads a verifier that pinned an old key to the new one. Pure.
+//! Rotation of a log's signing key: the statement that the old and the new key both sign, and the
+//! chain of all statements, which leads a verifier that pinned an old key to the new one. Pure.
 //!
 //! ```text
 //! ron-tlog/v1/key-rotation                        a statement is a C2SP signed note of these eight lines
@@ -14,7 +14,8 @@
 //! — <origin> <signature of the old key>
 //! — <origin> <signature of the new key>
 //! ```
-//! A statement cannot be taken for a checkpoint, whose third line is a hash, nor a checkpoint for a statement.
+//! A statement cannot be taken for a checkpoint, whose third line is a hash, nor a checkpoint for a
+//! statement.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! The rules of C2SP tlog-witness `add-checkpoint`: the request as text, the keys that must have signed it, and whether a
-//! checkpoint follows the last one cosigned. Pure; atomicity and durability are in `append::WitnessStore`.
+//! The rules of C2SP tlog-witness `add-checkpoint`: the request as text, the keys that must have
+//! signed it, and whether a checkpoint follows the last one cosigned. Pure; atomicity and
+//! durability are in `append::WitnessStore`.
 
 use std::fmt;
 
@@ -131,8 +132,9 @@ pub fn parse_size(body: &str) -> Option<u64> {
     decimal(body.strip_suffix('\n')?)
 }
 
-/// Checks everything that needs no state: form, a known log, its signature, sizes in order. Returns the checkpoint and its
-/// note with the lines of known keys only. `keys` are those of all known logs; a key's name is its log's origin.
+/// Checks everything that needs no state: form, a known log, its signature, sizes in order. Returns
+/// the checkpoint and its note with the lines of known keys only. `keys` are those of all known
+/// logs; a key's name is its log's origin.
 pub fn admit(request: &AddCheckpoint, keys: &[VerifierKey]) -> Result<(Checkpoint, Note), Refusal> {
     let malformed = |e: &dyn fmt::Display| Refusal::Malformed(e.to_string());
     let mut note = Note::parse(&request.checkpoint).map_err(|e| malformed(&e))?;
@@ -167,8 +169,8 @@ pub fn admit(request: &AddCheckpoint, keys: &[VerifierKey]) -> Result<(Checkpoin
     Ok((checkpoint, note))
 }
 
-/// Whether an admitted checkpoint follows `last`, the one cosigned last for its origin. The caller must decide and store without
-/// another request for that origin in between.
+/// Whether an admitted checkpoint follows `last`, the one cosigned last for its origin. The caller
+/// must decide and store without another request for that origin in between.
 pub fn follows(
     request: &AddCheckpoint,
     checkpoint: &Checkpoint,
@@ -354,7 +356,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every sequence of requests, the cosigned checkpoints are successive states of one tree.
+        /// For every sequence of requests, the cosigned checkpoints are successive states of one
+        /// tree.
         #[test]
         fn cosigned_checkpoints_never_contradict(steps in proptest::collection::vec((0_u64..12, 0_u64..12, any::<bool>()), 1..40)) {
             let mut last: Option<Checkpoint> = None;

@@ -1,5 +1,6 @@
-//! Power cuts at every operation of a scripted workload, with every result for unsynced bytes. After each cut, every acknowledged
-//! entry is in the log, otherwise only a prefix of the batch in progress, and the log accepts new entries.
+//! Power cuts at every operation of a scripted workload, with every result for unsynced bytes.
+//! After each cut, every acknowledged entry is in the log, otherwise only a prefix of the batch in
+//! progress, and the log accepts new entries.
 
 mod common;
 
@@ -194,7 +195,8 @@ fn any_failing_operation_leaves_a_log_that_opens() {
             disk.fail_after(at, kind);
             let told = work(&disk, &batches);
             let what = format!("{kind:?} at operation {at}");
-            // The process restarts without a crash of the machine: the cache still returns everything.
+            // The process restarts without a crash of the machine: the cache still returns
+            // everything.
             check(&disk.fork(), told, &what);
             let size = open(&disk).unwrap_or_else(|e| panic!("{what}: {e}")).size();
             // The entries found at that start are durable from then on.
@@ -213,7 +215,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-/// Random workloads, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run, `RON_SEED` repeats one.
+/// Random workloads, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run,
+/// `RON_SEED` repeats one.
 #[test]
 fn random_cuts_of_random_workloads() {
     let images = number("RON_CRASH_IMAGES").unwrap_or(300);

@@ -1,4 +1,5 @@
-//! Deleted, edited, reordered, exchanged, cut: the offline check refuses and names the entry; opening refuses what it reads.
+//! Deleted, edited, reordered, exchanged, cut: the offline check refuses and names the entry;
+//! opening refuses what it reads.
 
 #![allow(clippy::needless_for_each)]
 
@@ -24,7 +25,8 @@ fn filled() -> SimDisk {
     disk
 }
 
-/// The batches and entries of a segment: `(offset of the batch, [(index, offset, length of the entry)])`.
+/// The batches and entries of a segment:
+/// `(offset of the batch, [(index, offset, length of the entry)])`.
 type Map = Vec<(usize, Vec<(u64, usize, usize)>)>;
 
 fn map(bytes: &[u8]) -> Map {

@@ -336,7 +336,8 @@ fn a_failed_write_or_sync_closes_the_log_for_writing() {
             (100, entry(99))
         );
         drop(log);
-        // Reopened without a restart: kept entries must really be on disk, although the failed sync marked them clean.
+        // Reopened without a restart: kept entries must really be on disk, although the failed sync
+        // marked them clean.
         let log = open(&disk).expect("opens");
         let kept = log.size();
         assert!(kept == 100 || kept == 105, "{kept}");

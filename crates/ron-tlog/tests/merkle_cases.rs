@@ -15,7 +15,8 @@ fn hash(case: &Value, name: &str) -> Option<Hash> {
     bytes.try_into().ok()
 }
 
-/// The root under a name. Roots of another length are mapped to hashes: equal roots stay equal, different ones different.
+/// The root under a name. Roots of another length are mapped to hashes: equal roots stay equal,
+/// different ones different.
 fn some_root(case: &Value, name: &str) -> Hash {
     hash(case, name).unwrap_or_else(|| {
         let text = case[name].as_str().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Models of key refresh against verification: loom runs every interleaving of a few threads, shuttle samples those of
-//! more (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions, that it must catch.
+//! Models of key refresh against verification: loom runs every interleaving of a few threads,
+//! shuttle samples those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty
+//! versions, that it must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, clippy::pedantic, clippy::needless_collect)]
 
@@ -89,9 +90,10 @@ impl Verifier {
     }
 }
 
-/// Requests are verified while two threads read the keys and the issuer rotates: no request is verified by another
-/// issuer's keys; while the issuer stays the same, keys never get older; and once all reads have ended, the keys are at
-/// least as new as the rotation before the last read request. Mutants `older`, `source`.
+/// Requests are verified while two threads read the keys and the issuer rotates: no request is
+/// verified by another issuer's keys; while the issuer stays the same, keys never get older; and
+/// once all reads have ended, the keys are at least as new as the rotation before the last read
+/// request. Mutants `older`, `source`.
 #[test]
 fn requests_are_judged_by_the_keys_of_their_issuer_and_never_by_older_ones() {
     const REQUESTS: usize = size(2, 4);
@@ -139,8 +141,8 @@ fn requests_are_judged_by_the_keys_of_their_issuer_and_never_by_older_ones() {
     });
 }
 
-/// A reload names another issuer while the keys of the previous one are being read: the previous keys are never used
-/// again, whichever ends first. Mutant `source`.
+/// A reload names another issuer while the keys of the previous one are being read: the previous
+/// keys are never used again, whichever ends first. Mutant `source`.
 #[test]
 fn a_reload_leaves_nothing_of_the_issuer_before() {
     explore(|| {

@@ -1,5 +1,6 @@
-//! Models of the log and of its witness: loom runs every interleaving of a few threads, shuttle samples those of more
-//! (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions, that it must catch.
+//! Models of the log and of its witness: loom runs every interleaving of a few threads, shuttle
+//! samples those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions,
+//! that it must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, dead_code, clippy::pedantic, clippy::needless_collect)]
 
@@ -61,19 +62,21 @@ fn context() -> ThreadCtx {
     }
 }
 
-/// Explores a model: loom exhaustively up to one preemption less than `LOOM_MAX_PREEMPTIONS` (default 2).
+/// Explores a model: loom exhaustively up to one preemption less than `LOOM_MAX_PREEMPTIONS`
+/// (default 2).
 #[cfg(loom)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // The log's threads take many steps: one preemption less than in the other models keeps a run to seconds.
+    // The log's threads take many steps: one preemption less than in the other models keeps a run
+    // to seconds.
     let asked = builder.preemption_bound.unwrap_or(2);
     builder.preemption_bound = Some(asked.saturating_sub(1).max(1));
     builder.max_branches = 20_000;
     builder.check(model);
 }
 
-/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 4000) schedules, half of them random, half with few but
-/// well-placed switches (PCT).
+/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 4000) schedules, half of them
+/// random, half with few but well-placed switches (PCT).
 #[cfg(shuttle)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let asked = std::env::var("SHUTTLE_ITERATIONS");
@@ -116,7 +119,8 @@ fn log() -> Log {
 /// One entry, and the sender for its index.
 type Ask = (Vec<u8>, ReplySender<u64>);
 
-/// Like the appender of a service: takes all waiting entries, makes them durable in one batch, answers.
+/// Like the appender of a service: takes all waiting entries, makes them durable in one batch,
+/// answers.
 fn append_all(mut log: Log, asks: &Receiver<Ask>) {
     let ctx = context();
     while let Recv::Item(first) = asks.recv(&ctx.shutdown, far()) {
@@ -132,8 +136,9 @@ fn append_all(mut log: Log, asks: &Receiver<Ask>) {
     }
 }
 
-/// In every interleaving, each acknowledged entry has its own index, without gaps; readers see it from its acknowledgement on; a
-/// checkpoint that is begun after the acknowledgement covers it, and has the root of its size. Mutants `ack`, `head`.
+/// In every interleaving, each acknowledged entry has its own index, without gaps; readers see it
+/// from its acknowledgement on; a checkpoint that is begun after the acknowledgement covers it, and
+/// has the root of its size. Mutants `ack`, `head`.
 #[test]
 fn the_index_is_contiguous_and_a_checkpoint_covers_what_was_acknowledged() {
     const CLIENTS: usize = size(2, 4);
@@ -210,8 +215,8 @@ fn request(reader: &LogReader, old: u64, new: u64) -> AddCheckpoint {
     }
 }
 
-/// Requests that race from the same state: a witness cosigns one history, each step from the end of the last one, and stores the
-/// last checkpoint it cosigned. Mutant `batch`.
+/// Requests that race from the same state: a witness cosigns one history, each step from the end of
+/// the last one, and stores the last checkpoint it cosigned. Mutant `batch`.
 #[test]
 fn a_witness_compares_and_stores_in_one_step() {
     explore(|| spawn(race_for_a_witness).join().unwrap());
@@ -275,7 +280,8 @@ fn race_for_a_witness() {
 /// A client's request (size and root), and the waiter for its answer.
 type Asked = (u64, [u8; 32], ron_kernel_real::ReplyWaiter<Response>);
 
-/// Sends a request from size 0. The answer is read after all threads have ended: waiting for it is not a step of the model.
+/// Sends a request from size 0. The answer is read after all threads have ended: waiting for it is
+/// not a step of the model.
 fn ask(to: &Sender<Job>, reader: &LogReader, new: u64) -> Asked {
     let deadline = ron_kernel_real::Deadline::within(Duration::from_secs(36_000));
     let (responder, answer) = Responder::detached(deadline);

@@ -1,7 +1,9 @@
-//! The wallet's protocols under a model checker: the same source files as in svc-wallet, compiled against a kernel that
-//! uses the checker's locks, queues and threads. Only the ledger is replaced: [`upstream`].
+//! The wallet's protocols under a model checker: the same source files as in svc-wallet, compiled
+//! against a kernel that uses the checker's locks, queues and threads. Only the ledger is replaced:
+//! [`upstream`].
 //!
-//! Parts outside the protocols (responders, metrics, the file of unresolved keys) are the ordinary ones, outside the model.
+//! Parts outside the protocols (responders, metrics, the file of unresolved keys) are the ordinary
+//! ones, outside the model.
 #![cfg(any(loom, shuttle))]
 #![allow(
     dead_code,

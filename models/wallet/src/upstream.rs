@@ -1,4 +1,5 @@
-//! The ledger of the models: its real pure core behind one lock, and calls that fail as a test plans.
+//! The ledger of the models: its real pure core behind one lock, and calls that fail as a test
+//! plans.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

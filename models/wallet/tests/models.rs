@@ -1,5 +1,6 @@
-//! Models of the wallet's protocols: loom runs every interleaving of a few threads, shuttle samples those of more
-//! (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions, that it must catch.
+//! Models of the wallet's protocols: loom runs every interleaving of a few threads, shuttle samples
+//! those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions, that it
+//! must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, clippy::pedantic, clippy::needless_collect)]
 
@@ -246,8 +247,8 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), iterations / 2, 3);
 }
 
-/// The same request from several callers at once is one entry of the ledger and the same bytes for all; another
-/// request under the key is refused, whichever came first. Mutants `flight`, `land`.
+/// The same request from several callers at once is one entry of the ledger and the same bytes for
+/// all; another request under the key is refused, whichever came first. Mutants `flight`, `land`.
 #[test]
 fn one_key_is_one_commit_and_all_who_wait_are_told() {
     explore(|| {
@@ -280,7 +281,8 @@ fn one_key_is_one_commit_and_all_who_wait_are_told() {
     });
 }
 
-/// Debits of one account, queued in order, reach the ledger in order, with more than one committer. Mutant `lane`.
+/// Debits of one account, queued in order, reach the ledger in order, with more than one committer.
+/// Mutant `lane`.
 #[test]
 fn debits_of_one_account_keep_their_order() {
     explore(|| {
@@ -324,8 +326,9 @@ fn one_nonce_has_one_winner() {
     });
 }
 
-/// A waiter whose deadline has passed gets a true answer: 503 only when nothing was or will be done, else 504 with an
-/// unresolved key; a waiter with a later deadline still gets the result. Mutant `sent`.
+/// A waiter whose deadline has passed gets a true answer: 503 only when nothing was or will be
+/// done, else 504 with an unresolved key; a waiter with a later deadline still gets the result.
+/// Mutant `sent`.
 #[test]
 fn late_waiters_are_told_the_truth_and_leave_once() {
     for follower in [false, true] {
@@ -337,11 +340,13 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
             w.stop();
             join(threads);
             let done = w.times_done("k");
-            // The watch checks at least once; the committer answers the waiters that come after that.
+            // The watch checks at least once; the committer answers the waiters that come after
+            // that.
             match said(first).status {
                 200 => assert_eq!(done, 1),
                 503 => assert_eq!(done, usize::from(follower), "told that nothing was done"),
-                // The committer's result resolves the key that the watch left unresolved, or is discarded.
+                // The committer's result resolves the key that the watch left unresolved, or is
+                // discarded.
                 504 => assert_eq!(done, 1),
                 other => panic!("{other}"),
             }
@@ -350,8 +355,8 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
     }
 }
 
-/// For every result of the call, the caller gets done, not done, or unknown; when it gets unknown, the key is recorded as
-/// unresolved already; a retry is done once. Mutant `pin`.
+/// For every result of the call, the caller gets done, not done, or unknown; when it gets unknown,
+/// the key is recorded as unresolved already; a retry is done once. Mutant `pin`.
 #[test]
 fn an_unknown_outcome_is_pinned_before_it_is_told() {
     for fate in [
@@ -388,7 +393,8 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
     }
 }
 
-/// A balance that is served as fresh contains every change that was reported before. Mutant `balance`.
+/// A balance that is served as fresh contains every change that was reported before. Mutant
+/// `balance`.
 #[test]
 fn a_balance_never_looks_younger_than_it_is() {
     explore(|| {

@@ -11,8 +11,9 @@ use std::{fmt, io};
 use pages::Room;
 use zeroize::Zeroize;
 
-/// Protects the process's memory from debuggers and core dumps of its own user (`PR_SET_DUMPABLE 0`),
-/// and forbids core files for it and its children (`RLIMIT_CORE` 0). Called once, first in `main`.
+/// Protects the process's memory from debuggers and core dumps of its own user
+/// (`PR_SET_DUMPABLE 0`), and forbids core files for it and its children (`RLIMIT_CORE` 0). Called
+/// once, first in `main`.
 pub fn process_hardening() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     let none = rustix::process::Rlimit {
@@ -25,8 +26,9 @@ pub fn process_hardening() -> io::Result<()> {
 
 /// True when only its owner can read or write the file of a secret: mode 0600 or less.
 ///
-/// A credential that a service manager put into `$CREDENTIALS_DIRECTORY` may have the group's read bit as well: there the
-/// group bits of a file of root stand for the access list by which exactly this service may read it.
+/// A credential that a service manager put into `$CREDENTIALS_DIRECTORY` may have the group's read
+/// bit as well: there the group bits of a file of root stand for the access list by which exactly
+/// this service may read it.
 pub fn is_private(path: &Path, meta: &Metadata) -> bool {
     let given = std::env::var_os("CREDENTIALS_DIRECTORY")
         .is_some_and(|dir| !dir.is_empty() && path.starts_with(&dir));
@@ -123,8 +125,8 @@ impl fmt::Debug for SecretBytes {
 pub struct Secret32(SecretBytes);
 
 impl Secret32 {
-    /// Copies the bytes into secret memory and erases this copy. Copies that the compiler made on the
-    /// way stay; fill [`Secret32::zeroed`] in place where that matters.
+    /// Copies the bytes into secret memory and erases this copy. Copies that the compiler made on
+    /// the way stay; fill [`Secret32::zeroed`] in place where that matters.
     pub fn new(mut bytes: [u8; 32]) -> Self {
         let secret = Self::from_slice(&bytes);
         bytes.zeroize();
@@ -227,7 +229,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Many secrets exist at once without overlapping, and a dropped one leaves zeros for the next.
+        /// Many secrets exist at once without overlapping, and a dropped one leaves zeros for the
+        /// next.
         #[test]
         fn secrets_keep_apart(sizes in proptest::collection::vec(0_usize..600, 1..60)) {
             let mut live = Vec::new();

@@ -1,5 +1,5 @@
-//! The storage of secret bytes: slots in a few locked pages that live as long as the process or, for
-//! large secrets and when the slots are full, separate pages.
+//! The storage of secret bytes: slots in a few locked pages that live as long as the process or,
+//! for large secrets and when the slots are full, separate pages.
 //!
 //! Slots exist because `mlock` works on whole pages and its limit is small: one page for each
 //! 32 byte key would use the limit up, and a system call for each would cost more than the

@@ -420,7 +420,8 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// For every cutting of the bytes, the same requests are parsed, with the same refusal at the end.
+    /// For every cutting of the bytes, the same requests are parsed, with the same refusal at the
+    /// end.
     #[test]
     fn pieces_do_not_matter(
         bytes in traffic(),

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! **Invariants**: a job is begun or canceled, never both, so `Expired` means that nothing was done;
-//! at most `size + aside_max` threads exist, hanging ones included; a thread that hangs at the end of
-//! a drain is reported as a straggler by name.
+//! at most `size + aside_max` threads exist, hanging ones included; a thread that hangs at the end
+//! of a drain is reported as a straggler by name.
 
 pub(crate) mod slots;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -263,7 +263,8 @@ impl<H: 'static, R> Pending<H, R> {
         self
     }
 
-    /// Waits for the answer until the deadline; a worker that still runs the call then is set aside.
+    /// Waits for the answer until the deadline; a worker that still runs the call then is set
+    /// aside.
     pub fn wait(self) -> Result<R, HangError> {
         match self.answer.wait(self.deadline) {
             Ok(Ok(answer)) => Ok(answer),

@@ -32,8 +32,8 @@ impl Ticket {
     }
 }
 
-/// A worker's seat in the pool and the number in its thread's name. The pair tells a worker from its
-/// replacement, which has the same slot and another number.
+/// A worker's seat in the pool and the number in its thread's name. The pair tells a worker from
+/// its replacement, which has the same slot and another number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat {
     pub slot: usize,

@@ -16,8 +16,8 @@ struct SampledInner {
     rows: Mutex<Vec<SampledRow>>,
 }
 
-/// A family of gauges, or a counter, whose values callbacks read at each scrape. Callbacks run under
-/// the lock on the rows and must not make metrics of this family.
+/// A family of gauges, or a counter, whose values callbacks read at each scrape. Callbacks run
+/// under the lock on the rows and must not make metrics of this family.
 #[derive(Clone)]
 pub(super) struct Sampled(Arc<SampledInner>);
 

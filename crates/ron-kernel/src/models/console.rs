@@ -1,5 +1,5 @@
-//! The console's protocols: a sampler, requests that read its published view and then its state, the
-//! refresh of keys, and shutdown.
+//! The console's protocols: a sampler, requests that read its published view and then its state,
+//! the refresh of keys, and shutdown.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -129,8 +129,8 @@ fn no_report_is_lost_in_a_full_queue() {
     });
 }
 
-/// Shutdown may come at any moment, also before the first poll: both loops end, and the view matches
-/// the state.
+/// Shutdown may come at any moment, also before the first poll: both loops end, and the view
+/// matches the state.
 #[test]
 fn shutdown_ends_both_loops_at_any_moment() {
     explore(|| {

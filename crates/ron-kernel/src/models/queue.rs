@@ -114,8 +114,8 @@ fn after_intake_has_stopped_every_accepted_job_is_done_once() {
 }
 
 /// Shutdown in the middle of sending: a job that no consumer can take any more is dropped with the
-/// queue, which its waiter sees; no job disappears and none is done twice. Mutant `hook`: a consumer
-/// that is not woken.
+/// queue, which its waiter sees; no job disappears and none is done twice. Mutant `hook`: a
+/// consumer that is not woken.
 #[test]
 fn under_racing_shutdown_every_job_is_done_dropped_or_returned() {
     explore(|| {

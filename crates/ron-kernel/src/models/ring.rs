@@ -25,8 +25,8 @@ fn drop_oldest_keeps_the_newest() {
     });
 }
 
-/// Each subscriber receives every published item or counts it as lag, while others publish, read and
-/// subscribe; the items of each publisher stay in order. Mutant `ring`.
+/// Each subscriber receives every published item or counts it as lag, while others publish, read
+/// and subscribe; the items of each publisher stay in order. Mutant `ring`.
 #[test]
 fn what_is_published_is_received_or_counted() {
     const PUBLISHERS: u64 = size(2, 4) as u64;

@@ -1,4 +1,5 @@
-//! The drain: each stage in turn is stopped and joined; threads that do not end are counted and named.
+//! The drain: each stage in turn is stopped and joined; threads that do not end are counted and
+//! named.
 
 use std::time::{Duration, Instant};
 

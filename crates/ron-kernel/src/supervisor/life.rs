@@ -72,9 +72,9 @@ impl Run {
                 .pause(Deadline::within(backoff.next_pause()))
     }
 
-    /// Records the crash in the row and says whether its restart budget allows another run. Past the
-    /// budget the thread is lost: a critical row ends the process, any other row makes the service
-    /// not ready once all its threads are lost.
+    /// Records the crash in the row and says whether its restart budget allows another run. Past
+    /// the budget the thread is lost: a critical row ends the process, any other row makes the
+    /// service not ready once all its threads are lost.
     fn may_restart(&self, why: &str) -> bool {
         let within_budget = self.within_budget();
         let reason = if within_budget {

@@ -112,8 +112,8 @@ pub(crate) struct Start {
 }
 
 impl Supervisor {
-    /// A supervisor for the threads of `topology`. From now on only queues of that table can be built
-    /// with `metrics`.
+    /// A supervisor for the threads of `topology`. From now on only queues of that table can be
+    /// built with `metrics`.
     ///
     /// # Panics
     /// When a queue that is not in the table was built before.
@@ -133,8 +133,8 @@ impl Supervisor {
     }
 
     /// Starts the one thread of a row. The body runs until its shutdown token fires; a panic or an
-    /// early return is counted and the body runs again on the same thread. No thread is started once
-    /// the row's stage is being drained.
+    /// early return is counted and the body runs again on the same thread. No thread is started
+    /// once the row's stage is being drained.
     ///
     /// # Panics
     /// When the operating system refuses the thread, or the row is not in the table: start-up

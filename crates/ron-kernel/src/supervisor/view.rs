@@ -158,7 +158,8 @@ impl Supervisor {
 
     /// Differences between the running service and the table: rows without a thread, rows without a
     /// queue, and threads that the operating system (`os_names`, see [`os_thread_names`]) does not
-    /// show. Threads and queues outside the table cannot exist: they are refused when they are made.
+    /// show. Threads and queues outside the table cannot exist: they are refused when they are
+    /// made.
     pub fn differences(&self, os_names: &[String]) -> Vec<String> {
         let live = self.topology();
         let mut found = Vec::new();

@@ -10,7 +10,8 @@ use ron_kernel::{
 
 use crate::{JOBS, OLDEST, REJECT, WAIT, far, ms, rig};
 
-/// Law 1: every queue is bounded and, when full, follows the policy of its row for every way to send.
+/// Law 1: every queue is bounded and, when full, follows the policy of its row for every way to
+/// send.
 #[test]
 fn law_1_a_full_queue_does_what_its_row_says() {
     type Send = fn(&Sender<u32>, u32) -> Result<(), SendError<u32>>;
@@ -62,7 +63,8 @@ fn law_1_a_waiting_sender_gets_the_room_that_comes_free() {
     assert_eq!(rx.try_recv(), Some(2));
 }
 
-/// Law 1: a broadcast ring never delays its publisher, and each subscriber can read how much it lost.
+/// Law 1: a broadcast ring never delays its publisher, and each subscriber can read how much it
+/// lost.
 #[test]
 fn law_1_a_slow_subscriber_never_holds_up_the_publisher() {
     let rig = rig();

@@ -1,4 +1,5 @@
-//! Law 6: a panicking worker is restarted, within a budget; past it the service is degraded or ends.
+//! Law 6: a panicking worker is restarted, within a budget; past it the service is degraded or
+//! ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,8 +31,8 @@ fn work(jobs: &Receiver<Job>, shutdown: &Shutdown) {
 }
 
 /// Law 6: killing any worker of a pool under load loses no accepted job: each is answered, and the
-/// waiter of the killed worker's job sees that it was dropped. The pool is whole again within 200 ms
-/// (the median of the kills, because the machine may be busy).
+/// waiter of the killed worker's job sees that it was dropped. The pool is whole again within 200
+/// ms (the median of the kills, because the machine may be busy).
 #[test]
 fn law_6_killing_workers_loses_no_accepted_job() {
     const KILLS: usize = 9;

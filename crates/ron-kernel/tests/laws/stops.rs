@@ -60,8 +60,8 @@ fn law_4_every_wait_observes_shutdown_at_once() {
     }
 }
 
-/// Law 4, the order of a drain under load: intake stops, workers finish their jobs, the writer makes
-/// the results durable, threads are joined, exit code 0; no accepted job is lost.
+/// Law 4, the order of a drain under load: intake stops, workers finish their jobs, the writer
+/// makes the results durable, threads are joined, exit code 0; no accepted job is lost.
 #[test]
 fn law_4_a_drain_under_load_loses_nothing() {
     let rig = rig();

@@ -1,5 +1,5 @@
-//! Publishes checkpoints: signs the durable head, stores the note atomically, then shows it to readers. It has one owner,
-//! on any thread.
+//! Publishes checkpoints: signs the durable head, stores the note atomically, then shows it to
+//! readers. It has one owner, on any thread.
 
 use std::sync::Arc;
 
@@ -26,14 +26,16 @@ impl Checkpointer {
         self.shared.tree.with(|t| t.size) - covered
     }
 
-    /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When nothing was appended since
-    /// the last checkpoint, returns that one and signs nothing. On an error the last checkpoint stays published.
+    /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When
+    /// nothing was appended since the last checkpoint, returns that one and signs nothing. On an
+    /// error the last checkpoint stays published.
     pub fn publish(&mut self, signers: &[&dyn NoteSigner]) -> Result<Arc<str>, CheckpointError> {
         self.publish_with(|checkpoint| checkpoint.sign(signers))
     }
 
-    /// As [`Checkpointer::publish`], with signers that are fetched after the head was read: when a key is added before an
-    /// entry is appended, every checkpoint that covers the entry is signed by that key.
+    /// As [`Checkpointer::publish`], with signers that are fetched after the head was read: when a
+    /// key is added before an entry is appended, every checkpoint that covers the entry is signed
+    /// by that key.
     pub fn publish_by(
         &mut self,
         signers: impl FnOnce() -> Result<Vec<Box<dyn NoteSigner>>, SignFailed>,
@@ -82,8 +84,9 @@ impl Checkpointer {
         self.store(checkpoint, text)
     }
 
-    /// Adds signatures (of witnesses, or of further keys) to the published checkpoint `text` for which they were made. A line
-    /// of a key that already signed replaces the old one. The signatures are not checked here.
+    /// Adds signatures (of witnesses, or of further keys) to the published checkpoint `text` for
+    /// which they were made. A line of a key that already signed replaces the old one. The
+    /// signatures are not checked here.
     pub fn add_signatures(
         &mut self,
         text: &str,
@@ -113,7 +116,8 @@ impl Checkpointer {
             shared.poison_by("writing the checkpoint", &e);
             return Err(CheckpointError::Io(e));
         }
-        // Durable first, visible second: a reader must never see a checkpoint that a crash takes back.
+        // Durable first, visible second: a reader must never see a checkpoint that a crash takes
+        // back.
         let text: Arc<str> = text.into();
         shared.published.store(Some(Published {
             text: Arc::clone(&text),

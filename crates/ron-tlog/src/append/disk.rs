@@ -1,7 +1,9 @@
-//! The file layer under the log: the interface of a disk, and its implementation by the operating system.
+//! The file layer under the log: the interface of a disk, and its implementation by the operating
+//! system.
 //!
-//! Callers may rely on these durability rules only: file contents are durable after `sync_data`; names (created, renamed,
-//! removed) are durable after `sync_dir` of their directory; a write that returned an error may have happened in part.
+//! Callers may rely on these durability rules only: file contents are durable after `sync_data`;
+//! names (created, renamed, removed) are durable after `sync_dir` of their directory; a write that
+//! returned an error may have happened in part.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -14,7 +16,8 @@ use ron_kernel::assert_no_locks;
 
 /// A disk: directories and files. Paths are absolute or relative to the process, as usual.
 pub trait Disk: Debug + Send + Sync {
-    /// Makes the directory and its parents (mode 0700), with durable names; no error when it exists.
+    /// Makes the directory and its parents (mode 0700), with durable names; no error when it
+    /// exists.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
     /// Names of the files in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
@@ -182,10 +185,11 @@ impl DiskFile for OsFile {
     }
 }
 
-/// Replaces a small file atomically: after a crash either the old or the new content is there, whole; on return the new
-/// content is durable.
+/// Replaces a small file atomically: after a crash either the old or the new content is there,
+/// whole; on return the new content is durable.
 pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    // The content must be durable before the rename and the rename before the return, in this order.
+    // The content must be durable before the rename and the rename before the return, in this
+    // order.
     let temporary = dir.join(format!("{name}.tmp"));
     let file = disk.create(&temporary)?;
     file.write_at(0, bytes)?;
@@ -194,7 +198,8 @@ pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io
     disk.sync_dir(dir)
 }
 
-/// Reads a whole small file; `None` when it does not exist, an error when it is longer than `most` bytes.
+/// Reads a whole small file; `None` when it does not exist, an error when it is longer than `most`
+/// bytes.
 pub fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match disk.open_read(path) {
         Ok(file) => file,

@@ -103,7 +103,8 @@ pub enum AppendError {
         /// The maximum in bytes.
         most: usize,
     },
-    /// The disk failed. Whether the entries are in the log is unknown until it is opened again; none may be acknowledged.
+    /// The disk failed. Whether the entries are in the log is unknown until it is opened again;
+    /// none may be acknowledged.
     #[error("{what} failed: {source}; the log is closed for writing until it is opened again")]
     Io {
         what: &'static str,
@@ -191,7 +192,8 @@ pub enum ProofError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{why}", index.map_or(String::new(), |i| format!("entry {i}: ")))]
 pub struct VerifyError {
-    /// First bad entry; `None` when no entry is the cause (no checkpoint, wrong key, unreadable directory).
+    /// First bad entry; `None` when no entry is the cause (no checkpoint, wrong key, unreadable
+    /// directory).
     pub index: Option<u64>,
     pub why: String,
 }

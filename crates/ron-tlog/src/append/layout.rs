@@ -1,5 +1,6 @@
-//! The bytes of segment and index files. Pure encoding and decoding; little-endian; every checksum is CRC-32 over the log's
-//! salt and the bytes, so that neither a file of another log nor bytes inside an entry are taken for a header.
+//! The bytes of segment and index files. Pure encoding and decoding; little-endian; every checksum
+//! is CRC-32 over the log's salt and the bytes, so that neither a file of another log nor bytes
+//! inside an entry are taken for a header.
 //!
 //! ```text
 //! segment header, 128 bytes            batch header, 72 bytes             entry, 8 bytes + data
@@ -195,8 +196,9 @@ impl BatchHeader {
     }
 }
 
-/// Appends an entry to a batch being built and returns the position of its leaf preimage (a zero byte and the data). The
-/// stored bytes contain the preimage, so that hashing an entry copies nothing.
+/// Appends an entry to a batch being built and returns the position of its leaf preimage (a zero
+/// byte and the data). The stored bytes contain the preimage, so that hashing an entry copies
+/// nothing.
 pub(crate) fn push_entry(out: &mut Vec<u8>, salt: &Salt, index: u64, data: &[u8]) -> usize {
     let length = u16::try_from(data.len()).expect("the log checks the length before");
     out.push(ENTRY_TAG);
@@ -207,14 +209,15 @@ pub(crate) fn push_entry(out: &mut Vec<u8>, salt: &Salt, index: u64, data: &[u8]
     out.len() - data.len() - 1
 }
 
-/// Length of the whole entry that starts with these eight bytes; `None` when they are not an entry's.
+/// Length of the whole entry that starts with these eight bytes; `None` when they are not an
+/// entry's.
 pub(crate) fn entry_len(header: &[u8]) -> Option<usize> {
     let ok = header.len() >= ENTRY_HEADER && header[0] == ENTRY_TAG && header[7] == 0;
     ok.then(|| ENTRY_HEADER + usize::from(u16::from_le_bytes([header[1], header[2]])))
 }
 
-/// Whether these bytes are the whole, undamaged entry of `index`. The checksum covers the index, so that an entry moved to
-/// another place does not match.
+/// Whether these bytes are the whole, undamaged entry of `index`. The checksum covers the index, so
+/// that an entry moved to another place does not match.
 pub(crate) fn entry_holds(entry: &[u8], salt: &Salt, index: u64) -> bool {
     entry_len(entry) == Some(entry.len())
         && salt.entry_crc(index, &entry[ENTRY_HEADER..]) == u32_at(entry, 3)

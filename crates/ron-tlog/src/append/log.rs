@@ -1,4 +1,5 @@
-//! The writer: one owner, one write and one fdatasync per batch, closed after the first failure until the log is reopened.
+//! The writer: one owner, one write and one fdatasync per batch, closed after the first failure
+//! until the log is reopened.
 
 use std::io;
 use std::path::Path;
@@ -33,13 +34,16 @@ const BUFFER_KEPT: usize = 1024 * 1024;
 pub struct LogOptions {
     /// The log's identity: first line of its checkpoints, and usually the name of its key.
     pub origin: String,
-    /// Keys of which one must have signed the stored checkpoint. Empty: the signature is not checked.
+    /// Keys of which one must have signed the stored checkpoint. Empty: the signature is not
+    /// checked.
     pub verifiers: Vec<VerifierKey>,
-    /// Heads known from elsewhere (a second path, a witness) that the log must extend; only size and root are compared.
+    /// Heads known from elsewhere (a second path, a witness) that the log must extend; only size
+    /// and root are compared.
     pub known_heads: Vec<Checkpoint>,
     /// Maximum length of an entry in bytes, at most 65,535.
     pub entry_bytes_max: usize,
-    /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps its own.
+    /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps
+    /// its own.
     pub segment_entries: u64,
     /// Salt of a new log's checksums, for reproducible simulation. `None`: random.
     pub salt: Option<[u8; 16]>,
@@ -95,7 +99,8 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Adds the next entry's leaf: `position` is its index within the segment, `offset` its place in the file.
+    /// Adds the next entry's leaf: `position` is its index within the segment, `offset` its place
+    /// in the file.
     pub fn take(&mut self, position: u64, offset: u64, leaf: Hash) {
         self.active.record_offset(position, offset);
         self.partial.push(leaf);
@@ -129,8 +134,8 @@ pub struct Log {
     pub(crate) _lock: Arc<dyn DiskLock>,
 }
 
-/// Closes the log for writing when dropped while true: an error or a panic in the middle of a batch leaves file and tree
-/// state that may not match.
+/// Closes the log for writing when dropped while true: an error or a panic in the middle of a batch
+/// leaves file and tree state that may not match.
 struct PoisonGuard<'a>(&'a Shared, bool);
 
 impl Drop for PoisonGuard<'_> {
@@ -145,8 +150,8 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AppendError {
     move |source| AppendError::Io { what, source }
 }
 
-/// Records the disk's failure. Called before the guard poisons the log, so that a thread that sees the log closed also sees
-/// the reason.
+/// Records the disk's failure. Called before the guard poisons the log, so that a thread that sees
+/// the log closed also sees the reason.
 fn record_failure(shared: &Shared, e: &AppendError) {
     if let AppendError::Io { what, source } = e {
         shared.poison_by(what, source);
@@ -154,8 +159,8 @@ fn record_failure(shared: &Shared, e: &AppendError) {
 }
 
 impl Log {
-    /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and reported by [`Log::recovery`];
-    /// any other damage is refused.
+    /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and
+    /// reported by [`Log::recovery`]; any other damage is refused.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
         open::open(disk, dir, options)
     }
@@ -189,9 +194,10 @@ impl Log {
         LogReader(Arc::clone(&self.shared))
     }
 
-    /// Appends a batch and returns the index of its first entry; the others follow. When this returns, all of them are
-    /// durable. On an error none may be acknowledged: after [`AppendError::Io`] a prefix of them may be in the log when it is
-    /// opened again (all or none, unless the batch crosses a segment).
+    /// Appends a batch and returns the index of its first entry; the others follow. When this
+    /// returns, all of them are durable. On an error none may be acknowledged: after
+    /// [`AppendError::Io`] a prefix of them may be in the log when it is opened again (all or none,
+    /// unless the batch crosses a segment).
     pub fn append<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<u64, AppendError> {
         self.admit(entries)?;
         let first = self.frontier.size();
@@ -281,7 +287,8 @@ impl Log {
             checkpoint_size: self.shared.published_size(),
         };
         self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
-        // The tree already has the new leaves; on a failure here the guard of `append` closes the log.
+        // The tree already has the new leaves; on a failure here the guard of `append` closes the
+        // log.
         let file = &self.filling.active.file;
         file.write_at(self.filling.end, &self.buffer)
             .map_err(failed("writing a batch"))?;
@@ -294,7 +301,8 @@ impl Log {
     /// Seals the full segment and starts the next one.
     fn roll(&mut self) -> Result<(), AppendError> {
         let shared = &self.shared;
-        // The index first: a crash between the two leaves a full last segment, which `open` continues from.
+        // The index first: a crash between the two leaves a full last segment, which `open`
+        // continues from.
         let sealed = seal(&*shared.disk, &shared.dir, &shared.meta, &self.filling)
             .map_err(failed("writing a segment's index"))?;
         Arc::make_mut(&mut self.sealed).push(Arc::new(sealed));
@@ -323,8 +331,8 @@ impl Log {
         });
     }
 
-    /// Signs and publishes the head of the durable tree. For logs with a local key; a log whose signer may be slow gives its
-    /// checkpointer to another thread ([`Log::take_checkpointer`]).
+    /// Signs and publishes the head of the durable tree. For logs with a local key; a log whose
+    /// signer may be slow gives its checkpointer to another thread ([`Log::take_checkpointer`]).
     pub fn publish_checkpoint(
         &mut self,
         signer: &dyn NoteSigner,
@@ -335,7 +343,8 @@ impl Log {
             .publish(&[signer])
     }
 
-    /// Takes the right to publish checkpoints, for the thread that publishes them. `None` the second time.
+    /// Takes the right to publish checkpoints, for the thread that publishes them. `None` the
+    /// second time.
     pub fn take_checkpointer(&mut self) -> Option<Checkpointer> {
         self.checkpointer.take()
     }

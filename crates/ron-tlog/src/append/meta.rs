@@ -1,4 +1,5 @@
-//! `log.meta`: the parameters of a log directory, written once. Text, so that an operator can read it.
+//! `log.meta`: the parameters of a log directory, written once. Text, so that an operator can read
+//! it.
 //!
 //! ```text
 //! ron-tlog 1

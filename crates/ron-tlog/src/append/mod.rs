@@ -1,4 +1,5 @@
-//! The log on disk: one writer with group commit, readers on snapshots, recovery, and the offline check.
+//! The log on disk: one writer with group commit, readers on snapshots, recovery, and the offline
+//! check.
 //!
 //! ```text
 //! <dir>/log.meta            origin, salt, entries per segment               written once

@@ -1,8 +1,10 @@
-//! Opening a log: find its files, verify everything after the last checkpoint, cut a torn tail, refuse any other damage.
+//! Opening a log: find its files, verify everything after the last checkpoint, cut a torn tail,
+//! refuse any other damage.
 //!
-//! Full segments that the checkpoint covers are taken from their index files, whose tile roots must lead to the signed root; only
-//! the segment of the checkpoint and those after it are read entry by entry. When the roots do not match, all entries are read: to
-//! name the first bad entry, or to find that only an index file was bad and rebuild it.
+//! Full segments that the checkpoint covers are taken from their index files, whose tile roots must
+//! lead to the signed root; only the segment of the checkpoint and those after it are read entry by
+//! entry. When the roots do not match, all entries are read: to name the first bad entry, or to
+//! find that only an index file was bad and rebuild it.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -220,13 +222,15 @@ impl Opening<'_> {
         Ok((file, len))
     }
 
-    /// Removes the last segment file when a crash during its creation left it without a whole header and without entries.
+    /// Removes the last segment file when a crash during its creation left it without a whole
+    /// header and without entries.
     fn remove_unfinished(&self, segments: &mut Vec<u64>) -> Result<(), OpenError> {
         let Some(last) = segments.last().copied() else {
             return Ok(());
         };
         let (file, len) = self.open_segment(last)?;
-        // A longer file has had entries, and a covered segment must exist: both are left to the checks.
+        // A longer file has had entries, and a covered segment must exist: both are left to the
+        // checks.
         if len > SEGMENT_HEADER as u64 || self.covered() > self.meta.first_of(last) {
             return Ok(());
         }
@@ -268,8 +272,8 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Builds the state and checks it. On damage it determines the cause: an entry (then the log is refused) or only an index file
-    /// (then everything is built again from the entries).
+    /// Builds the state and checks it. On damage it determines the cause: an entry (then the log is
+    /// refused) or only an index file (then everything is built again from the entries).
     fn build_and_check(&mut self, segments: &[u64]) -> Result<(Shared, Built), OpenError> {
         let built = self.build(segments).and_then(|built| {
             let shared = self.share(&built);
@@ -286,7 +290,8 @@ impl Opening<'_> {
                 if !self.trust_indexes {
                     return Err(damaged(index, why));
                 }
-                // Only the index files can be wrong: once more without them, which ends the recursion.
+                // Only the index files can be wrong: once more without them, which ends the
+                // recursion.
                 self.trust_indexes = false;
                 self.stale.clear();
                 self.recovery.scanned = 0;
@@ -391,8 +396,8 @@ impl Opening<'_> {
                 },
             });
         };
-        // Segments before that of the checkpoint lie under its signed root, which `check_heads` compares:
-        // their index files are enough.
+        // Segments before that of the checkpoint lie under its signed root, which `check_heads`
+        // compares: their index files are enough.
         let from = last.min(self.meta.segment_of(self.published_size()));
         for number in 0..last {
             let full = if number < from {
@@ -486,8 +491,8 @@ impl Opening<'_> {
                         (frontier.size() > covered).then_some((batch.offset, batch.len));
                 }
                 Step::End => break,
-                // Torn, last, and covered by no signed head: a crash before the acknowledgement. Anything else was
-                // acknowledged or signed once and must not be cut.
+                // Torn, last, and covered by no signed head: a crash before the acknowledgement.
+                // Anything else was acknowledged or signed once and must not be cut.
                 Step::Bad(bad) if bad.torn && is_last && bad.index >= covered => {
                     tail.cut = Some(cut(bad, frontier.size(), len));
                     break;
@@ -536,9 +541,11 @@ impl Opening<'_> {
         check_published(header.checkpoint_size, self.published_size(), first)
     }
 
-    /// Cuts the torn bytes and writes the last unsigned batch (or the header, while there is no batch) again: after a failed sync
-    /// the kernel may return bytes that never reached the disk and consider them clean, so that another sync alone would write
-    /// nothing. The directory is synced for the same reason: the names seen here must be durable before new entries depend on them.
+    /// Cuts the torn bytes and writes the last unsigned batch (or the header, while there is no
+    /// batch) again: after a failed sync the kernel may return bytes that never reached the disk
+    /// and consider them clean, so that another sync alone would write nothing. The directory is
+    /// synced for the same reason: the names seen here must be durable before new entries depend on
+    /// them.
     fn repair_tail(&mut self, built: &Built) -> Result<(), OpenError> {
         let file = &built.filling.active.file;
         let path = self.dir.join(segment_name(built.filling.active.number));
@@ -574,7 +581,8 @@ fn cut(bad: Bad, index: u64, len: u64) -> Cut {
     }
 }
 
-/// Refuses a checkpoint file that is older than the checkpoint that a header recorded (`noted` entries) when it was written.
+/// Refuses a checkpoint file that is older than the checkpoint that a header recorded (`noted`
+/// entries) when it was written.
 fn check_published(noted: u64, published: u64, index: u64) -> Result<(), OpenError> {
     if noted > published {
         let why = format!(

@@ -1,4 +1,5 @@
-//! Reading a log while it grows: entries, tiles, bundles, checkpoint, proofs. Readers never block the writer and take no lock.
+//! Reading a log while it grows: entries, tiles, bundles, checkpoint, proofs. Readers never block
+//! the writer and take no lock.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub struct TreeHead {
     pub root: Hash,
 }
 
-/// A handle for readers, cheap to clone. It may outlive its [`super::Log`] and then shows the log's last state.
+/// A handle for readers, cheap to clone. It may outlive its [`super::Log`] and then shows the log's
+/// last state.
 #[derive(Clone, Debug)]
 pub struct LogReader(pub(crate) Arc<Shared>);
 
@@ -53,13 +55,14 @@ impl LogReader {
         self.0.is_poisoned()
     }
 
-    /// The disk failure that closed the log; `None` also when the log was closed for another reason.
+    /// The disk failure that closed the log; `None` also when the log was closed for another
+    /// reason.
     pub fn write_failure(&self) -> Option<&WriteFailure> {
         self.0.failure.get()
     }
 
-    /// Closes the log for writing, as after a failed write: for a caller that has found the log to be inconsistent with what
-    /// was published of it.
+    /// Closes the log for writing, as after a failed write: for a caller that has found the log to
+    /// be inconsistent with what was published of it.
     pub fn close_for_writing(&self) {
         self.0.poison();
     }
@@ -166,7 +169,8 @@ impl LogReader {
 
     /// The `c2sp.org/tlog-proof@v1` text that entry `index` is in the published checkpoint.
     pub fn proof(&self, index: u64) -> Result<String, ProofError> {
-        // The checkpoint first, the tree second: the tree only grows, so it covers the checkpoint read before it.
+        // The checkpoint first, the tree second: the tree only grows, so it covers the checkpoint
+        // read before it.
         let published = self.0.published.load();
         match published.as_ref() {
             Some(p) => self.proof_of(index, &p.checkpoint, &p.text),
@@ -174,8 +178,9 @@ impl LogReader {
         }
     }
 
-    /// As [`LogReader::proof`], in an earlier signed checkpoint `note` of this log (one that witnesses have cosigned). The note is
-    /// checked against the tree; its signatures are not checked.
+    /// As [`LogReader::proof`], in an earlier signed checkpoint `note` of this log (one that
+    /// witnesses have cosigned). The note is checked against the tree; its signatures are not
+    /// checked.
     pub fn proof_under(&self, index: u64, note: &str) -> Result<String, ProofError> {
         let checkpoint = Checkpoint::read_unverified(note, Some(self.origin()));
         let checkpoint = checkpoint.map_err(|fault| ReadError::Damaged {
@@ -250,7 +255,8 @@ impl LogReader {
 }
 
 impl View<'_> {
-    /// Calls `visit` with index and leaf preimage (a zero byte and the data) of every entry of `[from, to)`, which must exist.
+    /// Calls `visit` with index and leaf preimage (a zero byte and the data) of every entry of
+    /// `[from, to)`, which must exist.
     pub(crate) fn walk<E: From<ReadError>>(
         &self,
         from: u64,
@@ -268,7 +274,8 @@ impl View<'_> {
             })?;
             let from_stride = self.walk_segment(number, at, next..until, visit)?;
             if let Some(reached) = from_stride {
-                // A bad offset costs a longer read, not the answer: try again from the start of the segment.
+                // A bad offset costs a longer read, not the answer: try again from the start of the
+                // segment.
                 let start = self.segment_start(number);
                 if let Some(bad) = self.walk_segment(number, start, reached..until, visit)? {
                     return Err(E::from(ReadError::Damaged {
@@ -282,8 +289,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Walks one segment from a known offset. `Some(index)` when an entry at or before `index` could not be found from there;
-    /// all entries of `range` before `index` were visited.
+    /// Walks one segment from a known offset. `Some(index)` when an entry at or before `index`
+    /// could not be found from there; all entries of `range` before `index` were visited.
     fn walk_segment<E: From<ReadError>>(
         &self,
         number: u64,

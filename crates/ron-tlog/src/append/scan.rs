@@ -1,8 +1,10 @@
-//! Reads a segment file batch by batch, checks everything, and distinguishes a torn tail from damage.
+//! Reads a segment file batch by batch, checks everything, and distinguishes a torn tail from
+//! damage.
 //!
-//! The writer issues a batch only after the one before it is durable. So only the last batch of the log can be torn by a crash,
-//! and an error before a later batch is damage. A whole batch header states where the batch ends: bytes beyond that prove that the
-//! batch was durable once. A batch without a whole header is torn only when no later header is found after it.
+//! The writer issues a batch only after the one before it is durable. So only the last batch of the
+//! log can be torn by a crash, and an error before a later batch is damage. A whole batch header
+//! states where the batch ends: bytes beyond that prove that the batch was durable once. A batch
+//! without a whole header is torn only when no later header is found after it.
 
 use std::io;
 
@@ -127,7 +129,8 @@ impl<'f> Scanner<'f> {
         }
         let body_end = offset + (BATCH_HEADER as u64) + u64::from(header.body);
         if let Some(at) = self.first_bad_entry(&header, offset)? {
-            // Bytes after this batch were written only once it was durable: then it is damage, not a torn write.
+            // Bytes after this batch were written only once it was durable: then it is damage, not
+            // a torn write.
             let torn = body_end >= end;
             let what = if body_end > end {
                 "the segment ends within its batch"
@@ -159,7 +162,8 @@ impl<'f> Scanner<'f> {
         })
     }
 
-    /// Checks that a header belongs here. A whole header in the wrong place is damage, never the result of a crash.
+    /// Checks that a header belongs here. A whole header in the wrong place is damage, never the
+    /// result of a crash.
     fn misplaced(&self, header: &BatchHeader, root: &Hash) -> Option<Bad> {
         let (index, why) = if header.first != self.next {
             (
@@ -212,8 +216,8 @@ impl<'f> Scanner<'f> {
         Ok(leftover.then(|| u64::from(header.count) - 1))
     }
 
-    /// Whether a whole header of a later batch follows anywhere after `offset`. The salted checksum keeps bytes inside an entry
-    /// from passing for a header.
+    /// Whether a whole header of a later batch follows anywhere after `offset`. The salted checksum
+    /// keeps bytes inside an entry from passing for a header.
     fn later_batch(&mut self, offset: u64) -> io::Result<bool> {
         const PIECE: usize = 64 * 1024;
         let end = self.window.end();

@@ -1,10 +1,12 @@
 //! A disk in memory for tests and simulation, with a fault model.
 //!
-//! Fault model: written bytes are visible at once but durable only after `sync_data` of their file; names are durable only after
-//! `sync_dir`. A crash drops everything that is not durable, or keeps all of it, or keeps all but tears the last write. A failed
-//! sync leaves the bytes readable and marks them clean, so that a later sync does not save them (as Linux does). The n-th changing
-//! operation can fail with EIO or ENOSPC (after a part of a write), or cut the power: from then on all operations fail until
-//! [`SimDisk::crash`]. Not modelled: bit rot, reordering between files within one crash beyond the modes.
+//! Fault model: written bytes are visible at once but durable only after `sync_data` of their file;
+//! names are durable only after `sync_dir`. A crash drops everything that is not durable, or keeps
+//! all of it, or keeps all but tears the last write. A failed sync leaves the bytes readable and
+//! marks them clean, so that a later sync does not save them (as Linux does). The n-th changing
+//! operation can fail with EIO or ENOSPC (after a part of a write), or cut the power: from then on
+//! all operations fail until [`SimDisk::crash`]. Not modelled: bit rot, reordering between files
+//! within one crash beyond the modes.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -29,7 +31,8 @@ pub enum FaultKind {
     Io,
     /// No space; a write leaves its first half.
     NoSpace,
-    /// The power fails: this operation is not done (a write leaves its bytes unsynced), all later ones fail.
+    /// The power fails: this operation is not done (a write leaves its bytes unsynced), all later
+    /// ones fail.
     PowerOff,
 }
 
@@ -49,7 +52,8 @@ pub enum CrashMode {
     KeepAll,
     /// Everything except the end of the last write, of which this many bytes stay.
     TearLast(usize),
-    /// Everything, but 512 bytes of the last write, from this offset on, stay zero: sectors reached the disk out of order.
+    /// Everything, but 512 bytes of the last write, from this offset on, stay zero: sectors reached
+    /// the disk out of order.
     HoleInLast(usize),
 }
 
@@ -200,7 +204,8 @@ impl State {
         }
     }
 
-    /// Shortens the newest pending write, which is the last before the crash, or zeroes a part of it.
+    /// Shortens the newest pending write, which is the last before the crash, or zeroes a part of
+    /// it.
     fn damage_last(&mut self, mode: CrashMode) {
         let Some(file) = self.last_write.and_then(|i| self.inodes.get_mut(&i)) else {
             return;
@@ -268,8 +273,8 @@ impl SimDisk {
         state.faults.push(Fault { at, kind });
     }
 
-    /// Restarts the machine: changes that were not durable are lost or kept as `mode` says, planned faults are cleared, files that
-    /// were open before fail, locks are free.
+    /// Restarts the machine: changes that were not durable are lost or kept as `mode` says, planned
+    /// faults are cleared, files that were open before fail, locks are free.
     pub fn crash(&self, mode: CrashMode) {
         self.0.lock().crash(mode);
     }
@@ -306,7 +311,8 @@ impl SimDisk {
         Some(state.inodes[inode].visible.clone())
     }
 
-    /// Replaces (or removes) a file durably without the log's knowledge, as an intruder or bit rot would.
+    /// Replaces (or removes) a file durably without the log's knowledge, as an intruder or bit rot
+    /// would.
     pub fn poke(&self, path: &Path, bytes: Option<Vec<u8>>) {
         let mut state = self.0.lock();
         let Some(bytes) = bytes else {

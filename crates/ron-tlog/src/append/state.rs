@@ -1,8 +1,9 @@
 //! The readers' view: an immutable snapshot of the durable log, replaced after every batch.
 //!
-//! Full segments keep 32 bytes per 256 entries (tile roots) in memory; their leaf hashes and offsets stay in the index file and
-//! are checked against the tile roots on every read. The segment being filled keeps its leaf hashes in memory, in cells that
-//! are written once; a snapshot never reads cells beyond its size.
+//! Full segments keep 32 bytes per 256 entries (tile roots) in memory; their leaf hashes and
+//! offsets stay in the index file and are checked against the tile roots on every read. The segment
+//! being filled keeps its leaf hashes in memory, in cells that are written once; a snapshot never
+//! reads cells beyond its size.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -100,8 +101,8 @@ impl Active {
     /// Records the file offset of the entry at `position` of this segment, for every 64th entry.
     pub fn record_offset(&self, position: u64, offset: u64) {
         if position.is_multiple_of(STRIDE) {
-            // Relaxed: readers reach this offset only through a snapshot that is stored afterwards, and that store
-            // orders the two.
+            // Relaxed: readers reach this offset only through a snapshot that is stored afterwards,
+            // and that store orders the two.
             self.offsets[(position / STRIDE) as usize].store(offset, Ordering::Relaxed);
         }
     }
@@ -270,7 +271,8 @@ impl<'a> View<'a> {
         }
         let first = tile * TILE_WIDTH;
         let mut leaves = self.indexed_leaves(number, at).unwrap_or_default();
-        // The index file is derived: its leaves count only when they hash to the tile root in memory.
+        // The index file is derived: its leaves count only when they hash to the tile root in
+        // memory.
         if leaves.len() as u64 != TILE_WIDTH || complete_root(&leaves) != *root {
             leaves = self.rehashed_leaves(first)?;
             if complete_root(&leaves) != *root {
@@ -337,7 +339,8 @@ impl HashReader for View<'_> {
                 size: self.tree.size,
             });
         }
-        // Above segments from their roots, within a segment from tile roots, below a tile from leaves.
+        // Above segments from their roots, within a segment from tile roots, below a tile from
+        // leaves.
         if level >= meta.segment_level() {
             let n = 1 << (level - meta.segment_level());
             let roots: Vec<Hash> = (index * n..(index + 1) * n)

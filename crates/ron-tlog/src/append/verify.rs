@@ -1,9 +1,9 @@
-//! The offline check of a log directory: reads every entry, trusts only the verifier key. It takes no lock and changes nothing, so
-//! it works on a copy and on a live log alike.
+//! The offline check of a log directory: reads every entry, trusts only the verifier key. It takes
+//! no lock and changes nothing, so it works on a copy and on a live log alike.
 //!
-//! The signed checkpoint proves damage: all entries below its size must hash to its root. The first disagreement locates it: an
-//! entry's checksum (bound to its index), a batch out of sequence, the leaf hash in the index file, or the root that each batch
-//! recorded of everything before it.
+//! The signed checkpoint proves damage: all entries below its size must hash to its root. The first
+//! disagreement locates it: an entry's checksum (bound to its index), a batch out of sequence, the
+//! leaf hash in the index file, or the root that each batch recorded of everything before it.
 
 use std::path::Path;
 
@@ -35,7 +35,8 @@ pub struct Verified {
     pub size: u64,
     /// Root of their tree.
     pub root: Hash,
-    /// Number of entries that the signed checkpoint covers; the rest is undamaged but not signed yet.
+    /// Number of entries that the signed checkpoint covers; the rest is undamaged but not signed
+    /// yet.
     pub checkpoint_size: u64,
     /// That checkpoint, a signed note.
     pub checkpoint: String,
@@ -55,9 +56,10 @@ pub fn verify_dir(
     verify_on(&OsDisk, dir, std::slice::from_ref(key), on_entry, progress)
 }
 
-/// Checks the log in `dir` of `disk`: the stored checkpoint must be signed by one of `keys`, and the entries must be those that it
-/// covers. `on_entry` gets every entry in order, before the result for all of them is known, and may reject it. `progress` gets the
-/// number of entries checked and the number that the checkpoint covers.
+/// Checks the log in `dir` of `disk`: the stored checkpoint must be signed by one of `keys`, and
+/// the entries must be those that it covers. `on_entry` gets every entry in order, before the
+/// result for all of them is known, and may reject it. `progress` gets the number of entries
+/// checked and the number that the checkpoint covers.
 pub fn verify_on(
     disk: &dyn Disk,
     dir: &Path,
@@ -124,7 +126,8 @@ pub(crate) struct Check<'a> {
     /// Sizes and roots that the log must have had.
     pub heads: Vec<(u64, Hash)>,
     pub frontier: Frontier,
-    /// First entry that differs from the leaf hash in its index file; it is bad only if a root does not match either.
+    /// First entry that differs from the leaf hash in its index file; it is bad only if a root does
+    /// not match either.
     pub suspect: Option<u64>,
     pub notes: Vec<String>,
     /// Size of the newest checkpoint that is known to have been published.
@@ -196,7 +199,8 @@ impl Check<'_> {
             }
             Err(e) => return Err(io(e)),
         };
-        // The list of segments was read before this length: a segment that had a successor then is full now.
+        // The list of segments was read before this length: a segment that had a successor then is
+        // full now.
         let (len, is_last) = (file.len().map_err(io)?, last.is_none_or(|l| l <= number));
         let mut window = Window::new(&*file, len);
         let head = window.at(0, SEGMENT_HEADER).map_err(io)?.unwrap_or(&[]);
@@ -323,7 +327,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The error, at the first entry that differs from its leaf hash in the index file, or else at `index`.
+    /// The error, at the first entry that differs from its leaf hash in the index file, or else at
+    /// `index`.
     fn blame(&self, index: u64, why: &str) -> VerifyError {
         match self.suspect {
             Some(at) => {
@@ -333,8 +338,9 @@ impl Check<'_> {
         }
     }
 
-    /// Headers record the size of the checkpoint that existed when they were written; a stored checkpoint of a smaller size was put
-    /// there later. On a live log a newer one may have been published since it was read, so it is read again before the check fails.
+    /// Headers record the size of the checkpoint that existed when they were written; a stored
+    /// checkpoint of a smaller size was put there later. On a live log a newer one may have been
+    /// published since it was read, so it is read again before the check fails.
     fn check_recorded_checkpoint(&mut self, size: u64) -> Result<(), VerifyError> {
         if size <= self.newest_checkpoint {
             return Ok(());

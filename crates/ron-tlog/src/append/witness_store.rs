@@ -1,5 +1,6 @@
-//! The state of a witness: for each log the last checkpoint it cosigned, one file each, replaced atomically and durable before
-//! the cosignature leaves. It has one owner: deciding and storing is one step because only one thread does both.
+//! The state of a witness: for each log the last checkpoint it cosigned, one file each, replaced
+//! atomically and durable before the cosignature leaves. It has one owner: deciding and storing is
+//! one step because only one thread does both.
 //!
 //! ```text
 //! <dir>/<sha256 of the origin, hex>.checkpoint    the checkpoint with the log's signatures and ours
@@ -81,8 +82,9 @@ fn file_name(origin: &str) -> String {
 }
 
 impl WitnessStore {
-    /// Opens or makes the state in `dir` for the logs whose keys are `keys` (a key's name is its log's origin). A file that this
-    /// witness has not cosigned, or that belongs to another log, is refused.
+    /// Opens or makes the state in `dir` for the logs whose keys are `keys` (a key's name is its
+    /// log's origin). A file that this witness has not cosigned, or that belongs to another log, is
+    /// refused.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -146,14 +148,16 @@ impl WitnessStore {
         self.last.get(origin).map(|(checkpoint, _)| checkpoint)
     }
 
-    /// Decides on a request; if its checkpoint follows the last one, makes the checkpoint durable and cosigns it at `time_s`
-    /// (seconds since 1970). When this returns `Ok`, the checkpoint survives a crash.
+    /// Decides on a request; if its checkpoint follows the last one, makes the checkpoint durable
+    /// and cosigns it at `time_s` (seconds since 1970). When this returns `Ok`, the checkpoint
+    /// survives a crash.
     pub fn add(&mut self, request: &AddCheckpoint, time_s: u64) -> Result<Cosigned, CosignError> {
         let decided = self.decide(request)?;
         self.keep(decided, time_s)
     }
 
-    /// Whether a request follows the stored checkpoint. The decision is valid until another checkpoint is stored.
+    /// Whether a request follows the stored checkpoint. The decision is valid until another
+    /// checkpoint is stored.
     pub(crate) fn decide(&self, request: &AddCheckpoint) -> Result<Decided, CosignError> {
         if self.poisoned {
             return Err(CosignError::Poisoned);
@@ -174,7 +178,8 @@ impl WitnessStore {
         let line = line.ok_or_else(|| Refusal::Malformed("its origin is too long".into()))?;
         note.signatures.push(line.clone());
         let text: Arc<str> = note.to_string().into();
-        // Stored before the cosignature is returned: otherwise a crash could lead to two signed histories.
+        // Stored before the cosignature is returned: otherwise a crash could lead to two signed
+        // histories.
         let name = file_name(&checkpoint.origin);
         if let Err(e) = write_atomic(&*self.disk, &self.dir, &name, text.as_bytes()) {
             self.poisoned = true;
@@ -201,8 +206,9 @@ impl WitnessStore {
         decided.into_iter().map(keep).collect()
     }
 
-    /// The keys of which one must have signed a checkpoint: for a log with a known chain its newest key and the configured keys
-    /// that are not in the chain; for any other log all configured keys.
+    /// The keys of which one must have signed a checkpoint: for a log with a known chain its newest
+    /// key and the configured keys that are not in the chain; for any other log all configured
+    /// keys.
     fn accepted(&self) -> Vec<VerifierKey> {
         let chain_of = |key: &VerifierKey| self.chains.get(key.name());
         let given = self.keys.iter();
@@ -211,8 +217,9 @@ impl WitnessStore {
         apart.chain(newest).cloned().collect()
     }
 
-    /// Stores the chain of a log's keys durably: it must contain a key that is configured for that log, and extend the known chain.
-    /// From then on only its newest key is accepted. Returns the number of keys; a chain without new keys is accepted as well.
+    /// Stores the chain of a log's keys durably: it must contain a key that is configured for that
+    /// log, and extend the known chain. From then on only its newest key is accepted. Returns the
+    /// number of keys; a chain without new keys is accepted as well.
     pub fn learn(&mut self, text: &str) -> Result<usize, CosignError> {
         if self.poisoned {
             return Err(CosignError::Poisoned);
@@ -227,7 +234,8 @@ impl WitnessStore {
             return Err(Refusal::Forbidden(why.into()).into());
         }
         let keys = chain.keys().len();
-        // An older or equal chain changes nothing; a chain that forks from the known one is refused.
+        // An older or equal chain changes nothing; a chain that forks from the known one is
+        // refused.
         match self.chains.get(&origin) {
             Some(known) if known.extends(&chain) => return Ok(keys),
             Some(known) if !chain.extends(known) => {
@@ -367,7 +375,8 @@ mod tests {
         assert!(open(&disk).expect_err("changed").contains("cosigned"));
     }
 
-    /// The witness follows a log that rotates its key; a second history of keys is refused, also after a restart.
+    /// The witness follows a log that rotates its key; a second history of keys is refused, also
+    /// after a restart.
     #[test]
     fn it_follows_the_keys_of_a_log_and_only_one_history_of_them() {
         use crate::note::NoteSigner as _;
@@ -458,7 +467,8 @@ mod tests {
         assert!(open(&disk).expect_err("changed").contains(".keys"));
     }
 
-    /// A power failure at every operation: an answered checkpoint is never lost, and no older one replaces it.
+    /// A power failure at every operation: an answered checkpoint is never lost, and no older one
+    /// replaces it.
     #[test]
     fn no_crash_loses_an_answered_checkpoint() {
         let log = tree(40);

@@ -1,4 +1,5 @@
-//! Shared by the tests of the log on disk: a signer, entries by index, and opening with short segments.
+//! Shared by the tests of the log on disk: a signer, entries by index, and opening with short
+//! segments.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::Path;

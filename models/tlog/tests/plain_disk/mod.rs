@@ -1,5 +1,5 @@
-//! A disk in memory whose locks are not steps of a model: threads communicate through the log's snapshots, not through its
-//! files.
+//! A disk in memory whose locks are not steps of a model: threads communicate through the log's
+//! snapshots, not through its files.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
