@@ -11,8 +11,8 @@ fn cipher(key: &Secret32) -> LessSafeKey {
     LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.expose()).expect("the key has 32 bytes"))
 }
 
-/// Encrypts; the answer is the ciphertext and its 16 byte tag. The caller must never use one
-/// nonce twice with one key: a repetition reveals both texts and the authentication key.
+/// Encrypts; returns the ciphertext and its 16-byte tag. The caller must never use a nonce twice
+/// with one key: a repetition reveals both plaintexts and the authentication key.
 #[must_use]
 pub fn seal_aes256_gcm(key: &Secret32, nonce: &[u8; 12], aad: &[u8], plaintext: &[u8]) -> Vec<u8> {
     // Reserved up front: growing later would leave a copy of the plaintext behind.
@@ -28,8 +28,8 @@ pub fn seal_aes256_gcm(key: &Secret32, nonce: &[u8; 12], aad: &[u8], plaintext: 
     sealed
 }
 
-/// Decrypts what [`seal_aes256_gcm`] made, or gives `None` when key, nonce, associated data or
-/// a single bit is not the one it was made with.
+/// Decrypts the output of [`seal_aes256_gcm`]; `None` when the key, the nonce, the associated data
+/// or any bit differs.
 #[must_use]
 pub fn open_aes256_gcm(
     key: &Secret32,
@@ -37,6 +37,7 @@ pub fn open_aes256_gcm(
     aad: &[u8],
     sealed: &[u8],
 ) -> Option<SecretBytes> {
+    // Decrypted in place in secret memory: the plaintext never lies in ordinary memory.
     let mut buffer = SecretBytes::from_slice(sealed);
     let length = cipher(key)
         .open_in_place(

@@ -1,8 +1,8 @@
-//! Comparison whose time does not depend on where two secrets differ.
+//! Comparison in a time that does not depend on where two secrets differ.
 
 use subtle::ConstantTimeEq;
 
-/// True when both are equal. Only the lengths may be learned from the time it takes.
+/// True when both are equal. The time it takes reveals only the lengths.
 #[must_use]
 pub fn eq(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()

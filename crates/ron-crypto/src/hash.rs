@@ -15,7 +15,7 @@ pub fn blake3(message: &[u8]) -> [u8; 32] {
     *::blake3::hash(message).as_bytes()
 }
 
-/// HMAC-SHA-256 of a message (RFC 2104). Any key length works; 32 bytes is best.
+/// HMAC-SHA-256 of a message (RFC 2104). Keys of any length are accepted; use 32 bytes.
 #[must_use]
 pub fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
@@ -37,7 +37,7 @@ pub fn hkdf_sha256(salt: &[u8], ikm: &[u8], info: &[u8], out: &mut [u8]) {
         .expect("the length was checked above");
 }
 
-/// How much output the library is asked for.
+/// Output length, in the form that the library needs.
 struct Length(usize);
 
 impl hkdf::KeyType for Length {
@@ -46,7 +46,7 @@ impl hkdf::KeyType for Length {
     }
 }
 
-/// SHA-256 of a message that comes in parts.
+/// SHA-256 of a message in parts.
 #[derive(Clone)]
 pub struct Sha256(digest::Context);
 
@@ -56,7 +56,6 @@ impl Sha256 {
         Self(digest::Context::new(&digest::SHA256))
     }
 
-    /// Adds a part.
     pub fn update(&mut self, part: &[u8]) {
         self.0.update(part);
     }

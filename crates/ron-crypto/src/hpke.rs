@@ -16,12 +16,12 @@ const MLKEM_PUBLIC_LEN: usize = 1184;
 const MLKEM_SECRET_LEN: usize = 2400;
 const MLKEM_CIPHERTEXT_LEN: usize = 1088;
 
-/// How the shared secret comes about.
+/// The key encapsulation mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kem {
     /// DHKEM(X25519, HKDF-SHA256), HPKE KEM 0x0020.
     X25519,
-    /// X-Wing: X25519 and ML-KEM-768, HPKE KEM 0x647a. Safe while one of the two is.
+    /// X-Wing: X25519 and ML-KEM-768, HPKE KEM 0x647a. Secure while either of the two is.
     XWing,
 }
 
@@ -42,7 +42,7 @@ impl Kem {
         }
     }
 
-    /// Bytes of the encapsulated key in front of a sealed text.
+    /// Bytes of the encapsulated key before the ciphertext.
     #[must_use]
     pub const fn encapsulated_len(self) -> usize {
         match self {
@@ -52,17 +52,17 @@ impl Kem {
     }
 }
 
-/// The private half of a recipient.
+/// The private key of a recipient.
 pub struct HpkeKey {
     kem: Kem,
     x25519: Secret32,
-    /// Expanded ML-KEM key of X-Wing, else empty.
+    /// Expanded ML-KEM key for X-Wing, otherwise empty.
     mlkem: SecretBytes,
     public: Vec<u8>,
 }
 
 impl HpkeKey {
-    /// A new key. The ML-KEM part comes from the operating system's randomness.
+    /// A new key. The ML-KEM part always comes from the operating system, not from `random`.
     pub fn generate(kem: Kem, random: &dyn Random) -> Self {
         let mut bytes = SecretBytes::zeroed(X25519_LEN);
         random.fill(bytes.expose_mut());
@@ -78,7 +78,7 @@ impl HpkeKey {
         Self::from_bytes(kem, &bytes).expect("what was just made is a key")
     }
 
-    /// The key in the bytes of [`HpkeKey::to_bytes`].
+    /// Reads the bytes of [`HpkeKey::to_bytes`].
     pub fn from_bytes(kem: Kem, bytes: &SecretBytes) -> Result<Self, KeyError> {
         let want = X25519_LEN
             + if kem == Kem::XWing {
@@ -97,6 +97,7 @@ impl HpkeKey {
             let key = DecapsulationKey::new(&ML_KEM_768, m).map_err(|_| KeyError)?;
             // The expanded private key carries its public key (FIPS 203, 7.1).
             public.extend_from_slice(&m[1152..1152 + MLKEM_PUBLIC_LEN]);
+            // Both halves are only checked here; `open` and `seal` parse them again.
             EncapsulationKey::new(&ML_KEM_768, &public).map_err(|_| KeyError)?;
             drop(key);
         }
@@ -117,7 +118,6 @@ impl HpkeKey {
         bytes
     }
 
-    /// How it agrees on secrets.
     pub fn kem(&self) -> Kem {
         self.kem
     }
@@ -127,7 +127,8 @@ impl HpkeKey {
         &self.public
     }
 
-    /// Opens what [`seal`] made for this key, or gives `None` when anything is another.
+    /// Opens the output of [`seal`] for this key; `None` when the key, `info`, `aad` or any bit
+    /// differs.
     #[must_use]
     pub fn open(&self, info: &[u8], aad: &[u8], sealed: &[u8]) -> Option<SecretBytes> {
         let length = self.kem.encapsulated_len();
@@ -159,8 +160,8 @@ impl std::fmt::Debug for HpkeKey {
     }
 }
 
-/// Encrypts to a public key: the encapsulated key, the ciphertext, its 16 byte tag. `None` when the
-/// public key is none.
+/// Encrypts to a public key: the encapsulated key, the ciphertext, its 16-byte tag. `None` when the
+/// public key is not valid.
 #[must_use]
 pub fn seal(
     kem: Kem,
@@ -173,6 +174,7 @@ pub fn seal(
     if public.len() != kem.public_len() {
         return None;
     }
+    // A fresh key for every message: with it the nonce derived below is used only once.
     let ephemeral = Secret32::generate(random);
     let mine = x25519_public(&ephemeral).ok()?;
     let (enc, shared) = match kem {
@@ -205,7 +207,8 @@ fn x25519_public(secret: &Secret32) -> Result<[u8; 32], KeyError> {
     public.as_ref().try_into().map_err(|_| KeyError)
 }
 
-/// The Diffie-Hellman value; `None` for points that give zero.
+/// The Diffie-Hellman value; `None` for points of small order, which give zero (RFC 7748, section
+/// 6.1).
 fn x25519(secret: &Secret32, peer: &[u8]) -> Option<Secret32> {
     let peer = agreement::UnparsedPublicKey::new(&X25519, peer);
     agreement::agree(&private(secret).ok()?, peer, (), |value| {
@@ -218,7 +221,8 @@ fn x25519(secret: &Secret32, peer: &[u8]) -> Option<Secret32> {
     .ok()
 }
 
-/// X-Wing's combiner: SHA3-256 over both secrets, the X25519 share and key, and a label.
+/// X-Wing's combiner: SHA3-256 over both secrets, the X25519 share and key, and a label. The ML-KEM
+/// ciphertext is not hashed: ML-KEM binds it to its secret already.
 fn combine(ss_m: &[u8], ss_x: &Secret32, ct_x: &[u8], pk_x: &[u8]) -> Secret32 {
     let mut hash = digest::Context::new(&digest::SHA3_256);
     for part in [ss_m, ss_x.expose(), ct_x, pk_x, br"\.//^\"] {
@@ -233,7 +237,7 @@ fn extract(suite: &[u8], salt: &[u8], label: &str, ikm: &[u8]) -> Secret32 {
     Secret32::from_slice(&hmac_sha256(salt, message.expose()))
 }
 
-/// One block is all that is ever asked for.
+/// HKDF-Expand for at most one block (32 bytes), which is enough here.
 fn expand(suite: &[u8], prk: &Secret32, label: &str, info: &[u8], length: u16) -> Secret32 {
     debug_assert!(length <= 32);
     let parts = [
@@ -254,8 +258,9 @@ fn dhkem_secret(dh: &Secret32, enc: &[u8], public: &[u8]) -> Secret32 {
     expand(&suite, &prk, "shared_secret", &[enc, public].concat(), 32)
 }
 
-/// Key and nonce of the only message, base mode.
+/// Key and nonce of the single message, base mode.
 fn schedule(kem: Kem, shared: &Secret32, info: &[u8]) -> (Secret32, [u8; 12]) {
+    // KDF 0x0001 is HKDF-SHA256, AEAD 0x0002 is AES-256-GCM.
     let suite = [b"HPKE", &kem.id()[..], &[0, 1], &[0, 2]].concat();
     let psk_id_hash = extract(&suite, b"", "psk_id_hash", b"");
     let info_hash = extract(&suite, b"", "info_hash", info);
@@ -282,7 +287,7 @@ mod tests {
     const AAD: &[u8] = b"aad";
     const TEXT: &[u8] = b"a secret";
 
-    /// An independent implementation opens what we seal, and we open what it seals.
+    /// An independent implementation opens our ciphertexts, and we open its ciphertexts.
     fn agrees<Theirs: hpke::Kem>(kem: Kem) {
         let random = SeededRandom::new(11);
         let (secret, public) = Theirs::gen_keypair();
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_survive_their_bytes_and_bad_ones_are_refused() {
+    fn keys_round_trip_and_bad_ones_are_refused() {
         let random = SeededRandom::new(12);
         for kem in [Kem::X25519, Kem::XWing] {
             let key = HpkeKey::generate(kem, &random);

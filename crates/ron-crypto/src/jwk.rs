@@ -1,6 +1,7 @@
 //! JWK thumbprints (RFC 7638, SHA-256): the `kid` of our tokens.
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::hash::sha256;
 
@@ -20,7 +21,7 @@ pub fn thumbprint_ec(x: &[u8; 32], y: &[u8; 32]) -> String {
     ))
 }
 
-/// The thumbprint of an algorithm key pair (`kty` `AKP`, as ML-DSA has it): `alg` is the JWS name.
+/// The thumbprint of an algorithm key pair (`kty` `AKP`, used by ML-DSA): `alg` is the JWS name.
 #[must_use]
 pub fn thumbprint_akp(alg: &str, public: &[u8]) -> String {
     let public = URL_SAFE_NO_PAD.encode(public);

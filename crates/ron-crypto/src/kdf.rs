@@ -1,17 +1,17 @@
-//! Argon2id: a key from something a person can remember.
+//! Argon2id: a key from a passphrase.
 
 use zeroize::Zeroize;
 
 use crate::secret::Secret32;
 
-/// What a derivation costs. More of each is slower for us and for whoever guesses.
+/// The cost of a derivation. Higher values are slower for us and for an attacker who guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argon2Params {
     /// Memory in KiB.
     pub memory_kib: u32,
     /// Passes over the memory.
     pub passes: u32,
-    /// Lanes.
+    /// Degree of parallelism.
     pub lanes: u32,
 }
 
@@ -22,7 +22,7 @@ impl Argon2Params {
         passes: 3,
         lanes: 1,
     };
-    /// The most we take from a stored description, so that a bent one cannot exhaust the host.
+    /// The maximum accepted from stored parameters, so that altered ones cannot exhaust the host.
     pub const CEILING: Self = Self {
         memory_kib: 1024 * 1024,
         passes: 16,
@@ -68,7 +68,7 @@ pub fn argon2id(pass: &[u8], salt: &[u8], params: Argon2Params) -> Result<Secret
     let argon2 = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
     let mut key = Secret32::zeroed();
     let outcome = argon2.hash_password_into_with_memory(pass, salt, key.expose_mut(), &mut memory);
-    // The last blocks determine the key, and the library leaves them as they are.
+    // The last blocks determine the key, and the library does not erase them.
     memory.iter_mut().for_each(Zeroize::zeroize);
     outcome.map_err(|_| KdfError::Failed)?;
     Ok(key)

@@ -1,4 +1,4 @@
-//! A private key on its way to somebody else: wrapped under a fresh AES key (AES-KWP), which is
+//! A private key for transfer to a recipient: wrapped under a fresh AES key (AES-KWP), which is
 //! encrypted to the recipient's public key (HPKE).
 //!
 //! ```text
@@ -6,7 +6,8 @@
 //! | encapsulated key 32 or 1120 | AES-256 key, encrypted 32 + tag 16      <- HPKE, AAD: the first two bytes
 //! | the private key under AES-KWP                                         <- length + 8, padded to 8
 //! ```
-//! The HPKE `info` says what the blob is for, so that one made for another purpose does not open.
+//! The HPKE `info` names the purpose of the blob, so that a blob made for another purpose does not
+//! open.
 
 use crate::aead::TAG_LEN;
 use crate::hpke::{HpkeKey, Kem, seal};
@@ -24,8 +25,8 @@ const fn code(kem: Kem) -> u8 {
     }
 }
 
-/// Wraps `secret` for the holder of `public`. `None` when the public key is none, or the secret is
-/// empty or too long.
+/// Wraps `secret` for the holder of `public`. `None` when the public key is not valid, or the
+/// secret is empty or too long.
 #[must_use]
 pub fn wrap_key(
     kem: Kem,
@@ -41,7 +42,7 @@ pub fn wrap_key(
     Some([&head[..], &sealed, &wrapped].concat())
 }
 
-/// Opens what [`wrap_key`] made for `key` with the same `info`, or gives `None`.
+/// Opens the output of [`wrap_key`] for `key` with the same `info`; `None` for anything else.
 #[must_use]
 pub fn unwrap_key(key: &HpkeKey, info: &[u8], blob: &[u8]) -> Option<SecretBytes> {
     let (head, rest) = blob.split_at_checked(2)?;

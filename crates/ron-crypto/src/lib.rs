@@ -1,10 +1,12 @@
-//! Primitives behind one face, and memory for secrets.
+//! Cryptographic primitives behind one interface, and memory for secrets.
 //!
-//! Nothing here is home-made: hashes, MACs, key derivation, AEAD and signing are aws-lc-rs,
-//! strict Ed25519 verification is ed25519-dalek, Argon2id is the argon2 crate.
+//! The primitives are libraries: hashes, MACs, key derivation, AEAD, key agreement and signing are
+//! aws-lc-rs, strict Ed25519 verification is ed25519-dalek, BLAKE3 and Argon2id are their own
+//! crates. Composed here from those: HPKE with the X-Wing combiner (`hpke.rs`) and the key blob
+//! (`keyblob.rs`).
 //!
-//! **Invariants:** no private key leaves its type; secrets live in [`secret`] memory, are erased
-//! on drop and never printed; anything secret is compared in constant time.
+//! **Invariants:** no private key leaves its type except for sealing into a store; secrets live in
+//! [`secret`] memory, are erased on drop and never printed; secrets are compared in constant time.
 
 pub mod aead;
 pub mod ct;

@@ -1,4 +1,4 @@
-//! Signatures that a quantum computer does not break: ML-DSA (FIPS 204), pure form, empty context.
+//! Post-quantum signatures: ML-DSA (FIPS 204), pure form, empty context.
 
 use aws_lc_rs::signature::{
     KeyPair, ML_DSA_44, ML_DSA_44_SIGNING, ML_DSA_65, ML_DSA_65_SIGNING, ML_DSA_87,
@@ -10,7 +10,6 @@ use crate::rand::Random;
 use crate::secret::Secret32;
 use crate::sign::Signer;
 
-/// A parameter set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MlDsaSet {
     /// ML-DSA-44, security category 2.
@@ -59,7 +58,7 @@ impl MlDsaSet {
     }
 }
 
-/// An ML-DSA private key, made from its 32 byte seed.
+/// An ML-DSA private key, derived from its 32-byte seed.
 pub struct MlDsaKey {
     set: MlDsaSet,
     pair: PqdsaKeyPair,
@@ -67,12 +66,11 @@ pub struct MlDsaKey {
 }
 
 impl MlDsaKey {
-    /// A new key.
     pub fn generate(set: MlDsaSet, random: &dyn Random) -> Self {
         Self::from_seed(set, &Secret32::generate(random))
     }
 
-    /// The key of a seed (`xi` of FIPS 204); every seed is one.
+    /// The key of a seed (`xi` of FIPS 204); every seed is valid.
     pub fn from_seed(set: MlDsaSet, seed: &Secret32) -> Self {
         let pair = PqdsaKeyPair::from_seed(set.signing(), seed.expose())
             .expect("every 32 byte seed is a key");
@@ -83,7 +81,6 @@ impl MlDsaKey {
         }
     }
 
-    /// Its parameter set.
     pub fn set(&self) -> MlDsaSet {
         self.set
     }
@@ -122,7 +119,7 @@ impl std::fmt::Debug for MlDsaKey {
     }
 }
 
-/// Verifies an ML-DSA signature; other lengths than the set's are refused.
+/// Verifies an ML-DSA signature; keys and signatures of other lengths than the set's are refused.
 #[must_use]
 pub fn verify_mldsa(set: MlDsaSet, public: &[u8], message: &[u8], signature: &[u8]) -> bool {
     public.len() == set.public_len()

@@ -1,20 +1,21 @@
-//! Public keys as `SubjectPublicKeyInfo` in PEM, as OpenSSL and every other tool read them.
+//! Public keys as `SubjectPublicKeyInfo` in PEM, as OpenSSL and other tools read them.
 
-use base64::{Engine, engine::general_purpose::STANDARD};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::mldsa::MlDsaSet;
 
-/// The DER in front of a raw Ed25519 public key (RFC 8410).
+/// The DER prefix of a raw Ed25519 public key (RFC 8410).
 const ED25519_HEAD: &[u8] = &[
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0,
 ];
 
-/// The DER in front of a raw X25519 public key (RFC 8410).
+/// The DER prefix of a raw X25519 public key (RFC 8410).
 const X25519_HEAD: &[u8] = &[
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e, 0x03, 0x21, 0,
 ];
 
-/// The DER in front of an uncompressed P-256 point (RFC 5480).
+/// The DER prefix of an uncompressed P-256 point (RFC 5480).
 const P256_HEAD: &[u8] = &[
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
     0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
@@ -48,7 +49,7 @@ pub fn spki_pem_mldsa(set: MlDsaSet, public: &[u8]) -> String {
     };
     let oid = [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc];
     let algorithm = [&[0x30, 0x0b, 0x06, 0x09][..], &oid].concat();
-    let bits = public.len() + 1; // the first byte says that no bit of the last is unused
+    let bits = public.len() + 1; // the first byte counts the unused bits of the last one: none
     let inner = algorithm.len() + 4 + bits;
     let long = |tag: u8, length: usize| {
         let [.., high, low] = length.to_be_bytes();

@@ -1,27 +1,26 @@
-//! Random bytes: from the operating system, or from a seed where a run must repeat.
+//! Random bytes: from the operating system, or from a seed where a run must be repeatable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where random bytes come from. Services take one in their parts, so that a simulation can
-/// give them a seeded one.
+/// A source of random bytes. Services receive it from outside, so that a simulation can pass a
+/// seeded one.
 pub trait Random: Send + Sync {
     /// Fills the whole buffer.
     fn fill(&self, out: &mut [u8]);
 }
 
-/// The operating system's generator, through the library's own (fork safe, seeded by it).
+/// The library's generator, which is fork-safe and seeded by the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OsRandom;
 
 impl Random for OsRandom {
     fn fill(&self, out: &mut [u8]) {
-        // Without randomness nothing here may go on; the library fails only when the system has
-        // none to give.
+        // Nothing may continue without randomness; the library fails only when the system has none.
         aws_lc_rs::rand::fill(out).expect("the operating system gives random bytes");
     }
 }
 
-/// Repeatable bytes for tests and simulations; never for keys that matter.
+/// Repeatable bytes for tests and simulations; never for real keys.
 #[derive(Debug)]
 pub struct SeededRandom {
     seed: u64,

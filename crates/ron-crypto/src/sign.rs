@@ -1,18 +1,14 @@
 //! Signatures: Ed25519 and ECDSA on P-256.
 
-use aws_lc_rs::{
-    rand::SystemRandom,
-    signature::{
-        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
-        KeyPair, UnparsedPublicKey,
-    },
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
+    KeyPair, UnparsedPublicKey,
 };
 use ed25519_dalek::{Signature, VerifyingKey};
 
-use crate::{
-    rand::Random,
-    secret::{Secret32, SecretBytes},
-};
+use crate::rand::Random;
+use crate::secret::{Secret32, SecretBytes};
 
 /// Something that signs with one key.
 pub trait Signer: Send + Sync {
@@ -20,7 +16,7 @@ pub trait Signer: Send + Sync {
     fn sign(&self, message: &[u8]) -> Vec<u8>;
 }
 
-/// A stored key that is not one.
+/// Stored bytes that are not a private key of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stored private key is damaged or of another kind; restore it from a backup")]
 pub struct KeyError;
@@ -32,14 +28,14 @@ pub struct Ed25519Key {
 }
 
 impl Ed25519Key {
-    /// A new key.
     pub fn generate(random: &dyn Random) -> Self {
+        // Filled in place, so that no copy of the seed stays on the stack.
         let mut seed = Secret32::zeroed();
         random.fill(seed.expose_mut());
         Self::from_seed(seed.expose())
     }
 
-    /// The key of a 32 byte seed (RFC 8032); every seed is one.
+    /// The key of a 32-byte seed (RFC 8032); every seed is valid.
     pub fn from_seed(seed: &[u8; 32]) -> Self {
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).expect("every 32 byte seed is a key");
         Self {
@@ -53,7 +49,6 @@ impl Ed25519Key {
         &self.seed
     }
 
-    /// The public key.
     pub fn public(&self) -> [u8; 32] {
         self.pair
             .public_key()
@@ -84,9 +79,9 @@ impl std::fmt::Debug for Ed25519Key {
     }
 }
 
-/// Verifies an Ed25519 signature so that all careful verifiers agree: refuses public keys that
-/// are not canonically encoded, small-order public keys and `R`, and an `s` not below the group
-/// order.
+/// Verifies an Ed25519 signature by rules on which all strict verifiers agree: refuses public keys
+/// that are not canonically encoded, small-order public keys and `R`, and an `s` not below the
+/// group order.
 #[must_use]
 pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
     if !canonical_y(public) {
@@ -100,7 +95,7 @@ pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8;
 }
 
 /// True when the encoded y coordinate is below the field's prime 2^255 - 19. A decoder reduces
-/// larger ones, which would give one key two names.
+/// larger values, which would give one key two encodings.
 fn canonical_y(public: &[u8; 32]) -> bool {
     let [low, middle @ .., high] = public;
     !(high & 0x7f == 0x7f && middle.iter().all(|byte| *byte == 0xff) && *low >= 0xed)
@@ -122,7 +117,7 @@ impl P256Key {
         (key, pkcs8)
     }
 
-    /// The key in a PKCS#8 document.
+    /// Reads a PKCS#8 document.
     pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, KeyError> {
         EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8)
             .map(|pair| Self { pair })
@@ -165,7 +160,7 @@ impl std::fmt::Debug for P256Key {
 /// Verifies an ECDSA P-256 SHA-256 signature `r || s` under an uncompressed public point.
 #[must_use]
 pub fn verify_p256_fixed(public_sec1: &[u8], message: &[u8], signature: &[u8]) -> bool {
-    // One encoding only; the library would take compressed points as well.
+    // Only one encoding per key; the library would accept compressed points as well.
     let uncompressed = public_sec1.len() == 65 && public_sec1[0] == 4;
     uncompressed
         && UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public_sec1)
@@ -223,7 +218,7 @@ mod tests {
         );
     }
 
-    /// Points whose order divides 8 verify "signatures" nobody made.
+    /// Under points whose order divides 8, signatures verify that no key holder made.
     #[test]
     fn small_order_keys_verify_nothing() {
         let small_order = [
@@ -258,7 +253,7 @@ mod tests {
         }
         assert!(
             accepted_by_the_loose_rule > 0,
-            "the test must show something the rule prevents"
+            "the test must show a case that the rule prevents"
         );
     }
 
@@ -279,7 +274,7 @@ mod tests {
         }
         assert_ne!(bent, signature);
         assert!(!verify_ed25519_strict(&public, b"message", &bent));
-        // y = p + 1 is the identity under another name, y = p + 3 a point of large order.
+        // y = p + 1 is another encoding of the identity, y = p + 3 a point of large order.
         for low in 0xed..=0xff_u8 {
             let mut key = [0xff; 32];
             (key[0], key[31]) = (low, 0x7f);
@@ -293,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_come_back_and_nothing_prints_them() {
+    fn seeds_round_trip_and_are_never_printed() {
         let key = Ed25519Key::generate(&SeededRandom::new(5));
         let again = Ed25519Key::from_seed(key.seed().expose());
         assert_eq!(key.public(), again.public());
@@ -326,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn p256_keys_survive_their_stored_form() {
+    fn p256_keys_round_trip_through_pkcs8() {
         let (key, pkcs8) = P256Key::generate();
         let again = P256Key::from_pkcs8(pkcs8.expose()).expect("it reads back");
         assert_eq!(

@@ -1,19 +1,19 @@
-//! AES-256 key wrap with padding (RFC 5649, NIST SP 800-38F KWP): secrets under another secret,
+//! AES-256 key wrap with padding (RFC 5649, NIST SP 800-38F KWP): encrypts a secret under another,
 //! without a nonce.
 
 use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrapPadded};
 
 use crate::secret::{Secret32, SecretBytes};
 
-/// The longest secret that is wrapped, in bytes; keys are far shorter.
+/// Maximum length of a wrapped secret in bytes; keys are far shorter.
 pub const WRAP_MAX: usize = 16 * 1024;
 
 fn kek(key: &Secret32) -> AesKek {
     AesKek::new(&AES_256, key.expose()).expect("the key has 32 bytes")
 }
 
-/// Wraps 1 to [`WRAP_MAX`] bytes; the answer is padded to a multiple of 8, and 8 longer. `None` for
-/// other lengths.
+/// Wraps 1 to [`WRAP_MAX`] bytes; the output is padded to a multiple of 8 and 8 bytes longer.
+/// `None` for other lengths.
 #[must_use]
 pub fn wrap_aes256_kwp(key: &Secret32, secret: &[u8]) -> Option<Vec<u8>> {
     if secret.is_empty() || secret.len() > WRAP_MAX {
@@ -28,7 +28,7 @@ pub fn wrap_aes256_kwp(key: &Secret32, secret: &[u8]) -> Option<Vec<u8>> {
     Some(wrapped)
 }
 
-/// Unwraps what [`wrap_aes256_kwp`] made, or gives `None` when the key or a single bit is another.
+/// Unwraps the output of [`wrap_aes256_kwp`]; `None` when the key or any bit differs.
 #[must_use]
 pub fn unwrap_aes256_kwp(key: &Secret32, wrapped: &[u8]) -> Option<SecretBytes> {
     let fits =
@@ -53,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_wrapped_comes_back_and_nothing_else_does(
+        fn only_wrapped_secrets_are_unwrapped(
             key in any::<[u8; 32]>(),
             secret in proptest::collection::vec(any::<u8>(), 1..200),
             at in any::<prop::sample::Index>(),

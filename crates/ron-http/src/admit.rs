@@ -1,5 +1,5 @@
 //! From a complete head to an admitted request: route, drain, identity, media type, size, in this
-//! order, all before the first byte of the body is looked at.
+//! order, all before the first byte of the body is parsed.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -16,13 +16,13 @@ use crate::parse::{Framing, Head, Refusal, parse_head};
 use crate::request::{Headers, Method, RequestHead, parse_query};
 use crate::response::Response;
 use crate::router::Found;
-use crate::settle::Shared;
+use crate::shared::Shared;
 use crate::slots::Lease;
 use crate::spool::{Place, Spool};
 use crate::unpack::{ACCEPTED, Coding};
 
-/// What becomes of a request with a complete head.
-pub(crate) enum Admitted {
+/// The decision on a request with a complete head.
+pub(crate) enum Admission {
     /// Its body is read next.
     Reading(Box<Reading>),
     /// It is answered at once.
@@ -30,14 +30,14 @@ pub(crate) enum Admitted {
 }
 
 impl Shared {
-    /// Takes the head off the connection's input and decides on it. A refusal means that the
-    /// framing cannot be trusted.
+    /// Consumes the head from the connection's input and decides on it. An error means that the
+    /// framing cannot be trusted and the connection must close.
     pub(crate) fn admit(
         &self,
         lease: &mut Lease<'_>,
         length: usize,
         now: Instant,
-    ) -> Result<Admitted, Refusal> {
+    ) -> Result<Admission, Refusal> {
         let bytes = &lease.input.bytes()[..length];
         let head = parse_head(bytes, &self.limits.head_caps())?;
         let target = std::str::from_utf8(&bytes[head.target.clone()])
@@ -49,6 +49,8 @@ impl Shared {
             .raw("x-request-id")
             .and_then(ShortId::parse)
             .unwrap_or_else(|| self.ids.fresh(self.clock.unix_ms()));
+        // For other methods a matching tag would mean 412 (RFC 9110, section 13.1.2), which no
+        // route needs.
         let conditional = matches!(head.method, Method::GET | Method::HEAD);
         let if_none_match = headers
             .get("if-none-match")
@@ -68,14 +70,14 @@ impl Shared {
         match self.check(lease, &head, headers, &target, id) {
             Ok(reading) => {
                 if head.expects_continue && lease.input.is_empty() {
-                    // A client that waits in vain sends its body anyway, after a while.
+                    // Best effort: a client that gets no 100 sends its body anyway, after a while.
                     let _ = lease.stream.write(b"HTTP/1.1 100 Continue\r\n\r\n", false);
                 }
-                Ok(Admitted::Reading(reading))
+                Ok(Admission::Reading(reading))
             }
             Err(answer) => {
                 skip_body(lease, head.framing);
-                Ok(Admitted::Answer(*answer))
+                Ok(Admission::Answer(*answer))
             }
         }
     }
@@ -96,7 +98,7 @@ impl Shared {
         }
         if self.draining() && !self.router.routes[route].while_draining {
             self.metrics.reject("draining");
-            return Err(Box::new(self.draining_now()));
+            return Err(Box::new(self.draining_answer()));
         }
         let Some(params) = self.router.params(route, &values) else {
             return refuse(Problem::bad_request(
@@ -122,6 +124,8 @@ impl Shared {
             request_id,
             traceparent,
         };
+        // Identity before everything that depends on the body: an unknown caller learns nothing of
+        // the route's limits and costs no file.
         let principal = self.authorize(route, &head_info)?;
         let (decoder, body_cap) = self.check_body(route, head.framing, &head_info)?;
         let coding = self.check_coding(route, &head_info)?;
@@ -140,7 +144,7 @@ impl Shared {
             body: Vec::new(),
             held: Held::default(),
             memory: match self.router.routes[route].need {
-                Need::Public => self.limits.stranger_memory(),
+                Need::Public => self.limits.anonymous_memory(),
                 Need::Identity | Need::Scope(_) => self.limits.body_memory,
             },
             coding,
@@ -148,7 +152,7 @@ impl Shared {
         }))
     }
 
-    /// The route, or the answer to a path or method that has none.
+    /// The route, or the answer to a path or method without one.
     fn find<'p>(
         &self,
         method: Method,
@@ -175,7 +179,7 @@ impl Shared {
     fn authorize(&self, route: usize, head: &RequestHead) -> Result<Principal, Box<Response>> {
         let need = &self.router.routes[route].need;
         if *need == Need::Public {
-            return Ok(self.nobody.clone());
+            return Ok(self.public.clone());
         }
         self.authorize_as(need, head)
     }
@@ -186,6 +190,7 @@ impl Shared {
             let proxies = &self.limits.trusted_proxies;
             proxies.client(head.peer, head.transport, &head.headers)
         };
+        // Before the credentials are checked: checking signatures is what a flood would cost.
         if let Some(wait) = self.failures.wait(peer, now) {
             self.metrics.reject("auth_failures");
             let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
@@ -204,7 +209,7 @@ impl Shared {
         })
     }
 
-    /// Media type and length of the body, as far as the head tells them.
+    /// Checks the media type of the body and, if the head states it, the length.
     fn check_body(
         &self,
         route: usize,
@@ -226,8 +231,8 @@ impl Shared {
         }
     }
 
-    /// The largest body that is read. Where anyone may call, a stranger's is small; who sends a
-    /// larger one shows who they are, and is looked at only then.
+    /// The largest body that is read. On public routes the cap for anonymous callers is small; only
+    /// when a request announces a larger body are its credentials checked.
     fn body_cap(&self, route: usize, framing: Framing, head: &RequestHead) -> u64 {
         let route = &self.router.routes[route];
         let limits = &self.limits;
@@ -243,7 +248,7 @@ impl Shared {
         if known { cap } else { small }
     }
 
-    /// The coding of the body, if it is one that is read here.
+    /// The content coding of the body; 415 for one that this route does not decode.
     fn check_coding(
         &self,
         route: usize,
@@ -285,8 +290,8 @@ impl Shared {
         }
     }
 
-    /// How long the body may take: a fixed time, or on routes for large transfers as long as it
-    /// keeps up the minimum rate.
+    /// Sets the time limit of the body: a fixed time, or the minimum rate on routes for large
+    /// transfers.
     fn set_body_limit(&self, lease: &mut Lease<'_>, route: usize) {
         let route = &self.router.routes[route];
         let now = self.clock.now();
@@ -297,27 +302,28 @@ impl Shared {
         lease.due = Some(lease.pace.as_ref().map_or(now + idle, Pace::due));
     }
 
-    /// Requests whose clients wait for an answer of a handler.
-    pub(crate) fn owed(&self) -> usize {
+    /// Number of requests whose clients wait for a handler's answer.
+    pub(crate) fn unanswered(&self) -> usize {
         let polls = if self.draining() {
-            0 // they are let go
+            0 // they are answered when the drain begins
         } else {
             self.slots.room.polls()
         };
         self.in_flight.load(Ordering::Acquire) + polls
     }
 
-    /// What a request is told that came, or would wait, after the drain began.
-    pub(crate) fn draining_now(&self) -> Response {
+    /// The answer to a request that arrives, or would begin to wait, after the drain began.
+    pub(crate) fn draining_answer(&self) -> Response {
         Problem::draining(self.limits.drain_retry_after_s).into()
     }
 }
 
-/// After an early answer the body is not wanted. One that is here whole is skipped; otherwise the
-/// connection closes, with time for the client to read why.
+/// Discards the body after an early answer. A body that has arrived whole is skipped; otherwise the
+/// connection closes, with time for the client to read the answer.
 fn skip_body(lease: &mut Lease<'_>, framing: Framing) {
     match framing {
         Framing::Empty => {}
+        // The next request of the pipeline begins behind it.
         Framing::Length(length) if length <= lease.input.bytes().len() as u64 => {
             lease.input.consume(length as usize);
         }
@@ -329,7 +335,7 @@ fn refuse<T>(problem: Problem) -> Result<T, Box<Response>> {
     Err(Box::new(problem.into()))
 }
 
-/// `X-Request-Deadline-Ms`, if it was sent.
+/// `X-Request-Deadline-Ms`, if sent; at most nine digits, which is eleven days.
 fn deadline_header(head: &RequestHead) -> Result<Option<u64>, Box<Response>> {
     let Some(text) = head.headers.raw("x-request-deadline-ms") else {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Who asks and whether they may: the types every authorizer speaks. This crate decides nothing
-//! itself; it only makes sure the question is asked after the head and before the body.
+//! Identity and permission: the types of every authorizer. This crate decides nothing itself; it
+//! calls the authorizer after the head and before the body.
 
 use std::sync::Arc;
 
@@ -7,29 +7,25 @@ use ron_proto::{Caveat, Problem, Tenant};
 
 use crate::request::RequestHead;
 
-/// What a route asks of its caller.
+/// What a route requires of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing; the authorizer is not asked.
+    /// Nothing; the authorizer is not called.
     Public,
-    /// Any valid identity.
     Identity,
     /// An identity that holds this scope.
     Scope(&'static str),
 }
 
-/// Where an identity came from.
+/// The source of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrincipalKind {
-    /// Nobody in particular.
     Public,
     /// A service token, client certificate or Unix user of the configuration.
     Service,
-    /// A passport.
     Passport,
 }
 
-/// An authenticated caller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Principal {
     /// The name: a service, a client, the subject of a passport.
@@ -40,11 +36,10 @@ pub struct Principal {
     pub scopes: Arc<[String]>,
     /// The caveats that narrow them.
     pub caveats: Arc<[Caveat]>,
-    /// Where it came from.
+    /// The source of the identity.
     pub kind: PrincipalKind,
     /// When set, only keys whose `purpose` path starts with one of these may be used.
     pub key_prefixes: Option<Vec<String>>,
-    /// The passport's id.
     pub jti: Option<String>,
 }
 
@@ -68,18 +63,19 @@ impl Principal {
     }
 }
 
-/// Decides who a caller is and whether the route's need is met. Called on a worker, before the
-/// body is read; must not wait for the network.
+/// Decides on the identity of a caller and whether it meets the route's need. Called on a worker,
+/// before the body is read; must not wait for the network.
 pub trait Authorizer: Send + Sync {
-    /// The principal, or 401 (no valid identity), 403 (not allowed), 503 (cannot tell now).
+    /// The principal, or 401 (no valid identity), 403 (not allowed), 503 (cannot decide now).
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem>;
 
-    /// Told once, before the first request: the base URLs under which clients reach the service. An authorizer that
-    /// asks another one passes them on, or that one takes no DPoP proof.
+    /// Called once, before the first request, with the base URLs under which clients reach the
+    /// service. An authorizer that wraps another must pass them on, or the inner one accepts no
+    /// DPoP proof.
     fn served_at(&self, _bases: &[String]) {}
 }
 
-/// Lets nobody in; public routes still answer.
+/// Rejects every caller; public routes still answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DenyAll;
 

@@ -1,13 +1,12 @@
-//! Request bodies, free of I/O: length-framed and chunked, in whatever pieces they arrive.
+//! Request body decoders, free of I/O: length-framed and chunked bodies, in pieces of any size.
 
 use crate::parse::{Framing, Refusal};
 
-/// Takes a body out of the bytes of a connection, whatever pieces they come in.
+/// Extracts a body from the bytes of a connection, which may arrive in pieces of any size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyDecoder {
-    /// That many bytes are missing.
+    /// Number of bytes still missing.
     Length(u64),
-    /// Chunks.
     Chunked(ChunkDecoder),
 }
 
@@ -31,7 +30,7 @@ impl BodyDecoder {
         }
     }
 
-    /// What may still come at most.
+    /// Maximum number of bytes that may still come.
     pub(crate) fn missing(&self) -> u64 {
         match self {
             Self::Length(missing) => *missing,
@@ -39,8 +38,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Moves body bytes from `input` to `out`, which grows by at most `room`: what the body may
-    /// still grow by under its cap.
+    /// Moves body bytes from `input` to `out`, which grows by at most `room`, the rest of the
+    /// body's cap.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>, room: u64) -> Result<Decoded, Refusal> {
         match self {
             Self::Length(missing) => {
@@ -59,11 +58,11 @@ impl BodyDecoder {
     }
 }
 
-/// Longest chunk extension that is read over.
+/// Longest chunk extension that is skipped, in bytes.
 const EXTENSION_MAX: usize = 256;
-/// Most bytes of extensions in one body, and of trailer fields: nobody needs either here.
+/// Maximum bytes of chunk extensions and trailer fields in one body; no client needs either here.
 const EXTRAS_MAX: usize = 8 << 10;
-/// Most digits of a chunk size: sizes above 2^32 are beyond every cap.
+/// Maximum digits of a chunk size: sizes above 2^32 are beyond every cap.
 const SIZE_DIGITS_MAX: u8 = 8;
 
 /// The state of a chunked body between two pieces of input.
@@ -91,13 +90,13 @@ enum ChunkState {
     /// At the start of a line after the last chunk.
     EndCr,
     EndLf,
-    /// In a trailer field; true once its colon was there.
+    /// In a trailer field; true after its colon.
     Trailer(bool),
     TrailerLf,
 }
 
-/// Decodes chunked transfer coding; strict about CRLF. Trailer fields are read over and dropped:
-/// nothing that arrives after authorisation may change what a request means.
+/// Decodes chunked transfer coding; strict about CRLF. Trailer fields are skipped: no field that
+/// arrives after authorisation may change the meaning of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkDecoder {
     state: ChunkState,
@@ -110,6 +109,7 @@ impl ChunkDecoder {
         let mut used = 0;
         let before = out.len();
         while let Some(byte) = input.get(used).copied() {
+            // Data is copied in one piece; only the framing around it goes byte by byte.
             if let ChunkState::Data { missing } = self.state {
                 let rest = &input[used..];
                 let take = usize::try_from(missing)
@@ -136,6 +136,8 @@ impl ChunkDecoder {
                 self.state,
                 ChunkState::Extension { .. } | ChunkState::EndCr | ChunkState::Trailer(_)
             ) {
+                // Bytes without content are limited too: they would keep a worker reading for
+                // nothing.
                 self.extras += 1;
                 if self.extras > EXTRAS_MAX {
                     return Err(Refusal::Trailers);
@@ -148,7 +150,7 @@ impl ChunkDecoder {
     }
 }
 
-/// One byte outside chunk data; `room` is what the body may still grow by.
+/// Handles one byte outside chunk data; `room` is the rest of the body's cap.
 fn step(state: ChunkState, byte: u8, room: u64) -> Result<ChunkState, Refusal> {
     let bad = Err(Refusal::BadChunk);
     match (state, byte) {
@@ -176,6 +178,7 @@ fn step(state: ChunkState, byte: u8, room: u64) -> Result<ChunkState, Refusal> {
             })
         }
         (ChunkState::SizeLf { value: 0 }, b'\n') => Ok(ChunkState::EndCr),
+        // Refused by the announced size, before a byte of the chunk is read.
         (ChunkState::SizeLf { value }, b'\n') if value > room => Err(Refusal::BodyTooLarge),
         (ChunkState::SizeLf { value }, b'\n') => Ok(ChunkState::Data { missing: value }),
         (ChunkState::DataCr, b'\r') => Ok(ChunkState::DataLf),

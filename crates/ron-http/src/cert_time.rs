@@ -1,4 +1,4 @@
-//! Until when a certificate is valid, read from its DER (RFC 5280, section 4.1).
+//! The end of a certificate's validity, read from its DER (RFC 5280, section 4.1).
 
 /// The end of validity in Unix seconds; `None` when the bytes are not a certificate.
 pub(crate) fn not_after(der: &[u8]) -> Option<i64> {
@@ -31,7 +31,7 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Tag and content of the first element, and what follows it.
+/// Tag and content of the first element, and the bytes after it.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -48,7 +48,7 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ`; of two digits, those below 50 are of this century.
+/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ`; two-digit years below 50 are in this century.
 fn time(text: &[u8], year_digits: usize) -> Option<i64> {
     let (digits, zone) = text.split_at_checked(year_digits + 10)?;
     if zone != b"Z" || !digits.iter().all(u8::is_ascii_digit) {
@@ -67,7 +67,8 @@ fn time(text: &[u8], year_digits: usize) -> Option<i64> {
     Some(days(year, month, day) * 86_400 + seconds)
 }
 
-/// Days since 1970-01-01 in the Gregorian calendar; years are counted from March, so that the leap day is the last.
+/// Days since 1970-01-01 in the Gregorian calendar; years start in March, so that the leap day is
+/// the last.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let from_march = (month + 9) % 12;

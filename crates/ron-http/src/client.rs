@@ -32,40 +32,39 @@ pub const CLIENT_LOCK: LockSpec = LockSpec {
 };
 static BREAKERS: LockSpec = CLIENT_LOCK;
 
-/// Peers with a breaker of their own; more are called without one.
+/// Maximum number of peers with a breaker; further peers are called without one.
 const PEERS_MAX: usize = 64;
-/// Tries of an idempotent call, the first included.
+/// Attempts of an idempotent call, the first included.
 const TRIES: u32 = 3;
 
-/// How a client behaves.
+/// Configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// The `User-Agent`.
     pub user_agent: String,
-    /// Idle connections kept per peer; as many as there are threads that call.
+    /// Idle connections kept per peer; set it to the number of calling threads.
     pub max_idle_per_host: usize,
     /// Largest answer body in bytes.
     pub max_response_bytes: u64,
     /// Longest time to connect; the call's deadline may be earlier.
     pub connect_timeout: Duration,
-    /// Pause before the second try; it doubles with each further one. Up to as much as this is
+    /// Pause before the second attempt; it doubles with each further one. Up to the same amount is
     /// added to every pause at random.
     pub retry_base: Duration,
-    /// What the doubling stops at.
+    /// Upper bound of the doubling.
     pub retry_cap: Duration,
-    /// A breaker per peer, as for every call made for a request. False for a loop that paces its own
-    /// tries and must see at once that a peer is back.
+    /// Whether each peer has a breaker, as calls made for a request need. False for a loop that
+    /// paces its own attempts and must see at once that a peer has recovered.
     pub breaker: bool,
-    /// How long a typed client sends again what was refused for the moment (429, 503). Zero for a
-    /// service: its callers hear of the refusal and decide.
+    /// How long a typed client retries a call that was refused for the moment (429, 503). Zero for
+    /// a service: its own callers get the refusal and decide.
     pub patience: Duration,
-    /// What https needs; without it, https URLs are refused.
+    /// TLS settings; without them, https URLs are refused.
     pub tls: Option<ClientTls>,
-    /// User ids that the servers of Unix sockets may run as; empty means the client's own. Asked of
-    /// the kernel for every connection before a byte is written.
+    /// User ids that the servers of Unix sockets may run as; empty means the client's own. Checked
+    /// with the kernel for every connection before a byte is written.
     pub peer_uids: Vec<u32>,
-    /// Send service tokens to plain `http://` URLs on loopback too. Whoever takes the port of a
-    /// service that is down gets them.
+    /// Send service tokens to plain `http://` URLs on loopback too. Any local process that takes
+    /// the port of a service that is down then gets them.
     pub insecure_loopback: bool,
 }
 
@@ -87,28 +86,23 @@ impl Default for ClientConfig {
     }
 }
 
-/// One call.
 #[derive(Clone)]
 pub struct Call<'a> {
-    /// The method.
     pub method: Method,
     /// The absolute URL: `http`, `https`, or a Unix socket as `unix:/run/x.sock:/path` or
     /// `http+unix://%2Frun%2Fx.sock/path`.
     pub url: &'a str,
     /// Headers; the values are never logged.
     pub headers: &'a [(&'a str, &'a str)],
-    /// The body.
     pub body: Option<Vec<u8>>,
-    /// Its content type.
     pub content_type: Option<&'a str>,
-    /// When the caller gives up: connecting, sending and reading included.
+    /// Deadline of the whole call: connecting, sending and reading included.
     pub deadline: Deadline,
-    /// True when carrying it out twice is the same as once: such calls are retried.
+    /// True when executing the call twice has the effect of once: such calls are retried.
     pub idempotent: bool,
 }
 
 impl<'a> Call<'a> {
-    /// A GET.
     pub fn get(url: &'a str, deadline: Deadline) -> Self {
         Self {
             method: Method::GET,
@@ -132,12 +126,11 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// With these headers.
     pub fn headers(self, headers: &'a [(&'a str, &'a str)]) -> Self {
         Self { headers, ..self }
     }
 
-    /// Safe to send again.
+    /// Sets whether the call may be sent again.
     pub fn idempotent(self, idempotent: bool) -> Self {
         Self { idempotent, ..self }
     }
@@ -146,11 +139,9 @@ impl<'a> Call<'a> {
 /// An answer, whatever its status.
 #[derive(Clone)]
 pub struct Reply {
-    /// The status.
     pub status: u16,
     /// Headers whose values are text; names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The whole body.
     pub body: Vec<u8>,
 }
 
@@ -203,24 +194,22 @@ pub enum Failure {
     NotSent,
     /// The peer's breaker is open: nothing was sent.
     BreakerOpen,
-    /// Nothing was sent, because the peer may be somebody else: a socket's server that runs as
+    /// Nothing was sent, because the peer may be an impostor: a socket's server that runs as
     /// another user, or plain TCP for a service token.
     Withheld,
-    /// The request was, or may have been, sent and no answer came: the outcome is unknown.
+    /// The request was or may have been sent, and no answer came: the outcome is unknown.
     Unknown,
-    /// The peer answered more than the bound allows: the outcome is unknown.
+    /// The peer's answer is above the size bound: the outcome is unknown.
     TooLarge,
     /// The peer's answer could not be understood: the outcome is unknown.
     BadAnswer,
 }
 
-/// A call without an answer. The detail names no header and no body byte.
+/// A call without an answer. The detail contains no header and no byte of a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct CallError {
-    /// What it means.
     pub kind: Failure,
-    /// What happened.
     pub detail: String,
 }
 
@@ -232,7 +221,7 @@ impl CallError {
         }
     }
 
-    /// True when the peer certainly did nothing.
+    /// True when the peer certainly did not execute the request.
     pub fn nothing_done(&self) -> bool {
         matches!(
             self.kind,
@@ -287,23 +276,24 @@ impl HttpClient {
         }
     }
 
-    /// How long a typed client, which knows what a refusal means, repeats a call that was refused for the moment.
+    /// How long a typed client, which knows what a refusal means, retries a call that was refused
+    /// for the moment.
     pub fn patience(&self) -> Duration {
         self.config.patience
     }
 
-    /// Counts a call that was refused for the moment and is sent again.
+    /// Counts a retry of a call that was refused for the moment.
     pub fn count_repeat(&self) {
         self.repeats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls that were refused for the moment and sent again, of all typed clients on top of this one.
+    /// Number of such retries, of all typed clients on top of this one.
     pub fn repeats(&self) -> u64 {
         self.repeats.load(Ordering::Relaxed)
     }
 
-    /// Calls, and waits for the whole answer. An answer of any status is `Ok`. Idempotent calls
-    /// are tried up to three times within the deadline when no answer came; others only when
+    /// Calls, and waits for the whole answer. An answer of any status is `Ok`. Without an answer,
+    /// idempotent calls are retried up to two times within the deadline; other calls only when
     /// nothing was sent.
     pub fn call(&self, call: Call<'_>) -> Result<Reply, CallError> {
         let uri = self.target(&call)?;
@@ -313,7 +303,8 @@ impl HttpClient {
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let (base, cap) = (self.config.retry_base, self.config.retry_cap);
         let mut backoff = Backoff::new(base, cap, base, seed);
-        // The try that may have been carried out; a later one that was not sent does not undo it.
+        // The attempt that may have been executed; a later attempt that was not sent does not
+        // change that, so this error is the one to return.
         let mut open: Option<CallError> = None;
         loop {
             let error = match guarded(breaker.as_deref(), || self.once(&call, &uri)) {
@@ -337,8 +328,8 @@ impl HttpClient {
         }
     }
 
-    /// Sends a file, from where it stands, as the body of a call, once: the file is not held in
-    /// memory and not sent again. The call's own body must be empty.
+    /// Sends a file, from its current position, as the body of a call. The file is not read into
+    /// memory, and the call is not retried. The call's own body must be empty.
     pub fn send_file(&self, call: &Call<'_>, file: &File) -> Result<Reply, CallError> {
         let uri = self.target(call)?;
         let breaker = self.breaker(&uri);
@@ -348,7 +339,7 @@ impl HttpClient {
         })
     }
 
-    /// Where the call goes; an error when what it carries must not go there.
+    /// The target of the call; an error when its credentials must not be sent there.
     fn target(&self, call: &Call<'_>) -> Result<Uri, CallError> {
         assert_no_locks("an HTTP call");
         let withheld = |detail: &str| CallError::new(Failure::Withheld, detail);
@@ -372,7 +363,7 @@ impl HttpClient {
         Ok(uri)
     }
 
-    /// Ends calls that run and refuses new ones: part of the drain.
+    /// Ends running calls and refuses new ones: part of the drain.
     pub fn shutdown(&self) {
         self.stop.fire();
         self.agent.clone().shutdown();
@@ -387,6 +378,7 @@ impl HttpClient {
         if let Some(breaker) = breakers.get(peer) {
             return Some(breaker.clone());
         }
+        // The map stays bounded; a peer without a breaker is only less protected.
         if breakers.len() >= PEERS_MAX {
             return None;
         }
@@ -438,10 +430,12 @@ impl HttpClient {
             let (Ok(name), Ok(mut value)) = pair else {
                 return Err(CallError::new(Failure::NotSent, "a header is not valid"));
             };
+            // Keeps the credential out of debug output of the library.
             value.set_sensitive(name == http::header::AUTHORIZATION);
             request.headers_mut().append(name, value);
         }
         if unix_path(uri).is_some() {
+            // The internal host name that encodes the socket's path must not leave the process.
             let host = HeaderValue::from_static("localhost");
             request.headers_mut().insert(http::header::HOST, host);
         }
@@ -472,7 +466,8 @@ impl HttpClient {
     }
 }
 
-/// Whether a header shows a service token (`ron_...`), which counts wherever it is known and never expires.
+/// Whether a header carries a service token (`ron_...`), which is valid for any bearer and never
+/// expires.
 fn holds_service_token((name, value): &(&str, &str)) -> bool {
     let credential = ["authorization", "x-vault-token"];
     credential.iter().any(|one| name.eq_ignore_ascii_case(one))
@@ -488,7 +483,7 @@ fn is_loopback(uri: &Uri) -> bool {
             .is_ok_and(|ip: std::net::IpAddr| ip.to_canonical().is_loopback())
 }
 
-/// Asks the breaker before, and tells it after.
+/// Makes the call if the breaker allows it, and records the result.
 fn guarded(
     breaker: Option<&Breaker>,
     act: impl FnOnce() -> Result<Reply, CallError>,
@@ -502,6 +497,7 @@ fn guarded(
     }
     let outcome = act();
     if let Some(breaker) = breaker {
+        // Too large or not understood: the peer did answer, so it is not down.
         let ours = outcome
             .as_ref()
             .is_err_and(|e| matches!(e.kind, Failure::TooLarge | Failure::BadAnswer));
@@ -510,8 +506,8 @@ fn guarded(
     outcome
 }
 
-/// Resolves addresses and `localhost` without asking the system, which would cost a thread per
-/// lookup; names go to the system.
+/// Resolves addresses and `localhost` itself; the system's resolver, which costs a thread per
+/// lookup, gets only other names.
 #[derive(Debug, Default)]
 struct Literal {
     names: DefaultResolver,

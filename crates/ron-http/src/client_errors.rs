@@ -1,9 +1,10 @@
-//! What an error of the HTTP library means for the caller: whether the request may have been carried out.
+//! What an error of the HTTP library means for the caller: whether the request may have been
+//! executed.
 
 use crate::client::{CallError, Failure};
 use crate::uds::ForeignServer;
 
-/// What an error before the answer's body means. Its words are ours: the library's may hold a URL.
+/// Maps an error before the answer's body. The text is our own: the library's may contain a URL.
 pub(crate) fn call_error(error: &ureq::Error) -> CallError {
     use std::io::ErrorKind as Io;
     let not_sent = |detail: &str| CallError::new(Failure::NotSent, detail);
@@ -42,8 +43,8 @@ pub(crate) fn call_error(error: &ureq::Error) -> CallError {
     }
 }
 
-/// What an error within the answer's body means: the request has been carried out or not, and the
-/// half answer does not tell.
+/// Maps an error within the answer's body: half an answer does not say whether the request was
+/// executed.
 pub(crate) fn body_error(error: &ureq::Error) -> CallError {
     match error {
         ureq::Error::BodyExceedsLimit(_) => {

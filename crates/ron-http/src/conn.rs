@@ -1,4 +1,4 @@
-//! One connection: its socket, what was read and not parsed, what was written and not sent.
+//! One connection: its socket, the bytes read and not parsed, the bytes written and not sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,20 +20,20 @@ use crate::spool::Spool;
 use crate::stream::Stream;
 use crate::unpack::Coding;
 
-/// Bytes read and not parsed yet. Empty ones own no memory; a worker lends its own buffer while it
-/// serves a connection.
+/// Bytes read and not parsed yet. An empty input owns no memory; a worker lends its own buffer
+/// while it serves a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     data: Vec<u8>,
     start: usize,
     end: usize,
-    /// The buffer is a worker's, and goes back to it before the connection is parked.
+    /// The buffer belongs to a worker, which takes it back before the connection is parked.
     pub lent: bool,
     _held: Held,
 }
 
 impl Input {
-    /// A buffer of that many bytes, for a worker.
+    /// A worker's buffer of this many bytes.
     pub(crate) fn with_size(size: usize) -> Self {
         Self {
             data: vec![0; size],
@@ -42,7 +42,7 @@ impl Input {
         }
     }
 
-    /// A buffer that holds just these bytes, with its share of `most` bytes of memory.
+    /// A buffer that holds just these bytes; refused when the process would hold more than `most`.
     pub(crate) fn holding(bytes: &[u8], most: usize) -> Result<Self, Full> {
         let mut held = Held::default();
         held.grow_to(bytes.len(), most)?;
@@ -55,7 +55,6 @@ impl Input {
         })
     }
 
-    /// What is there.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.data[self.start..self.end]
     }
@@ -71,13 +70,13 @@ impl Input {
         }
     }
 
-    /// Replaces what is there by `bytes`, which fit.
+    /// Replaces the content by `bytes`, which must fit.
     pub(crate) fn load(&mut self, bytes: &[u8]) {
         self.data[..bytes.len()].copy_from_slice(bytes);
         (self.start, self.end) = (0, bytes.len());
     }
 
-    /// Where the next bytes go.
+    /// Free space for the next read; moves unparsed bytes to the front first.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.data.copy_within(self.start..self.end, 0);
@@ -106,33 +105,33 @@ pub(crate) struct Output {
     body_sent: usize,
     /// A body that is read piece by piece into `bytes`.
     pub source: Option<Sending>,
-    /// Bytes taken by the stream so far.
+    /// Bytes that the stream has taken so far.
     pub total: u64,
     held: Held,
 }
 
-/// How far sending came.
+/// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
     /// All is sent.
     All,
     /// The socket takes no more now.
     Full,
-    /// It has had its turn; more could go.
+    /// The connection has had its turn; the socket could take more.
     Turn,
 }
 
-/// Bytes of a source sent in one turn.
+/// Bytes of a source that one turn sends, so that a fast reader does not occupy a worker.
 const TURN: u64 = 512 << 10;
 
 impl Output {
-    /// Bytes still to be sent of those that are there already.
+    /// Unsent bytes in memory; a source's further bytes are not counted.
     pub(crate) fn len(&self) -> usize {
         let body = self.body.as_ref().map_or(0, |body| body.as_bytes().len());
         self.bytes.len() - self.sent + body - self.body_sent
     }
 
-    /// What waits for the client to read takes its share of `most` bytes of memory.
+    /// Counts the unsent answer in the memory budget, at most up to `most` bytes.
     pub(crate) fn keep(&mut self, most: usize) -> Result<(), Full> {
         let body = match &self.body {
             Some(Body::Owned(bytes)) => bytes.capacity(),
@@ -141,10 +140,11 @@ impl Output {
         self.held.grow_to(self.bytes.capacity() + body, most)
     }
 
-    /// Sends what fits now; when all is sent no memory is held.
+    /// Sends what fits now; frees all memory once everything is sent.
     pub(crate) fn flush(&mut self, stream: &mut Stream) -> io::Result<Flushed> {
         let turn = self.total + TURN;
         loop {
+            // The kernel may hold back a short head for the body that follows (MSG_MORE).
             let follows = self.body.is_some() || self.source.is_some();
             while self.sent < self.bytes.len() {
                 match stream.write(&self.bytes[self.sent..], follows)? {
@@ -161,6 +161,7 @@ impl Output {
             if self.total >= turn {
                 return Ok(Flushed::Turn);
             }
+            // The piece in `bytes` is sent; the next one replaces it.
             self.sent = 0;
             if !source.next(&mut self.bytes)? {
                 self.source = None;
@@ -181,12 +182,13 @@ impl Output {
         if !stream.flush()? {
             return Ok(Flushed::Full);
         }
+        // Also frees the share of the memory budget.
         *self = Self::default();
         Ok(Flushed::All)
     }
 }
 
-/// What a parked connection waits for, and so what its time limit means.
+/// The step in which a connection is parked, which gives its time limit a meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The end of a TLS handshake.
@@ -199,24 +201,23 @@ pub(crate) enum Step {
     Body,
     /// Room to send.
     Write,
-    /// The end of what the client still sends after a refusal.
+    /// The end of the bytes that the client still sends after a refusal.
     Linger,
-    /// A worker: bytes of the next request are here already.
+    /// Waits for a worker: bytes of the next request have arrived.
     Ready,
 }
 
-/// What becomes of the connection after the answer is sent.
+/// What happens to the connection after the answer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// It serves the next request.
     Keep,
-    /// It is closed.
     Close,
-    /// It is closed once the client has had time to read the answer.
+    /// Closed once the client has had time to read the answer.
     Linger,
 }
 
-/// What of the request under way its answer needs.
+/// The parts of a request that its answer needs.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub id: ShortId,
@@ -235,32 +236,34 @@ pub(crate) struct Reading {
     pub params: Vec<(&'static str, String)>,
     pub query: Vec<(String, String)>,
     pub principal: Principal,
-    /// How long the client gives us, if it says so, in milliseconds.
+    /// The client's own time limit in milliseconds (`X-Request-Deadline-Ms`).
     pub deadline_ms: Option<u64>,
     pub decoder: BodyDecoder,
     pub body_cap: u64,
-    /// The body so far; when it goes to disk, what is on its way there.
+    /// The body so far; for a body that goes to disk, the bytes not written yet.
     pub body: Vec<u8>,
-    /// Its share of the process's memory.
+    /// Its share of the process's memory budget.
     pub held: Held,
-    /// Up to how many bytes taken the share may grow.
+    /// The share may grow while the whole process holds at most this many bytes.
     pub memory: usize,
-    /// How the body is packed.
+    /// Content coding of the body.
     pub coding: Option<Coding>,
-    /// Where a body goes that is streamed to disk.
+    /// The file of a body that is streamed to disk.
     pub spool: Option<Spool>,
 }
 
 impl Reading {
-    /// What the body may still grow by.
+    /// Number of bytes by which the body may still grow.
     pub(crate) fn room(&self) -> u64 {
         let spooled = self.spool.as_ref().map_or(0, Spool::len);
         self.body_cap - spooled - self.body.len() as u64
     }
 
-    /// Makes room for the bytes that came, doubling what there is, but for no more than the body
-    /// can have. Refused when there is no memory for it.
+    /// Makes room for `came` more bytes. The buffer doubles, up to the size that the body can have
+    /// at most. Refused when the memory budget has no room.
     pub(crate) fn reserve(&mut self, came: usize) -> Result<(), Full> {
+        // Bounded by the cap and the announced length: doubling must not reserve bytes that cannot
+        // come.
         let can = usize::try_from(self.room().min(self.decoder.missing())).unwrap_or(usize::MAX);
         let needed = self.body.len() + came.min(can);
         if needed <= self.body.capacity() {
@@ -279,27 +282,26 @@ impl Reading {
     }
 }
 
-/// Who a connection counts for.
+/// To whom a connection is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Its peer.
     Peer(Peer),
-    /// A proxy that many clients come through: it counts in all and for no peer.
+    /// A proxy in front of many clients: counted in the total and for no peer.
     Proxy,
-    /// It is told that there is no room, and counts for nothing.
+    /// A connection that is answered 503 because there is no room; not counted as served.
     Refused,
 }
 
-/// A connection. It is owned by whoever holds its lease; only the owner touches the socket.
+/// A connection. The holder of its lease owns it; only the owner touches the socket.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub stream: Stream,
     pub peer: SocketAddr,
     pub transport: Transport,
     pub share: Share,
-    /// Whom to tell when the client goes away while its request waits.
+    /// Called when the client disconnects while its request waits.
     pub gone: Option<Hook>,
-    /// Who the client is, once a TLS handshake has told.
+    /// The client's certificate, after a TLS handshake with one.
     pub client_cert: Option<Arc<ClientCert>>,
     pub input: Input,
     pub scan: HeadScanner,
@@ -308,11 +310,11 @@ pub(crate) struct Conn {
     pub exchange: Option<Exchange>,
     pub step: Step,
     pub after: After,
-    /// The request under way; late answers to earlier ones are told apart by it.
+    /// Number of the current request; an answer with another number is late.
     pub seq: u32,
-    /// When the step under way must be over.
+    /// Time limit of the current step.
     pub due: Option<Instant>,
-    /// The rate a large transfer has to keep up, while there is one.
+    /// The minimum rate of a large transfer, while one runs.
     pub pace: Option<Pace>,
     /// How many bytes may still be drained.
     pub linger_left: usize,
@@ -353,7 +355,7 @@ impl Conn {
         }
     }
 
-    /// Once a TLS handshake is complete, notes who the client is.
+    /// Records the client's certificate once a TLS handshake is complete.
     pub(crate) fn greet(&mut self) {
         if self.step == Step::Handshake && !self.stream.is_handshaking() {
             self.client_cert = self.stream.client_cert().map(Arc::new);

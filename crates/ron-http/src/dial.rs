@@ -1,8 +1,8 @@
-//! How the client reaches a peer: TCP, TLS over it, or a Unix socket.
+//! The client's connections: TCP, TLS over TCP, or a Unix socket.
 //!
 //! A Unix socket is named by a URL, `unix:/run/x.sock:/path` or `http+unix://%2Frun%2Fx.sock/path`;
-//! where its name ends in `.sock`, the colon behind it may be left out.
-//! Inside the client its path travels as a host name that no caller can use otherwise.
+//! where its name ends in `.sock`, the colon behind it may be left out. Inside the client the
+//! socket's path is encoded in a host name that callers cannot use.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -26,15 +26,17 @@ use ureq::unversioned::transport::{
 use crate::request::percent_decode;
 use crate::tls::ClientTls;
 
-/// The end of host names that stand for Unix sockets; a top-level name reserved for never existing.
+/// Suffix of host names that stand for Unix sockets, under the reserved top-level domain
+/// `.invalid`.
 const UNIX_HOST: &str = ".unix-socket.invalid";
 /// Longest path of a socket in a URL, in bytes.
 const PATH_MAX: usize = 4096;
 
-/// The URL as the library has to see it; `None` when it is not valid.
+/// The URL in the form that the library needs; `None` when it is not valid.
 pub(crate) fn internal_url(url: &str) -> Option<Uri> {
     let Some((socket, rest)) = unix_parts(url) else {
         let uri: Uri = url.parse().ok()?;
+        // A caller's URL must not name a socket by the internal form: it would pass as plain http.
         let forged = unix_path(&uri).is_some();
         return (!forged).then_some(uri);
     };
@@ -54,7 +56,7 @@ pub(crate) fn internal_url(url: &str) -> Option<Uri> {
     text.parse().ok()
 }
 
-/// The socket's path, if it can be read, and the path on it, of a URL that names a Unix socket.
+/// The socket's path, if it can be decoded, and the request path of a URL that names a Unix socket.
 fn unix_parts(url: &str) -> Option<(Option<String>, &str)> {
     if let Some(rest) = url.strip_prefix("http+unix://") {
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -68,8 +70,8 @@ fn unix_parts(url: &str) -> Option<(Option<String>, &str)> {
     Some((Some(socket.to_owned()), path))
 }
 
-/// What of a URL stands before its path, as in `http://127.0.0.1:7450` or `unix:/run/x.sock:`, so that
-/// another path can be put behind it; `None` when it is not a URL of http, https or a Unix socket.
+/// The part of a URL before its path, as in `http://127.0.0.1:7450` or `unix:/run/x.sock:`, to
+/// which another path can be appended; `None` when it is not a URL of http, https or a Unix socket.
 pub fn url_origin(url: &str) -> Option<&str> {
     if let Some((socket, path)) = unix_parts(url) {
         let good = socket.is_some_and(|socket| socket.starts_with('/')) && path.starts_with('/');
@@ -82,7 +84,7 @@ pub fn url_origin(url: &str) -> Option<&str> {
     good.then(|| &url[..url.len() - host.len() + host_bytes])
 }
 
-/// The socket behind a host name made by [`internal_url`].
+/// The socket's path encoded in a host name by [`internal_url`].
 pub(crate) fn unix_path(uri: &Uri) -> Option<PathBuf> {
     let hex = uri.host()?.strip_suffix(UNIX_HOST)?;
     let digit = |at: usize| char::from(hex.as_bytes()[at]).to_digit(16);
@@ -98,7 +100,7 @@ pub(crate) fn unix_path(uri: &Uri) -> Option<PathBuf> {
 pub(crate) struct Dial {
     tcp: TcpConnector,
     tls: Option<ClientTls>,
-    /// Users that servers of Unix sockets may run as.
+    /// User ids that servers of Unix sockets may run as.
     peer_uids: Vec<u32>,
 }
 
@@ -162,11 +164,11 @@ fn buffers(details: &ConnectionDetails<'_>) -> LazyBuffers {
     LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size())
 }
 
-/// A handshake that fails has carried nothing out, whatever the reason.
+/// Maps a failed handshake: whatever the reason, no request was sent.
 fn handshake_error(error: io::Error) -> ureq::Error {
     let Some(cause) = error.get_ref().and_then(|e| e.downcast_ref()) else {
         return match ureq::Error::from(error) {
-            // Whichever limit it was: it ended the connecting.
+            // Whichever limit it was, it passed while connecting.
             ureq::Error::Timeout(_) => ureq::Error::Timeout(Timeout::Connect),
             _ => ureq::Error::Tls("the connection failed within the TLS handshake"),
         };
@@ -178,8 +180,8 @@ fn handshake_error(error: io::Error) -> ureq::Error {
     })
 }
 
-/// An alert about our certificate arrives after our half of the handshake, in place of an answer;
-/// the peer has read no request then.
+/// Maps an error after the handshake. An alert about our certificate arrives after our half of the
+/// handshake, in place of an answer; the peer has read no request then.
 fn tls_error(error: io::Error) -> ureq::Error {
     use rustls::AlertDescription as Alert;
     match error.get_ref().and_then(|e| e.downcast_ref()) {
@@ -200,7 +202,8 @@ fn tls_error(error: io::Error) -> ureq::Error {
     }
 }
 
-/// A peer that refuses us says so and closes; when the closing is noticed first, what it said is still to be read.
+/// Prefers the peer's alert to the error of a closed connection: a peer that refuses us sends an
+/// alert and closes, and the close may be noticed first while the alert is still unread.
 fn parting(stream: &mut Secured, error: io::Error) -> io::Error {
     let closed = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
     if !closed.contains(&error.kind()) {
@@ -287,14 +290,14 @@ impl UnixTransport {
             Ok(stream) => Arc::new(Socket(stream)),
             Err(error) => {
                 return Err(match error.kind() {
-                    // A full backlog, for as long as we had.
+                    // The backlog was full for the whole time limit.
                     io::ErrorKind::WouldBlock => ureq::Error::Timeout(Timeout::Connect),
                     io::ErrorKind::ConnectionRefused => error.into(),
                     _ => ureq::Error::ConnectionFailed, // no such file, not allowed
                 });
             }
         };
-        // Before anything is written: a request may carry a credential.
+        // Before any byte is written: a request may carry a credential.
         match crate::uds::check_server(&socket.0, path, peer_uids) {
             Ok(Ok(())) => {}
             Ok(Err(foreign)) => return Err(ureq::Error::Other(Box::new(foreign))),
@@ -310,7 +313,7 @@ impl UnixTransport {
     }
 }
 
-/// What is left of a limit; `None` means no limit.
+/// Time left of a limit; `None` means no limit.
 fn left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
     match timeout.after {
         Limit::Exact(Duration::ZERO) => Err(ureq::Error::Timeout(timeout.reason)),
@@ -319,7 +322,8 @@ fn left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
     }
 }
 
-/// Tries until the limit has passed; signals interrupt and do not count.
+/// Repeats `attempt` until it succeeds or the limit has passed; an interruption by a signal does
+/// not count as a failure.
 fn within<T>(
     timeout: NextTimeout,
     mut attempt: impl FnMut(Option<Duration>) -> io::Result<T>,
@@ -381,7 +385,7 @@ impl Transport for UnixTransport {
     fn is_open(&mut self) -> bool {
         let stream = &self.socket.0;
         let quiet = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
-        // Nothing may be there: neither the end of the stream nor bytes nobody asked for.
+        // A reusable connection has nothing to read: neither its end nor unsolicited bytes.
         matches!(
             rustix::net::recv(stream, &mut [0; 1], quiet),
             Err(rustix::io::Errno::AGAIN)

@@ -1,5 +1,5 @@
-//! Failed authentications per peer: checking signatures costs more than sending them, so a peer
-//! that only fails is refused before anything of its requests is checked.
+//! Failed authentications by peer: checking signatures costs more than sending them, so the
+//! requests of a peer that fails too often are refused before their credentials are checked.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use ron_kernel::TokenBuckets;
 
 use crate::peer::Peer;
 
-/// Peers whose failures are counted at one time; of others none are.
+/// Maximum number of peers whose failures are counted at one time.
 const PEERS_MAX: usize = 4096;
 
 /// Counts failures by peer.
@@ -16,13 +16,14 @@ const PEERS_MAX: usize = 4096;
 pub(crate) struct Failures {
     buckets: Option<TokenBuckets>,
     start: Instant,
-    /// Milliseconds since the start until which some peer may be over its rate: as long as that
-    /// lies in the past no request looks its peer up.
+    /// Milliseconds since the start until which some peer may be over its rate. While it lies in
+    /// the past, no request takes the lock of the buckets. A hint only, hence relaxed: a request
+    /// that reads an old value is checked as usual.
     hot_until: AtomicU64,
 }
 
 impl Failures {
-    /// So many a second for each peer, and a second's worth more at once; 0 for no limit.
+    /// `per_second` failures a second for each peer, in bursts of twice as many; 0 for no limit.
     pub(crate) fn new(per_second: u32, start: Instant) -> Self {
         let buckets = (per_second > 0)
             .then(|| TokenBuckets::new(per_second, per_second.saturating_mul(2), PEERS_MAX));
@@ -33,7 +34,7 @@ impl Failures {
         }
     }
 
-    /// How long the peer has to wait, when it failed too often.
+    /// The time that the peer must wait, when it failed too often.
     pub(crate) fn wait(&self, peer: impl FnOnce() -> Peer, now: Instant) -> Option<Duration> {
         let hot = self.hot_until.load(Ordering::Relaxed);
         if hot == 0 || self.ms(now) > hot {
@@ -46,7 +47,7 @@ impl Failures {
     pub(crate) fn count(&self, peer: Peer, now: Instant) {
         let Some(buckets) = &self.buckets else { return };
         let name = peer.to_string();
-        let _ = buckets.take(&name, now); // the next request is told, if this was one too many
+        let _ = buckets.take(&name, now); // `wait` refuses the next request, if this was one too many
         if let Some(wait) = buckets.empty(&name, now) {
             let until = self.ms(now + wait) + 1;
             self.hot_until.fetch_max(until, Ordering::Relaxed);
@@ -60,8 +61,9 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::Ipv4Addr;
+
+    use super::*;
 
     #[test]
     fn a_peer_that_fails_too_often_waits_and_others_do_not() {

@@ -26,19 +26,18 @@ use crate::peer::Peer;
 use crate::request::Transport;
 use crate::room::FREE_ROW;
 use crate::router::Router;
-use crate::settle::Shared;
-use crate::slots::{SLOT_ROW, Slots, Was};
+use crate::shared::Shared;
+use crate::slots::{ParkedAs, SLOT_ROW, Slots};
 use crate::stream::Stream;
 use crate::timer::{Timer, Waker};
 
-/// The rows of a service's topology that a front runs as.
+/// The rows of a service's topology for the threads and the queue of a front.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontSpec {
-    /// The poll thread.
     pub poll: &'static ThreadSpec,
-    /// The worker pool.
     pub workers: &'static ThreadSpec,
-    /// The queue between them; holds connections, so it is made as large as they can be many.
+    /// The queue between them. It holds tokens of connections; its capacity follows from
+    /// `max_conns`.
     pub queue: &'static QueueSpec,
 }
 
@@ -52,30 +51,30 @@ static LISTENER_LOCK: LockSpec = LISTENER_ROW;
 /// The rows of the lock table that a front adds to its service's topology.
 pub const FRONT_LOCKS: [LockSpec; 3] = [LISTENER_ROW, SLOT_ROW, FREE_ROW];
 
-/// Slots beyond `max_conns`, for connections that are told 503 and closed.
+/// Slots beyond `max_conns`, for connections that are answered 503 and closed.
 const REFUSAL_SLOTS: usize = 64;
-/// Connections accepted before others get a turn.
+/// Maximum number of connections accepted in one turn, before other events are handled.
 const ACCEPT_TURN: usize = 64;
 /// How long accepting pauses when descriptors or memory ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long accepting pauses while there is no room for more connections.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
-/// How many such pauses new connections wait for room before they are refused. Clients that are cut
-/// off at one moment come back before the workers have closed what those clients left. Pauses are
-/// counted, not time: a poll thread that was held up has looked no more often.
+/// Number of such pauses that new connections wait for room before they are refused. Clients that
+/// are all cut off at once reconnect before the workers have closed their old connections. Pauses
+/// are counted, not time: a poll thread that was delayed has checked no more often.
 const ROOM_PAUSES: u32 = 20;
-/// The longest sleep of the poll thread; everything it must not miss wakes it.
+/// The longest sleep of the poll thread; every event that matters wakes it earlier.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// How long open requests may still take when the front is told to end.
+/// How long open requests may still take once the front's stage stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// Epoll tokens that are no connection: this one, and the listeners' above it.
+/// Epoll tokens from here on are no connections: this one is the waker's, those above are
+/// listeners'.
 pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Listeners with their threads; made by [`Front::start`].
 #[derive(Debug)]
 pub struct Front;
 
-/// A running front.
 #[derive(Clone)]
 pub struct FrontHandle {
     shared: Arc<Shared>,
@@ -122,14 +121,14 @@ impl Front {
             Timer::new(clock.now(), wake),
             metrics.connections.clone(),
         );
-        // Twice the slots: a token of a connection that has ended may still wait beside its
-        // successor's.
+        // Twice the slots: the token of a closed connection may still be queued together with
+        // that of the next connection in its slot.
         let (sender, receiver) = queue(spec.queue, 2 * count, km);
         let (done_trigger, done) = Shutdown::pair();
         let shared = Arc::new(Shared {
             router,
             authorizer,
-            nobody: Principal::public(),
+            public: Principal::public(),
             failures: Failures::new(limits.auth_failures_per_second, clock.now()),
             limits,
             clock,
@@ -151,7 +150,7 @@ impl Front {
             if stop.polling.load(Ordering::SeqCst) {
                 stop.slots.timer.waker.wake();
             } else {
-                stop.done.fire(); // nobody polls any more, so nobody else will
+                stop.done.fire(); // the poll thread, which would do it, has ended
             }
         });
         let (poll, work) = (shared.clone(), shared.clone());
@@ -169,26 +168,25 @@ impl FrontHandle {
         self.addr
     }
 
-    /// The Unix socket it listens on, as clients have to name it.
+    /// The path under which clients reach its first Unix socket.
     pub fn unix_path(&self) -> Option<&std::path::Path> {
         self.unix.as_deref()
     }
 
-    /// Closes the listeners; from here on new requests get 503 `draining`, except on routes that
-    /// go on while draining, and every answer closes its connection.
+    /// Closes the listeners. From here on new requests get 503 `draining`, except on routes that
+    /// are served while draining, and every answer closes its connection.
     pub fn stop_intake(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
         self.shared.slots.timer.waker.wake();
     }
 
-    /// Open connections.
     pub fn connections(&self) -> usize {
         self.shared.slots.room.used()
     }
 
-    /// Requests whose answers a drain waits for: long polls are let go as soon as it begins.
+    /// Number of requests whose answers a drain waits for; long polls are answered when it begins.
     pub fn in_flight(&self) -> usize {
-        self.shared.owed()
+        self.shared.unanswered()
     }
 }
 
@@ -202,11 +200,11 @@ impl std::fmt::Debug for FrontHandle {
 struct Poll<'a> {
     shared: &'a Arc<Shared>,
     listeners: Option<Arc<Vec<Listener>>>,
-    /// When accepting goes on after descriptors or room ran out.
+    /// When accepting resumes after descriptors or room ran out.
     resume: Option<Instant>,
-    /// Pauses for which somebody in the backlog has waited for room.
+    /// Number of pauses for which a connection in the backlog has waited for room.
     waited: u32,
-    /// When what is still open is given up; set when the front is told to end.
+    /// When connections that are still open are closed; set once the front's stage stops.
     give_up: Option<Instant>,
     /// The slot at which the last idle connection was closed to make room.
     hand: usize,
@@ -229,9 +227,11 @@ impl<'a> Poll<'a> {
 
     fn run(&mut self, ctx: &ThreadCtx) {
         self.shared.polling.store(true, Ordering::SeqCst);
-        let _ended = Ended(self.shared);
+        let _polling = PollingFlag(self.shared);
         let mut events = Vec::with_capacity(256);
         loop {
+            // The sleep is announced before the wait: a time limit that another thread sets from
+            // here on either is seen by this call or wakes the wait.
             let now = self.shared.clock.now();
             let limit = self
                 .resume
@@ -241,6 +241,8 @@ impl<'a> Poll<'a> {
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
             wait(self.shared, &mut events, sleep);
             self.shared.slots.timer.woke();
+            // While accepting is paused, listeners report nothing; that says nothing of the
+            // backlog.
             let mut called = self.resume.is_some();
             for event in events.drain(..) {
                 match event.data.u64() {
@@ -249,23 +251,27 @@ impl<'a> Poll<'a> {
                         called = true;
                         self.accept((listener - WAKE - 1) as usize);
                     }
-                    token if self.shared.news(token, event.flags) => self.shared.push(token),
+                    token if self.shared.socket_event(token, event.flags) => {
+                        self.shared.push(token);
+                    }
                     _ => {}
                 }
             }
             if !called {
-                self.waited = 0; // the backlog is empty, or the poll would have told
+                self.waited = 0; // the backlog is empty: level-triggered listeners reported nothing
             }
             let now = self.shared.clock.now();
             if self.shared.slots.timer.is_due(now) {
                 let shared = self.shared;
-                shared
-                    .slots
-                    .sweep(now, |lease, was, answer| shared.expired(lease, was, answer));
+                shared.slots.sweep(now, |lease, parked, answer| {
+                    shared.expired(lease, parked, answer);
+                });
             }
             if self.resume.is_some_and(|at| at <= now) {
                 self.watch_listeners(Watch::On);
             }
+            // The order of the end: refuse new requests, close the listeners, then wait for what
+            // is still open. `draining` may also have been set by `stop_intake`.
             if ctx.shutdown.is_set() {
                 self.shared.draining.store(true, Ordering::SeqCst);
             }
@@ -279,7 +285,7 @@ impl<'a> Poll<'a> {
         }
     }
 
-    /// Registers the listeners, or takes their readiness away for a while.
+    /// Registers the listeners, or suspends their events for a while.
     fn watch_listeners(&mut self, watch: Watch) {
         let Some(listeners) = &self.listeners else {
             return;
@@ -289,6 +295,7 @@ impl<'a> Poll<'a> {
             Watch::Pause(pause) => (epoll::EventFlags::empty(), pause),
         };
         let epoll = &self.shared.epoll;
+        // Listeners are level-triggered: a full front must not spin on a backlog it cannot take.
         let mut all = true;
         for (token, listener) in (WAKE + 1..).zip(&**listeners) {
             let data = epoll::EventData::new_u64(token);
@@ -302,9 +309,9 @@ impl<'a> Poll<'a> {
         };
     }
 
-    /// Whether the connection at hand stays in the backlog for now, because there is no room.
+    /// Whether the next connection stays in the backlog for now, because there is no room.
     fn waits_for_room(&mut self) -> bool {
-        // Once per pause, however many listeners have somebody waiting.
+        // Once per pause, however many listeners have a connection waiting.
         self.waited += u32::from(self.resume.is_none());
         self.waited <= ROOM_PAUSES
     }
@@ -323,22 +330,22 @@ impl<'a> Poll<'a> {
         true
     }
 
-    /// Whether another connection of the peer is taken in. Above half of the bound the peer with
-    /// most connections loses an idle one for each that it adds, and adds none when none is idle:
-    /// so no peer fills a front alone. The first connection of a peer is always welcome.
-    fn welcomes(&mut self, peer: Peer) -> bool {
+    /// Whether another connection of the peer is accepted. Above half of `max_conns` the peer with
+    /// the most connections loses an idle one for each that it adds, and adds none when none is
+    /// idle: so no peer fills a front alone. The first connection of a peer is always accepted.
+    fn admits_peer(&mut self, peer: Peer) -> bool {
         let slots = &self.shared.slots;
         if slots.room.served() < self.shared.limits.max_conns / 2 {
             return true;
         }
-        let (own, most_of_others) = slots.room.standing(peer);
+        let (own, most_of_others) = slots.room.peer_counts(peer);
         own == 0 || own < most_of_others || self.close_idle(peer)
     }
 
-    /// Makes room at a full front, at the cost of the peer with most connections.
-    fn makes_room(&mut self) -> bool {
-        let greediest = self.shared.slots.room.greediest();
-        greediest.is_some_and(|peer| self.close_idle(peer))
+    /// Closes an idle connection of the peer with the most connections; false when it has none.
+    fn make_room(&mut self) -> bool {
+        let largest_peer = self.shared.slots.room.largest_peer();
+        largest_peer.is_some_and(|peer| self.close_idle(peer))
     }
 
     fn accept(&mut self, which: usize) {
@@ -351,16 +358,16 @@ impl<'a> Poll<'a> {
         for turn in 0..ACCEPT_TURN {
             if self.is_full() {
                 if turn > 0 {
-                    return; // whether anybody else is there is told anew
-                } else if !self.makes_room() && self.waits_for_room() {
+                    return; // level-triggered: the next wait reports the rest of the backlog
+                } else if !self.make_room() && self.waits_for_room() {
                     return self.watch_listeners(Watch::Pause(ROOM_PAUSE));
                 }
             }
             match listener.accept() {
                 Accepted::Conn(stream, peer, transport) => self.admit(stream, peer, transport),
                 Accepted::Gone => {}
-                Accepted::Stranger => self.shared.metrics.reject("unix_user"),
-                Accepted::Nobody => return,
+                Accepted::Forbidden => self.shared.metrics.reject("unix_user"),
+                Accepted::Empty => return,
                 Accepted::Exhausted => {
                     self.shared.metrics.reject("accept_resources");
                     return self.watch_listeners(Watch::Pause(ACCEPT_PAUSE));
@@ -375,14 +382,14 @@ impl<'a> Poll<'a> {
         let proxy = shared.limits.trusted_proxies.is_proxy(addr, transport);
         let refused = if self.is_full() {
             Some("max_conns")
-        } else if !proxy && !self.welcomes(peer) {
+        } else if !proxy && !self.admits_peer(peer) {
             Some("peer_conns")
         } else {
             None
         };
         if let Some(reason) = refused {
             shared.metrics.reject(reason);
-            // A handshake costs more than the news is worth.
+            // A TLS handshake costs more than the refusal is worth.
             if transport == Transport::Tls || shared.slots.room.refused() >= REFUSAL_SLOTS {
                 return;
             }
@@ -394,7 +401,7 @@ impl<'a> Poll<'a> {
         };
         let conn = Conn::new(stream, addr, transport, share);
         let Ok(mut lease) = shared.slots.insert(conn) else {
-            return; // not even room to say so
+            return; // no slot even for the refusal
         };
         if let Some(reason) = refused {
             lease.after = After::Linger;
@@ -410,12 +417,13 @@ impl<'a> Poll<'a> {
                 _ => limits.idle_timeout,
             };
             let due = shared.clock.now() + limit;
+            // A handshake keeps this limit over all of its reads; an idle wait has none to keep.
             lease.due = (lease.step == Step::Handshake).then_some(due);
             shared.arm(lease, due);
         }
     }
 
-    /// Closes the listeners and lets long polls go; the second time does nothing.
+    /// Closes the listeners and answers waiting long polls; the second time does nothing.
     fn stop_accepting(&mut self) {
         let Some(listeners) = self.listeners.take() else {
             return;
@@ -425,24 +433,26 @@ impl<'a> Poll<'a> {
             let _ = epoll::delete(&shared.epoll, listener); // closing it does the same
         }
         let kept = shared.listeners.lock().take();
-        drop((kept, listeners)); // outside the lock: a Unix socket's file goes too
+        drop((kept, listeners)); // outside the lock: this also removes a Unix socket's file
         self.resume = None;
         shared.slots.seize_all(
-            |_, was, long_poll| was == Was::Waiting && long_poll,
+            |_, parked, long_poll| parked == ParkedAs::Waiting && long_poll,
             |lease, _, answer| {
-                shared.finish(lease, answer.unwrap_or_else(|| shared.draining_now()));
+                shared.finish(lease, answer.unwrap_or_else(|| shared.draining_answer()));
             },
         );
     }
 
-    /// True when nothing is open any more, or what is has had its time.
+    /// True when no connection is open any more, or those that are have had their time.
     fn ended(&mut self, now: Instant) -> bool {
         let shared = self.shared;
+        // Set before the slots are checked: a connection that closes after the check wakes us.
         shared.slots.ending.store(true, Ordering::SeqCst);
         let give_up = *self.give_up.get_or_insert(now + LAST_ANSWERS);
         let late = now >= give_up;
         shared.slots.seize_all(
-            |conn, was, _| late || (was == Was::Armed && conn.step != Step::Write),
+            // Idle connections and unfinished requests are closed; answers are still sent.
+            |conn, parked, _| late || (parked == ParkedAs::Armed && conn.step != Step::Write),
             |lease, _, _| drop(lease),
         );
         late || shared.slots.room.used() == 0
@@ -453,20 +463,20 @@ impl<'a> Poll<'a> {
 #[derive(Clone, Copy)]
 enum Watch {
     On,
-    /// They are looked at again after so long.
+    /// No events for this long.
     Pause(Duration),
 }
 
-/// Marks the end of the poll thread's body, also by a panic.
-struct Ended<'a>(&'a Shared);
+/// Clears `polling` when the poll thread's body ends, also by a panic.
+struct PollingFlag<'a>(&'a Shared);
 
-impl Drop for Ended<'_> {
+impl Drop for PollingFlag<'_> {
     fn drop(&mut self) {
         self.0.polling.store(false, Ordering::SeqCst);
     }
 }
 
-/// Waits for readiness; an interrupted wait brings nothing.
+/// Waits for events; an interrupted wait returns none.
 pub(crate) fn wait(shared: &Shared, events: &mut Vec<epoll::Event>, sleep: Duration) {
     let timeout = Timespec {
         tv_sec: sleep.as_secs() as i64,

@@ -1,5 +1,5 @@
-//! What the fuzz targets need of the parser's and the router's inside. It exists in their builds
-//! alone, which set `cfg(fuzzing)`.
+//! Internals of the parser and the router for the fuzz targets. Compiled only in their builds,
+//! which set `cfg(fuzzing)`.
 
 pub use crate::body::Decoded;
 pub use crate::parse::{Field, Framing, Head, HeadCaps, HeadScanner, Refusal, parse_head};
@@ -48,14 +48,13 @@ pub fn unpack(name: &str, packed: &[u8], cap: usize) -> Result<Option<Vec<u8>>, 
 #[derive(Debug)]
 pub struct Paths(Compiled);
 
-/// Where a method and a raw path lead.
+/// The result of routing a method and a raw path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// To the route of this pattern; its parameters, or nothing when one cannot be decoded.
+    /// The route of this pattern, with its parameters, or `None` when one cannot be decoded.
     Route(&'static str, Option<Vec<(&'static str, String)>>),
-    /// To a path with other methods: the value of `Allow`.
+    /// The path has other methods: the value of `Allow`.
     OtherMethods(String),
-    /// Nowhere.
     Nothing,
 }
 

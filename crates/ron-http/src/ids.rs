@@ -1,4 +1,4 @@
-//! Request ids: taken from the client when well formed, else a UUIDv7; kept inline, without a heap
+//! Request ids: the client's when well formed, else a UUIDv7; stored inline, without a heap
 //! allocation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,8 +46,8 @@ impl std::fmt::Debug for ShortId {
     }
 }
 
-/// Makes ids. They have to be unique, not secret: a random start and a counter, mixed, save a
-/// system call per request.
+/// Makes ids. They must be unique, not secret: a random start and a mixed counter save a system
+/// call per request.
 #[derive(Debug)]
 pub(crate) struct Ids {
     next: AtomicU64,
@@ -66,6 +66,8 @@ impl Ids {
 
     /// A fresh id of this millisecond.
     pub(crate) fn fresh(&self, unix_ms: u64) -> ShortId {
+        // Relaxed: only the uniqueness of the value matters. The odd step (2^64 / golden ratio)
+        // visits every value before one repeats.
         let count = self
             .next
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);

@@ -1,21 +1,23 @@
-//! ron-http: the HTTP/1.1 front of every service and the client it calls others with.
+//! ron-http: the HTTP/1.1 front of every service, and the client with which services call each
+//! other.
 //!
 //! ```text
 //!              readiness, by edge           bounded queue            fixed workers
 //!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
 //!  TCP, TLS,      │ accepts, sweeps                                   run the handler (serve.rs)
 //!  Unix           │ deadlines                                            │ Responder
-//!                 └──────────── slots.rs: who owns a connection <────────┘ answers from any
-//!                                                                          thread (settle.rs)
+//!                 └──────────── slots.rs: connection ownership  <────────┘ answers from any
+//!                                                                          thread (shared.rs)
 //!  bytes in:  stream.rs (TLS or not) ─> parse.rs ─> body.rs (chunks) ─> unpack.rs, or spool.rs (disk)
-//!  bytes out: response.rs ─> conn.rs ─> stream.rs; large ones from source.rs, kept up by pace.rs
+//!  bytes out: response.rs ─> conn.rs ─> stream.rs; large ones from source.rs, rate checked by pace.rs
 //! ```
 //!
 //! **Invariants**: a connection has one owner at a time, and only the owner touches its socket; no
 //! lock is held over I/O; an idle connection holds no buffer; authorisation runs after the head and
-//! before the body; a request is handed to a handler at most once and answered exactly once; no
-//! buffer grows without a limit of [`Limits`], and all of them together not above the process's budget
-//! (memory.rs); what peers share (peer.rs) none of them takes whole. This crate knows no service.
+//! before the body; a request is handed to a handler at most once and answered exactly once; every
+//! buffer has a limit in [`Limits`], and all buffers together stay within the process's budget
+//! (memory.rs); no peer (peer.rs) can take all of a resource that peers share. This crate knows no
+//! service.
 
 mod admit;
 mod auth;
@@ -47,7 +49,7 @@ mod room;
 mod route;
 mod router;
 mod serve;
-mod settle;
+mod shared;
 mod slots;
 mod source;
 mod spool;

@@ -5,24 +5,24 @@ use std::time::Duration;
 use crate::pace::Rule;
 use crate::peer::Proxies;
 
-/// The most header fields a head may ever have; [`Limits::max_fields`] may only lower it.
+/// Maximum number of header fields of any head; [`Limits::max_fields`] can only lower it.
 pub const FIELDS_MAX: usize = 128;
 
 /// Every bound of a front. `Default` is what the services run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest request body in bytes, also of batches; a route may set its own (413).
+    /// Largest request body in bytes, batches included; a route may set its own (413).
     pub max_body_bytes: usize,
-    /// The same on routes that anyone may call, unless the route sets its own; a caller who shows
-    /// valid credentials there may send [`Limits::max_body_bytes`].
+    /// The same on public routes, unless the route sets its own; a caller with valid credentials
+    /// may send [`Limits::max_body_bytes`] there.
     pub public_body_bytes: usize,
-    /// Memory for bodies, unfinished heads and unsent answers, over all fronts of the process (429).
-    /// The first 4 KiB of each are not counted. Nothing of strangers (unfinished heads, bodies on
-    /// routes that anyone may call) is added above a quarter of it.
+    /// Memory for bodies, unfinished heads and unsent answers, over all fronts of the process
+    /// (429). The first 4 KiB of each are not counted. Bytes of anonymous callers (unfinished
+    /// heads, bodies on public routes) are added only up to a quarter of it.
     pub body_memory: usize,
     /// Largest header block in bytes, without the request line (431).
     pub max_head_bytes: usize,
-    /// Most header fields, at most [`FIELDS_MAX`] (431).
+    /// Maximum number of header fields, at most [`FIELDS_MAX`] (431).
     pub max_fields: usize,
     /// Longest request line in bytes (414).
     pub max_request_line_bytes: usize,
@@ -30,18 +30,18 @@ pub struct Limits {
     pub read_timeout: Duration,
     /// From the end of the head to the end of the body (408).
     pub body_timeout: Duration,
-    /// From the answer to its last byte in the socket; answers above a mebibyte keep up
+    /// From the answer to its last byte in the socket; answers above 1 MiB must keep
     /// [`Limits::min_rate_bytes_per_s`] instead.
     pub write_timeout: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
     /// From a complete request to its answer (504); `X-Request-Deadline-Ms` may lower it, a long
-    /// poll lengthens it by what it waits.
+    /// poll lengthens it by its wait.
     pub request_deadline: Duration,
-    /// The longest wait a long poll may ask for.
+    /// The longest wait of a long poll.
     pub max_wait: Duration,
-    /// Connections at once; the next gets 503 and is closed. Above half of it the peer with most
-    /// of them loses an idle one for each that it adds, and gets 503 when none is idle.
+    /// Connections at once; the next gets 503 and is closed. Above half of it, the peer with the
+    /// most connections loses an idle one for each that it adds, and gets 503 when none is idle.
     pub max_conns: usize,
     /// Requests handed to handlers and not answered yet, long polls aside; the next gets 429. An
     /// eighth of it is kept for reads (GET and HEAD).
@@ -50,27 +50,27 @@ pub struct Limits {
     pub long_polls: usize,
     /// Long polls of one peer that wait at once; its next gets 429.
     pub long_polls_per_peer: usize,
-    /// Failed authentications of one peer in a second; above it the peer gets 429 before anything
-    /// is checked. 0 for no limit.
+    /// Failed authentications of one peer in a second; above it the peer gets 429 before its
+    /// credentials are checked. 0 for no limit.
     pub auth_failures_per_second: u32,
-    /// Proxies whose `X-Forwarded-For` says which peer a request is of.
+    /// Proxies whose `X-Forwarded-For` names the peer of a request.
     pub trusted_proxies: Proxies,
-    /// Pipelined requests of one connection served in a row before others get a turn. The next is
-    /// looked at only when the answer before it is sent, so what waits unsent is one answer.
+    /// Pipelined requests of one connection served in a row before others get a turn. The next
+    /// request is parsed only when the answer before it is sent, so at most one answer is unsent.
     pub pipeline_depth: usize,
     /// How long a connection that was refused is drained, so that the client can read why.
     pub linger_timeout: Duration,
-    /// How many bytes of it are drained at most.
+    /// Maximum number of bytes of it that are drained.
     pub linger_bytes: usize,
-    /// The slowest acceptable transfer where size, not a fixed time, sets the bound: answers above
-    /// a mebibyte, bodies of routes for large transfers. It is measured over [`Limits::rate_window`];
+    /// Minimum rate of transfers whose size, not a fixed time, sets the bound: answers above 1 MiB,
+    /// bodies of routes for large transfers. It is measured over [`Limits::rate_window`];
     /// between two bytes at most [`Limits::body_timeout`] or [`Limits::write_timeout`] may pass.
     pub min_rate_bytes_per_s: u64,
     /// The time over which the minimum rate is measured.
     pub rate_window: Duration,
-    /// Largest size of an unpacked request body as a multiple of what was sent (413).
+    /// Largest size of a decompressed request body as a multiple of the bytes sent (413).
     pub decompress_ratio: usize,
-    /// Request bodies on their way to disk at once; the next gets 429.
+    /// Request bodies written to disk at once; the next gets 429.
     pub max_uploads: usize,
     /// `Retry-After` of answers given while the service drains, in seconds.
     pub drain_retry_after_s: u32,
@@ -110,7 +110,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The caps the parser needs.
+    /// The caps for the parser.
     pub(crate) fn head_caps(&self) -> crate::parse::HeadCaps {
         crate::parse::HeadCaps {
             request_line: self.max_request_line_bytes,
@@ -119,7 +119,7 @@ impl Limits {
         }
     }
 
-    /// What a large transfer has to keep up; a route may have a rate of its own.
+    /// The minimum rate of a large transfer; a route may have its own.
     pub(crate) fn rule(&self, idle: Duration, rate: Option<u64>) -> Rule {
         let window_ms = self.rate_window.as_millis() as u64;
         let rate = rate.unwrap_or(self.min_rate_bytes_per_s);
@@ -130,12 +130,12 @@ impl Limits {
         }
     }
 
-    /// Up to how many bytes taken a stranger's are added.
-    pub(crate) fn stranger_memory(&self) -> usize {
+    /// Bytes of anonymous callers are counted only while the process holds at most this many.
+    pub(crate) fn anonymous_memory(&self) -> usize {
         self.body_memory / 4
     }
 
-    /// How many requests may be in flight when another one comes: reads may use all places.
+    /// Number of requests in flight at which another one is refused: reads may use all places.
     pub(crate) fn in_flight_for(&self, read: bool) -> usize {
         if read {
             self.max_in_flight

@@ -1,4 +1,4 @@
-//! Where connections come from: TCP, with TLS or without, and Unix sockets.
+//! The listening sockets: TCP, with TLS or without, and Unix sockets.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,16 +14,16 @@ use crate::stream::Stream;
 use crate::tls::ServerTls;
 use crate::uds::UnixEndpoint;
 
-/// Most sockets of one front.
+/// Maximum number of sockets of one front.
 pub(crate) const SOCKETS_MAX: usize = 8;
 
-/// The sockets a front listens on, at most eight.
+/// The sockets of a front, one to eight.
 #[derive(Debug, Default)]
 pub struct Listen {
     sockets: Vec<Kind>,
 }
 
-/// Connections that wait to be accepted, at most; the system may allow fewer.
+/// Maximum number of connections that wait to be accepted; the system may allow fewer.
 pub(crate) const BACKLOG: i32 = 1024;
 
 #[derive(Debug)]
@@ -39,13 +39,12 @@ impl Listen {
         self
     }
 
-    /// A Unix socket.
     pub fn unix(mut self, socket: UnixEndpoint) -> Self {
         self.sockets.push(Kind::Unix(socket));
         self
     }
 
-    /// Makes listeners that do not block.
+    /// Opens them as non-blocking listeners.
     pub(crate) fn open(self) -> io::Result<Vec<Listener>> {
         if self.sockets.is_empty() || self.sockets.len() > SOCKETS_MAX {
             return Err(io::Error::new(
@@ -63,22 +62,20 @@ impl From<TcpListener> for Listen {
     }
 }
 
-/// A listening socket that does not block.
+/// A non-blocking listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener(Kind);
 
-/// What accepting brought.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// A connection.
     Conn(Stream, SocketAddr, Transport),
-    /// Nobody waits.
-    Nobody,
-    /// A connection that was gone before it was taken.
+    /// The backlog is empty.
+    Empty,
+    /// A connection that was closed before it was accepted.
     Gone,
     /// A Unix peer whose user id is not in the list.
-    Stranger,
-    /// No descriptors or memory: to be tried again later, the connection stays in the backlog.
+    Forbidden,
+    /// No descriptors or memory: the connection stays in the backlog, to be accepted later.
     Exhausted,
 }
 
@@ -89,7 +86,7 @@ impl Listener {
                 socket.set_nonblocking(true)?;
                 rustix::net::listen(socket, BACKLOG)?; // the standard library asks for 128
             }
-            Kind::Unix(_) => {} // made so
+            Kind::Unix(_) => {} // made non-blocking and listening
         }
         Ok(Self(kind))
     }
@@ -123,7 +120,7 @@ impl Listener {
                 }
                 Kind::Unix(endpoint) => unix_accepted(socket, endpoint),
             },
-            Err(Errno::AGAIN) => Accepted::Nobody,
+            Err(Errno::AGAIN) => Accepted::Empty,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Accepted::Exhausted,
             Err(_) => Accepted::Gone,
         }
@@ -131,7 +128,7 @@ impl Listener {
 }
 
 fn tcp_accepted(socket: OwnedFd, peer: SocketAddr, tls: Option<&ServerTls>) -> Accepted {
-    // Without it small answers wait for the peer's delayed acknowledgement; a socket that
+    // Without TCP_NODELAY small answers wait for the peer's delayed acknowledgement; a socket that
     // refuses the option still works.
     let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
     let Some(tls) = tls else {
@@ -145,11 +142,11 @@ fn tcp_accepted(socket: OwnedFd, peer: SocketAddr, tls: Option<&ServerTls>) -> A
 
 fn unix_accepted(socket: OwnedFd, endpoint: &UnixEndpoint) -> Accepted {
     let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
-        return Accepted::Stranger;
+        return Accepted::Forbidden;
     };
     let uid = peer.uid.as_raw();
     if !endpoint.allows(uid) {
-        return Accepted::Stranger;
+        return Accepted::Forbidden;
     }
     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     Accepted::Conn(Stream::new(socket), nowhere, endpoint.transport(uid))

@@ -1,28 +1,30 @@
-//! The memory that request bodies, unfinished heads and unsent answers take, counted over all
+//! The memory budget of request bodies, unfinished heads and unsent answers, counted over all
 //! fronts of the process: six services in one process share one budget.
 //!
-//! The first [`FREE`] bytes of each are not counted: the bound on connections bounds them, small
-//! requests touch no shared counter, and they are served while large ones have used the budget up.
+//! The first [`FREE`] bytes of each buffer are not counted: the limit on connections bounds them,
+//! small requests touch no shared counter, and small requests are still served when large ones have
+//! used up the budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes taken now, by all fronts of the process.
+/// Bytes taken now, by all fronts of the process. Relaxed everywhere: the counter guards no other
+/// memory, and each update is one atomic step, so that the bound holds.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes of one buffer that are not counted.
 pub(crate) const FREE: usize = 4 << 10;
 
-/// There is no room in the budget.
+/// The budget has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A share of the budget. Dropped, it is given back.
+/// A share of the budget, given back when dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Held(usize);
 
 impl Held {
-    /// Counts a buffer that is about to have this many bytes; refused when the process would
-    /// hold more than `most`. A smaller buffer than before keeps its share.
+    /// Raises the share to that of a buffer of this many bytes; refused, with nothing changed, when
+    /// the process would hold more than `most`. For a smaller buffer than before the share stays.
     pub(crate) fn grow_to(&mut self, bytes: usize, most: usize) -> Result<(), Full> {
         let wanted = bytes.saturating_sub(FREE);
         let Some(more) = wanted.checked_sub(self.0).filter(|more| *more > 0) else {
@@ -36,7 +38,7 @@ impl Held {
         Ok(())
     }
 
-    /// Gives back what a buffer of this many bytes does not need.
+    /// Lowers the share to that of a buffer of this many bytes.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let wanted = bytes.saturating_sub(FREE);
         if let Some(less) = self.0.checked_sub(wanted) {
@@ -46,7 +48,7 @@ impl Held {
     }
 }
 
-/// A copied request holds as much once more; a copy is not refused.
+/// A cloned request takes its share again; cloning is never refused.
 impl Clone for Held {
     fn clone(&self) -> Self {
         TAKEN.fetch_add(self.0, Ordering::Relaxed);
@@ -77,7 +79,11 @@ mod tests {
         assert_eq!(held.grow_to(HUGE + FREE, HUGE - 1), Err(Full));
         assert_eq!(held, Held::default(), "a refusal takes nothing");
         assert_eq!(held.grow_to(HUGE / 2 + FREE, HUGE), Ok(()));
-        assert_eq!(held.grow_to(HUGE / 4, 0), Ok(()), "it has that already");
+        assert_eq!(
+            held.grow_to(HUGE / 4, 0),
+            Ok(()),
+            "the share is large enough already"
+        );
         let copy = held.clone();
         let mut other = Held::default();
         assert_eq!(other.grow_to(HUGE / 4 + FREE, HUGE), Err(Full));

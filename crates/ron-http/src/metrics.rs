@@ -1,4 +1,4 @@
-//! The HTTP metrics. Hot series are resolved once per route, so that counting an answer takes no
+//! The HTTP metrics. The series of a route are looked up once, so that counting an answer takes no
 //! lock and no hashing.
 
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BU
 use crate::request::Method;
 use crate::route::Route;
 
-/// Statuses with a cell of their own; others take the slow path.
+/// Statuses with a cached counter; others take the slow path.
 const STATUSES: [u16; 16] = [
     200, 201, 202, 204, 304, 400, 401, 403, 404, 409, 415, 422, 429, 500, 503, 504,
 ];
@@ -21,15 +21,16 @@ const UNMATCHED: &str = "unmatched";
 struct RouteSeries {
     pattern: &'static str,
     method: Method,
-    /// Made with the first answer: a service has hundreds of buckets on routes that nobody calls.
+    /// Made with the first answer: buckets of routes that are never called would be hundreds of
+    /// series.
     seconds: OnceLock<Histogram>,
     timed: bool,
-    /// Statuses from 500 on that are an answer of this route and no failure of it.
+    /// Statuses from 500 on that are a documented answer of this route, not a failure.
     answers: Vec<u16>,
     by_status: [OnceLock<Counter>; STATUSES.len()],
 }
 
-/// What a front counts. Fronts of one registry share the series.
+/// The metrics of a front. Fronts of one registry share the series.
 #[derive(Debug)]
 pub(crate) struct HttpMetrics {
     requests: CounterVec,
@@ -91,7 +92,6 @@ impl HttpMetrics {
         }
     }
 
-    /// Counts one answer.
     pub(crate) fn answered(
         &self,
         route: Option<usize>,
@@ -104,6 +104,7 @@ impl HttpMetrics {
         if status >= 500 && !answer {
             self.server_errors.inc();
         }
+        // One label for all unknown paths: clients must not be able to create series.
         let Some(series) = series else {
             self.slow(UNMATCHED, method, status).inc();
             let labels = [UNMATCHED, method.as_str()];

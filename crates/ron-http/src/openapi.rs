@@ -1,11 +1,10 @@
-//! The OpenAPI 3.1 document, made from the routes and the schemas of their types, so that it
-//! cannot say anything else than the code does.
+//! The OpenAPI 3.1 document, generated from the routes and the schemas of their types, so that it
+//! cannot contradict the code.
 
+use ron_proto::{ProblemBody, problem};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
-
-use ron_proto::{ProblemBody, problem};
 
 use crate::auth::Need;
 use crate::request::Method;
@@ -69,7 +68,7 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     }
     for status in statuses(route) {
         if let Some(own) = responses.get_mut(&status.to_string()) {
-            // An error in a form of the route's own; the front says it as a problem document.
+            // The route has its own form for this error; the front's own answers are problems.
             own["content"]["application/problem+json"] = json!({ "schema": problem });
         } else {
             let shared = format!("#/components/responses/E{status}");
@@ -101,7 +100,7 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator, problem: &Value) -> V
     operation
 }
 
-/// The error statuses of a route: its own, and those the front may answer before or instead of it.
+/// The error statuses of a route: its own, and those of the front before or instead of it.
 fn statuses(route: &Route) -> Vec<u16> {
     let mut all = vec![
         400, 408, 413, 414, 415, 417, 429, 431, 500, 501, 503, 504, 505,
@@ -196,7 +195,7 @@ fn headers(status: u16) -> Value {
     headers
 }
 
-/// What a status means: the codes that go with it, or a sentence.
+/// The description of a status: its problem codes, or a sentence.
 fn meaning(status: u16) -> String {
     let known = problem::COMMON.iter().filter(|kind| kind.status == status);
     let codes: Vec<&str> = known.map(|kind| kind.code).collect();
@@ -242,7 +241,7 @@ mod tests {
     use crate::router::ApiInfo;
 
     #[derive(JsonSchema)]
-    #[allow(dead_code)] // only its shape matters here
+    #[allow(dead_code)] // only its schema is used
     struct Thing {
         name: String,
         parent: Option<Box<Thing>>,

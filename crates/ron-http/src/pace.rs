@@ -1,20 +1,20 @@
-//! The minimum rate of a large transfer: so many bytes within each window, and never silent for
-//! long. It replaces a total deadline where size, not a fixed time, sets the bound.
+//! The minimum rate of a large transfer: a number of bytes within each window, and a longest time
+//! without any. It replaces a total deadline where size, not a fixed time, sets the bound.
 
 use std::time::{Duration, Instant};
 
-/// What a transfer has to keep up.
+/// The minimum rate of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     /// The longest time without a byte.
     pub idle: Duration,
-    /// In this time ...
+    /// The time over which the rate is measured.
     pub window: Duration,
-    /// ... at least so many bytes.
+    /// Minimum number of bytes within the window.
     pub bytes: u64,
 }
 
-/// How a transfer is doing. A window ends as soon as its bytes are there.
+/// The progress of a transfer. A window ends as soon as its bytes have arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     rule: Rule,
@@ -33,20 +33,22 @@ impl Pace {
         }
     }
 
-    /// So many bytes went over by now.
+    /// Records that `bytes` more have been transferred.
     pub(crate) fn add(&mut self, bytes: u64, now: Instant) {
         if bytes == 0 {
             return;
         }
         self.last = now;
         self.window_bytes = self.window_bytes.saturating_add(bytes);
+        // A window that is full early starts the next one, so a burst cannot be saved up for a
+        // stall.
         if self.window_bytes >= self.rule.bytes {
             self.window_bytes = 0;
             self.window_start = now;
         }
     }
 
-    /// When the transfer is given up unless more comes.
+    /// When the transfer is given up unless more bytes are transferred.
     pub(crate) fn due(&self) -> Instant {
         (self.last + self.rule.idle).min(self.window_start + self.rule.window)
     }
@@ -72,11 +74,14 @@ mod tests {
         pace.add(10, at(8_000));
         assert_eq!(pace.due(), at(10_000), "trickling: the window ends first");
         pace.add(0, at(9_900));
-        assert_eq!(pace.due(), at(10_000), "nothing is no progress");
+        assert_eq!(pace.due(), at(10_000), "no bytes are no progress");
         pace.add(980, at(9_950));
         assert_eq!(pace.due(), at(14_950), "the next window");
         for second in 10..1000 {
-            assert!(pace.due() > at(second * 1000), "above the rate it lives on");
+            assert!(
+                pace.due() > at(second * 1000),
+                "above the rate it continues"
+            );
             pace.add(120, at(second * 1000));
         }
     }

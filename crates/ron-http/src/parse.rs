@@ -1,7 +1,7 @@
 //! The request parser, free of I/O: bytes in, heads and bodies or one typed refusal out.
 //!
-//! Framing is strict where leniency lets two readers disagree about where a request ends:
-//! whatever could be read in two ways is refused and the connection is closed.
+//! Framing is strict where leniency would let two readers disagree about the end of a request:
+//! bytes that can be read in two ways are refused and the connection is closed.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
@@ -19,12 +19,11 @@ pub struct HeadCaps {
     pub request_line: usize,
     /// Largest header block, bytes after the request line.
     pub block: usize,
-    /// Most header fields.
     pub fields: usize,
 }
 
-/// Why the bytes of a connection are not a request we serve. After any of these the rest of the
-/// connection cannot be trusted, so it is closed.
+/// Why the bytes of a connection are not a request that is served. After any of these the rest of
+/// the bytes cannot be trusted, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A CR that no LF follows.
@@ -57,13 +56,12 @@ pub enum Refusal {
     BadCoding,
     /// An HTTP/1.1 request without `Host`.
     NoHost,
-    /// Several `Host` fields.
     SeveralHosts,
     /// A `Host` that is not a host.
     BadHost,
     /// A version other than 1.0 and 1.1.
     Version,
-    /// A method this server has no use for.
+    /// A method that this server does not implement.
     Method,
     /// An `Expect` other than `100-continue`.
     Expectation,
@@ -71,13 +69,13 @@ pub enum Refusal {
     BodyTooLarge,
     /// The chunked body breaks its grammar.
     BadChunk,
-    /// The trailer fields after a chunked body break their grammar, or they or the chunk extensions
-    /// are too many.
+    /// The trailer fields after a chunked body break their grammar, or the trailer fields and chunk
+    /// extensions are above their limit.
     Trailers,
 }
 
 impl Refusal {
-    /// The closed value of the metrics label `reason`.
+    /// The value of the metrics label `reason`.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::BareCr => "bare_cr",
@@ -119,7 +117,7 @@ impl Refusal {
         }
     }
 
-    /// What the client did and should do, for the problem's detail.
+    /// What the client did, and what it should do, for the problem's detail.
     pub const fn detail(self) -> &'static str {
         match self {
             Self::BareCr => "a CR without LF in the request head",
@@ -151,11 +149,11 @@ impl Refusal {
     }
 }
 
-/// Finds the end of a head as its bytes arrive, looking at each byte once, and refuses what can
-/// be refused before the head is complete.
+/// Finds the end of a head as its bytes arrive, scanning each byte once, and refuses a bad head
+/// before it is complete where it can.
 #[derive(Clone, Debug, Default)]
 pub struct HeadScanner {
-    /// Where the search goes on.
+    /// Where the search continues.
     pos: usize,
     /// Where the line under the cursor starts.
     line_start: usize,
@@ -166,9 +164,11 @@ pub struct HeadScanner {
 }
 
 impl HeadScanner {
-    /// `bytes` is the head so far, from its first byte. The length of the whole head with its
-    /// empty line, or `None` when more bytes are needed.
+    /// Scans `bytes`, the head so far from its first byte. Returns the length of the whole head
+    /// with its empty line, or `None` when more bytes are needed.
     pub fn advance(&mut self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
+        // Only these three bytes matter before the head is complete; `parse_head` checks all
+        // others.
         while let Some(found) = memchr3(b'\r', b'\n', 0, &bytes[self.pos..]) {
             let at = self.pos + found;
             match bytes[at] {
@@ -177,7 +177,7 @@ impl HeadScanner {
                 _ => {}
             }
             let Some(next) = bytes.get(at + 1) else {
-                self.pos = at;
+                self.pos = at; // the CR again, once the byte after it has arrived
                 return self.partial(bytes, caps);
             };
             if *next != b'\n' {
@@ -203,6 +203,7 @@ impl HeadScanner {
                 return Err(Refusal::LineTooLong);
             }
             self.request_line_end = self.pos;
+        // The two bytes are the CRLF of the empty line, which is not part of the block.
         } else if self.pos - self.request_line_end > caps.block + 2 {
             return Err(Refusal::HeadTooLarge);
         } else if line.is_empty() {
@@ -216,6 +217,8 @@ impl HeadScanner {
         Ok(false)
     }
 
+    /// Applies the size caps to a head that is not complete, so that no client fills memory with
+    /// one endless line.
     fn partial(&self, bytes: &[u8], caps: &HeadCaps) -> Result<Option<usize>, Refusal> {
         if self.lines == 0 {
             if bytes.len() > caps.request_line + 1 {
@@ -242,7 +245,6 @@ pub struct Field {
 }
 
 impl Field {
-    /// The name's bytes.
     pub fn name<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[self.name as usize..(self.name + self.name_len) as usize]
     }
@@ -256,18 +258,14 @@ impl Field {
 /// How the body of a request is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none.
     Empty,
-    /// That many bytes.
     Length(u64),
-    /// Chunked transfer coding.
     Chunked,
 }
 
-/// A complete head, as places in the bytes it was parsed from.
+/// A complete head, as positions in the bytes it was parsed from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The method.
     pub method: Method,
     /// The path and query, as sent; for `OPTIONS *` the asterisk.
     pub target: Range<usize>,
@@ -275,7 +273,6 @@ pub struct Head {
     pub http11: bool,
     /// The header fields in order.
     pub fields: Vec<Field>,
-    /// The body's framing.
     pub framing: Framing,
     /// True when the connection may carry another request.
     pub keep_alive: bool,
@@ -285,9 +282,12 @@ pub struct Head {
 
 /// Parses a complete head, `head` ending with its empty line.
 pub fn parse_head(head: &[u8], caps: &HeadCaps) -> Result<Head, Refusal> {
+    // Uninitialised: clearing 128 fields would write 4 KiB for every request.
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(head, &mut fields) {
+        // Scanner and parser must agree on the end of the head: a difference would leave bytes that
+        // are read as another request.
         Ok(httparse::Status::Complete(length)) if length == head.len() => {}
         Ok(_) => return Err(Refusal::Malformed),
         Err(httparse::Error::TooManyHeaders) => return Err(Refusal::TooManyFields),
@@ -325,6 +325,7 @@ pub fn parse_head(head: &[u8], caps: &HeadCaps) -> Result<Head, Refusal> {
 
 /// Where `part`, a slice of `whole`, starts in it.
 fn offset(whole: &[u8], part: &[u8]) -> usize {
+    // An empty slice need not point into `whole`.
     if part.is_empty() {
         return 0;
     }
@@ -343,6 +344,8 @@ fn target(path: &str, method: Method, start: usize) -> Result<Range<usize>, Refu
     if path.starts_with('/') || (path == "*" && method == Method::OPTIONS) {
         return Ok(start..end);
     }
+    // The absolute form must be accepted (RFC 9112, section 3.2.2); its authority is checked and
+    // dropped.
     let lower = path.as_bytes().get(..8).map(<[u8]>::to_ascii_lowercase);
     let scheme = match lower.as_deref() {
         Some(b"https://") => 8,
@@ -379,6 +382,7 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
         {
             return Err(Refusal::Malformed);
         }
+        // By length first: most fields need no comparison of names.
         match header.name.len() {
             4 if header.name.eq_ignore_ascii_case("host")
                 && host.replace(header.value).is_some() =>
@@ -413,6 +417,8 @@ fn frame(headers: &[httparse::Header<'_>], http11: bool) -> Result<Framed, Refus
         None => {}
     }
     framed.framing = match (length, coding) {
+        // Two framings mean two ends of the request, the basis of request smuggling (RFC 9112,
+        // 6.3).
         (Some(_), Some(_)) => return Err(Refusal::LengthAndChunked),
         (None, Some(_)) if !http11 => return Err(Refusal::BadCoding),
         (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Framing::Chunked,
@@ -430,6 +436,7 @@ pub(crate) fn has_token(list: &[u8], token: &[u8]) -> bool {
 }
 
 fn parse_length(value: &[u8]) -> Result<u64, Refusal> {
+    // RFC 9110, section 8.6 allows a list of equal values to be refused, and refusing is safe.
     if value.contains(&b',') {
         return Err(Refusal::SeveralLengths);
     }

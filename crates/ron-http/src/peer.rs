@@ -1,4 +1,4 @@
-//! Whom connections and requests are shared between: the other end, as far as it can be told from
+//! The unit of fair sharing: the other end of a connection, as far as it can be distinguished from
 //! others of the same host or network.
 
 use std::fmt;
@@ -8,12 +8,11 @@ use ron_proto::caveat::IpBlock;
 
 use crate::request::{Headers, Transport};
 
-/// One of those between whom connections, long polls and failed authentications are shared.
+/// A peer to which connections, long polls and failed authentications are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Peer {
-    /// An IPv4 address.
     V4(Ipv4Addr),
-    /// The network, /64, of an IPv6 address: a host may take any address in it.
+    /// The /64 network of an IPv6 address: a host may use any address in it.
     V6(u64),
     /// A user of this host, on a Unix socket.
     User(u32),
@@ -48,17 +47,18 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The proxies whose `X-Forwarded-For` is believed.
+/// The proxies whose `X-Forwarded-For` is trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxies(Vec<IpBlock>);
 
 impl Proxies {
-    /// Believes proxies at these addresses.
+    /// Trusts proxies at these addresses.
     pub fn at(blocks: Vec<IpBlock>) -> Self {
         Self(blocks)
     }
 
-    /// True for a connection that carries the requests of many clients. Unix sockets have no address, and are none.
+    /// True for a connection that carries the requests of many clients. A Unix socket has no
+    /// address and is never one.
     pub(crate) fn is_proxy(&self, addr: SocketAddr, transport: Transport) -> bool {
         transport.uid().is_none() && self.holds(addr.ip())
     }
@@ -67,9 +67,9 @@ impl Proxies {
         self.0.iter().any(|block| block.contains(addr))
     }
 
-    /// Who sent a request: the other end, or the client that a proxy names. Each proxy appends
-    /// the address it was called from, so the last one that is no proxy of ours is the client;
-    /// what stands before it is whatever the client wrote.
+    /// The sender of a request: the other end, or the client that a proxy names. Each proxy appends
+    /// the address it was called from, so the last address that is not a trusted proxy is the
+    /// client; the entries before it were written by the client and prove nothing.
     pub fn client(&self, addr: SocketAddr, transport: Transport, headers: &Headers) -> Peer {
         let direct = Peer::of(addr, transport);
         if self.0.is_empty() || !self.is_proxy(addr, transport) {

@@ -1,4 +1,4 @@
-//! What a handler gets: the request, its head, its parameters, and typed ways to read them.
+//! The request as a handler receives it: head, parameters, body, and typed accessors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Method {
     PATCH,
     DELETE,
     OPTIONS,
-    /// Not a method of HTTP's registry: clients of Vault list with it.
+    /// Not in the registry of HTTP methods: Vault clients list with it.
     LIST,
 }
 
@@ -102,12 +102,12 @@ impl Headers {
         std::str::from_utf8(self.raw(name)?).ok()
     }
 
-    /// True when the name is there, whatever its value.
+    /// True when the head has a field of this name, whatever its value.
     pub fn contains(&self, name: &str) -> bool {
         self.raw(name).is_some()
     }
 
-    /// How often the name is there.
+    /// Number of fields of this name.
     pub fn count(&self, name: &str) -> usize {
         self.matching(name).count()
     }
@@ -140,8 +140,8 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// A certificate whose private key the client has proved to own, issued by an authority the
-/// listener trusts.
+/// A certificate issued by an authority that the listener trusts, whose private key the client has
+/// proved to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCert {
     /// SHA-256 of the certificate, 64 lower-case hex digits.
@@ -150,19 +150,17 @@ pub struct ClientCert {
     pub dns_names: Vec<String>,
 }
 
-/// How the bytes of a request came here. Authorizers decide by it which credentials count.
+/// The transport of a request. Authorizers decide by it which credentials they accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP without encryption.
     Tcp,
-    /// TLS over TCP.
     Tls,
     /// A Unix socket for services and operators; the peer's user id.
     Unix {
         /// As the kernel reports it (`SO_PEERCRED`).
         uid: u32,
     },
-    /// A Unix socket for local programs: who connects is known, but stands for nothing.
+    /// A Unix socket for local programs: the user id is known, but grants nothing.
     ClientSocket {
         /// As the kernel reports it (`SO_PEERCRED`).
         uid: u32,
@@ -179,22 +177,18 @@ impl Transport {
     }
 }
 
-/// What is known of a request before its body is read; authorizers decide on it.
+/// A request before its body is read; authorizers decide on it.
 #[derive(Clone, Debug)]
 pub struct RequestHead {
-    /// The method.
     pub method: Method,
     /// The path as sent, percent-encoded, without the query.
     pub path: String,
     /// The pattern of the route.
     pub route: &'static str,
-    /// The header fields.
     pub headers: Headers,
-    /// The other end.
     pub peer: SocketAddr,
-    /// How it is connected.
     pub transport: Transport,
-    /// Who the client is, where a TLS listener asks for certificates.
+    /// The client's certificate, where a TLS listener asks for one.
     pub client_cert: Option<Arc<ClientCert>>,
     /// The request's id, for logs.
     pub request_id: String,
@@ -216,6 +210,7 @@ impl RequestHead {
     /// The bearer token of `Authorization`; `None` when the header is missing, repeated or of
     /// another scheme.
     pub fn bearer(&self) -> Option<&str> {
+        // With two credentials, the accepted one would depend on the reader.
         if self.headers.count("authorization") != 1 {
             return None;
         }
@@ -228,7 +223,6 @@ impl RequestHead {
 /// A complete request of an authorised caller.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The method.
     pub method: Method,
     /// The path as sent, percent-encoded, without the query.
     pub path: String,
@@ -236,35 +230,31 @@ pub struct Request {
     pub params: Vec<(&'static str, String)>,
     /// Query parameters in order, decoded.
     pub query: Vec<(String, String)>,
-    /// The header fields.
     pub headers: Headers,
-    /// The body, unpacked, at most the route's cap; empty on routes that stream to disk.
+    /// The body, decompressed, at most the route's cap; empty on routes that stream to disk.
     pub body: Vec<u8>,
     /// The body's share of the process's memory for requests; given back with the request.
     pub memory: Held,
     /// The body on routes that stream to disk.
     pub upload: Option<Upload>,
-    /// Who asks.
     pub principal: Principal,
-    /// The request's id, for logs and for calls it causes.
+    /// The request's id, for logs and for the calls that it causes.
     pub request_id: String,
     /// The W3C trace context, to be passed on.
     pub traceparent: Option<String>,
-    /// When the front answers 504; work after it is wasted.
+    /// When the front answers 504; work after it is in vain.
     pub deadline: Deadline,
-    /// The other end.
     pub peer: SocketAddr,
-    /// How it is connected.
     pub transport: Transport,
-    /// Who the client is, where a TLS listener asks for certificates.
+    /// The client's certificate, where a TLS listener asks for one.
     pub client_cert: Option<Arc<ClientCert>>,
     /// The pattern of the route.
     pub route: &'static str,
 }
 
 impl Request {
-    /// A path parameter of the route. Panics when the route has none of that name, which is a
-    /// slip of the programmer and shows in the first test.
+    /// A path parameter of the route. Panics when the route has none of this name: a programming
+    /// error that the first test shows.
     pub fn param(&self, name: &str) -> &str {
         let found = self.params.iter().find(|(key, _)| *key == name);
         found.map_or_else(
@@ -285,7 +275,7 @@ impl Request {
         Ok(first.map(|(_, value)| value.as_str()))
     }
 
-    /// A query parameter that may appear once, parsed; 400 with the type's own words otherwise.
+    /// A query parameter that may appear once, parsed; 400 with the parser's message otherwise.
     pub fn query_as<T>(&self, name: &str) -> Result<Option<T>, Problem>
     where
         T: std::str::FromStr<Err: fmt::Display>,
@@ -299,7 +289,7 @@ impl Request {
         Ok(Some(parsed))
     }
 
-    /// 400 when the query has a name that is not in the list, so that a misspelt filter is not
+    /// 400 when the query has a name that is not in the list: a misspelt filter must not be
     /// silently ignored.
     pub fn query_only(&self, names: &[&str]) -> Result<(), Problem> {
         if self
@@ -336,8 +326,8 @@ impl Request {
         Ok(ron_proto::strict::from_slice(&self.body)?)
     }
 
-    /// How long the caller is ready to wait for news: `wait=S` in the query or `Prefer: wait=S`,
-    /// at most 30 s, whole seconds.
+    /// How long the caller is ready to wait for an event: `wait=S` in the query or
+    /// `Prefer: wait=S`, whole seconds, at most 30.
     pub fn prefer_wait(&self) -> Option<Duration> {
         let query = self
             .query
@@ -347,8 +337,8 @@ impl Request {
         wait_of(query, self.header("prefer"))
     }
 
-    /// The `Idempotency-Key` header, bare or as a quoted string (the form of structured fields): both are the same key.
-    /// 400 when it is missing, repeated or malformed.
+    /// The `Idempotency-Key` header, bare or as a quoted string (the form of structured fields):
+    /// both are the same key. 400 when it is missing, repeated or malformed.
     pub fn idempotency_key(&self) -> Result<IdemKey, Problem> {
         self.idempotency_key_opt()?
             .ok_or_else(|| Problem::bad_request("the Idempotency-Key header is required"))
@@ -372,15 +362,15 @@ impl Request {
     }
 }
 
-/// What a quoted string holds; anything else as it is. A key has neither quotes nor backslashes, so there is nothing to
-/// unescape, and what is left of a badly quoted one is no key.
+/// The content of a quoted string; any other text unchanged. A key has neither quotes nor
+/// backslashes, so nothing needs unescaping, and the rest of a badly quoted key does not parse.
 fn unquoted(text: &str) -> &str {
     text.strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'))
         .unwrap_or(text)
 }
 
-/// The only type of JSON bodies.
+/// The only content type accepted for JSON bodies.
 pub(crate) const JSON: &str = "application/json";
 
 pub(crate) fn not_json() -> Problem {
@@ -393,10 +383,10 @@ pub(crate) fn is_media_type(value: &str, wanted: &str) -> bool {
     essence.eq_ignore_ascii_case(wanted)
 }
 
-/// The longest wait that is honoured.
+/// Maximum wait in seconds; a longer one is shortened.
 const WAIT_MAX_S: u64 = 30;
 
-/// The wait that a query value or a `Prefer` header asks for.
+/// The wait requested by a query value or a `Prefer` header; the query wins.
 pub(crate) fn wait_of(query: Option<&str>, prefer: Option<&str>) -> Option<Duration> {
     let asked = query.or_else(|| {
         prefer?.split([',', ';']).find_map(|item| {
@@ -431,13 +421,14 @@ pub(crate) fn percent_decode(text: &str, form: bool) -> Option<Cow<'_, str>> {
         }
     }
     let text = String::from_utf8(out).ok()?;
+    // A decoded control character could split a log line.
     (!text.chars().any(char::is_control)).then_some(Cow::Owned(text))
 }
 
-/// Most pairs of a query.
+/// Maximum number of pairs in a query.
 const QUERY_PAIRS_MAX: usize = 64;
 
-/// Splits and decodes a query; `None` when it cannot be.
+/// Splits and decodes a query; `None` when it is malformed or has too many pairs.
 pub(crate) fn parse_query(query: &str) -> Option<Vec<(String, String)>> {
     let mut pairs = Vec::new();
     for item in query.split('&').filter(|item| !item.is_empty()) {
@@ -498,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_string_is_what_it_holds() {
+    fn a_quoted_key_equals_the_bare_key() {
         let key = |text: &str| {
             unquoted(text)
                 .parse::<IdemKey>()

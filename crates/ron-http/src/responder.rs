@@ -11,18 +11,18 @@ use crate::ids::ShortId;
 use crate::peer::Peer;
 use crate::response::Response;
 
-/// Which request of which connection an answer belongs to.
+/// Identifies the request that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     /// The connection: slot and generation.
     pub token: u64,
     /// The request on it.
     pub seq: u32,
-    /// The request has a place among the long polls, of this peer.
+    /// Set for a long poll: the peer whose share it uses.
     pub poll: Option<Peer>,
 }
 
-/// What is called when a client goes away while its request waits.
+/// Called when a client disconnects while its request waits.
 pub(crate) struct Hook(pub Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for Hook {
@@ -31,27 +31,26 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// Where answers go.
 pub(crate) trait Sink: Send + Sync {
-    /// Exactly one call per ticket. `dropped` says that nobody answered on purpose.
+    /// Called exactly once per ticket. `dropped` is true when the responder was dropped unanswered.
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool);
 
-    /// True when an answer would reach nobody.
+    /// True when an answer would not reach the client.
     fn is_gone(&self, ticket: Ticket) -> bool;
 
-    /// Calls the hook once the client of a long poll is gone; at once when it is already.
+    /// Calls the hook when the client of a long poll is gone; at once when it is gone already.
     fn on_gone(&self, ticket: Ticket, hook: Hook);
 }
 
-/// Answers one request, from whichever thread finishes the job: [`Responder::send`] writes to the
-/// socket without blocking. Dropped unanswered, it answers 500 and counts. An answer that comes
-/// after the deadline is discarded and counted; the client has been told 504 by then.
+/// Answers one request, from any thread: [`Responder::send`] writes to the socket without blocking.
+/// A responder that is dropped unanswered answers 500 and is counted. An answer after the deadline
+/// is discarded and counted; the client has been answered 504 by then.
 pub struct Responder {
     sink: Option<Arc<dyn Sink>>,
     ticket: Ticket,
     deadline: Deadline,
     request_id: ShortId,
-    /// What is done to the answer on its way out.
+    /// Applied to the answer before it is sent.
     change: Option<Change>,
 }
 
@@ -73,8 +72,8 @@ impl Responder {
         }
     }
 
-    /// Has every answer of a handler pass through `change` first: for an API that is spoken in
-    /// the form of another. May be given more than once; the last one given sees the answer first.
+    /// Passes the answer through `change` before it is sent: for an API in the format of another.
+    /// May be called more than once; the last `change` sees the answer first.
     #[must_use]
     pub fn map(mut self, change: impl FnOnce(Response) -> Response + Send + 'static) -> Self {
         self.change = Some(match self.change.take() {
@@ -91,7 +90,7 @@ impl Responder {
         }
     }
 
-    /// A responder without a connection, and where its answer arrives: for tests of handlers.
+    /// A responder without a connection, and the waiter for its answer: for tests of handlers.
     pub fn detached(deadline: Deadline) -> (Self, ReplyWaiter<Response>) {
         let (to, from) = reply();
         let sink = Detached {
@@ -109,7 +108,6 @@ impl Responder {
         )
     }
 
-    /// Answers.
     pub fn send(mut self, response: impl Into<Response>) {
         if let Some(sink) = self.sink.take() {
             let response = self.changed(response.into());
@@ -117,7 +115,7 @@ impl Responder {
         }
     }
 
-    /// True when nobody waits for the answer any more: the client of a long poll went away, or a
+    /// True when the answer would be discarded: the client of a long poll disconnected, or a
     /// deadline passed.
     pub fn is_gone(&self) -> bool {
         self.sink
@@ -125,21 +123,20 @@ impl Responder {
             .is_none_or(|sink| sink.is_gone(self.ticket))
     }
 
-    /// Calls `hook` when the client of a long poll goes away before it is answered, so that
-    /// whoever keeps this responder can drop it; at once when it is gone already. The hook runs on
-    /// a thread of the front and must not wait. Not called for routes that are no long polls.
+    /// Calls `hook` when the client of a long poll disconnects before it is answered, so that the
+    /// holder of this responder can drop it; at once when the client is gone already. The hook runs
+    /// on a thread of the front and must not wait. Never called for other routes than long polls.
     pub fn on_gone(&self, hook: impl FnOnce() + Send + 'static) {
         if let Some(sink) = &self.sink {
             sink.on_gone(self.ticket, Hook(Box::new(hook)));
         }
     }
 
-    /// When the client is told 504.
+    /// When the client is answered 504.
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
 
-    /// The request's id.
     pub fn request_id(&self) -> &str {
         self.request_id.as_str()
     }
@@ -179,7 +176,7 @@ impl Sink for Detached {
         }
         let to = self.to.lock().take();
         if let Some(to) = to {
-            let _ = to.send(response); // nobody waits: the test has ended
+            let _ = to.send(response); // without a waiter the test has ended
         }
     }
 

@@ -1,4 +1,4 @@
-//! Answers: what handlers build, and how it becomes bytes.
+//! Answers: the response that handlers build, and its encoding.
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -13,17 +13,16 @@ use crate::source::{Sending, Source};
 /// The bytes of an answer.
 #[derive(Clone, Debug)]
 pub enum Body {
-    /// None.
     Empty,
-    /// Made for this answer.
+    /// Bytes of this answer only.
     Owned(Vec<u8>),
-    /// Shared with others, such as a tile in a cache.
+    /// Bytes shared with other answers, such as a tile in a cache.
     Shared(Arc<[u8]>),
-    /// Part of the program.
+    /// Bytes compiled into the program.
     Static(&'static [u8]),
     /// A problem; its document is made when the request id is known.
     Problem(Box<Problem>),
-    /// Read while it is sent, as fast as the client takes it.
+    /// Read while it is sent, as fast as the client reads.
     Stream(Streamed),
 }
 
@@ -38,7 +37,7 @@ impl std::fmt::Debug for Streamed {
 }
 
 impl Body {
-    /// The bytes that are there already; a problem has none yet, a stream never has.
+    /// The bytes in memory; a problem has none yet, a stream never has.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Empty | Self::Problem(_) | Self::Stream(_) => &[],
@@ -82,15 +81,13 @@ impl From<&'static str> for Body {
 /// A header name or value.
 pub type HeaderText = Cow<'static, str>;
 
-/// An answer.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// The status, 200..=599.
     pub status: u16,
-    /// Headers beside those the front sets itself: `Date`, `Content-Length`, `Connection`,
+    /// Headers in addition to those of the front: `Date`, `Content-Length`, `Connection`,
     /// `X-Request-Id`, `X-Content-Type-Options` and, unless given here, `Cache-Control: no-store`.
     pub headers: Vec<(HeaderText, HeaderText)>,
-    /// The bytes.
     pub body: Body,
 }
 
@@ -104,7 +101,7 @@ impl Response {
         }
     }
 
-    /// JSON. A value that cannot be written as JSON answers 500 instead.
+    /// A JSON answer; 500 when the value cannot be written as JSON.
     pub fn json<T: Serialize + ?Sized>(status: u16, value: &T) -> Self {
         match serde_json::to_vec(value) {
             Ok(bytes) => Self::bytes(status, crate::request::JSON, bytes),
@@ -123,7 +120,7 @@ impl Response {
     }
 
     /// Bytes of a content type that are read while they are sent, without a total deadline but at
-    /// the minimum rate. A source that fails closes the connection before the end.
+    /// the minimum rate. When the source fails, the connection closes before the end.
     pub fn stream(
         status: u16,
         content_type: impl Into<HeaderText>,
@@ -138,8 +135,8 @@ impl Response {
         Self::bytes(status, "text/plain; charset=utf-8", text)
     }
 
-    /// Adds a header. One that would break the framing of the answer (control characters, a name
-    /// that is not a token) is left out and logged.
+    /// Adds a header. A header that would break the framing of the answer (control characters, a
+    /// name that is not a token) is left out and logged.
     pub fn header(mut self, name: impl Into<HeaderText>, value: impl Into<HeaderText>) -> Self {
         let (name, value) = (name.into(), value.into());
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -155,8 +152,8 @@ impl Response {
         self
     }
 
-    /// Sets the entity tag (given without quotes); the front answers 304 by itself when a GET or
-    /// HEAD names it in `If-None-Match`.
+    /// Sets the entity tag, given without quotes; the front answers 304 when a GET or HEAD names it
+    /// in `If-None-Match`.
     pub fn etag(self, tag: &str) -> Self {
         self.header("etag", format!("\"{tag}\""))
     }
@@ -166,7 +163,7 @@ impl Response {
         self.header("cache-control", directive)
     }
 
-    /// The value of a header set on it.
+    /// The value of a header that was set here.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self
             .headers
@@ -176,7 +173,7 @@ impl Response {
     }
 
     /// Turns a problem body into its document, and adds the headers that belong to it.
-    fn settle_problem(&mut self, request_id: &str) {
+    fn render_problem(&mut self, request_id: &str) {
         if let Body::Problem(problem) = &self.body {
             self.body = Body::Owned(problem.to_json(request_id));
         }
@@ -215,7 +212,7 @@ impl<T: Into<Response>, E: Into<Response>> From<Result<T, E>> for Response {
     }
 }
 
-/// What of a request matters for the form of its answer.
+/// The parts of a request that determine the encoding of its answer.
 #[derive(Debug)]
 pub(crate) struct Form<'a> {
     pub request_id: &'a str,
@@ -223,7 +220,7 @@ pub(crate) struct Form<'a> {
     pub head_only: bool,
     /// GET or HEAD with `If-None-Match`.
     pub if_none_match: Option<&'a str>,
-    /// The client speaks HTTP/1.1 and so understands chunks.
+    /// The client uses HTTP/1.1 and so understands chunks.
     pub http11: bool,
     /// The connection closes after this answer.
     pub close: bool,
@@ -234,7 +231,7 @@ pub(crate) struct Form<'a> {
 /// Bodies up to this many bytes are copied behind their head, so that one write sends both.
 const COPY_MAX: usize = 16 << 10;
 
-/// What follows the bytes of an encoded answer.
+/// The part of the body that follows the encoded bytes.
 #[derive(Debug)]
 pub(crate) enum Rest {
     Nothing,
@@ -242,7 +239,7 @@ pub(crate) enum Rest {
     Source(Sending),
 }
 
-/// How the end of an answer's body is told.
+/// How the end of an answer's body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Bytes(u64),
@@ -262,17 +259,19 @@ fn length_of(body: &Body, form: &Form<'_>) -> Length {
     }
 }
 
-/// Writes the answer to `out`; what is returned of the body still has to follow it.
+/// Writes the answer to `out`; the returned rest of the body must be sent after it.
 pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>) -> Rest {
-    response.settle_problem(form.request_id);
+    response.render_problem(form.request_id);
     if not_modified(&response, form) {
         response.status = 304;
         response.body = Body::Empty;
+        // A 304 has no body to describe.
         response.headers.retain(|(name, _)| {
             !name.eq_ignore_ascii_case("content-type")
                 && !name.eq_ignore_ascii_case("content-length")
         });
     }
+    // These statuses have no body, and a 204 must not even state a length (RFC 9110, 8.6).
     let bodiless = matches!(response.status, 204 | 304);
     let length = length_of(&response.body, form);
     let ready = response.body.as_bytes().len();
@@ -301,6 +300,7 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
     }
+    // Answers may contain secrets, so caching is opt-in.
     if !cached {
         out.extend_from_slice(b"\r\ncache-control: no-store");
     }
@@ -313,7 +313,7 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
     follow(response.body, length, form.head_only || bodiless, out)
 }
 
-/// Copies a small body behind its head; a large one is handed back.
+/// Copies a small body behind its head; a large body is returned.
 fn follow(body: Body, length: Length, bodiless: bool, out: &mut Vec<u8>) -> Rest {
     let left = match length {
         Length::Bytes(left) => Some(left),
@@ -330,7 +330,7 @@ fn follow(body: Body, length: Length, bodiless: bool, out: &mut Vec<u8>) -> Rest
     }
 }
 
-/// True when the answer's entity tag is among those the client already has.
+/// True when the client already has the answer's entity tag.
 fn not_modified(response: &Response, form: &Form<'_>) -> bool {
     let (Some(known), 200) = (form.if_none_match, response.status) else {
         return false;
@@ -341,6 +341,7 @@ fn not_modified(response: &Response, form: &Form<'_>) -> bool {
     known
         .split(',')
         .map(str::trim)
+        // If-None-Match compares weakly (RFC 9110, section 13.1.2).
         .any(|item| item == "*" || item.strip_prefix("W/").unwrap_or(item) == tag)
 }
 
@@ -348,7 +349,7 @@ fn push_number(out: &mut Vec<u8>, number: u64) {
     write!(out, "{number}").expect("writing to a Vec cannot fail");
 }
 
-/// The reason phrase; empty for statuses nobody here uses.
+/// The reason phrase; empty for statuses that no service uses.
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

@@ -1,4 +1,4 @@
-//! What is free and who has the rest: connection slots and places for long polls, by peer.
+//! Accounting of connection slots and places for long polls: the free ones, and those of each peer.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) const FREE_ROW: LockSpec = LockSpec {
 };
 static FREE_LOCK: LockSpec = FREE_ROW;
 
-/// The free slots, and what each peer has.
+/// The free slots, and the shares of each peer.
 #[derive(Debug)]
 pub(crate) struct Room {
     slots: usize,
@@ -26,12 +26,12 @@ pub(crate) struct Room {
 struct Taken {
     free: Vec<u32>,
     peers: BTreeMap<Peer, Shares>,
-    /// Connections that are told that there is no room.
+    /// Connections that hold a slot only to be answered 503.
     refused: usize,
     polls: usize,
 }
 
-/// What one peer has.
+/// The connections and long polls of one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shares {
     conns: usize,
@@ -42,6 +42,7 @@ impl Taken {
     fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Shares)) {
         let shares = self.peers.entry(peer).or_default();
         change(shares);
+        // Peers without a share are removed, so that the map is bounded by the slots and polls.
         if *shares == Shares::default() {
             self.peers.remove(&peer);
         }
@@ -51,6 +52,7 @@ impl Taken {
 impl Room {
     pub(crate) fn new(slots: usize) -> Self {
         let taken = Taken {
+            // Reversed because slots are taken from the end: the lowest number first.
             free: (0..slots as u32).rev().collect(),
             peers: BTreeMap::new(),
             refused: 0,
@@ -74,7 +76,7 @@ impl Room {
         Some(index)
     }
 
-    /// Gives the slot back.
+    /// Frees the slot.
     pub(crate) fn give(&self, index: u32, share: Share) {
         let mut taken = self.taken.lock();
         taken.free.push(index);
@@ -90,19 +92,19 @@ impl Room {
         self.slots - self.taken.lock().free.len()
     }
 
-    /// Connections that are served: all but those that are told that there is no room.
+    /// Connections that are served: all but those that are answered 503 for want of room.
     pub(crate) fn served(&self) -> usize {
         let taken = self.taken.lock();
         self.slots - taken.free.len() - taken.refused
     }
 
-    /// How many connections are told that there is no room.
+    /// Number of connections that are being answered 503 for want of room.
     pub(crate) fn refused(&self) -> usize {
         self.taken.lock().refused
     }
 
-    /// Connections of the peer, and those of the other peer that has most.
-    pub(crate) fn standing(&self, peer: Peer) -> (usize, usize) {
+    /// Number of connections of the peer, and of the other peer that has the most.
+    pub(crate) fn peer_counts(&self, peer: Peer) -> (usize, usize) {
         let taken = self.taken.lock();
         let own = taken.peers.get(&peer).map_or(0, |shares| shares.conns);
         let others = taken.peers.iter().filter(|(other, _)| **other != peer);
@@ -110,14 +112,14 @@ impl Room {
         (own, most.unwrap_or(0))
     }
 
-    /// The peer with most connections.
-    pub(crate) fn greediest(&self) -> Option<Peer> {
+    /// The peer with the most connections.
+    pub(crate) fn largest_peer(&self) -> Option<Peer> {
         let taken = self.taken.lock();
         let most = taken.peers.iter().max_by_key(|(_, shares)| shares.conns);
         most.map(|(peer, _)| *peer)
     }
 
-    /// Takes a place among the long polls, at most `most` in all and `share` of one peer.
+    /// Takes a place among the long polls: at most `most` in total and `share` for one peer.
     pub(crate) fn take_poll(&self, peer: Peer, most: usize, share: usize) -> bool {
         let mut taken = self.taken.lock();
         let own = taken.peers.get(&peer).map_or(0, |shares| shares.polls);
@@ -129,14 +131,14 @@ impl Room {
         there_is_room
     }
 
-    /// Gives the place back.
+    /// Frees a place among the long polls.
     pub(crate) fn give_poll(&self, peer: Peer) {
         let mut taken = self.taken.lock();
         taken.polls -= 1;
         taken.change(peer, |shares| shares.polls -= 1);
     }
 
-    /// Long polls whose answer somebody owes.
+    /// Number of long polls that are not answered yet.
     pub(crate) fn polls(&self) -> usize {
         self.taken.lock().polls
     }
@@ -144,11 +146,12 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::net::Ipv4Addr;
 
+    use super::*;
+
     #[test]
-    fn what_peers_take_is_counted_and_given_back() {
+    fn shares_of_peers_are_counted_and_freed() {
         let [a, b] = [1, 2].map(|n| Peer::V4(Ipv4Addr::new(10, 0, 0, n)));
         let room = Room::new(4);
         let one = room.take(Share::Peer(a)).expect("free");
@@ -157,8 +160,8 @@ mod tests {
         let told = room.take(Share::Refused).expect("free");
         assert_eq!(room.take(Share::Proxy), None);
         assert_eq!((room.used(), room.served(), room.refused()), (4, 3, 1));
-        assert_eq!((room.standing(a), room.standing(b)), ((2, 1), (1, 2)));
-        assert_eq!(room.greediest(), Some(a));
+        assert_eq!((room.peer_counts(a), room.peer_counts(b)), ((2, 1), (1, 2)));
+        assert_eq!(room.largest_peer(), Some(a));
         assert!(room.take_poll(b, 2, 1) && !room.take_poll(b, 2, 1));
         assert!(room.take_poll(a, 2, 1) && !room.take_poll(a, 2, 9));
         assert_eq!(room.polls(), 2);
@@ -169,6 +172,6 @@ mod tests {
             room.give(index, Share::Peer(peer));
         }
         assert_eq!((room.used(), room.served(), room.refused()), (0, 0, 0));
-        assert!(room.taken.lock().peers.is_empty(), "nobody is remembered");
+        assert!(room.taken.lock().peers.is_empty(), "no peer is remembered");
     }
 }

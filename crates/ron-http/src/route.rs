@@ -1,4 +1,4 @@
-//! Routes: one method on one path, what it needs, reads and answers, and who does it.
+//! Routes: one method on one path, its requirements, its body and answers, and its handler.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use crate::response::Response;
 /// The content type of forms.
 pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What runs for a request. It may answer at once or move the responder into a job.
+/// Runs for each request. It may answer at once or move the responder into a job.
 pub type Handler = Arc<dyn Fn(Request, Responder) + Send + Sync>;
 
-/// Makes a handler of a function that answers at once.
+/// Makes a handler from a function that answers at once.
 pub fn sync<F>(answer: F) -> impl Fn(Request, Responder) + Send + Sync + 'static
 where
     F: Fn(&Request) -> Result<Response, Problem> + Send + Sync + 'static,
@@ -27,17 +27,16 @@ where
     move |request, responder| responder.send(answer(&request))
 }
 
-/// Writes the schema of a type into a document's components and returns a reference to it.
+/// Adds the schema of a type to a document's components and returns a reference to it.
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// What a route reads as its body.
+/// The body that a route reads.
 #[derive(Clone, Copy)]
 pub(crate) enum Reads {
-    /// Nothing is expected.
     Nothing,
     /// JSON of a type.
     Json(SchemaOf),
@@ -47,25 +46,24 @@ pub(crate) enum Reads {
     Bytes(&'static [&'static str]),
 }
 
-/// What a route answers under a status.
+/// The answer of a route under a status.
 #[derive(Clone, Copy)]
 pub(crate) enum Returns {
     /// JSON of a type.
     Json(SchemaOf),
     /// Bytes of a content type.
     Bytes(&'static str),
-    /// No body.
     Nothing,
 }
 
-/// Where the bodies of a route are streamed to.
+/// The directory to which the bodies of a route are streamed, and their cap in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct SpoolTo {
     pub dir: PathBuf,
     pub cap: u64,
 }
 
-/// A parameter of the query, for the document.
+/// A query parameter, for the OpenAPI document.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryParam {
     pub name: &'static str,
@@ -74,7 +72,7 @@ pub(crate) struct QueryParam {
     pub schema: SchemaOf,
 }
 
-/// One method on one path, what it needs, and what it reads and answers.
+/// One method on one path, its requirements, and its body and answers.
 #[derive(Clone)]
 pub struct Route {
     pub(crate) method: Method,
@@ -99,7 +97,8 @@ pub struct Route {
 
 impl Route {
     /// A route. The pattern's segments are literals, `{name}` parameters, and at the end possibly
-    /// `{*name}`, which takes all that is left.
+    /// `{*name}`, which matches the rest of the path. Panics on `HEAD` and `OPTIONS`, which the
+    /// router answers itself.
     pub fn new(
         method: Method,
         pattern: &'static str,
@@ -152,7 +151,7 @@ impl Route {
         Self::new(Method::POST, pattern, need, sync(answer))
     }
 
-    /// One line for the document.
+    /// One line for the OpenAPI document.
     pub fn summary(mut self, text: &'static str) -> Self {
         self.summary = text;
         self
@@ -164,8 +163,9 @@ impl Route {
         self
     }
 
-    /// Reads a form (`application/x-www-form-urlencoded`) with the fields of this type; other content types get 415
-    /// before the body is read. The handler reads the fields, see [`crate::form_fields`].
+    /// Reads a form (`application/x-www-form-urlencoded`) with the fields of this type; other
+    /// content types get 415 before the body is read. The handler reads the fields, see
+    /// [`crate::form_fields`].
     pub fn body_form<T: JsonSchema>(mut self) -> Self {
         self.reads = Reads::Form(schema_of::<T>);
         self
@@ -195,7 +195,8 @@ impl Route {
         self
     }
 
-    /// The handler's own error statuses; those of the front are documented by themselves.
+    /// The handler's own error statuses; those of the front are added to the document
+    /// automatically.
     pub fn errors(mut self, statuses: &[u16]) -> Self {
         self.errors.extend_from_slice(statuses);
         self
@@ -222,47 +223,47 @@ impl Route {
         self
     }
 
-    /// A body cap of its own, in bytes.
+    /// Sets the route's own body cap, in bytes.
     pub fn body_cap(mut self, bytes: usize) -> Self {
         self.body_cap = Some(bytes);
         self
     }
 
-    /// A request deadline of its own.
+    /// Sets the route's own request deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// `wait=S` and `Prefer: wait=S` lengthen the deadline by S. When the service drains, waiting
-    /// requests of this route are answered 503.
+    /// Makes the route a long poll: `wait=S` and `Prefer: wait=S` lengthen the deadline by S
+    /// seconds. When the service drains, waiting requests of this route are answered 503.
     pub fn long_poll(mut self) -> Self {
         self.long_poll = true;
         self
     }
 
-    /// Large transfers: the body has no total deadline but must keep up the minimum rate.
+    /// For large transfers: the body has no total deadline but must keep the minimum rate.
     pub fn bulk(mut self) -> Self {
         self.bulk = true;
         self
     }
 
-    /// A minimum rate of its own for large transfers, in bytes per second.
+    /// Sets the route's own minimum rate for large transfers, in bytes per second.
     pub fn min_rate(mut self, bytes_per_s: u64) -> Self {
         self.min_rate = Some(bytes_per_s);
         self
     }
 
-    /// The body goes to a nameless file in `dir` as it arrives, at most `cap` bytes, and the
-    /// handler finds it in [`Request::upload`]. No worker waits for a slow client. When the disk
-    /// is full the client gets 507. Compressed bodies are not read here (415).
+    /// Writes the body to an unnamed file in `dir` as it arrives, at most `cap` bytes; the handler
+    /// finds it in [`Request::upload`]. No worker waits for a slow client. When the disk is full
+    /// the client gets 507. Compressed bodies are refused (415).
     pub fn streaming(mut self, dir: impl Into<PathBuf>, cap: u64) -> Self {
         let dir = dir.into();
         self.spool = Some(SpoolTo { dir, cap });
         self.bulk()
     }
 
-    /// True when the route says how large its bodies may be.
+    /// True when the route has its own body cap.
     pub(crate) fn has_own_cap(&self) -> bool {
         self.spool.is_some() || self.body_cap.is_some()
     }
@@ -281,19 +282,21 @@ impl Route {
         self
     }
 
-    /// Goes on answering while the service drains: reads, health.
+    /// Keeps the route served while the service drains: reads, health.
     pub fn while_draining(mut self) -> Self {
         self.while_draining = true;
         self
     }
 
-    /// Its times are not measured: only monitors call it, and they would make most of a quiet service's series.
+    /// Measures no durations: only monitors call the route, and its buckets would be most of the
+    /// series of a quiet service.
     pub fn untimed(mut self) -> Self {
         self.timed = false;
         self
     }
 
-    /// Statuses from 500 on that it returns as documents of its own, such as `/readyz` while not ready.
+    /// Statuses from 500 on that the route declares as its answers, such as `/readyz` while not
+    /// ready.
     pub(crate) fn documented_server_errors(&self) -> Vec<u16> {
         let statuses = self.returns.iter().map(|(status, _)| *status);
         statuses.filter(|status| *status >= 500).collect()
@@ -304,7 +307,7 @@ impl Route {
         format!("{} {}", self.method, self.pattern)
     }
 
-    /// Why a content type is not what the route reads.
+    /// 415 when the route does not read this content type.
     pub(crate) fn check_content_type(&self, value: Option<&str>) -> Result<(), Problem> {
         let is = |wanted: &str| value.is_some_and(|v| crate::request::is_media_type(v, wanted));
         match self.reads {

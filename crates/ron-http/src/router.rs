@@ -1,5 +1,5 @@
-//! How a request finds its route: a tree of path segments. Literal segments win over
-//! parameters, parameters over a tail.
+//! The router: a tree of path segments. Literal segments win over parameters, parameters over a
+//! tail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,11 @@ use crate::request::{JSON, Method, percent_decode};
 use crate::response::Response;
 use crate::route::Route;
 
-/// What the document says about the whole API.
+/// The `info` of the OpenAPI document.
 #[derive(Clone, Debug)]
 pub struct ApiInfo {
-    /// The service.
     pub title: &'static str,
-    /// Its version.
     pub version: &'static str,
-    /// What it is for.
     pub description: &'static str,
 }
 
@@ -36,15 +33,13 @@ impl Router {
         }
     }
 
-    /// Adds a route. Two routes of one method and shape are a slip of the programmer and panic
-    /// when the front starts.
-    #[allow(clippy::should_implement_trait)] // a builder's word, not arithmetic
+    /// Adds a route. Two routes of one method and shape panic when the front starts.
+    #[allow(clippy::should_implement_trait)] // a builder method, not arithmetic
     pub fn add(mut self, route: Route) -> Self {
         self.routes.push(route);
         self
     }
 
-    /// Adds routes.
     pub fn add_all(mut self, routes: impl IntoIterator<Item = Route>) -> Self {
         self.routes.extend(routes);
         self
@@ -122,8 +117,8 @@ impl Node {
         node.methods.push((route.method, index));
     }
 
-    /// The node for a path without its leading slash, among those that serve `method` (any, when
-    /// `None`); `values` collects what the parameters took.
+    /// The node for a path without its leading slash, among those that serve `method` (any method,
+    /// when `None`); `values` collects the values of the parameters.
     fn find<'p>(
         &self,
         method: Option<Method>,
@@ -142,6 +137,7 @@ impl Node {
         if let Some(node) = self.param.as_deref()
             && !segment.is_empty()
         {
+            // Backtracks: a parameter that leads nowhere must not hide a tail.
             let depth = values.len();
             values.push(segment);
             if let Some(found) = node.follow(method, rest, values) {
@@ -157,7 +153,7 @@ impl Node {
         Some(tail)
     }
 
-    /// What is below this node for the rest of a path, or the node itself when nothing is left.
+    /// The node below this one for the rest of a path, or this node when nothing is left.
     fn follow<'p>(
         &self,
         method: Option<Method>,
@@ -185,41 +181,41 @@ impl Node {
     }
 }
 
-/// The routes and the tree that finds them.
+/// The routes and their tree.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub routes: Vec<Route>,
     tree: Node,
 }
 
-/// Where a request goes.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) enum Found<'p> {
-    /// To a route, with the raw values of its parameters in order.
+    /// A route, with the raw values of its parameters in order.
     Route(usize, Vec<&'p str>),
     /// The path has other methods: the value of `Allow`.
     OtherMethods(String),
-    /// Nowhere.
     Nothing,
 }
 
 impl Compiled {
-    /// The route for a method and a raw path. HEAD goes where GET goes; OPTIONS never matches.
+    /// The route for a method and a raw path. HEAD finds the route of GET; OPTIONS never matches.
     pub(crate) fn find<'p>(&self, method: Method, path: &'p str) -> Found<'p> {
         let Some(relative) = path.strip_prefix('/') else {
             return Found::Nothing;
         };
-        let asked = if method == Method::HEAD {
+        let served_by = if method == Method::HEAD {
             Method::GET
         } else {
             method
         };
         let mut values = Vec::new();
-        if let Some(node) = self.tree.find(Some(asked), relative, &mut values)
-            && let Some(index) = node.route(asked)
+        if let Some(node) = self.tree.find(Some(served_by), relative, &mut values)
+            && let Some(index) = node.route(served_by)
         {
             return Found::Route(index, values);
         }
+        // No route for this method: a path with other methods is 405, an unknown one 404.
         values.clear();
         match self.tree.find(None, relative, &mut values) {
             Some(node) => Found::OtherMethods(allow(&node.methods)),

@@ -1,4 +1,4 @@
-//! A worker: takes a connection that has something to read or send, parses what is there, admits
+//! A worker thread: takes a connection that has bytes to read or to send, parses the bytes, admits
 //! requests, runs their handlers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
 use ron_proto::Problem;
 use rustix::event::epoll;
 
-use crate::admit::Admitted;
+use crate::admit::Admission;
 use crate::conn::{After, Input, Reading, Step};
 use crate::memory::Full;
 use crate::parse::Refusal;
@@ -18,19 +18,19 @@ use crate::peer::Peer;
 use crate::request::{Method, Request};
 use crate::responder::Responder;
 use crate::response::Response;
-use crate::settle::Shared;
+use crate::shared::Shared;
 use crate::slots::Lease;
 use crate::spool::Spool;
 use crate::unpack::Fault;
 
-/// News taken in one look; a worker that finds more leaves them to the others.
+/// Events that one poll of a worker takes; more are left to other threads.
 const EVENTS: usize = 32;
-/// `Retry-After` when memory for requests is used up: what takes it is gone within seconds.
+/// `Retry-After` when memory for requests is used up: the requests that hold it end within seconds.
 const MEMORY_RETRY_S: u32 = 1;
 /// The same when too many long polls wait.
 const POLL_RETRY_S: u32 = 2;
-/// How long a worker waits before it looks whether its front still lives.
-const LOOK: Duration = Duration::from_secs(10);
+/// Longest wait of a worker before it checks that its front still runs.
+const RECV_MAX: Duration = Duration::from_secs(10);
 
 /// The body of a worker thread: serves until the front is done.
 pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown, ctx: &ThreadCtx) {
@@ -40,11 +40,11 @@ pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown,
         events: Vec::with_capacity(EVENTS),
     };
     loop {
-        if let Some(token) = queue.try_recv().or_else(|| worker.look()) {
+        if let Some(token) = queue.try_recv().or_else(|| worker.poll_sockets()) {
             worker.serve(token);
             continue;
         }
-        match queue.recv(done, Deadline::within(LOOK)) {
+        match queue.recv(done, Deadline::within(RECV_MAX)) {
             Recv::Item(token) => worker.serve(token),
             Recv::Shutdown | Recv::Closed => return,
             Recv::Timeout if ctx.shutdown.is_set() => return,
@@ -55,32 +55,31 @@ pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown,
 
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
-    /// The read buffer, lent to the connection under service.
+    /// The read buffer, lent to the connection that is being served.
     lent: Input,
     events: Vec<epoll::Event>,
 }
 
-/// What the bytes of a connection amount to.
+/// The next step of a connection, after its bytes were parsed.
 enum Next {
     /// More bytes are needed.
     Starved,
     /// An answer without a handler.
     Answer(Response),
-    /// A complete request.
     Call(Box<Reading>),
 }
 
 impl<'a> Worker<'a> {
-    /// Looks for news before going to sleep: under load the next requests are here already, and
-    /// then nobody has to be woken for them. The first is for this worker, the others for the
-    /// queue. The poll thread waits for the same news, so that it is seen also while all workers
-    /// are in handlers.
-    fn look(&mut self) -> Option<u64> {
+    /// Polls the sockets before this worker sleeps: under load the next requests have arrived
+    /// already and are served without waking a thread. This worker serves the first, the others go
+    /// to the queue. The poll thread waits for the same events, so that they are seen also while
+    /// all workers run handlers.
+    fn poll_sockets(&mut self) -> Option<u64> {
         crate::front::wait(self.shared, &mut self.events, Duration::ZERO);
         let mut first = None;
         for event in self.events.drain(..) {
             let token = event.data.u64();
-            if token < crate::front::WAKE && self.shared.news(token, event.flags) {
+            if token < crate::front::WAKE && self.shared.socket_event(token, event.flags) {
                 match first {
                     None => first = Some(token),
                     Some(_) => self.shared.push(token),
@@ -92,11 +91,11 @@ impl<'a> Worker<'a> {
 
     fn serve(&mut self, token: u64) {
         let Some(mut lease) = self.shared.slots.take_queued(token) else {
-            return;
+            return; // closed or timed out while its token was queued
         };
         match lease.step {
             Step::Write => {
-                if let Some(lease) = self.shared.settle(lease) {
+                if let Some(lease) = self.shared.send_answer(lease) {
                     self.shared.enqueue(lease);
                 }
             }
@@ -133,7 +132,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Gives the connection this worker's buffer, with what it had read before in front.
+    /// Lends the connection this worker's buffer, with its unparsed bytes at the front. Idle
+    /// connections so hold no buffer, and there is one large buffer per worker.
     fn lend(&mut self, lease: &mut Lease<'_>) {
         let caps = &self.shared.limits;
         let size = (caps.max_head_bytes + caps.max_request_line_bytes + 8192).max(64 << 10);
@@ -141,26 +141,26 @@ impl<'a> Worker<'a> {
             self.lent = Input::with_size(size);
         }
         if lease.input.size() >= size {
-            return; // it kept one from an earlier turn
+            return; // it still has one from an earlier turn
         }
         self.lent.load(lease.input.bytes());
         lease.input = std::mem::take(&mut self.lent);
     }
 
-    /// Takes the buffer back; what is not parsed yet moves to one of its own size. Without room
-    /// for that it is lost, and the connection has to close.
+    /// Takes the buffer back and moves unparsed bytes to a buffer of just their size. When the
+    /// memory budget has no room for that, the bytes are lost and the connection must close.
     fn reclaim(&mut self, lease: &mut Lease<'_>) -> Result<(), Full> {
         if lease.input.is_empty() {
             self.reclaim_all(lease);
             return Ok(());
         }
-        let rest = Input::holding(lease.input.bytes(), self.shared.limits.stranger_memory());
+        let rest = Input::holding(lease.input.bytes(), self.shared.limits.anonymous_memory());
         self.reclaim_all(lease);
         lease.input = rest?;
         Ok(())
     }
 
-    /// Takes the buffer back, and what is in it is forgotten.
+    /// Takes the buffer back and discards its bytes.
     fn reclaim_all(&mut self, lease: &mut Lease<'_>) {
         let mut buffer = std::mem::take(&mut lease.input);
         buffer.consume(buffer.bytes().len());
@@ -169,7 +169,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Serves the requests whose bytes are here, until bytes, output room or its turn run out.
+    /// Serves the requests whose bytes have arrived, until the bytes, the room in the socket or the
+    /// connection's turn (`pipeline_depth`) run out.
     fn advance(&mut self, mut lease: Lease<'a>) {
         for _ in 0..self.shared.limits.pipeline_depth.max(1) {
             let now = self.shared.clock.now();
@@ -187,7 +188,7 @@ impl<'a> Worker<'a> {
             if lease.input.is_empty() {
                 self.reclaim_all(&mut lease);
             }
-            match self.shared.settle(lease) {
+            match self.shared.send_answer(lease) {
                 Some(more) => lease = more,
                 None => return,
             }
@@ -195,10 +196,10 @@ impl<'a> Worker<'a> {
         if lease.input.lent && self.reclaim(&mut lease).is_err() {
             return self.out_of_memory(lease);
         }
-        self.shared.enqueue(lease); // others get a turn
+        self.shared.enqueue(lease); // behind the other connections
     }
 
-    /// The last answer on a connection for whose bytes there is no room.
+    /// Answers 429 on a connection whose bytes do not fit the memory budget, and closes it.
     fn out_of_memory(&self, mut lease: Lease<'_>) {
         self.shared.metrics.reject("body_memory");
         lease.after = After::Linger;
@@ -207,7 +208,7 @@ impl<'a> Worker<'a> {
             .finish(lease, Problem::busy(MEMORY_RETRY_S).into());
     }
 
-    /// Parks a connection that needs more bytes, under the limit of what it is sending.
+    /// Parks a connection that needs more bytes, with the time limit of the part it is sending.
     fn starve(&mut self, mut lease: Lease<'_>) {
         let limits = &self.shared.limits;
         let now = self.shared.clock.now();
@@ -220,7 +221,8 @@ impl<'a> Worker<'a> {
         } else {
             (Step::Head, limits.read_timeout)
         };
-        // A body got its limit with its head; the rest of a head keeps the limit of its first byte.
+        // A body has its limit since its head was complete; a head keeps the limit of its first
+        // byte. A client that sends byte by byte gains no time.
         let running = match step {
             Step::Body => true,
             Step::Head | Step::Handshake => lease.step == step,
@@ -236,12 +238,12 @@ impl<'a> Worker<'a> {
             return self.out_of_memory(lease);
         }
         if lease.stream.has_more() {
-            return self.shared.requeue(lease); // decrypted already: no readiness will come for it
+            return self.shared.requeue(lease); // bytes already read from the socket: no event follows
         }
         self.shared.arm(lease, due);
     }
 
-    /// Reads and forgets what a refused client still sends.
+    /// Reads and discards the bytes that a refused client still sends.
     fn drain(&mut self, mut lease: Lease<'_>) {
         if self.lent.size() == 0 {
             self.lent = Input::with_size(64 << 10);
@@ -271,8 +273,8 @@ impl<'a> Worker<'a> {
                     conn.scan = crate::parse::HeadScanner::default();
                     conn.due = None;
                     match self.shared.admit(lease, length, now) {
-                        Ok(Admitted::Reading(reading)) => lease.reading = Some(reading),
-                        Ok(Admitted::Answer(response)) => return Next::Answer(response),
+                        Ok(Admission::Reading(reading)) => lease.reading = Some(reading),
+                        Ok(Admission::Answer(response)) => return Next::Answer(response),
                         Err(refusal) => return self.refuse(lease, refusal),
                     }
                 }
@@ -283,6 +285,7 @@ impl<'a> Worker<'a> {
             return Next::Starved;
         };
         let came = conn.input.bytes().len();
+        // The budget is asked before the buffer grows, not after.
         if reading.reserve(came).is_err() {
             return self.no_room(lease);
         }
@@ -311,7 +314,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A body that is all here: unpacked, if it is packed.
+    /// A complete body: decompressed, if it has a content coding.
     fn complete(&self, lease: &mut Lease<'_>, mut reading: Box<Reading>) -> Next {
         let Some(coding) = reading.coding else {
             return Next::Call(reading);
@@ -319,6 +322,7 @@ impl<'a> Worker<'a> {
         let ratio = self.shared.limits.decompress_ratio;
         let most = usize::try_from(reading.body_cap).unwrap_or(usize::MAX);
         let cap = reading.body.len().saturating_mul(ratio).min(most);
+        // While it is unpacked, the packed and the unpacked body exist at once.
         let both = reading.body.capacity().saturating_add(cap);
         if reading.held.grow_to(both, reading.memory).is_err() {
             return self.no_room(lease);
@@ -365,7 +369,7 @@ impl<'a> Worker<'a> {
         Next::Answer(crate::spool::problem_of(error).into())
     }
 
-    /// The answer to bytes that cannot be trusted any further.
+    /// The answer to bytes whose framing cannot be trusted any further.
     fn refuse(&self, lease: &mut Lease<'_>, refusal: Refusal) -> Next {
         self.shared.metrics.reject(refusal.reason());
         lease.after = After::Linger;
@@ -373,8 +377,9 @@ impl<'a> Worker<'a> {
         Next::Answer(problem_of(refusal).into())
     }
 
-    /// A place for the request among those in flight, or among the long polls: these wait long and
-    /// hold nothing that others need. The peer whose place among the long polls it takes.
+    /// Takes a place for the request among those in flight, or among the long polls, which wait
+    /// long but hold no resource that others need. Returns the peer whose share of the long polls
+    /// it uses.
     fn place(
         &self,
         lease: &Lease<'_>,
@@ -400,6 +405,8 @@ impl<'a> Worker<'a> {
             shared.metrics.reject("long_polls");
             return Err(Problem::busy(POLL_RETRY_S));
         }
+        // Added first and taken back on refusal: two requests that race for the last place cannot
+        // both get it.
         let before = shared.in_flight.fetch_add(1, Ordering::AcqRel);
         if before < limits.in_flight_for(is_read(reading)) {
             return Ok(None);
@@ -410,7 +417,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs the handler of a complete request. The connection waits in its slot meanwhile, so that
-    /// the deadline holds even when the handler does not return.
+    /// the deadline holds even when the handler does not return. Returns the lease when the answer
+    /// is there and this worker must send it.
     fn call(
         &mut self,
         mut lease: Lease<'a>,
@@ -426,9 +434,11 @@ impl<'a> Worker<'a> {
         };
         shared.metrics.in_flight.inc();
         if (lease.input.is_empty() || lease.input.lent) && self.reclaim(&mut lease).is_err() {
-            lease.after = After::Linger; // what follows this request is lost
+            lease.after = After::Linger; // the bytes behind this request are lost
         }
         let id = lease.exchange.as_ref().map(|exchange| exchange.id);
+        // From here on the connection belongs to its slot: the responder may answer from any
+        // thread, and the sweep may answer 504, before the handler returns.
         let ticket = lease.await_answer(deadline.at(), route.long_poll, poll);
         let id = id.unwrap_or_else(|| shared.ids.fresh(shared.clock.unix_ms()));
         let responder = Responder::new(shared.clone(), ticket, deadline, id);
@@ -445,23 +455,23 @@ impl<'a> Worker<'a> {
             return Some(answered);
         }
         if route.long_poll {
-            shared.hang_up(ticket.token); // news of its end may have come while it was inside
+            shared.hang_up(ticket.token); // its client may have gone while the handler ran
         }
         if route.long_poll && shared.draining() {
-            // It began to wait after the poll thread had let the others go.
-            let lease = shared.slots.let_go(ticket)?;
-            return Some((lease, shared.draining_now()));
+            // It began to wait after the poll thread had answered the other long polls.
+            let lease = shared.slots.withdraw(ticket)?;
+            return Some((lease, shared.draining_answer()));
         }
         None
     }
 }
 
-/// A request that the places kept for reads are for.
+/// True for a request that may use the places kept for reads.
 fn is_read(reading: &Reading) -> bool {
     matches!(reading.head.method, Method::GET | Method::HEAD)
 }
 
-/// What a long poll waits for news, at most.
+/// Maximum time that a long poll waits for an event.
 fn wait_of(shared: &Shared, reading: &Reading) -> Duration {
     if !shared.router.routes[reading.route].long_poll {
         return Duration::ZERO;
@@ -472,7 +482,7 @@ fn wait_of(shared: &Shared, reading: &Reading) -> Duration {
     wait.unwrap_or_default().min(shared.limits.max_wait)
 }
 
-/// The problem that tells a client why its bytes were refused.
+/// The problem document for bytes that were refused.
 fn problem_of(refusal: Refusal) -> Problem {
     let detail = refusal.detail();
     match refusal.status() {
@@ -486,8 +496,8 @@ fn problem_of(refusal: Refusal) -> Problem {
     }
 }
 
-/// When the client is told 504: the route's or the front's deadline, lowered by the client's
-/// wish, lengthened by what a long poll waits.
+/// When the client is answered 504: the route's or the front's deadline, lengthened by the wait of
+/// a long poll, lowered by the client's `X-Request-Deadline-Ms`.
 fn deadline_of(shared: &Shared, reading: &Reading, now: Instant) -> Deadline {
     let route = &shared.router.routes[reading.route];
     let mut limit = route.deadline.unwrap_or(shared.limits.request_deadline);

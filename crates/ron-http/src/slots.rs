@@ -1,5 +1,6 @@
-//! Who owns a connection. Each has a slot; its phase says whether it is parked here, or leased to
-//! a thread. Ownership moves under the slot's lock, I/O happens only while leased, never locked.
+//! Ownership of connections. Each connection has a slot, whose phase says whether the connection is
+//! parked here or leased to a thread. Ownership moves under the slot's lock; I/O happens only while
+//! leased and never under the lock.
 //!
 //! ```text
 //!            park            ready             lease
@@ -9,10 +10,11 @@
 //!   leased <──────────────────────────────────────────  Waiting(seq)
 //! ```
 //!
-//! The kernel tells each change of a socket once (edge-triggered), whatever the phase. News for a
-//! connection that is not parked for it is kept here until it parks, and then it goes to the queue
-//! at once. So nothing is lost as long as whoever parks for input has read all there was
-//! ([`crate::stream::Stream::has_more`] is false), and for output has met a full socket.
+//! The kernel reports each change of a socket once (edge-triggered), whatever the phase. An event
+//! for a connection that is not parked for it is kept in `seen` until the connection parks, which
+//! then queues it at once. No event is lost as long as a thread that parks a connection for input
+//! has read all there was ([`crate::stream::Stream::has_more`] is false), and a thread that parks
+//! one for output has met a full socket.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,9 +40,9 @@ static SLOT_LOCK: LockSpec = SLOT_ROW;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Free,
-    /// Someone holds the lease.
+    /// A thread holds the lease.
     Leased,
-    /// Parked until the socket has what it wants.
+    /// Parked until the socket has this readiness.
     Armed(Readiness),
     /// Its token is in the workers' queue.
     Queued,
@@ -52,14 +54,14 @@ enum Phase {
     },
 }
 
-/// What a socket has, or what somebody waits for.
+/// The readiness of a socket, or that for which a connection waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Readiness {
-    /// Bytes, or the end of them.
+    /// Bytes to read, or the end of the stream.
     pub input: bool,
     /// Room to send.
     pub output: bool,
-    /// The other end sends no more: input is ready from now on.
+    /// The other end sends no more. It never resets: input is ready from now on.
     pub ended: bool,
 }
 
@@ -68,14 +70,13 @@ impl Readiness {
         (wanted.input && (self.input || self.ended)) || (wanted.output && self.output)
     }
 
-    /// Also what `more` has.
     fn add(&mut self, more: Self) {
         self.input |= more.input;
         self.output |= more.output;
         self.ended |= more.ended;
     }
 
-    /// What is left once somebody uses what was wanted.
+    /// Clears what a woken connection is about to use; the next edge sets it again.
     fn use_up(&mut self, wanted: Self) {
         self.input &= !wanted.input;
         self.output &= !wanted.output;
@@ -86,7 +87,7 @@ impl Readiness {
 struct State {
     generation: u32,
     phase: Phase,
-    /// News that came while nobody waited for it.
+    /// Readiness that was reported while the connection was not parked for it.
     seen: Readiness,
     conn: Option<Box<Conn>>,
     /// An answer given while its handler was still running.
@@ -94,7 +95,7 @@ struct State {
 }
 
 impl State {
-    /// True while the request has had no answer and its connection is there.
+    /// True while the request has no answer and its connection is open.
     fn waits_for(&self, ticket: Ticket) -> bool {
         matches!(self.phase, Phase::Waiting { seq, .. } if seq == ticket.seq)
             && self.answer.is_none()
@@ -104,7 +105,8 @@ impl State {
 #[derive(Debug)]
 struct Slot {
     state: RankedMutex<State>,
-    /// When the sweeper has to look, in timer ticks; 0 for never.
+    /// Time limit in timer ticks, for the sweep; 0 for none. Written under the lock of `state`,
+    /// read by the sweep without it, which checks again under the lock before it acts.
     due: AtomicU64,
 }
 
@@ -115,11 +117,12 @@ pub(crate) struct Slots {
     pub room: Room,
     pub timer: Timer,
     connections: Gauge,
-    /// Set when the front is told to end: then every closed connection wakes the poll thread.
+    /// Set once the front's stage stops: from then on every closed connection wakes the poll
+    /// thread.
     pub ending: AtomicBool,
 }
 
-/// The exclusive right to use a connection. Dropped, it closes the connection.
+/// The exclusive right to use a connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Lease<'a> {
     slots: &'a Slots,
@@ -127,20 +130,20 @@ pub(crate) struct Lease<'a> {
     conn: Option<Box<Conn>>,
 }
 
-/// Where an answer went.
+/// The way that an answer takes.
 #[derive(Debug)]
-pub(crate) enum Answered<'a> {
-    /// To the worker that is still inside the handler.
-    Deposited,
-    /// To the caller, who now has to send it.
-    Yours(Lease<'a>, Response),
-    /// Nowhere: the client has had another answer, or is gone.
+pub(crate) enum Delivery<'a> {
+    /// Left in the slot for the worker that is still inside the handler.
+    ToWorker,
+    /// The calling thread has the lease and must send it.
+    ToCaller(Lease<'a>, Response),
+    /// Discarded: the client has had another answer, or is gone.
     Late,
 }
 
-/// What a connection was doing when its time was up, or when the drain looked.
+/// The phase of a parked connection at the time a sweep or the drain took it.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum Was {
+pub(crate) enum ParkedAs {
     Armed,
     Queued,
     Waiting,
@@ -171,8 +174,10 @@ impl Slots {
         }
     }
 
-    /// Takes in a new connection; gives it back when no slot is free.
+    /// Gives a new connection a slot; returns the connection when none is free.
     pub(crate) fn insert(&self, conn: Conn) -> Result<Lease<'_>, Conn> {
+        // From here on this thread alone uses the slot, because no token of its generation exists
+        // yet.
         let Some(index) = self.room.take(conn.share) else {
             return Err(conn);
         };
@@ -188,12 +193,13 @@ impl Slots {
         })
     }
 
-    /// The slot of a token, with its state, if it still is that connection's.
+    /// Runs `change` on the slot of a token, under its lock, if the slot still is that
+    /// connection's.
     fn with<R>(&self, token: u64, change: impl FnOnce(&Slot, &mut State) -> R) -> Option<R> {
         let slot = self.slots.get((token & 0xffff_ffff) as usize)?;
         let mut state = slot.state.lock();
         if u64::from(state.generation) != token >> 32 {
-            return None;
+            return None; // the connection has closed; another may have the slot
         }
         Some(change(slot, &mut state))
     }
@@ -201,6 +207,8 @@ impl Slots {
     fn lease(&self, token: u64, state: &mut State, slot: &Slot) -> Option<Lease<'_>> {
         let conn = state.conn.take()?;
         state.phase = Phase::Leased;
+        // Relaxed: a sweep that still reads the old limit finds no parked connection under the
+        // lock.
         slot.due.store(0, Ordering::Relaxed);
         Some(Lease {
             slots: self,
@@ -209,12 +217,12 @@ impl Slots {
         })
     }
 
-    /// News of a socket. True when its connection was parked for it and is queued now; otherwise
-    /// the news is kept.
-    pub(crate) fn ready(&self, token: u64, news: Readiness, due: Instant) -> bool {
+    /// An event of a socket. True when its connection was parked for it and is queued now; the
+    /// caller then pushes the token. Otherwise the event is kept.
+    pub(crate) fn ready(&self, token: u64, event: Readiness, due: Instant) -> bool {
         let due = self.timer.tick(due);
         let moved = self.with(token, |slot, state| {
-            state.seen.add(news);
+            state.seen.add(event);
             let Phase::Armed(wanted) = state.phase else {
                 return false;
             };
@@ -230,7 +238,7 @@ impl Slots {
         moved == Some(true)
     }
 
-    /// A worker takes what was queued.
+    /// A worker takes a queued connection; `None` when it was closed or swept meanwhile.
     pub(crate) fn take_queued(&self, token: u64) -> Option<Lease<'_>> {
         self.with(token, |slot, state| {
             (state.phase == Phase::Queued)
@@ -239,8 +247,8 @@ impl Slots {
         })?
     }
 
-    /// The handler's call has returned: the answer it left, or nothing while somebody else still
-    /// owes it (or has given it already).
+    /// The handler's call has returned: its connection and the answer that was left in the slot, or
+    /// `None` when the answer is still due (or was sent already, after a time-out).
     pub(crate) fn handler_returned(&self, ticket: Ticket) -> Option<(Lease<'_>, Response)> {
         self.with(ticket.token, |slot, state| {
             let Phase::Waiting { seq, inside, .. } = &mut state.phase else {
@@ -255,8 +263,8 @@ impl Slots {
         })?
     }
 
-    /// Takes the connection of a long poll whose client is gone: an answer would reach nobody. The
-    /// end of its input counts as the end of the client; who waits for news keeps its end open.
+    /// Takes the connection of a long poll whose client is gone. The end of its input counts as the
+    /// end of the client: a client that still waits keeps its sending half open.
     pub(crate) fn abandoned(&self, token: u64) -> Option<Lease<'_>> {
         self.with(token, |slot, state| match state.phase {
             Phase::Waiting {
@@ -268,13 +276,13 @@ impl Slots {
         })?
     }
 
-    /// True when the request does not wait for its answer any more.
+    /// True when the request no longer waits for its answer.
     pub(crate) fn is_over(&self, ticket: Ticket) -> bool {
         let waits = self.with(ticket.token, |_, state| state.waits_for(ticket));
         waits != Some(true)
     }
 
-    /// Keeps the hook for the moment the client goes away; gives it back when it is gone.
+    /// Keeps the hook for the moment the client disconnects; returns it when the client is gone.
     pub(crate) fn watch(&self, ticket: Ticket, hook: Hook) -> Option<Hook> {
         let mut hook = Some(hook);
         self.with(ticket.token, |_, state| {
@@ -287,8 +295,8 @@ impl Slots {
         hook
     }
 
-    /// Takes a request away from whoever owes its answer; the answer will be late.
-    pub(crate) fn let_go(&self, ticket: Ticket) -> Option<Lease<'_>> {
+    /// Takes the connection of a waiting request; an answer that follows is late.
+    pub(crate) fn withdraw(&self, ticket: Ticket) -> Option<Lease<'_>> {
         self.with(ticket.token, |slot, state| match state.phase {
             Phase::Waiting { seq, .. } if seq == ticket.seq && state.answer.is_none() => {
                 self.lease(ticket.token, state, slot)
@@ -297,32 +305,35 @@ impl Slots {
         })?
     }
 
-    /// Brings an answer to its request.
-    pub(crate) fn answer(&self, ticket: Ticket, response: Response) -> Answered<'_> {
+    /// Matches an answer with its request. While the handler still runs, the answer is only left in
+    /// the slot: the worker has the rest of the connection's input to serve afterwards.
+    pub(crate) fn answer(&self, ticket: Ticket, response: Response) -> Delivery<'_> {
         self.with(ticket.token, |slot, state| match state.phase {
             Phase::Waiting {
                 seq, inside: true, ..
             } if seq == ticket.seq => {
                 state.answer = Some(response);
-                Answered::Deposited
+                Delivery::ToWorker
             }
             Phase::Waiting {
                 seq, inside: false, ..
             } if seq == ticket.seq => match self.lease(ticket.token, state, slot) {
-                Some(lease) => Answered::Yours(lease, response),
-                None => Answered::Late,
+                Some(lease) => Delivery::ToCaller(lease, response),
+                None => Delivery::Late,
             },
-            _ => Answered::Late,
+            _ => Delivery::Late,
         })
-        .unwrap_or(Answered::Late)
+        .unwrap_or(Delivery::Late)
     }
 
-    /// Calls `expired` with every connection whose time is up, and notes when the next is.
+    /// Calls `expired` with every connection whose time limit has passed, and records the next
+    /// limit.
     pub(crate) fn sweep(
         &self,
         now: Instant,
-        mut expired: impl FnMut(Lease<'_>, Was, Option<Response>),
+        mut expired: impl FnMut(Lease<'_>, ParkedAs, Option<Response>),
     ) {
+        // The scan is announced first: a limit that is set while it runs lowers the timer again.
         let now = self.timer.passed(now);
         self.timer.start_scan();
         let mut next = u64::MAX;
@@ -333,24 +344,25 @@ impl Slots {
             }
             if due > now {
                 next = next.min(due);
-            } else if let Some((lease, was, answer)) =
+            } else if let Some((lease, parked, answer)) =
+                // Again under the lock: the connection may have got a later limit meanwhile.
                 self.seize(index, |slot, _, _| slot.due.load(Ordering::SeqCst) <= now)
             {
-                expired(lease, was, answer);
+                expired(lease, parked, answer);
             }
         }
         self.timer.end_scan(next);
     }
 
-    /// Calls `found` with every parked connection that `wanted` chooses: by what it was doing and,
-    /// when it waits for an answer, whether that is a long poll.
+    /// Calls `found` with every parked connection that `wanted` selects: by its phase and, when it
+    /// waits for an answer, whether that is a long poll.
     pub(crate) fn seize_all(
         &self,
-        wanted: impl Fn(&Conn, Was, bool) -> bool,
-        mut found: impl FnMut(Lease<'_>, Was, Option<Response>),
+        wanted: impl Fn(&Conn, ParkedAs, bool) -> bool,
+        mut found: impl FnMut(Lease<'_>, ParkedAs, Option<Response>),
     ) {
         for index in 0..self.slots.len() {
-            let chosen = self.seize(index, |_, state, was| {
+            let chosen = self.seize(index, |_, state, parked| {
                 let long_poll = matches!(
                     state.phase,
                     Phase::Waiting {
@@ -361,10 +373,10 @@ impl Slots {
                 state
                     .conn
                     .as_ref()
-                    .is_some_and(|conn| wanted(conn, was, long_poll))
+                    .is_some_and(|conn| wanted(conn, parked, long_poll))
             });
-            if let Some((lease, was, answer)) = chosen {
-                found(lease, was, answer);
+            if let Some((lease, parked, answer)) = chosen {
+                found(lease, parked, answer);
             }
         }
     }
@@ -372,44 +384,44 @@ impl Slots {
     fn seize(
         &self,
         index: usize,
-        wanted: impl FnOnce(&Slot, &State, Was) -> bool,
-    ) -> Option<(Lease<'_>, Was, Option<Response>)> {
+        wanted: impl FnOnce(&Slot, &State, ParkedAs) -> bool,
+    ) -> Option<(Lease<'_>, ParkedAs, Option<Response>)> {
         let slot = &self.slots[index];
         let mut state = slot.state.lock();
-        let was = match state.phase {
-            Phase::Armed(_) => Was::Armed,
-            Phase::Queued => Was::Queued,
-            Phase::Waiting { .. } => Was::Waiting,
+        let parked = match state.phase {
+            Phase::Armed(_) => ParkedAs::Armed,
+            Phase::Queued => ParkedAs::Queued,
+            Phase::Waiting { .. } => ParkedAs::Waiting,
             Phase::Free | Phase::Leased => return None,
         };
-        if !wanted(slot, &state, was) {
+        if !wanted(slot, &state, parked) {
             return None;
         }
         let token = u64::from(state.generation) << 32 | index as u64;
         let answer = state.answer.take();
-        Some((self.lease(token, &mut state, slot)?, was, answer))
+        Some((self.lease(token, &mut state, slot)?, parked, answer))
     }
 
-    /// Takes an idle connection of the peer: of the next few after the last one taken the one that
-    /// is idle longest, which is the least likely to be used in this moment. Looking at a few is
-    /// enough for that, and keeps a flood of connections from costing a scan each.
+    /// Takes an idle connection of the peer: of the next few after `hand`, the one that has been
+    /// idle longest and is therefore least likely to be used now. A few candidates are enough for
+    /// that, and a flood of connections does not cost a full scan each.
     pub(crate) fn seize_idle(&self, peer: Peer, hand: &mut usize) -> Option<Lease<'_>> {
         const CANDIDATES: usize = 8;
-        let idle = |state: &State, was| {
+        let idle = |state: &State, parked| {
             let of_peer = |conn: &Conn| conn.step == Step::Idle && conn.share == Share::Peer(peer);
-            was == Was::Armed && state.conn.as_deref().is_some_and(of_peer)
+            parked == ParkedAs::Armed && state.conn.as_deref().is_some_and(of_peer)
         };
         let mut found: [Option<(u64, usize)>; CANDIDATES] = [None; CANDIDATES];
         let mut count = 0;
         for _ in 0..self.slots.len() {
             *hand = (*hand + 1) % self.slots.len();
             let index = *hand;
-            self.seize(index, |slot, state, was| {
-                if idle(state, was) {
+            self.seize(index, |slot, state, parked| {
+                if idle(state, parked) {
                     found[count] = Some((slot.due.load(Ordering::SeqCst), index));
                     count += 1;
                 }
-                false
+                false // only recorded; taken below, when the oldest is known
             });
             if count == CANDIDATES {
                 break;
@@ -417,8 +429,9 @@ impl Slots {
         }
         found.sort_unstable();
         let mut oldest = found.iter().flatten();
+        // A candidate may have received bytes since; then the next oldest is tried.
         oldest.find_map(|(_, index)| {
-            let taken = self.seize(*index, |_, state, was| idle(state, was))?;
+            let taken = self.seize(*index, |_, state, parked| idle(state, parked))?;
             Some(taken.0)
         })
     }
@@ -427,18 +440,20 @@ impl Slots {
         let index = (token & 0xffff_ffff) as u32;
         let slot = &self.slots[index as usize];
         let mut state = slot.state.lock();
+        // From here on tokens of this connection are invalid, in the queue and in responders.
         state.generation = state.generation.wrapping_add(1);
         state.phase = Phase::Free;
         state.seen = Readiness::default();
         state.answer = None;
         slot.due.store(0, Ordering::Relaxed);
         drop(state);
+        // The slot is offered again only after its generation has changed.
         self.room.give(index, share);
         self.connections.dec();
         self.wake_if_ending();
     }
 
-    /// The drain looks again: a connection was closed or parked after it looked.
+    /// Makes the drain check again: a connection was closed or parked after its last check.
     fn wake_if_ending(&self) {
         if self.ending.load(Ordering::SeqCst) {
             self.timer.waker.wake();
@@ -447,9 +462,9 @@ impl Slots {
 }
 
 impl Lease<'_> {
-    /// Parks the connection until its socket has what is `wanted`, until `due`. True when it has
-    /// it already: then the connection is queued, until `queue_due`, and the caller queues its
-    /// token.
+    /// Parks the connection until its socket has the `wanted` readiness, at most until `due`. True
+    /// when that was reported already: then the connection is parked as queued, at most until
+    /// `queue_due`, and the caller must push its token.
     pub(crate) fn park_armed(self, wanted: Readiness, due: Instant, queue_due: Instant) -> bool {
         let slots = self.slots;
         let phase = self.park(|state| {
@@ -463,7 +478,7 @@ impl Lease<'_> {
         phase == Some(Phase::Queued)
     }
 
-    /// Parks the connection for a worker; the caller queues its token afterwards.
+    /// Parks the connection for a worker; the caller pushes its token afterwards.
     pub(crate) fn park_queued(self, due: Instant) {
         self.park(|_| (Phase::Queued, due));
     }
@@ -490,7 +505,8 @@ impl Lease<'_> {
         ticket
     }
 
-    /// Gives the connection back to its slot, in the phase and until the moment that `choose` says.
+    /// Returns the connection to its slot, with the phase and time limit that `choose` decides
+    /// under the slot's lock.
     fn park(mut self, choose: impl FnOnce(&mut State) -> (Phase, Instant)) -> Option<Phase> {
         let timer = &self.slots.timer;
         let conn = self.conn.take();
@@ -503,7 +519,7 @@ impl Lease<'_> {
             slot.due.store(due, Ordering::SeqCst);
             (phase, due)
         })?;
-        timer.note(due);
+        timer.note(due); // after the slot has its limit: a scan that misses the note reads the slot
         Some(phase)
     }
 }

@@ -1,17 +1,17 @@
-//! Answers that are read while they are sent, and what of them is still to be sent.
+//! Answers that are read while they are sent, and their progress.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
-/// The bytes of a large answer, read piece by piece as the client takes them. Reading must not
-/// wait for anything slower than a local disk.
+/// The bytes of a large answer, read piece by piece as the client reads them. A read must not wait
+/// for anything slower than a local disk: it runs on a worker.
 pub trait Source: Send + Sync {
-    /// How many bytes there are, where that is known; they are sent chunked otherwise.
+    /// The number of bytes, if known; otherwise they are sent chunked.
     fn len(&self) -> Option<u64>;
 
-    /// Reads bytes from `offset` on into the front of `into` and says how many; 0 only at the
-    /// end. Called with growing offsets, without gaps, by one thread at a time.
+    /// Reads bytes from `offset` on into the front of `into` and returns their number; 0 only at
+    /// the end. Called with growing offsets, without gaps, by one thread at a time.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
     /// True when there are certainly no bytes.
@@ -20,7 +20,7 @@ pub trait Source: Send + Sync {
     }
 }
 
-/// A file, from its start, as long as it is now.
+/// A file from its start, with its present length.
 impl Source for File {
     fn len(&self) -> Option<u64> {
         self.metadata().ok().map(|meta| meta.len())
@@ -46,7 +46,7 @@ const PIECE: usize = 64 << 10;
 /// Room for the size line of a chunk.
 const SIZE_LINE: usize = 10;
 
-/// What of a source is still to be sent.
+/// The unsent rest of a source.
 pub(crate) struct Sending {
     source: Arc<dyn Source>,
     offset: u64,
@@ -69,7 +69,7 @@ impl Sending {
         }
     }
 
-    /// Puts the next piece into `out`, framed; false when there is none.
+    /// Replaces `out` by the next piece, framed; false when there is none.
     pub(crate) fn next(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         out.clear();
         if self.done {
@@ -86,7 +86,8 @@ impl Sending {
         self.offset += count as u64;
         if let Some(left) = &mut self.left {
             if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into()); // shorter than announced
+                // Shorter than announced: only a closed connection tells the client.
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
             *left -= count as u64;
             self.done = *left == 0;

@@ -1,5 +1,5 @@
-//! Request bodies that go to disk as they arrive: an unlinked temporary file, so that nothing is
-//! left behind however the request ends.
+//! Request bodies that are written to disk as they arrive, to an unlinked temporary file, so that
+//! no file is left behind however the request ends.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write as _};
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ron_proto::Problem;
 use rustix::fs::{Mode, OFlags};
 
-/// A body on its way to disk.
+/// A body that is being written to disk.
 #[derive(Debug)]
 pub(crate) struct Spool {
     file: File,
     len: u64,
-    /// One of the front's uploads at once; given back when the body is complete or given up.
+    /// Its place among the front's uploads, freed when the body is complete or given up.
     _place: Place,
 }
 
@@ -42,11 +42,12 @@ impl Drop for Place {
 }
 
 impl Spool {
-    /// Opens a file without a name in `dir`.
+    /// Opens an unnamed file in `dir`.
     pub(crate) fn open(dir: &Path, place: Place) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
         let file = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),
+            // File systems and kernels without O_TMPFILE answer one or the other.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => named(dir)?,
             Err(error) => return Err(error.into()),
         };
@@ -57,7 +58,6 @@ impl Spool {
         })
     }
 
-    /// Bytes so far.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -77,7 +77,7 @@ impl Spool {
     }
 }
 
-/// For file systems without nameless files: one with a name for a moment.
+/// A fallback for file systems without unnamed files: a named one that is removed at once.
 fn named(dir: &Path) -> io::Result<File> {
     let name = format!(".upload-{}", uuid::Uuid::new_v4());
     let path = dir.join(name);
@@ -87,7 +87,7 @@ fn named(dir: &Path) -> io::Result<File> {
     Ok(File::from(file))
 }
 
-/// What a client is told when its body cannot be kept.
+/// The answer to a client whose body cannot be written.
 pub(crate) fn problem_of(error: &io::Error) -> Problem {
     let full = matches!(
         error.kind(),
@@ -101,7 +101,7 @@ pub(crate) fn problem_of(error: &io::Error) -> Problem {
     Problem::unavailable("the body cannot be written to disk; nothing was kept", 5)
 }
 
-/// A complete request body in a file without a name. It is gone when the last clone is.
+/// A complete request body in an unnamed file. The file disappears with the last clone.
 #[derive(Clone, Debug)]
 pub struct Upload {
     file: Arc<File>,
@@ -123,7 +123,7 @@ impl Upload {
         &self.file
     }
 
-    /// Reads it from the start; readers do not disturb each other.
+    /// Reads it from the start; readers are independent of each other.
     pub fn reader(&self) -> UploadReader {
         UploadReader {
             upload: self.clone(),
@@ -144,6 +144,7 @@ impl Read for UploadReader {
         let left = usize::try_from(self.upload.len - self.at).unwrap_or(usize::MAX);
         let room = into.len().min(left);
         let count = self.upload.file.read_at(&mut into[..room], self.at)?;
+        // The file is shorter than the body that was written: it was damaged.
         if count == 0 && room > 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_told_apart_from_other_faults() {
+    fn a_full_disk_is_distinguished_from_other_faults() {
         let file = File::options().write(true).open("/dev/full");
         let mut spool = Spool {
             file: file.expect("the full device"),
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_back() {
+    fn places_are_freed() {
         let taken = Arc::default();
         let first = Place::take(&taken, 2).expect("one");
         let _second = Place::take(&taken, 2).expect("two");

@@ -1,4 +1,4 @@
-//! The byte stream under a connection: a socket that does not block, or TLS over one.
+//! The byte stream under a connection: a non-blocking socket, or TLS over one.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -13,14 +13,13 @@ use crate::request::ClientCert;
 /// The byte stream under a connection. Nothing here ever blocks.
 #[derive(Debug)]
 pub(crate) enum Stream {
-    /// Bytes as they are.
+    /// Without encryption.
     Plain(Plain),
-    /// TLS.
     Tls(Box<TlsStream>),
 }
 
 impl Stream {
-    /// A stream over a socket that does not block.
+    /// A stream over a non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self::Plain(Plain {
             socket: Arc::new(socket),
@@ -28,7 +27,7 @@ impl Stream {
         })
     }
 
-    /// TLS over a socket that does not block; the handshake is part of the first reads.
+    /// TLS over a non-blocking socket; the handshake is part of the first reads.
     pub(crate) fn tls(socket: OwnedFd, session: ServerConnection) -> Self {
         Self::Tls(Box::new(TlsStream {
             socket: Arc::new(socket),
@@ -37,7 +36,8 @@ impl Stream {
         }))
     }
 
-    /// The socket, for readiness. Sharing it keeps its number from being reused while it is armed.
+    /// The socket, to be registered for events. Sharing it keeps the descriptor from being reused
+    /// meanwhile.
     pub(crate) fn socket(&self) -> Arc<OwnedFd> {
         match self {
             Self::Plain(plain) => plain.socket.clone(),
@@ -45,12 +45,13 @@ impl Stream {
         }
     }
 
-    /// Reads what is there: `Some(0)` at the end of the stream, `None` when nothing is there now.
+    /// Reads the bytes that have arrived: `Some(0)` at the end of the stream, `None` when there are
+    /// none now.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(plain) => {
                 let got = recv(&plain.socket, into)?;
-                // Fewer than there is room for: the socket is empty.
+                // A short read means an empty socket, so the next bytes cause a new edge.
                 plain.more = got == Some(into.len());
                 Ok(got)
             }
@@ -58,7 +59,8 @@ impl Stream {
         }
     }
 
-    /// Takes what fits now; `None` when nothing does. `more` says that other bytes follow at once.
+    /// Writes as much as fits now; `None` when nothing does. `more` says that other bytes follow at
+    /// once.
     pub(crate) fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(plain) => send(&plain.socket, bytes, more),
@@ -66,7 +68,7 @@ impl Stream {
         }
     }
 
-    /// Sends what [`Stream::write`] took and still holds; true when nothing is left.
+    /// Sends the bytes that [`Stream::write`] took and still buffers; true when none are left.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
@@ -74,13 +76,13 @@ impl Stream {
         }
     }
 
-    /// Says that nothing more will be sent; the other end can still be read.
+    /// Ends the sending half; the other end can still be read.
     pub(crate) fn finish(&mut self) {
         if let Self::Tls(tls) = self {
             tls.session.send_close_notify();
-            let _ = tls.push(); // best effort: the shutdown below says it too
+            let _ = tls.push(); // best effort: the shutdown below ends the stream too
         }
-        // The peer may be gone already; then there is nobody to tell.
+        // An error means that the peer is gone already.
         let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
     }
 
@@ -89,7 +91,7 @@ impl Stream {
         matches!(self, Self::Tls(tls) if tls.session.is_handshaking())
     }
 
-    /// True when another read may give bytes for which no readiness will be told any more.
+    /// True when another read may return bytes for which no further event will be reported.
     pub(crate) fn has_more(&self) -> bool {
         match self {
             Self::Plain(plain) => plain.more,
@@ -97,12 +99,12 @@ impl Stream {
         }
     }
 
-    /// True when bytes of the stream's own wait for room in the socket.
+    /// True when TLS records of the session wait for room in the socket.
     pub(crate) fn wants_write(&self) -> bool {
         matches!(self, Self::Tls(tls) if tls.session.wants_write())
     }
 
-    /// The certificate the client has proved to own.
+    /// The client's verified certificate, if it sent one.
     pub(crate) fn client_cert(&self) -> Option<ClientCert> {
         match self {
             Self::Plain(_) => None,
@@ -114,26 +116,26 @@ impl Stream {
     }
 }
 
-/// A socket.
 #[derive(Debug)]
 pub(crate) struct Plain {
     socket: Arc<OwnedFd>,
-    /// The last read ended for want of room, not of bytes.
+    /// The last read ended for want of buffer space, not of bytes.
     more: bool,
 }
 
-/// A server's TLS session over a socket; between requests it keeps a few KiB of its own.
+/// A server's TLS session over a socket; between requests it holds a few KiB.
 #[derive(Debug)]
 pub(crate) struct TlsStream {
     socket: Arc<OwnedFd>,
     session: ServerConnection,
-    /// The last read ended for want of room, not of bytes.
+    /// The last read ended for want of buffer space, not of bytes.
     more: bool,
 }
 
-/// Socket reads of one call; a peer that sends empty records cannot hold a worker longer.
+/// Maximum number of socket reads in one call; a peer that sends empty records cannot hold a worker
+/// longer.
 const READS_MAX: usize = 64;
-/// Most bytes encrypted before they are offered to the socket.
+/// Maximum number of bytes encrypted before they are offered to the socket.
 const WRITE_MAX: usize = 32 << 10;
 
 impl TlsStream {
@@ -141,6 +143,7 @@ impl TlsStream {
         self.push()?;
         let mut got = 0;
         self.more = false;
+        // Decrypted bytes first, then the socket, until the buffer is full or the socket empty.
         for _ in 0..READS_MAX {
             let ended = self.take(into, &mut got)?;
             if ended || got == into.len() {
@@ -156,12 +159,12 @@ impl TlsStream {
                 Err(error) => return Err(error),
             }
             if let Err(error) = self.session.process_new_packets() {
-                let _ = self.push(); // the alert that says why
+                let _ = self.push(); // sends the alert with the reason
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
             self.push()?;
         }
-        self.more = true;
+        self.more = true; // the socket may not be empty: no edge would follow
         Ok((got > 0).then_some(got))
     }
 
@@ -179,6 +182,7 @@ impl TlsStream {
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        // Records of earlier bytes first: the session must not buffer without a bound.
         if !self.push()? {
             return Ok(None);
         }
@@ -188,7 +192,7 @@ impl TlsStream {
         Ok(Some(taken))
     }
 
-    /// Sends what the session has to send; false when the socket takes no more now.
+    /// Sends the session's pending records; false when the socket takes no more now.
     fn push(&mut self) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Wire(&self.socket)) {
@@ -204,11 +208,11 @@ impl TlsStream {
 impl Drop for TlsStream {
     fn drop(&mut self) {
         self.session.send_close_notify();
-        let _ = self.push(); // what does not fit now is not worth waiting for
+        let _ = self.push(); // best effort: a drop cannot wait for room
     }
 }
 
-/// The socket as the TLS session wants it.
+/// The socket with the traits that the TLS session needs.
 struct Wire<'a>(&'a OwnedFd);
 
 impl Read for Wire<'_> {

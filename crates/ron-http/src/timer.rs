@@ -1,5 +1,10 @@
-//! When the poll thread has to wake: the earliest time limit of all connections, kept without a
-//! lock. It may be too early, never too late.
+//! When the poll thread must wake: the earliest time limit of all connections, kept without a lock.
+//! It may be too early, never too late.
+//!
+//! Two pairs of atomics must be seen in one order by all threads, hence `SeqCst`: a thread that
+//! sets a limit writes `next` and then reads `sleeps_until`; the poll thread writes `sleeps_until`
+//! and then reads `next`. At least one of the two sees the other's write, so no limit is slept
+//! through.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +16,14 @@ pub(crate) struct Waker(pub OwnedFd);
 
 impl Waker {
     pub(crate) fn wake(&self) {
-        // The counter is full only if the thread was told 2^64 times already.
+        // The write fails only when the counter is full, that is, after 2^64 unread wake-ups.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Takes back what woke it.
+    /// Resets the counter after a wake-up.
     pub(crate) fn clear(&self) {
         let mut count = [0; 8];
-        let _ = rustix::io::read(&self.0, &mut count); // nothing there: someone else took it
+        let _ = rustix::io::read(&self.0, &mut count); // empty when another thread has read it
     }
 }
 
@@ -26,7 +31,7 @@ impl Waker {
 #[derive(Debug)]
 pub(crate) struct Timer {
     start: Instant,
-    /// The earliest limit known.
+    /// The earliest known limit.
     next: AtomicU64,
     /// Until when the poll thread sleeps; 0 while it is awake.
     sleeps_until: AtomicU64,
@@ -43,18 +48,19 @@ impl Timer {
         }
     }
 
-    /// The tick of a moment, rounded up, so that nothing expires early.
+    /// The tick of an instant, rounded up, so that no limit expires early.
     pub(crate) fn tick(&self, at: Instant) -> u64 {
         let since = at.saturating_duration_since(self.start);
         since.as_nanos().div_ceil(1_000_000) as u64 + 1
     }
 
-    /// The last tick that has passed at a moment.
+    /// The last tick that has passed at an instant.
     pub(crate) fn passed(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.start).as_millis() as u64 + 1
     }
 
-    /// A limit was set (its slot already says so); wakes the poll thread when it would oversleep.
+    /// Records a new limit, after its slot has it; wakes the poll thread when it would sleep past
+    /// it.
     pub(crate) fn note(&self, due: u64) {
         if due < self.next.load(Ordering::SeqCst) {
             self.next.fetch_min(due, Ordering::SeqCst);
@@ -64,12 +70,12 @@ impl Timer {
         }
     }
 
-    /// Before the slots are looked at: from here on, limits that are set count again.
+    /// Called before the slots are scanned: limits that are set from here on lower `next` again.
     pub(crate) fn start_scan(&self) {
         self.next.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// After it: the earliest limit found.
+    /// Called after the scan with the earliest limit it found.
     pub(crate) fn end_scan(&self, earliest: u64) {
         self.next.fetch_min(earliest, Ordering::SeqCst);
     }
@@ -79,8 +85,8 @@ impl Timer {
         self.next.load(Ordering::SeqCst) <= self.passed(now)
     }
 
-    /// How long the poll thread may sleep, at most `cap`; announces it, so that an earlier limit
-    /// set meanwhile wakes it.
+    /// How long the poll thread may sleep, at most `cap`. Announces the sleep, so that an earlier
+    /// limit that is set meanwhile wakes the thread.
     pub(crate) fn fall_asleep(&self, now: Instant, cap: Duration) -> Duration {
         let now = self.passed(now);
         let until = now + cap.as_millis() as u64;
@@ -128,7 +134,7 @@ mod tests {
         assert!(woken(&timer));
         timer.woke();
         timer.note(timer.tick(ms(50)));
-        assert!(!woken(&timer), "an awake thread looks for itself");
+        assert!(!woken(&timer), "an awake thread needs no wake-up");
         assert_eq!(
             timer
                 .fall_asleep(start, Duration::from_millis(250))

@@ -1,5 +1,5 @@
-//! TLS 1.3 for servers and clients: certificates and keys from PEM files, the one provider, and
-//! what a client certificate says.
+//! TLS 1.3 for servers and clients: certificates and keys from PEM files, the crypto provider, and
+//! the contents of a client certificate.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,7 @@ use crate::request::ClientCert;
 /// Largest PEM file that is read, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Why certificates or keys cannot be used; names the file and what to do.
+/// Why certificates or keys cannot be used; names the file and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TlsError(String);
@@ -28,16 +28,16 @@ pub struct TlsError(String);
 /// A certificate chain and its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsIdentity {
-    /// The chain, own certificate first, PEM.
+    /// The chain, its own certificate first, PEM.
     pub cert: PathBuf,
     /// The private key, PEM (PKCS#8, SEC1 or PKCS#1), readable by its owner only.
     pub key: PathBuf,
 }
 
-/// The files a server's TLS is made from.
+/// The files of a server's TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTlsFiles {
-    /// Who the server is.
+    /// The server's certificate and key.
     pub identity: TlsIdentity,
     /// When set, clients need a certificate from one of these authorities, PEM.
     pub client_ca: Option<PathBuf>,
@@ -69,12 +69,12 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-/// The files a client's TLS is made from.
+/// The files of a client's TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTlsFiles {
-    /// The authorities it trusts, and no others, PEM.
+    /// The only authorities that the client trusts, PEM.
     pub ca: PathBuf,
-    /// Who it is, where a server asks.
+    /// The client's certificate and key, for servers that ask for one.
     pub identity: Option<TlsIdentity>,
 }
 
@@ -105,9 +105,10 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// Reads the files of both again. What they hold is used from now on if all of it is good; on an error what was read
-/// before stays in use, for both.
+/// Reads the files of both again. Their content is used from now on if all of it is valid; on an
+/// error both keep what they had.
 pub fn reload_tls(server: Option<&ServerTls>, client: Option<&ClientTls>) -> Result<(), TlsError> {
+    // Everything is read and checked before anything is stored: never half a reload.
     let served = server.map(|tls| server_config(&tls.files).map(|new| (tls, new)));
     let called = client.map(|tls| client_config(&tls.0.files).map(|new| (tls, new)));
     let (served, called) = (served.transpose()?, called.transpose()?);
@@ -120,7 +121,7 @@ pub fn reload_tls(server: Option<&ServerTls>, client: Option<&ClientTls>) -> Res
     Ok(())
 }
 
-/// The primitives: aws-lc-rs, the hybrid key exchange first.
+/// aws-lc-rs, with the hybrid key exchange preferred.
 fn provider() -> Arc<CryptoProvider> {
     use aws_lc_rs::kx_group;
     Arc::new(CryptoProvider {
@@ -172,7 +173,7 @@ fn server_config(files: &ServerTlsFiles) -> Result<ServerConfig, TlsError> {
         .with_single_cert(chain, key)
         .map_err(|error| mismatch(&files.identity, &error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    // Connections live long; tickets would only make stolen state worth something.
+    // No resumption: connections live long, and tickets would only make stolen state valuable.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -196,7 +197,8 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// When the first of the certificates in a PEM file to end does so, in Unix seconds; `None` when one is not X.509.
+/// The earliest end of validity of the certificates in a PEM file, in Unix seconds; `None` when one
+/// of them is not X.509.
 pub fn certificates_end(path: &Path) -> Result<Option<i64>, TlsError> {
     let certificates = certificates(path)?;
     let ends = certificates.iter().map(|der| not_after(der.as_ref()));
@@ -232,7 +234,7 @@ fn read_identity(identity: &TlsIdentity) -> Result<Identity, TlsError> {
     }
     let chain = certificates(&identity.cert)?;
     let text = read(&identity.key)?;
-    // The parser's own words could quote the file.
+    // The parser's own message could quote the key file.
     let key = PrivateKeyDer::from_pem_slice(&text)
         .map_err(|_| TlsError(format!("{name} holds no PEM private key")))?;
     Ok((chain, key))
@@ -242,7 +244,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     use std::io::Read as _;
     let name = path.display();
     let file = std::fs::File::open(path).map_err(|error| TlsError(format!("{name}: {error}")))?;
-    // One allocation: growth would leave copies of a key behind.
+    // One allocation of the usual size: growth would leave copies of a key behind.
     let mut text = Zeroizing::new(Vec::with_capacity(64 << 10));
     file.take(PEM_BYTES_MAX + 1)
         .read_to_end(&mut text)
@@ -253,7 +255,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     Ok(text)
 }
 
-/// What a verified client certificate says about its owner.
+/// The identity in a verified client certificate.
 pub(crate) fn client_cert(cert: &CertificateDer<'_>) -> ClientCert {
     use std::fmt::Write as _;
     let mut sha256 = String::with_capacity(64);

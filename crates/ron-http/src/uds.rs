@@ -1,4 +1,5 @@
-//! Unix sockets: where a server's lives, who may connect, and how a client finds it.
+//! Unix sockets: the path of a server's socket, the users that may connect, and how a client finds
+//! it.
 //!
 //! ```text
 //!  configured path ──short enough──> socket, mode 0600, in a directory of mode 0700; where other users are
@@ -8,8 +9,8 @@
 //!  for local programs ─────────────> socket, mode 0666, in a directory that only its owner writes (0755)
 //! ```
 //!
-//! Both ends ask the kernel who the other is: the server for every connection it accepts, the client
-//! before it writes a byte.
+//! Both ends ask the kernel for the other's user id: the server for every connection it accepts,
+//! the client before it writes a byte.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,12 +29,12 @@ use crate::request::Transport;
 /// Longest path of a Unix socket address in bytes; longer ones do not fit the kernel's structure.
 pub const UNIX_PATH_MAX: usize = 107;
 
-/// Why a Unix socket cannot be opened; says what to do.
+/// Why a Unix socket cannot be opened, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnixError(String);
 
-/// A bound, listening Unix socket. Dropped, it takes its file away.
+/// A bound, listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct UnixEndpoint {
     socket: OwnedFd,
@@ -46,7 +47,7 @@ pub struct UnixEndpoint {
     uids: Vec<u32>,
 }
 
-/// For whom a socket is.
+/// The intended callers of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Audience {
     /// Services and operators, listed by user id.
@@ -56,8 +57,8 @@ enum Audience {
 }
 
 impl Audience {
-    /// The mode of a directory that is made, and the bits that one which is there must not have. Who
-    /// can write to the directory can put a socket of their own in the place of ours.
+    /// The mode of a new directory, and the bits that an existing one must not have. A user who can
+    /// write to the directory can replace the socket by another.
     const fn dir_modes(self) -> (u32, u32) {
         match self {
             Self::Services => (0o700, 0o027),
@@ -67,17 +68,19 @@ impl Audience {
 }
 
 impl UnixEndpoint {
-    /// Binds the path. Its directory is made with mode 0700 where it is missing, and must not be
-    /// open to others where it is not; its group may look in, but not write. A socket file that
-    /// nobody listens on is replaced. Users in `uids` may connect; an empty list means the user of
-    /// this process only. Other users than that reach the socket through the group of its
-    /// directory, which then also owns the socket.
+    /// Binds the path. A missing directory is made with mode 0700; an existing one must not be open
+    /// to others, and its group may enter but not write. A socket file without a listener is
+    /// replaced. Users in `uids` may connect; an empty list means the user of this process only.
+    /// Other users reach the socket through the group of its directory, which then also owns the
+    /// socket.
     ///
     /// A path above 107 bytes becomes a symbolic link to a short one in the runtime directory;
-    /// [`UnixEndpoint::path`] tells which.
+    /// [`UnixEndpoint::path`] is the short one.
     pub fn bind(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let short = place(path, &runtime_dir())?;
         let link = (short != path).then(|| path.to_owned());
+        // The directory first: where others can write to it, checking the socket file proves
+        // nothing.
         guarded_dir(&short, Audience::Services)?;
         make_room(&short)?;
         if let Some(link) = &link {
@@ -87,9 +90,9 @@ impl UnixEndpoint {
         Self::listening(short, link, Audience::Services, own_or(uids))
     }
 
-    /// Binds the path for local programs: every user may connect, or those in `uids` where it is not
-    /// empty. The directory may be open to all, but only its owner may write to it. A path above 107
-    /// bytes is refused: other users could not reach the runtime directory.
+    /// Binds the path for local programs: every user may connect, or only those in `uids` when it
+    /// is not empty. The directory may be open to all, but only its owner may write to it. A path
+    /// above 107 bytes is refused: other users could not reach the runtime directory.
     pub fn bind_for_clients(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let name = path.display();
         if !path.is_absolute() || path.as_os_str().len() > UNIX_PATH_MAX {
@@ -120,18 +123,19 @@ impl UnixEndpoint {
         })
     }
 
-    /// The path clients connect to.
+    /// The path to which clients connect.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// May this user connect? Root could become any of the users; that it may spares `sudo ron ...` the detour.
+    /// Whether this user may connect. Root could become any of the users anyway; allowing it makes
+    /// `sudo ron ...` work.
     pub(crate) fn allows(&self, uid: u32) -> bool {
         let anybody = self.audience == Audience::Clients && self.uids.is_empty();
         anybody || uid == 0 || self.uids.contains(&uid)
     }
 
-    /// What a connection of this user counts as.
+    /// The transport of a connection of this user.
     pub(crate) fn transport(&self, uid: u32) -> Transport {
         match self.audience {
             Audience::Services => Transport::Unix { uid },
@@ -148,7 +152,7 @@ impl AsFd for UnixEndpoint {
 
 impl Drop for UnixEndpoint {
     fn drop(&mut self) {
-        // Whoever replaced the file in the meantime keeps theirs.
+        // A file that another process has put there meanwhile is kept.
         let ours = std::fs::symlink_metadata(&self.path)
             .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity);
         if ours {
@@ -172,7 +176,7 @@ fn runtime_dir() -> PathBuf {
     PathBuf::from(format!("/tmp/ron-{uid}"))
 }
 
-/// The path itself when it fits, otherwise one in `runtime` named by the hash of it.
+/// The path itself when it fits, otherwise one in `runtime` named by its hash.
 fn place(path: &Path, runtime: &Path) -> Result<PathBuf, UnixError> {
     use std::fmt::Write as _;
     if !path.is_absolute() {
@@ -192,7 +196,7 @@ fn place(path: &Path, runtime: &Path) -> Result<PathBuf, UnixError> {
     Ok(runtime.join(name + ".sock"))
 }
 
-/// The listed users, or the user of this process where none is listed.
+/// The listed users, or the user of this process when the list is empty.
 pub(crate) fn own_or(uids: &[u32]) -> Vec<u32> {
     if uids.is_empty() {
         vec![rustix::process::geteuid().as_raw()]
@@ -201,7 +205,7 @@ pub(crate) fn own_or(uids: &[u32]) -> Vec<u32> {
     }
 }
 
-/// Makes the directory of a socket, or checks that nobody else can replace what is in it.
+/// Makes the directory of a socket, or checks that no other user can replace the socket in it.
 fn guarded_dir(socket: &Path, audience: Audience) -> Result<(), UnixError> {
     let Some(dir) = socket.parent() else {
         return Err(UnixError("the socket path has no directory".to_owned()));
@@ -238,7 +242,7 @@ fn guarded_dir(socket: &Path, audience: Audience) -> Result<(), UnixError> {
     }))
 }
 
-/// Removes a socket file that nobody listens on; anything else in the way is an error.
+/// Removes a socket file without a listener; any other file in its place is an error.
 fn make_room(path: &Path) -> Result<(), UnixError> {
     let name = path.display();
     let meta = match std::fs::symlink_metadata(path) {
@@ -252,7 +256,7 @@ fn make_room(path: &Path) -> Result<(), UnixError> {
         )));
     }
     match connect(path) {
-        // Full backlogs (would block) have a listener too.
+        // A full backlog (would block, below) has a listener too.
         Ok(_) => Err(in_use(path)),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
@@ -278,7 +282,7 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Points `link` at the short path; replaces a link, but nothing else.
+/// Points `link` at the short path; replaces an existing link, but no other file.
 fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
     let name = link.display();
     match std::fs::symlink_metadata(link) {
@@ -295,13 +299,13 @@ fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
         .map_err(|error| UnixError(format!("cannot link {name}: {error}")))
 }
 
-/// Where other users may come, and the group may enter the directory, the socket is the group's too;
-/// which users may connect is decided for every connection.
+/// Binds and listens. Where other users are allowed and the group may enter the directory, the
+/// group owns the socket too; the user id is still checked for every connection.
 fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd, (u64, u64))> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Before it listens, so that nobody gets in earlier.
+    // Owner and mode are set before it listens: no connection can come in under the wrong ones.
     let own = rustix::process::geteuid().as_raw();
     let others = uids.iter().any(|uid| *uid != own);
     let dir = path.parent().filter(|_| others);
@@ -309,7 +313,7 @@ fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd,
     let mode = match dir.filter(|dir| dir.mode() & 0o010 != 0) {
         _ if audience == Audience::Clients => 0o666,
         Some(dir) => {
-            // Most often it is already; a service under a system call filter may not even ask.
+            // Usually it is the group's already, and a system call filter may forbid the chown.
             if std::fs::symlink_metadata(path)?.gid() != dir.gid() {
                 std::os::unix::fs::lchown(path, None, Some(dir.gid()))?;
             }
@@ -341,7 +345,7 @@ fn uid_list(uids: &[u32]) -> String {
     texts.join(" or ")
 }
 
-/// Whether the server at the other end, as it was when it began to listen, runs as one of these users.
+/// Whether the server at the other end ran as one of these users when it began to listen.
 pub(crate) fn check_server(
     stream: &UnixStream,
     path: &Path,
@@ -358,8 +362,8 @@ pub(crate) fn check_server(
     }))
 }
 
-/// Connects to a server's path, through the link of a long one; waits for room in its backlog for
-/// at most `limit` (would block).
+/// Connects to a server's path, or to the target of the link at a long path; waits at most `limit`
+/// for room in its backlog (then: would block).
 pub(crate) fn dial(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
     let target;
     let path = if path.as_os_str().len() <= UNIX_PATH_MAX {
@@ -371,6 +375,7 @@ pub(crate) fn dial(path: &Path, limit: Option<Duration>) -> io::Result<UnixStrea
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let stream = UnixStream::from(socket);
+    // The kernel waits for room in the backlog under the socket's send timeout.
     stream.set_write_timeout(limit)?;
     rustix::net::connect(&stream, &SocketAddrUnix::new(path)?)?;
     Ok(stream)
@@ -416,12 +421,12 @@ mod tests {
         assert!(endpoint.allows(7));
         assert!(fault(&path).contains("another process listens"));
         assert!(path.exists(), "the running one keeps its file");
-        // Left behind by a process that was killed.
+        // Left by a process that was killed.
         let stale = dir.path().join("stale.sock");
         drop(std::os::unix::net::UnixListener::bind(&stale).expect("bound"));
         assert!(stale.exists());
         drop(UnixEndpoint::bind(&stale, &[]).expect("replaced"));
-        // Replaced by somebody else while we ran: theirs stays.
+        // Replaced by another process while we ran: its file stays.
         std::fs::remove_file(&path).expect("ours");
         std::fs::write(&path, "theirs").expect("written");
         drop(endpoint);

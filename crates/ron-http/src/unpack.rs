@@ -1,5 +1,5 @@
 //! Compressed request bodies: gzip, deflate (zlib) and zstd, one coding at a time, never larger
-//! than asked for.
+//! than a cap.
 
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,6 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::request::Headers;
 
-/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     Gzip,
@@ -17,18 +16,18 @@ pub(crate) enum Coding {
     Zstd,
 }
 
-/// What `Accept-Encoding` says with every refusal of a coding.
+/// The `Accept-Encoding` of every refusal of a coding.
 pub(crate) const ACCEPTED: &str = "gzip, deflate, zstd";
 
-/// Largest window of a zstd frame in bytes: what RFC 9659 allows in HTTP.
+/// Largest window of a zstd frame in bytes, as RFC 9659 limits it in HTTP.
 const ZSTD_WINDOW_MAX: u64 = 8 << 20;
 
-/// Why a body is not unpacked.
+/// Why a body cannot be decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// What it unpacks to is above the cap.
+    /// The decompressed body is above the cap.
     TooLarge,
-    /// It breaks its format, ends early, or something follows it.
+    /// The body breaks its format, ends early, or has bytes after its end.
     Damaged,
 }
 
@@ -50,10 +49,10 @@ impl Coding {
         }
     }
 
-    /// Unpacks a whole body to at most `cap` bytes. Stops as soon as there would be more; memory
-    /// grows with what was unpacked, not with what the body claims.
+    /// Decompresses a whole body to at most `cap` bytes and stops as soon as there would be more.
+    /// Memory grows with the decompressed bytes, not with the size that the body claims.
     pub(crate) fn unpack(self, packed: &[u8], cap: usize) -> Result<Vec<u8>, Fault> {
-        // A decoder that panics has met damage its author did not think of.
+        // A panic of a decoder is treated as damage: the body comes from the network.
         catch_unwind(AssertUnwindSafe(|| self.run(packed, cap))).unwrap_or(Err(Fault::Damaged))
     }
 
@@ -73,8 +72,9 @@ impl Coding {
                 let decoder = StreamingDecoder::new_with_max_window_size(packed, ZSTD_WINDOW_MAX);
                 let mut decoder = decoder.map_err(|_| Fault::Damaged)?;
                 let out = collect(&mut decoder, cap)?;
-                let told = decoder.decoder.get_checksum_from_data();
-                if told.is_some() && told != decoder.decoder.get_calculated_checksum() {
+                // The streaming decoder does not compare the frame's checksum itself.
+                let stated = decoder.decoder.get_checksum_from_data();
+                if stated.is_some() && stated != decoder.decoder.get_calculated_checksum() {
                     return Err(Fault::Damaged);
                 }
                 whole(out, decoder.get_ref())
@@ -85,6 +85,7 @@ impl Coding {
 
 fn collect(decoder: &mut impl Read, cap: usize) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
+    // One byte above the cap is enough to know that the body is too large.
     let end = decoder.take(cap as u64 + 1).read_to_end(&mut out);
     if out.len() > cap {
         return Err(Fault::TooLarge);
@@ -92,7 +93,7 @@ fn collect(decoder: &mut impl Read, cap: usize) -> Result<Vec<u8>, Fault> {
     end.map(|_| out).map_err(|_| Fault::Damaged)
 }
 
-/// Nothing may follow the one stream of a body.
+/// Refuses bytes after the one compressed stream of a body.
 fn whole(out: Vec<u8>, rest: &[u8]) -> Result<Vec<u8>, Fault> {
     if rest.is_empty() {
         Ok(out)

@@ -94,7 +94,7 @@ fn smuggling_attempts_get_one_answer_and_a_closed_connection() {
 }
 
 #[test]
-fn oversize_heads_lines_and_bodies_are_told_why() {
+fn oversize_heads_lines_and_bodies_get_the_reason() {
     let served = started(Limits::default());
     let check = |status: u16, request: &str| {
         let mut client = served.client();
@@ -119,7 +119,7 @@ fn oversize_heads_lines_and_bodies_are_told_why() {
     let answer = client.answer();
     assert_eq!((answer.status, answer.code().as_str()), (413, "too_large"));
     assert!(client.is_closed());
-    // The same without a length, and the largest that is allowed.
+    // The same without a length, and the largest body that is allowed.
     let mut chunked = served.client();
     chunked.send("POST /in HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..32 {
@@ -152,7 +152,7 @@ fn a_header_of_two_hundred_megabytes_is_cut_off_early() {
     );
 }
 
-/// Many clients that send a byte now and then; all are told 408 at the total deadline, and others
+/// Many clients that send a byte now and then; all get 408 at the total deadline, and other clients
 /// are served meanwhile.
 fn loris(head: &str, reason: &str) {
     let served = started(quick());
@@ -229,7 +229,7 @@ fn a_pipelining_flood_that_reads_nothing_is_held_back() {
     flood.stream.set_nonblocking(true).expect("a socket option");
     let many = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n".repeat(2000);
     let (mut sent, start) = (0_usize, Instant::now());
-    // Until nothing more is taken for a while, or the connection is cut.
+    // Until the front takes no more bytes for a while, or cuts the connection.
     let mut last = Instant::now();
     while last.elapsed() < Duration::from_millis(250) {
         match flood.stream.write(many.as_bytes()) {
@@ -257,7 +257,7 @@ fn a_pipelining_flood_that_reads_nothing_is_held_back() {
 fn idle_connections_are_closed() {
     let served = started(quick());
     let mut client = served.client();
-    // From before the answer: afterwards this thread may have been held up.
+    // Measured from before the answer: this thread may be delayed after it.
     let start = Instant::now();
     assert_eq!(client.get("/hello").status, 200);
     assert!(client.is_closed());
@@ -269,12 +269,12 @@ fn idle_connections_are_closed() {
 }
 
 #[test]
-fn the_connection_above_the_bound_is_told_503() {
+fn the_connection_above_the_bound_gets_503() {
     let served = started(Limits {
         max_conns: 3,
         ..Limits::default()
     });
-    // From three addresses, and in the middle of a request: none of them gives way.
+    // From three addresses, and in the middle of a request: none of them is idle.
     let mut kept: Vec<Client> = (1..4).map(|n| served.client_from([127, 0, 0, n])).collect();
     for client in &mut kept {
         client.send("GET /hello HTTP/1.1\r\n");
@@ -295,13 +295,13 @@ fn the_connection_above_the_bound_is_told_503() {
 }
 
 #[test]
-fn clients_that_come_back_at_once_find_room() {
+fn clients_that_reconnect_at_once_find_room() {
     let served = started(Limits {
         max_conns: 256, // some rounds fit into the half that one address has to itself
         ..Limits::default()
     });
     for round in 0..200 {
-        // The workers may not have seen yet that the last ones are gone.
+        // The workers may not have closed the last round's connections yet.
         let mut clients: Vec<Client> = (0..24).map(|_| served.client()).collect();
         for client in &mut clients {
             assert_eq!(client.get("/hello").status, 200, "round {round}");
@@ -310,7 +310,7 @@ fn clients_that_come_back_at_once_find_room() {
 }
 
 #[test]
-fn requests_above_the_in_flight_bound_are_told_429() {
+fn requests_above_the_in_flight_bound_get_429() {
     let (to, jobs) = std::sync::mpsc::sync_channel(8);
     let later = Route::new(
         ron_http::Method::GET,

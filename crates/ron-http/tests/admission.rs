@@ -1,4 +1,4 @@
-//! Overload is refused early, reads keep their share, and `Retry-After` follows what is measured.
+//! Overload is refused early, reads keep their share, and `Retry-After` follows the measured rate.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use ron_http::{Limits, Method, Need, Responder, Response, Route};
 use support::{Client, Served, router, serve, serve_on};
 
-/// Routes that hand their responder to the test, and one that answers at once.
+/// Routes that pass their responder to the test, and one that answers at once.
 fn deferred(limits: Limits) -> (Served, mpsc::Receiver<Responder>) {
     let (to, jobs) = mpsc::sync_channel(256);
     let route = |method, path| {
@@ -34,7 +34,7 @@ const WRITE: &str = "POST /write HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\
 const POLL: &str = "GET /poll?wait=20 HTTP/1.1\r\nHost: t\r\n\r\n";
 const READ: &str = "GET /read HTTP/1.1\r\nHost: t\r\n\r\n";
 
-/// Sends the request on so many connections, and takes the jobs that come of it.
+/// Sends the request on this many connections and collects the responders.
 fn fill(
     served: &Served,
     jobs: &mpsc::Receiver<Responder>,
@@ -78,7 +78,7 @@ fn writes_leave_an_eighth_to_reads_and_long_polls_all() {
     assert_eq!(served.client().get("/now").text(), "now");
 }
 
-/// `Retry-After` of a front with 21 writes in flight that has answered so many lately.
+/// `Retry-After` of a front with 21 writes in flight that has answered this many lately.
 fn retry_after(answered: usize) -> u32 {
     let limits = Limits {
         max_in_flight: 24,
@@ -105,10 +105,10 @@ fn retry_after_follows_the_measured_rate_of_answers() {
 }
 
 #[test]
-fn connections_that_end_before_they_are_accepted_hinder_nobody() {
+fn connections_that_end_before_they_are_accepted_do_no_harm() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let addr = listener.local_addr().expect("bound");
-    // These end in the backlog, half of them with a reset, before the front exists.
+    // These connections end in the backlog, half of them with a reset, before the front exists.
     for turn in 0..60 {
         let mut stream = TcpStream::connect(addr).expect("room in the backlog");
         if turn % 2 == 0 {
@@ -127,7 +127,7 @@ fn connections_that_end_before_they_are_accepted_hinder_nobody() {
 }
 
 #[test]
-fn a_pipelining_client_gives_way_after_sixteen_requests() {
+fn a_pipelining_client_yields_after_sixteen_requests() {
     let limits = Limits::default();
     assert_eq!(limits.pipeline_depth, 16);
     let now = Route::get("/now", Need::Public, |_| {

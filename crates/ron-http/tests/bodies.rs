@@ -1,4 +1,4 @@
-//! Bodies that are packed, chunked, streamed to disk, or read while they are sent.
+//! Bodies that are compressed, chunked, streamed to disk, or read while they are sent.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -20,14 +20,14 @@ use tempfile::TempDir;
 
 const LENGTH_CAP: u64 = 8 << 20;
 
-/// Bytes that say where they are.
+/// Bytes that encode their own offset.
 fn pattern(offset: u64, into: &mut [u8]) {
     for (at, byte) in into.iter_mut().enumerate() {
         *byte = ((offset + at as u64) % 251) as u8;
     }
 }
 
-/// A source that is made up as it is read, and counts how far.
+/// A source that generates its bytes as they are read, and counts them.
 struct MadeUp {
     length: u64,
     known: bool,
@@ -175,7 +175,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// Text that packs to about a third.
+/// Text that compresses to about a third.
 fn text(length: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let letter = |_| {
@@ -207,7 +207,7 @@ fn packed_bodies_are_unpacked_within_ratio_and_cap() {
             assert_eq!(post(&mut client, "/echo", &coding, shorter).status, 400);
         }
     }
-    // 64 MiB of zeros in a few kilobytes; and a ratio below the cap that is still too good.
+    // 64 MiB of zeros in a few kilobytes; and a body below the cap whose ratio is too high.
     let zeros = vec![0; 64 << 20];
     for (name, packed) in [
         ("gzip", gzip(&zeros)),
@@ -228,7 +228,7 @@ fn packed_bodies_are_unpacked_within_ratio_and_cap() {
     assert!(large.len() < 1 << 20);
     let answer = post(&mut client, "/echo", "Content-Encoding: gzip\r\n", &large);
     assert_eq!(answer.status, 413);
-    // The connection has served all of them: framing was never in doubt.
+    // One connection has served all of them: the framing was valid throughout.
     assert_eq!(client.get("/hello").text(), "hello");
     assert_eq!(rig.served.metric("t_http_connections"), 1);
 }
@@ -318,7 +318,7 @@ fn large_answers_are_read_as_fast_as_the_client_takes_them() {
         .head_answer();
     assert_eq!(head.header("content-length"), Some("20971520"));
     assert_eq!(client.get("/hello").text(), "hello");
-    // A client that does not read holds the source back, and no worker.
+    // A client that does not read delays the source, but occupies no worker.
     let mut deaf: Vec<Client> = (0..4).map(|_| rig.served.client()).collect();
     for client in &mut deaf {
         client.send("GET /endless HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -362,7 +362,7 @@ fn answers_of_unknown_length_are_chunked_or_end_with_the_connection() {
     assert!(out() == want);
     assert!(curl(&[], "/nothing").status.success());
     assert_eq!(out(), b"");
-    // A source that fails: the client can tell.
+    // A source that fails: the client can see it.
     for path in ["/broken", "/broken-chunked"] {
         assert!(!curl(&[], path).status.success(), "{path}");
     }
@@ -403,7 +403,7 @@ fn uploads_go_to_disk_and_leave_nothing() {
     assert_eq!(client.answer().text(), "5000000 true true");
     client.send(put_head(0));
     assert_eq!(client.answer().text(), "0 true true");
-    // Above the cap: told at once, or when it gets there.
+    // Above the cap: refused at once, or when the cap is reached.
     client.send(put_head(LENGTH_CAP + 1));
     assert_eq!(client.answer().status, 413);
     let mut chunked = rig.served.client();
@@ -416,7 +416,7 @@ fn uploads_go_to_disk_and_leave_nothing() {
     }
     chunked.send("1\r\nx\r\n0\r\n\r\n");
     assert_eq!(chunked.answer().status, 413);
-    // Given up half way.
+    // Aborted half way.
     let mut gone = rig.served.client();
     gone.send(put_head(5_000_000)).send(&body[..1_000_000]);
     drop(gone);
@@ -434,7 +434,7 @@ fn uploads_go_to_disk_and_leave_nothing() {
     );
 }
 
-/// Bytes of this process's deleted files, as its descriptors see them.
+/// Number of files under `dir`, unlinked ones included, that this process has open.
 fn open_uploads(dir: &Path) -> usize {
     let prefix = dir.to_str().expect("text").to_owned();
     std::fs::read_dir("/proc/self/fd")
@@ -474,7 +474,7 @@ fn slow_uploads_hold_no_worker_and_are_bounded_in_number() {
     drop(slow.pop());
     rig.served
         .until("its file is gone", |_| open_uploads(&dir) == 3);
-    // Its place is given back a moment after its file is gone.
+    // Its place is freed a moment after its file.
     rig.served.until("a place is free", |served| {
         let answer = served.client().send(put_head(1)).send([0]).answer();
         assert!([200, 429].contains(&answer.status), "{}", answer.text());
@@ -494,7 +494,7 @@ fn uploads_and_downloads_below_the_minimum_rate_are_cut() {
         ..Limits::default()
     };
     let rig = rig(limits, 1);
-    // At the rate for longer than any fixed limit: 300 KB a second, five times what is asked.
+    // Above the rate for longer than any fixed limit: 300 KB a second, five times the minimum.
     let mut steady = rig.served.client();
     steady.send(put_head(900_000));
     let mut body = vec![0; 900_000];
@@ -543,7 +543,7 @@ fn uploads_and_downloads_below_the_minimum_rate_are_cut() {
         .set_nonblocking(false)
         .expect("a socket option");
     assert_eq!(trickle.answer().status, 408);
-    // A download that nobody takes.
+    // A download that the client does not read.
     let mut deaf = rig.served.client();
     deaf.send("GET /endless HTTP/1.1\r\nHost: t\r\n\r\n");
     rig.served.until("cut", |s| {

@@ -50,7 +50,7 @@ fn served() -> Served {
     serve(routes, Limits::default(), 4)
 }
 
-/// A peer that does `act` with each connection; the count of connections it got.
+/// A peer that runs `act` on each connection, and the number of its connections.
 fn peer(
     act: impl Fn(std::net::TcpStream) + Send + Sync + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>) {
@@ -238,7 +238,7 @@ fn shutdown_ends_running_calls_and_refuses_new_ones() {
 
 #[test]
 fn a_try_that_may_have_been_carried_out_is_not_forgotten() {
-    // The peer takes one request and is gone; the tries after it find nobody.
+    // The peer takes one request and ends; later attempts find no listener.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let addr = listener.local_addr().expect("bound");
     let once = std::thread::spawn(move || {
@@ -282,8 +282,8 @@ fn service_tokens_stay_off_plain_tcp() {
         assert_eq!(kind, Failure::Withheld);
         assert!(detail.contains("loopback only"), "{detail}");
     }
-    assert_eq!(count.load(Ordering::SeqCst), 0, "nobody was connected to");
-    // A passport counts at one audience for a few minutes; it is sent.
+    assert_eq!(count.load(Ordering::SeqCst), 0, "no connection was made");
+    // A passport is valid for one audience and a few minutes; it is sent.
     let passport = ("authorization", "Bearer eyJhbGciOiJFZERTQSJ9.e30.c2ln");
     assert_eq!(ask(false, &near, &[passport]).0, Failure::Unknown);
     assert_eq!(ask(true, &near, &[tokens[0]]).0, Failure::Unknown);

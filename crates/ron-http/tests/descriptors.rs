@@ -11,10 +11,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Client, router, serve_on};
 
 #[test]
-fn accepting_goes_on_after_descriptors_ran_out() {
+fn accepting_resumes_after_descriptors_ran_out() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let addr = listener.local_addr().expect("bound");
-    // These wait in the backlog until the front starts.
+    // These connections wait in the backlog until the front starts.
     let mut clients: Vec<Client> = (0..40).map(|_| Client::connect(addr)).collect();
     let open = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
     let before = getrlimit(Resource::Nofile);

@@ -1,5 +1,5 @@
-//! No client uses a front up with requests that cost it little: closed and open long polls, idle
-//! connections, failed authentications, large bodies of strangers.
+//! No client exhausts a front with requests that are cheap for the client: closed and open long
+//! polls, idle connections, failed authentications, large bodies of anonymous callers.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -12,12 +12,12 @@ use std::sync::mpsc;
 use ron_http::{Limits, Method, Need, Proxies, Responder, Response, Route};
 use support::{Client, Served, router, serve};
 
-/// Another peer than the ordinary clients, which come from 127.0.0.1.
+/// A peer other than the ordinary clients, which come from 127.0.0.1.
 const OTHER: [u8; 4] = [127, 0, 0, 2];
 
 const POLL: &str = "GET /poll?wait=20 HTTP/1.1\r\nHost: t\r\n\r\n";
 
-/// A long poll that hands its responder to the test, and a route that answers at once.
+/// A long poll that passes its responder to the test, and a route that answers at once.
 fn polled(limits: Limits) -> (Served, mpsc::Receiver<Responder>) {
     let (to, jobs) = mpsc::sync_channel(256);
     let poll = Route::new(Method::GET, "/poll", Need::Public, move |_, responder| {
@@ -44,7 +44,7 @@ fn a_long_poll_ends_when_its_client_goes_away() {
         let mut client = served.client();
         client.send(POLL);
         if turn % 2 == 0 {
-            // Gone before anybody waits for it, as far as the handler can know.
+            // The client may be gone before the handler registers its hook.
             client.stream.shutdown(Shutdown::Write).expect("connected");
         }
         let responder = jobs.recv().expect("admitted");
@@ -67,7 +67,8 @@ fn a_long_poll_ends_when_its_client_goes_away() {
     drop(kept);
     assert_eq!(served.front.in_flight(), 0);
 
-    // One whose client stays is answered, and a hook that comes too late is called at once.
+    // A poll whose client stays is answered, and a hook that is registered too late is called at
+    // once.
     let mut client = served.client();
     client.send(POLL);
     let responder = jobs.recv().expect("admitted");
@@ -113,7 +114,7 @@ fn long_polls_have_places_of_their_own_and_each_peer_a_share() {
     assert_eq!(served.client().get("/now").text(), "now");
     held.swap_remove(0).send(Response::text(200, "news"));
     held.push(wait(served.client_from(OTHER)));
-    // Without a wait it is a request like others.
+    // Without a wait it is an ordinary request.
     let mut client = served.client();
     client.send("GET /poll HTTP/1.1\r\nHost: t\r\n\r\n");
     let now = jobs.recv().expect("admitted");
@@ -128,13 +129,13 @@ fn long_polls_have_places_of_their_own_and_each_peer_a_share() {
 }
 
 #[test]
-fn idle_connections_of_one_peer_keep_nobody_out() {
+fn idle_connections_of_one_peer_block_no_other() {
     let limits = Limits {
         max_conns: 16,
         ..Limits::default()
     };
     let (served, _jobs) = polled(limits);
-    // Many more than there is room for, and all are taken in: the oldest give way.
+    // Many more than there is room for, and all are accepted: the oldest are closed.
     let mut idle: Vec<Client> = Vec::new();
     for turn in 0..40 {
         let mut client = served.client_from(OTHER);
@@ -143,7 +144,7 @@ fn idle_connections_of_one_peer_keep_nobody_out() {
         served.until("half at most", |s| s.front.connections() <= 8);
     }
     assert_eq!(rejects(&served, "idle_closed"), 32);
-    // Others have the other half, and what they need beyond it the one with most gives way for.
+    // Others have the other half; beyond it, the peer with the most connections loses idle ones.
     let mut others: Vec<Client> = (0..8).map(|_| served.client()).collect();
     for client in &mut others {
         assert_eq!(client.get("/now").status, 200);
@@ -177,11 +178,11 @@ fn a_peer_with_most_connections_gets_no_more_when_none_is_idle() {
             );
             assert_eq!(answer.header("retry-after"), Some("1"));
             assert!(extra.is_closed());
-        } // else there were so many refused ones that it was closed at once
+        } // otherwise there were so many refusals that it was closed at once
     }
     assert_eq!(rejects(&served, "peer_conns"), 100);
     for n in 3..11 {
-        kept.push(busy([127, 0, 0, n])); // new peers are welcome as long as there is room
+        kept.push(busy([127, 0, 0, n])); // new peers are accepted as long as there is room
     }
     drop(kept.remove(0));
     served.until("room again", |s| s.front.connections() < 16);
@@ -242,7 +243,7 @@ fn a_peer_that_only_fails_to_authenticate_is_refused_unread() {
 }
 
 #[test]
-fn strangers_send_small_bodies_and_callers_who_show_who_they_are_large_ones() {
+fn anonymous_callers_send_small_bodies_and_identified_ones_large_bodies() {
     let size =
         |request: &ron_http::Request| Ok(Response::text(200, request.body.len().to_string()));
     let routes = router()

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{router, serve};
 
 #[test]
-fn a_body_that_finds_no_room_is_told_507_and_leaves_nothing() {
+fn a_body_that_finds_no_room_gets_507_and_leaves_nothing() {
     // Without a handler the signal would end the process.
     signal_hook::flag::register(25, Arc::new(AtomicBool::new(false))).expect("SIGXFSZ");
     let before = getrlimit(Resource::Fsize);

@@ -7,7 +7,7 @@ use ron_http::{Limits, Need, Response, Route};
 use support::{Client, router, serve};
 
 #[test]
-fn a_thousand_idle_connections_cost_no_buffers_and_hinder_nobody() {
+fn a_thousand_idle_connections_cost_no_buffers_and_do_no_harm() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
@@ -35,7 +35,7 @@ fn a_thousand_idle_connections_cost_no_buffers_and_hinder_nobody() {
         })
         .collect();
     let grown = resident().saturating_sub(before);
-    // Both ends live in this process; a buffer each would be 64 MiB.
+    // Both ends are in this process; one buffer for each would be 64 MiB.
     assert!(grown < 16 << 20, "{grown} bytes for 1000 idle connections");
     let mut client = served.client();
     for _ in 0..100 {

@@ -1,5 +1,4 @@
-//! The budget for what requests keep in memory. It belongs to the process, so this test is alone
-//! in its own.
+//! The memory budget of requests. It is one per process, so this test has a process of its own.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -23,7 +22,7 @@ fn refused(client: &mut Client) {
     assert!(client.is_closed(), "the rest of the body is not read");
 }
 
-/// The beginning of a body of that many bytes.
+/// Sends the first `sent` bytes of a body of `whole` bytes.
 fn begin(served: &Served, whole: usize, sent: usize) -> Client {
     let mut client = served.client();
     let head = "POST /keep HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer good\r\n";
@@ -45,7 +44,7 @@ fn bodies_heads_and_requests_in_hand_share_one_budget() {
         },
     );
     let limits = Limits {
-        body_memory: 256 * KIB, // of which strangers have a quarter
+        body_memory: 256 * KIB, // of which anonymous callers have a quarter
         body_timeout: Duration::from_secs(60),
         request_deadline: Duration::from_secs(60),
         ..Limits::default()
@@ -58,7 +57,7 @@ fn bodies_heads_and_requests_in_hand_share_one_budget() {
     // Two fronts of one process, as two services of `ron up`.
     let (first, second) = (start(&limits), start(&limits));
 
-    // What is announced takes nothing, what arrived does.
+    // Announced bytes take nothing from the budget, received bytes do.
     let announced: Vec<Client> = (0..50).map(|_| begin(&first, 900 * KIB, 1)).collect();
     let mut one = begin(&first, 100 * KIB, 99 * KIB);
     let mut two = begin(&second, 100 * KIB, 100 * KIB);
@@ -94,7 +93,7 @@ fn bodies_heads_and_requests_in_hand_share_one_budget() {
         assert_eq!(small.answer().text(), "small");
     }
 
-    // All of it is given back: by an end of a connection, and by whoever has the request in hand.
+    // All of it is freed: at the end of a connection, and when a handler drops its request.
     drop((heads, announced));
     one.send("x".repeat(KIB));
     for (request, responder) in [request, kept.recv().expect("the other one")] {

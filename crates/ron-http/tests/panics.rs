@@ -1,4 +1,4 @@
-//! Workers that panic: nobody else's request is lost, and the pool is whole again at once.
+//! Workers that panic: no other request is lost, and the pool is complete again at once.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -10,7 +10,7 @@ use ron_http::{Authorizer, Limits, Need, Principal, RequestHead, Response, Route
 use ron_proto::Problem;
 use support::{router, serve_as};
 
-/// Panics on the worker's own stack, where no handler's net is.
+/// Panics in the authorizer, outside the `catch_unwind` around handlers.
 struct Trap;
 
 impl Authorizer for Trap {
@@ -21,7 +21,7 @@ impl Authorizer for Trap {
 }
 
 #[test]
-fn a_worker_that_panics_under_load_is_back_at_once_and_loses_nobody_elses_request() {
+fn a_worker_that_panics_under_load_is_restarted_at_once_and_loses_no_other_request() {
     let done = Arc::new(AtomicUsize::new(0));
     let counter = done.clone();
     let count = Route::post("/count", Need::Identity, move |_| {

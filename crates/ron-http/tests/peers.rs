@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket: both sides ask the kernel.
+//! The user at the other end of a Unix socket: both sides ask the kernel.
 #![allow(clippy::disallowed_methods)] // tests start their own clients
 
 mod support;
@@ -27,7 +27,7 @@ fn routes() -> Router {
 }
 
 #[test]
-fn a_socket_for_local_programs_is_told_from_that_of_services() {
+fn a_socket_for_local_programs_is_distinguished_from_that_of_services() {
     let dir = private();
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).expect("mode");
@@ -42,7 +42,8 @@ fn a_socket_for_local_programs_is_told_from_that_of_services() {
     assert_eq!(said, format!("ClientSocket {{ uid: {uid} }}"));
 }
 
-/// A client that trusts servers of these users, and how a call to the socket ends, which carries a credential.
+/// The result of a call with a credential to the socket, by a client that trusts servers of these
+/// users.
 fn call_trusting(uids: &[u32], path: &Path) -> Result<u16, CallError> {
     let client = HttpClient::new(ClientConfig {
         peer_uids: uids.to_vec(),
@@ -86,7 +87,7 @@ fn a_server_of_another_user_is_sent_nothing() {
     assert_eq!(call_trusting(&[uid + 1, uid], &path), Ok(200));
 }
 
-/// Listens as another user, says so, and prints how many bytes its first caller sent.
+/// Listens as another user, says so, and prints the number of bytes that its first caller sent.
 const IMPOSTOR: &str = r#"
 use IO::Socket::UNIX;
 $| = 1;
@@ -99,7 +100,7 @@ printf "%d\n", $listener->accept->sysread(my $bytes, 1);
 fn a_server_that_really_runs_as_another_user_is_recognised() {
     const NOBODY: u32 = 65_534;
     if !rustix::process::geteuid().is_root() {
-        return; // nobody else can start a process of another user
+        return; // only root can start a process of another user
     }
     let dir = tempfile::tempdir().expect("a temporary directory");
     let open = std::fs::Permissions::from_mode(0o777);
@@ -134,7 +135,7 @@ fn users_that_are_not_in_the_list_are_cut_off_before_they_are_heard() {
     let unix = UnixEndpoint::bind_for_clients(&path, &[uid + 1]).expect("bound");
     let served = serve_on(Listen::default().unix(unix), routes(), Limits::default(), 1);
     assert_eq!(served.addr().port(), 0, "no TCP");
-    // Root may connect everywhere, so where we are root another user asks.
+    // Root may connect everywhere, so when the test runs as root another user connects.
     let ask = "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die; $s->autoflush(1); \
                print $s \"GET /hello HTTP/1.1\\r\\nHost: t\\r\\n\\r\\n\"; print while <$s>;";
     let mut command = if uid == 0 {

@@ -1,4 +1,4 @@
-//! The front over real sockets: what ordinary clients see.
+//! The front over real sockets, as ordinary clients see it.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 mod support;
@@ -88,7 +88,7 @@ fn one_connection_serves_many_requests() {
 }
 
 #[test]
-fn request_ids_are_taken_over_or_made_and_always_come_back() {
+fn request_ids_are_accepted_or_made_and_always_returned() {
     let served = started();
     let mut client = served.client();
     let with = |id: &str| format!("GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-Id: {id}\r\n\r\n");
@@ -154,7 +154,7 @@ fn paths_methods_head_and_options() {
 }
 
 #[test]
-fn identity_is_asked_for_before_the_body() {
+fn identity_is_checked_before_the_body() {
     let served = started();
     let refused = |headers: &str| {
         // The body is announced and never sent: the answer must not wait for it.
@@ -278,7 +278,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_panicking_or_forgetful_handler_answers_500_and_the_workers_live() {
+fn a_handler_that_panics_or_drops_its_responder_answers_500_and_the_workers_live() {
     let served = serve(routes(), Limits::default(), 1);
     let mut client = served.client();
     for _ in 0..3 {
@@ -301,7 +301,7 @@ fn a_panicking_or_forgetful_handler_answers_500_and_the_workers_live() {
     assert_eq!(served.front.in_flight(), 0);
 }
 
-/// A route that hands its responder to the test.
+/// A route that passes its responder to the test.
 fn deferred() -> (ron_http::Router, mpsc::Receiver<Responder>) {
     let (to, from) = mpsc::sync_channel(64);
     let routes = routes()
@@ -319,7 +319,7 @@ fn deferred() -> (ron_http::Router, mpsc::Receiver<Responder>) {
 }
 
 #[test]
-fn a_responder_answers_from_another_thread_and_the_connection_goes_on() {
+fn a_responder_answers_from_another_thread_and_the_connection_continues() {
     let (routes, jobs) = deferred();
     let served = serve(routes, Limits::default(), 1);
     let mut client = served.client();
@@ -381,7 +381,7 @@ fn the_deadline_holds_while_a_handler_blocks_its_worker() {
 }
 
 #[test]
-fn a_long_poll_extends_the_deadline_by_what_it_waits() {
+fn a_long_poll_extends_the_deadline_by_its_wait() {
     let (routes, jobs) = deferred();
     let limits = Limits {
         request_deadline: Duration::from_millis(900),
@@ -457,7 +457,11 @@ fn draining_refuses_new_work_finishes_old_and_closes() {
     served.front.stop_intake();
     let let_go = polling.answer();
     assert_eq!((let_go.status, let_go.code().as_str()), (503, "draining"));
-    assert_eq!(served.front.in_flight(), 1, "nobody waits for the poll");
+    assert_eq!(
+        served.front.in_flight(),
+        1,
+        "a drain does not wait for the poll"
+    );
     drop(poll);
     let refused = idle.get("/hello");
     assert_eq!((refused.status, refused.code().as_str()), (503, "draining"));
@@ -475,13 +479,13 @@ fn draining_refuses_new_work_finishes_old_and_closes() {
 }
 
 #[test]
-fn a_poll_that_begins_to_wait_after_the_drain_began_is_let_go() {
+fn a_poll_that_begins_to_wait_after_the_drain_began_is_answered() {
     let (to, jobs) = std::sync::mpsc::sync_channel(8);
     let keep = move |_, responder| to.send(responder).expect("the test listens");
     let poll = Route::new(ron_http::Method::POST, "/watch", Need::Public, keep).long_poll();
     let served = serve(router().add(poll), Limits::default(), 2);
     let mut client = served.client();
-    // Admitted with its head; the handler runs when the body is there.
+    // Admitted with its head; the handler runs when the body has arrived.
     client.send("POST /watch?wait=30 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{");
     served.until("the head is read", |s| s.front.connections() == 1);
     std::thread::sleep(Duration::from_millis(100));
@@ -527,7 +531,8 @@ fn ending_waits_for_open_requests_but_not_for_idle_connections() {
 
 #[test]
 fn an_idle_front_ends_at_once() {
-    // Often: the drain begins while the worker still parks the connection it has just answered.
+    // Repeated: the drain may begin while the worker still parks the connection it has just
+    // answered.
     for _ in 0..50 {
         let served = started();
         let mut idle = served.client();

@@ -1,4 +1,4 @@
-//! A process of our own under siege: slow heads, slow bodies, floods and clients that do not read,
+//! A separate process under attack: slow heads, slow bodies, floods and clients that do not read,
 //! all at once, while ordinary clients are served and memory stays small.
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use support::Client;
 
-/// The example, built beside this test; dropped, it is killed.
+/// The example, built beside this test; killed when dropped.
 struct Process {
     child: Child,
     addr: SocketAddr,

@@ -49,7 +49,7 @@ fn routes() -> Router {
         )
 }
 
-/// Names the caller by what its connection says.
+/// Names the caller by its connection: user id, certificate or transport.
 struct ByTransport;
 
 impl Authorizer for ByTransport {
@@ -194,7 +194,7 @@ fn calls_over_unix_sockets_and_handshakes_end_in_time_and_at_shutdown() {
     let addr = silent.local_addr().expect("bound");
     let https = format!("https://{addr}/x");
     fails(&pki.client(None), &https, Failure::NotSent, limit);
-    // A backlog that is full: nobody took the request.
+    // A full backlog: the request was not accepted.
     let full = dir.path().join("full.sock");
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let (family, kind) = (
@@ -255,7 +255,7 @@ impl Pki {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(names).expect("names");
-        // Not the authority's own name, or it would look self-signed.
+        // Not the authority's name, or the certificate would look self-signed.
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, file);
         let cert = params.signed_by(&key, &self.ca).expect("signed");
@@ -404,7 +404,7 @@ fn client_certificates_are_asked_for_checked_and_named() {
         .expect_err("a certificate is needed");
     assert_eq!(nobody.kind, Failure::NotSent, "{nobody}");
     assert!(nobody.detail.contains("asks for a certificate"), "{nobody}");
-    // Also when it is the sending that finds the connection closed.
+    // Also when the write, not the read, finds the connection closed.
     let url_of_length = format!("https://localhost:{}/length", served.addr().port());
     for size in [10, 1 << 10, 1 << 20].into_iter().cycle().take(9) {
         let call = Call::post_json(&url_of_length, vec![b'x'; size], soon());
@@ -428,7 +428,7 @@ fn client_certificates_are_asked_for_checked_and_named() {
 }
 
 #[test]
-fn a_server_that_cannot_prove_its_name_is_not_talked_to() {
+fn a_server_that_cannot_prove_its_name_gets_no_request() {
     let (ours, other) = (Pki::new(), Pki::new());
     let (served, _tls) = ours.server(false);
     let call = |client: &HttpClient, url: &str| {
@@ -443,7 +443,7 @@ fn a_server_that_cannot_prove_its_name_is_not_talked_to() {
     let wrong = format!("https://[::ffff:127.0.0.1]:{port}/length");
     assert!(call(&ours.client(None), &wrong).contains("not trusted"));
     assert!(call(&client(None), &url).contains("tls.peer_ca_path"));
-    // Plain HTTP to a TLS port is no request, and TLS to a plain one no handshake.
+    // Plain HTTP on a TLS port is not a request, and TLS on a plain port not a handshake.
     let mut plain = served.client();
     plain.send("GET /hello HTTP/1.1\r\nHost: t\r\n\r\n");
     let mut rest = Vec::new();
@@ -455,7 +455,7 @@ fn a_server_that_cannot_prove_its_name_is_not_talked_to() {
 }
 
 #[test]
-fn certificates_are_replaced_while_connections_go_on() {
+fn certificates_are_replaced_while_connections_continue() {
     let pki = Pki::new();
     let (served, tls) = pki.server(false);
     let url = format!("https://localhost:{}/hello", served.addr().port());
@@ -488,7 +488,7 @@ fn certificates_are_replaced_while_connections_go_on() {
         "hello",
         "the last good ones stay"
     );
-    // All or nothing: the served one stays too while the authorities of peers cannot be read.
+    // All or nothing: the server certificate stays while the authorities for peers cannot be read.
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).expect("mode");
     let ca = pki.dir.path().join("peers.pem");
     std::fs::copy(pki.ca(), &ca).expect("copied");

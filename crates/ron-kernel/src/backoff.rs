@@ -2,50 +2,50 @@
 
 use std::time::Duration;
 
-/// Doubles from `base` to `cap`; each step is lengthened by up to `jitter`.
+/// Doubles from `base` to `cap`; each pause is lengthened by less than `jitter`.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     base: Duration,
     cap: Duration,
     jitter: Duration,
     step: u32,
-    /// A private xorshift state: jitter needs no secrecy, only spread.
+    /// Xorshift state. Jitter needs no secrecy, only spread.
     spread: u64,
 }
 
 impl Backoff {
-    /// `seed` spreads several users of the same schedule apart.
+    /// Callers that share a schedule pass different seeds, so that they do not retry in step.
     pub fn new(base: Duration, cap: Duration, jitter: Duration, seed: u64) -> Self {
         Self {
             base,
             cap,
             jitter,
             step: 0,
-            spread: seed | 1,
+            spread: seed | 1, // xorshift never leaves 0
         }
     }
 
-    /// The next pause.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self
             .base
-            .saturating_mul(1 << self.step.min(20))
+            .saturating_mul(1 << self.step.min(20)) // the shift must not overflow; `cap` decides
             .min(self.cap);
         self.step = self.step.saturating_add(1);
         pause + self.jittered()
     }
 
-    /// Starts over after a success.
+    /// Starts again at `base`; callers use it after a success.
     pub fn reset(&mut self) {
         self.step = 0;
     }
 
-    /// How many pauses were handed out since the start or the last reset.
+    /// Number of pauses returned since the start or the last reset.
     pub fn steps(&self) -> u32 {
         self.step
     }
 
     fn jittered(&mut self) -> Duration {
+        // Marsaglia's xorshift64 with the triple 13, 7, 17.
         self.spread ^= self.spread << 13;
         self.spread ^= self.spread >> 7;
         self.spread ^= self.spread << 17;

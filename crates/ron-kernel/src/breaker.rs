@@ -30,7 +30,8 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// May a call be made at `now`? `Err` says how long it stays open.
+    /// Whether a call may be made at `now`; `Err` holds the time after which to try again. Every
+    /// allowed call must be followed by [`Breaker::record`].
     pub fn allow(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.0.lock();
         if let State::Open { until } = *state {
@@ -43,6 +44,7 @@ impl Breaker {
             };
         }
         if let State::HalfOpen { left, .. } = &mut *state {
+            // All probes are in flight; their results decide.
             if *left == 0 {
                 return Err(Duration::from_millis(100));
             }
@@ -51,7 +53,7 @@ impl Breaker {
         Ok(())
     }
 
-    /// Records how an allowed call went.
+    /// Records the result of an allowed call.
     pub fn record(&self, now: Instant, ok: bool) {
         let mut state = self.0.lock();
         match &mut *state {
@@ -69,6 +71,7 @@ impl Breaker {
                     };
                 }
             }
+            // One failed probe is enough: the upstream has not recovered.
             State::HalfOpen { .. } if !ok => {
                 *state = State::Open {
                     until: now + OPEN_FOR,
@@ -82,6 +85,7 @@ impl Breaker {
                     };
                 }
             }
+            // A success while closed, or a call that began before the breaker opened.
             State::Closed { .. } | State::Open { .. } => {}
         }
     }

@@ -1,4 +1,5 @@
-//! Credits: room that is reserved before work starts, so that its result can never be refused.
+//! Credits: a counting semaphore. A caller reserves room in a later queue before work starts, so
+//! that the result of the work can never be refused.
 
 use crate::locks::assert_no_locks;
 use crate::sync::{Arc, Condvar, Mutex};
@@ -29,7 +30,7 @@ impl Credits {
         }))
     }
 
-    /// Takes one if one is free.
+    /// Takes a credit if one is free.
     pub fn try_acquire(&self) -> Option<Credit> {
         let mut in_use = self.0.in_use.lock();
         if *in_use >= self.0.capacity {
@@ -39,7 +40,7 @@ impl Credits {
         Some(Credit(self.0.clone()))
     }
 
-    /// Takes one, waiting for it until the deadline.
+    /// Takes a credit, waiting until the deadline; `None` when none became free.
     pub fn acquire(&self, deadline: Deadline) -> Option<Credit> {
         assert_no_locks("a wait for a credit");
         let mut in_use = self.0.in_use.lock();
@@ -49,6 +50,7 @@ impl Credits {
                 .freed
                 .wait_until(&mut in_use, deadline.at())
                 .timed_out();
+            // A credit that was freed just as the wait timed out is still taken.
             if timed_out && *in_use >= self.0.capacity {
                 return None;
             }
@@ -57,12 +59,12 @@ impl Credits {
         Some(Credit(self.0.clone()))
     }
 
-    /// Credits handed out now.
+    /// Number of credits taken now.
     pub fn in_use(&self) -> usize {
         *self.0.in_use.lock()
     }
 
-    /// All credits there are.
+    /// Total number of credits, free or not.
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
@@ -72,7 +74,7 @@ impl Drop for Credit {
     fn drop(&mut self) {
         let mut in_use = self.0.in_use.lock();
         *in_use -= 1;
-        drop(in_use);
+        drop(in_use); // the woken thread needs the lock at once
         #[cfg(mutant = "credits")] // forgets to wake a waiter
         if crate::sync::mutant("credits") {
             return;

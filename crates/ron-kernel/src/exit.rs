@@ -2,7 +2,7 @@
 
 /// Clean end: everything drained.
 pub const OK: u8 = 0;
-/// A critical thread flapped, or start-up failed after the configuration was accepted.
+/// A critical thread used up its restarts, or start-up failed after the configuration was accepted.
 pub const FATAL: u8 = 1;
 /// The configuration, the data directory or a listener was refused before anything started.
 pub const CONFIG: u8 = 2;

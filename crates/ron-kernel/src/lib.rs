@@ -1,7 +1,7 @@
 //! ron-kernel: threads, queues, deadlines, shutdown, supervision, snapshots, clock.
 //!
-//! The only room that names crossbeam, parking_lot, arc-swap, `std::thread`, `Instant::now` and
-//! `SystemTime::now`. Everything above it is written in its terms:
+//! The only crate that names crossbeam, parking_lot, arc-swap, `std::thread`, `Instant::now` and
+//! `SystemTime::now`. Every crate above it uses the types below:
 //!
 //! ```text
 //!  Supervisor ── spawns ──> named threads, each in a drain Stage, restarted in place after a panic
@@ -13,7 +13,7 @@
 //! **Invariants**: every queue is bounded and named; every wait has a deadline; no lock is held
 //! over a send or a wait (asserted in every build); a reply slot is answered once or dropped once.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this room is where they live
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this crate wraps them
 
 pub mod backoff;
 pub mod breaker;
@@ -71,12 +71,13 @@ pub use time::ManualClock;
 pub use time::{Clock, Deadline, SharedClock, SystemClock};
 pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Runs `f` on `n` scoped threads and returns their results in index order; for data-parallel work
-/// that ends before the caller goes on (offline verification, imports), not for service loops.
+/// Runs `f` on `n` scoped threads and returns their results in index order; a panic of one thread
+/// is resumed on the caller. For data-parallel work that ends before the caller continues (offline
+/// verification, imports), not for service loops: these threads are in no topology table.
 pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|s| {
         let f = &f;
-        // All are spawned before the first is joined.
+        // Collected first: a lazy iterator would join each thread before it spawns the next.
         #[allow(clippy::needless_collect)]
         let handles: Vec<_> = (0..n).map(|i| s.spawn(move || f(i))).collect();
         handles

@@ -12,16 +12,16 @@ use crate::topology::LockSpec;
 thread_local! {
     static HELD: RefCell<Vec<&'static LockSpec>> = const { RefCell::new(Vec::new()) };
 }
-// A model's threads share one of the machine's, so each has its own book with the checker.
+// The threads of a model share one thread of the machine, so the checker keeps a list for each.
 #[cfg(any(loom, shuttle))]
 thread_local! {
     static HELD: RefCell<Vec<&'static LockSpec>> = RefCell::new(Vec::new());
 }
 
-/// Panics when this thread holds a ranked lock; called before everything that may wait.
+/// Panics when this thread holds a ranked lock. Every operation that may wait calls it first.
 ///
 /// # Panics
-/// When a lock is held: the golden rule is broken by the caller, which is a bug to mend there.
+/// When a lock is held over `what`: a bug of the caller.
 #[track_caller]
 pub fn assert_no_locks(what: &str) {
     HELD.with(|held| {
@@ -34,7 +34,9 @@ pub fn assert_no_locks(what: &str) {
 fn enter(spec: &'static LockSpec) -> Held {
     HELD.with(|held| {
         let mut held = held.borrow_mut();
+        // Locks are pushed in ascending rank, so the last one has the highest rank.
         if let Some(top) = held.last() {
+            // Strictly ascending: an equal rank would allow a deadlock between two such locks.
             assert!(
                 top.rank < spec.rank,
                 "lock `{}` (rank {}) taken while holding `{}` (rank {}): take locks in ascending rank",
@@ -49,7 +51,7 @@ fn enter(spec: &'static LockSpec) -> Held {
     Held(spec)
 }
 
-/// Marks a lock as held by this thread until dropped.
+/// Entry in this thread's list of held locks; removed when dropped.
 #[derive(Debug)]
 struct Held(&'static LockSpec);
 
@@ -57,6 +59,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         HELD.with(|held| {
             let mut held = held.borrow_mut();
+            // Guards may be dropped in any order, so the entry need not be the last one.
             if let Some(at) = held.iter().rposition(|l| std::ptr::eq(*l, self.0)) {
                 held.remove(at);
             }
@@ -81,7 +84,7 @@ impl<T> RankedMutex<T> {
         }
     }
 
-    /// As above; a model's locks are not made before the model runs.
+    /// As above, not `const`: a checker's locks can only be made while its model runs.
     #[cfg(any(loom, shuttle))]
     pub fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
@@ -90,8 +93,9 @@ impl<T> RankedMutex<T> {
         }
     }
 
-    /// Locks it; panics when a lock of the same or a higher rank is held by this thread.
+    /// Locks it; panics when this thread holds a lock of the same or a higher rank.
     pub fn lock(&self) -> RankedGuard<MutexGuard<'_, T>> {
+        // Checked before the lock is taken: the panic must come instead of the deadlock.
         let held = enter(self.spec);
         RankedGuard {
             guard: self.inner.lock(),
@@ -117,7 +121,7 @@ impl<T> RankedRwLock<T> {
         }
     }
 
-    /// As above; a model's locks are not made before the model runs.
+    /// As above, not `const`: a checker's locks can only be made while its model runs.
     #[cfg(any(loom, shuttle))]
     pub fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
@@ -145,7 +149,7 @@ impl<T> RankedRwLock<T> {
     }
 }
 
-/// A guard that also keeps the rank book.
+/// A lock guard with its entry in the thread's list of held locks.
 #[derive(Debug)]
 pub struct RankedGuard<G> {
     guard: G,

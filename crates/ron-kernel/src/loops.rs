@@ -1,5 +1,5 @@
-//! Two loops that services share: jobs worked off one at a time with a report each, and a document that is read again
-//! by interval or when somebody asks.
+//! Two loops that services share: a worker that processes jobs one at a time and reports each, and
+//! a reader that fetches a document at an interval or on request.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use crate::queue::{Receiver, Recv, SendError, Sender};
 use crate::shutdown::Shutdown;
 use crate::time::{Clock, Deadline};
 
-/// A worker without jobs looks this often whether anybody can still give it one.
+/// Longest single wait of an idle worker.
 const IDLE: Duration = Duration::from_secs(60);
 /// Pause before a report is offered again to a full queue.
 const REPORT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes jobs until shutdown and hands the outcome of each to whoever plans the next. No report is lost while the
-/// service runs: a full queue is waited for.
+/// Takes jobs until shutdown and sends the outcome of each to the thread that plans the next. No
+/// report is lost while the service runs: the worker waits while the report queue is full.
 pub fn work_and_report<J, R>(
     jobs: &Receiver<J>,
     reports: &Sender<R>,
@@ -43,17 +43,17 @@ pub fn work_and_report<J, R>(
     }
 }
 
-/// When a document is read next.
+/// When the reader fetches its document next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextRead {
-    /// After this long, if nobody asks.
+    /// Interval, when there is no request.
     pub after: Duration,
-    /// Not before this long since the last read began, though somebody asks.
+    /// Minimum time between the start of two reads, also when there are requests.
     pub floor: Duration,
 }
 
-/// Reads at once, then by interval or when asked, until shutdown. Who asks while a read runs gets another one that
-/// begins after the question; several questions are answered by one read.
+/// Reads at once, then at the interval or on request, until shutdown. A request that arrives during
+/// a read causes another read that begins after it; several requests are served by one read.
 pub fn read_again(
     asked: &Receiver<()>,
     shutdown: &Shutdown,
@@ -63,7 +63,7 @@ pub fn read_again(
     while !shutdown.is_set() {
         let began = clock.now();
         let next = read();
-        #[cfg(mutant = "asked")] // forgets who asked while it read
+        #[cfg(mutant = "asked")] // loses the requests that arrived during the read
         if crate::sync::mutant("asked") {
             while asked.try_recv().is_some() {}
         }
@@ -73,10 +73,10 @@ pub fn read_again(
                 if shutdown.wait(Deadline::within(next.floor.saturating_sub(since))) {
                     return;
                 }
-                while asked.try_recv().is_some() {} // answered by the read that follows
+                while asked.try_recv().is_some() {} // the read that follows serves them all
             }
             Recv::Timeout => {}
-            // Nobody can ask any more; the interval still holds.
+            // All requesters are gone; the interval still applies.
             Recv::Closed => {
                 shutdown.wait(Deadline::within(next.after));
             }

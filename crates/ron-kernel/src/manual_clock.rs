@@ -1,4 +1,4 @@
-//! The virtual clock: time moves only when told to, and who waits on it wakes when its moment comes.
+//! The virtual clock: a test advances time, and each waiting thread wakes when its deadline passes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use crate::locks::assert_no_locks;
 use crate::shutdown::Shutdown;
 use crate::time::{Clock, Deadline};
 
-/// A clock that moves only when told to. Fault model: never jumps back.
+/// A clock that moves only by [`ManualClock::advance`]. Fault model: it never jumps back.
 #[derive(Debug)]
 pub struct ManualClock {
     base: Instant,
     base_unix_ms: u64,
     elapsed_ns: AtomicU64,
     sleepers: Mutex<Sleepers>,
-    /// Somebody began to wait.
+    /// Notified when a thread begins to wait.
     joined: Condvar,
 }
 
@@ -32,7 +32,7 @@ struct Sleepers {
 struct Sleeper {
     id: u64,
     until: Instant,
-    /// Dropped to wake it.
+    /// Dropping it closes the channel on which the thread waits.
     _wake: Sender<()>,
 }
 
@@ -48,7 +48,7 @@ impl ManualClock {
         })
     }
 
-    /// Moves both the monotonic and the wall clock forward and wakes whose moment has come.
+    /// Moves the monotonic and the wall clock forward and wakes the threads whose deadline passed.
     pub fn advance(&self, by: Duration) {
         self.elapsed_ns
             .fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
@@ -57,13 +57,13 @@ impl ManualClock {
         sleepers.waiting.retain(|s| s.until > now);
     }
 
-    /// How many threads wait on this clock now.
+    /// Number of threads that wait on this clock now.
     pub fn sleepers(&self) -> usize {
         self.sleepers.lock().waiting.len()
     }
 
     /// Waits (on the machine's clock) until at least `n` threads wait on this one, so that a test
-    /// knows whom the next [`ManualClock::advance`] wakes; false at the deadline.
+    /// knows which threads the next [`ManualClock::advance`] wakes; false at the deadline.
     pub fn until_sleepers(&self, n: usize, deadline: Deadline) -> bool {
         assert_no_locks("a wait for sleepers");
         let mut sleepers = self.sleepers.lock();
@@ -95,7 +95,8 @@ impl Clock for ManualClock {
         let (wake, woken) = bounded(0);
         let id = {
             let mut sleepers = self.sleepers.lock();
-            // Under the lock that `advance` takes after it moved the time: none is missed.
+            // `advance` moves the time first and takes this lock second. A waiter that still sees
+            // the old time here is therefore in the list when `advance` looks for it.
             if self.now() >= until.at() {
                 return shutdown.is_set();
             }

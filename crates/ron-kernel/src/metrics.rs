@@ -1,7 +1,7 @@
 //! One registry per service, and the concurrency metrics that every service has.
 
-mod asked;
 mod closed;
+mod sampled;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ pub use prometheus::{
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 
-use self::asked::Asked;
 use self::closed::Declared;
 pub use self::closed::{ByLabels, Closed, ClosedCounter, ClosedGauge, DECLARED_MAX};
+use self::sampled::Sampled;
 use crate::topology::{QueueSpec, ThreadSpec, Topology};
 
 /// Upper bounds in seconds for latencies from 50 us to 10 s.
@@ -27,15 +27,15 @@ pub const LATENCY_BUCKETS: &[f64] = &[
     1.0, 2.5, 5.0, 10.0,
 ];
 
-/// Metrics of one service; every name gets the service's prefix. Asking twice for a name gives the
-/// same metric.
+/// Metrics of one service; every name gets the service's prefix. A second request for a name
+/// returns the same metric.
 #[derive(Clone)]
 pub struct Registry(Arc<Inner>);
 
 struct Inner {
     prefix: &'static str,
     prometheus: prometheus::Registry,
-    /// Figures of the whole process, under the names that every exporter uses: without the prefix.
+    /// Metrics of the whole process, under the names that every exporter uses: without the prefix.
     process: prometheus::Registry,
     made: Mutex<BTreeMap<String, Box<dyn Any + Send>>>,
     families: Mutex<BTreeMap<String, Family>>,
@@ -46,7 +46,7 @@ struct Inner {
     built: Mutex<Built>,
 }
 
-/// What was built so far, and the tables it must be in.
+/// Queues built so far, and the tables in which each must have a row.
 #[derive(Default)]
 struct Built {
     tables: Vec<&'static Topology>,
@@ -67,7 +67,7 @@ impl Built {
     }
 }
 
-/// What a metric is, apart from its values: for the generated documentation.
+/// A metric without its values, for the generated documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
     /// Name with the service's prefix.
@@ -76,14 +76,12 @@ pub struct Family {
     pub kind: &'static str,
     /// Names of its labels.
     pub labels: Vec<String>,
-    /// Its help text.
     pub help: String,
 }
 
 /// A queue that was built.
 #[derive(Debug, Clone, Copy)]
 pub struct BuiltQueue {
-    /// Its row.
     pub spec: &'static QueueSpec,
     /// Items it holds, as configured.
     pub capacity: usize,
@@ -118,6 +116,7 @@ impl Registry {
             undeclared: undeclared.clone(),
             built: Mutex::new(Built::default()),
         }));
+        // Registered like any other metric, so that it is exported from the start.
         new.made("metrics_undeclared_total", || Ok(undeclared));
         new
     }
@@ -137,8 +136,8 @@ impl Registry {
         self.made(name, || CounterVec::new(Opts::new(name, help), labels))
     }
 
-    /// A counter by labels whose values are all known: every combination exists at 0 from here on, so
-    /// that `increase()` sees the first event. The same name may be given again with further values.
+    /// A counter by labels whose values are all known: every combination exists at 0 from here on,
+    /// so that `increase()` sees the first event. A later call may add values to the same name.
     ///
     /// # Panics
     /// When there are more than [`DECLARED_MAX`] combinations.
@@ -180,7 +179,6 @@ impl Registry {
         closed
     }
 
-    /// A gauge.
     pub fn gauge(&self, name: &str, help: &str) -> Gauge {
         self.made(name, || Gauge::new(name, help))
     }
@@ -208,8 +206,8 @@ impl Registry {
         self.made(name, || HistogramVec::new(opts, labels))
     }
 
-    /// A gauge whose value is asked for at each scrape. The same name may be given again with other
-    /// label values; the label names must stay the same.
+    /// A gauge whose value is read at each scrape, by the thread that serves it. A later call may
+    /// add label values to the same name; the label names must stay the same.
     pub fn gauge_fn(
         &self,
         name: &str,
@@ -219,11 +217,11 @@ impl Registry {
     ) {
         let names: Vec<&str> = labels.iter().map(|(k, _)| *k).collect();
         let kind = proto::MetricType::GAUGE;
-        let asked: Asked = self.made(name, || Asked::new(name, help, &names, kind));
-        asked.row(labels, move || value() as f64);
+        let sampled: Sampled = self.made(name, || Sampled::new(name, help, &names, kind));
+        sampled.row(labels, move || value() as f64);
     }
 
-    /// A figure of the whole process, asked for at each scrape. Its name has no prefix and begins with
+    /// A metric of the whole process, read at each scrape. Its name has no prefix and begins with
     /// `process_`; one that ends in `_total` is a counter, any other a gauge.
     pub fn process_fn(
         &self,
@@ -236,12 +234,14 @@ impl Registry {
         } else {
             proto::MetricType::GAUGE
         };
-        let asked = self.made_in(&self.0.process, name, || Asked::new(name, help, &[], kind));
-        asked.row(&[], value);
+        let sampled = self.made_in(&self.0.process, name, || {
+            Sampled::new(name, help, &[], kind)
+        });
+        sampled.row(&[], value);
     }
 
-    /// All families made so far, by name; also those that have no value yet and are not rendered.
-    /// A family of declared label values exists once a value is declared.
+    /// All families made so far, by name, including those that have no value yet and are not
+    /// rendered. A family of declared label values is listed once a value is declared.
     pub fn families(&self) -> Vec<Family> {
         let closed = self.0.closed.lock();
         let unused = |name: &str| closed.get(name).is_some_and(|d| d.lock().is_empty());
@@ -276,6 +276,7 @@ impl Registry {
     where
         M: Collector + Clone + Send + 'static,
     {
+        // Held over the whole registration: two threads that make the same name get one metric.
         let mut made = self.0.made.lock();
         if let Some(known) = made.get(name) {
             let known = known.downcast_ref::<M>();
@@ -288,6 +289,7 @@ impl Registry {
             .register(Box::new(metric.clone()))
             .expect("a name is registered once");
         if let Some(mut family) = family(&metric) {
+            // The registry adds the prefix only when it gathers; the description lacks it.
             if std::ptr::eq(registry, &raw const self.0.prometheus) {
                 family.name = format!("{}_{}", self.0.prefix, family.name);
             }
@@ -314,9 +316,9 @@ fn family(metric: &impl Collector) -> Option<Family> {
     })
 }
 
-/// The concurrency metrics that every service exports under the same names. The threads and queues
-/// of a service's table are declared when its supervisor is made; what else is counted here declares
-/// its label values where it is made.
+/// The concurrency metrics that every service exports under the same names. The supervisor declares
+/// the threads and queues of the service's table; other users declare their label values
+/// themselves.
 #[derive(Clone, Debug)]
 pub struct KernelMetrics {
     registry: Registry,
@@ -328,7 +330,7 @@ pub struct KernelMetrics {
     pub tasks_spawned: ClosedCounter,
     /// Threads still running when the drain deadline passed.
     pub tasks_aborted: ClosedCounter,
-    /// Threads that ended in time when the drain told them to.
+    /// Threads that ended in time when the drain stopped them.
     pub tasks_canceled: ClosedCounter,
     /// Restarts after a panic or an early return.
     pub restarts: ClosedCounter,
@@ -338,7 +340,7 @@ pub struct KernelMetrics {
     pub io_errors: ClosedCounter,
     /// Retries after a backoff.
     pub backoff_retries: ClosedCounter,
-    /// Items a slow subscriber lost.
+    /// Items that slow subscribers lost.
     pub bus_lagged: ClosedCounter,
     /// Failed calls to another service.
     pub upstream_fail: ClosedCounter,
@@ -350,11 +352,11 @@ pub struct KernelMetrics {
     pub drains: ClosedCounter,
 }
 
-/// Values of `shutdown_drains_total{result}`: every thread came in time, or some did not.
+/// Values of `shutdown_drains_total{result}`: every thread ended in time, or some did not.
 pub(crate) const DRAINED: [&str; 2] = ["clean", "stragglers"];
 
 impl KernelMetrics {
-    /// Makes (or finds) the set in a registry.
+    /// The set of a registry, made on the first call.
     pub fn new(r: &Registry) -> Self {
         let by = |name, help, label| r.counter_closed(name, help, &[(label, &[])]);
         Self {
@@ -426,7 +428,7 @@ impl KernelMetrics {
         );
     }
 
-    /// Notes a queue that is being built.
+    /// Registers a queue that is being built.
     ///
     /// # Panics
     /// When the service's table has no such row.
@@ -460,7 +462,7 @@ impl KernelMetrics {
         }
     }
 
-    /// From now on only queues of this table may be built; its rows are declared.
+    /// Allows only queues of this table from now on, and declares its rows.
     ///
     /// # Panics
     /// When a queue that is not in it was built before.
@@ -474,6 +476,7 @@ impl KernelMetrics {
         if !built.tables.iter().any(|t| std::ptr::eq(*t, table)) {
             built.tables.push(table);
         }
+        // Queues may be built before the supervisor; they are checked now.
         for queue in &built.queues {
             built.check(queue.spec);
         }
@@ -512,7 +515,7 @@ mod tests {
         }
     }
     #[test]
-    fn declared_label_values_exist_at_zero_and_others_are_found_out() {
+    fn declared_label_values_exist_at_zero_and_others_are_detected() {
         let r = Registry::new("t");
         let shapes = |more: &[&str]| {
             r.counter_closed(
@@ -547,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_the_process_have_their_usual_names() {
+    fn metrics_of_the_process_have_their_usual_names() {
         let r = Registry::new("t");
         r.process_fn("process_cpu_seconds_total", "C.", || 1.5);
         r.process_fn("process_open_fds", "O.", || 3.0);
@@ -562,14 +565,14 @@ mod tests {
     }
 
     #[test]
-    fn families_are_told_before_they_have_a_value() {
+    fn families_are_listed_before_they_have_a_value() {
         let r = Registry::new("svc_x");
         r.histogram_vec("b_seconds", "B.", &["op", "how"], LATENCY_BUCKETS);
         r.gauge_fn("depth", "D.", &[("queue", "q")], || 7);
         r.counter("a_total", "A.").inc();
         assert!(!r.render().contains("b_seconds"));
-        let told: Vec<_> = r.families();
-        let told: Vec<_> = told
+        let families = r.families();
+        let listed: Vec<_> = families
             .iter()
             .map(|f| (f.name.as_str(), f.kind, f.labels.join(",")))
             .collect();
@@ -579,6 +582,6 @@ mod tests {
             ("svc_x_depth", "gauge", "queue".to_owned()),
             ("svc_x_metrics_undeclared_total", "counter", String::new()),
         ];
-        assert_eq!(told, wanted);
+        assert_eq!(listed, wanted);
     }
 }

@@ -1,4 +1,4 @@
-//! What one thread keeps under a lock, and the picture of it that everybody reads without one.
+//! State that one thread keeps under a lock, and a view of it that readers load without the lock.
 
 use std::sync::Arc;
 
@@ -6,9 +6,10 @@ use crate::locks::RankedMutex;
 use crate::snapshot::Snapshot;
 use crate::topology::LockSpec;
 
-/// A memory with one writer, and what it last published.
+/// State with one writer, and the view that the writer last published.
 ///
-/// **Invariant:** who takes the picture and then looks into the memory finds the memory at least as new.
+/// **Invariant:** a thread that loads the view and then reads the state finds the state at least as
+/// new as the view.
 #[derive(Debug)]
 pub struct Published<M, V> {
     memory: RankedMutex<M>,
@@ -16,7 +17,7 @@ pub struct Published<M, V> {
 }
 
 impl<M, V> Published<M, V> {
-    /// Starts with `memory` under the lock `spec`, and `view` as its picture.
+    /// Starts with `memory` under the lock `spec`, and `view` as its published view.
     pub fn new(spec: &'static LockSpec, memory: M, view: V) -> Self {
         Self {
             memory: RankedMutex::new(spec, memory),
@@ -24,24 +25,23 @@ impl<M, V> Published<M, V> {
         }
     }
 
-    /// The latest picture.
     pub fn view(&self) -> Arc<V> {
         self.view.load()
     }
 
-    /// Looks into the memory. The lock is held: no waiting inside.
+    /// Reads the state. `look` runs under the lock and must not wait.
     pub fn with<R>(&self, look: impl FnOnce(&M) -> R) -> R {
         look(&self.memory.lock())
     }
 
-    /// Changes the memory by `keep`, which runs under the lock, and publishes the picture that it makes. One caller
-    /// at a time: it is the writer.
+    /// Changes the state by `keep`, which runs under the lock, and publishes the view it returns.
+    /// There is one writer: concurrent calls could publish their views in the wrong order.
     #[cfg(not(mutant = "publish"))]
     pub fn change(&self, keep: impl FnOnce(&mut M) -> V) {
         self.keep_then_publish(keep);
     }
 
-    /// Publishes first: a reader finds a picture of what is not in the memory yet.
+    /// Publishes first: a reader can find a view of a change that the state does not have yet.
     #[cfg(mutant = "publish")]
     pub fn change(&self, keep: impl FnOnce(&mut M) -> V)
     where
@@ -57,6 +57,7 @@ impl<M, V> Published<M, V> {
     }
 
     fn keep_then_publish(&self, keep: impl FnOnce(&mut M) -> V) {
+        // The order is the invariant of this type: the state first, its view second.
         let view = keep(&mut self.memory.lock());
         self.view.store(view);
     }

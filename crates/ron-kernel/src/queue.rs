@@ -1,4 +1,6 @@
-//! The bounded queue: a name, a capacity, one policy when full, and the figures to see it by.
+//! The bounded queue: a name, a capacity, one policy when full, and its metrics.
+
+use std::sync::Arc;
 
 use crate::locks::assert_no_locks;
 use crate::metrics::{Counter, KernelMetrics};
@@ -7,7 +9,6 @@ use crate::shutdown::Shutdown;
 use crate::sync::chan::{self, SendTimeoutError, TrySendError};
 use crate::time::Deadline;
 use crate::topology::{Overflow, QueueSpec};
-use std::sync::Arc;
 
 #[derive(Debug)]
 struct Shared {
@@ -33,7 +34,7 @@ fn count(counter: Option<&Counter>, n: u64) {
 #[derive(Debug)]
 pub struct Sender<T> {
     tx: chan::Sender<T>,
-    /// Only for drop-oldest: where the oldest is taken from.
+    /// Only for drop-oldest queues: the receiver from which the sender drops the oldest item.
     oldest: Option<chan::Receiver<T>>,
     shared: Arc<Shared>,
 }
@@ -45,35 +46,33 @@ pub struct Receiver<T> {
     shared: Arc<Shared>,
 }
 
-/// The item comes back with the reason.
+/// Why an item was not sent; holds the item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendError<T> {
-    /// No room (at once, or until the deadline).
+    /// The queue was full, at once or until the deadline.
     Full(T),
     /// No receiver is left.
     Closed(T),
 }
 
-/// What a receive brought.
+/// Result of a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Recv<T> {
-    /// An item.
     Item(T),
-    /// Nothing before the deadline.
+    /// No item arrived before the deadline.
     Timeout,
-    /// Shutdown was fired; what is still queued can be taken with `try_recv`.
+    /// Shutdown was fired; items that are still queued can be taken with `try_recv`.
     Shutdown,
     /// No sender is left and the queue is empty.
     Closed,
 }
 
-/// Work that carries the moment by which it must be done.
+/// An item that carries the deadline of its work.
 pub trait Expires {
-    /// That moment.
     fn deadline(&self) -> Deadline;
 }
 
-/// Makes a queue as its row says, with `capacity` items (at least 1) from the configuration.
+/// Makes the queue of a topology row, with room for `capacity` items (at least 1) as configured.
 ///
 /// # Panics
 /// When the row is not in the service's table.
@@ -144,13 +143,13 @@ impl<T> Clone for Receiver<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends without waiting. Full: the item comes back and is counted as a busy rejection, or, for
-    /// a drop-oldest queue, the oldest item gives way and is counted as dropped.
+    /// Sends without waiting. When the queue is full, the item is returned and counted as a busy
+    /// rejection; a drop-oldest queue drops its oldest item instead and counts it as dropped.
     pub fn try_send(&self, item: T) -> Result<(), SendError<T>> {
         self.push(item).map(|_dropped| ())
     }
 
-    /// As [`Sender::try_send`]; says how many items gave way.
+    /// As [`Sender::try_send`]; returns how many items were dropped to make room.
     pub(crate) fn push(&self, item: T) -> Result<u64, SendError<T>> {
         assert_no_locks("a send");
         let mut item = item;
@@ -164,6 +163,8 @@ impl<T> Sender<T> {
                         count(self.shared.counters.rejected.as_ref(), 1);
                         return Err(SendError::Full(back));
                     };
+                    // The receiver or another sender may be faster on either side: an item can be
+                    // gone already, and the room it leaves can be taken again. Hence the loop.
                     if oldest.try_recv().is_ok() {
                         dropped += 1;
                         count(self.shared.counters.dropped.as_ref(), 1);
@@ -174,8 +175,9 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Sends as the queue's row says: a wait-until-deadline queue waits for room, the others never
-    /// wait ([`Sender::try_send`]). What finds no room in time comes back, counted as a rejection.
+    /// Sends by the policy of the queue's row: a wait-until-deadline queue waits for room, the
+    /// others never wait ([`Sender::try_send`]). An item that finds no room in time is returned and
+    /// counted as a rejection.
     pub fn send(&self, item: T, deadline: Deadline) -> Result<(), SendError<T>> {
         if self.shared.spec.overflow != Overflow::WaitDeadline {
             return self.try_send(item);
@@ -195,18 +197,17 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Items waiting now.
     pub fn len(&self) -> usize {
         self.tx.len()
     }
 
-    /// True when nothing waits.
+    /// True when no item waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whole seconds until what waits now will be drained at the measured rate: what a refused
-    /// caller is told in `Retry-After` (1..=60).
+    /// Whole seconds (1..=60) until the items that wait now are drained at the measured rate: the
+    /// value of `Retry-After` for a refused caller.
     pub fn retry_after_s(&self) -> u32 {
         self.shared.drained.seconds_for(self.len())
     }
@@ -223,6 +224,7 @@ impl<T> Receiver<T> {
     #[cfg(not(any(loom, shuttle)))]
     pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T> {
         assert_no_locks("a receive");
+        // A waiting item does not need the cost of a select.
         if let Some(item) = self.try_recv() {
             return Recv::Item(item);
         }
@@ -287,8 +289,8 @@ impl<T> Receiver<T> {
         Some(item)
     }
 
-    /// Moves up to `max` waiting items into `into`; returns how many. This is group commit's
-    /// batch: what arrived while the last one was written.
+    /// Moves up to `max` waiting items into `into`; returns how many. Group commit takes its
+    /// batches this way: the items that arrived while the last batch was written.
     pub fn drain_into(&self, into: &mut Vec<T>, max: usize) -> usize {
         let before = into.len();
         while into.len() - before < max {
@@ -302,17 +304,16 @@ impl<T> Receiver<T> {
         taken
     }
 
-    /// Items waiting now.
     pub fn len(&self) -> usize {
         self.rx.len()
     }
 
-    /// True when nothing waits.
+    /// True when no item waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// For `select!` over several queues.
+    /// For `select!` over several queues. Items taken this way are not counted as drained.
     #[cfg(not(any(loom, shuttle)))]
     pub fn raw(&self) -> &crossbeam_channel::Receiver<T> {
         &self.rx

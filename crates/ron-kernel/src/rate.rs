@@ -1,4 +1,4 @@
-//! Rates: how fast a queue drains, and token buckets per caller.
+//! Rates: the measured drain rate of a queue, and token buckets by caller.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 const WINDOW_S: u64 = 5;
+/// More than the window, so that the slot of a new second is never one that still counts.
 const SLOTS: usize = 8;
 
-/// Counts what left a queue, by second, over the last five.
+/// Counts the items that left a queue, by second, over the last five seconds.
 #[derive(Debug, Default)]
 pub struct DrainMeter {
     /// Each slot packs the second (high 32 bits) and the count (low 32 bits).
@@ -30,10 +31,14 @@ impl DrainMeter {
     }
 
     pub(crate) fn count_at(&self, second: u64, n: u64) {
+        // Relaxed throughout: each slot is one self-contained number, and `Retry-After` is an
+        // estimate that may miss an item counted at this moment.
         let slot = &self.slots[second as usize % SLOTS];
         let tag = second << 32;
         let mut now = slot.load(Ordering::Relaxed);
         loop {
+            // A slot of an earlier second starts again at `n`; a full count stays at its maximum
+            // instead of overflowing into the second.
             let next = if now & !0xffff_ffff == tag {
                 tag | ((now & 0xffff_ffff) + n).min(0xffff_ffff)
             } else {
@@ -55,7 +60,7 @@ impl DrainMeter {
             .map(|v| v & 0xffff_ffff)
             .sum();
         if drained == 0 {
-            // Nothing left lately: an idle queue is free at once, a stuck one is not.
+            // No item left lately: an empty queue has room at once, a stuck one does not.
             return if depth == 0 { 1 } else { 30 };
         }
         ((depth as u64 * WINDOW_S).div_ceil(drained)).clamp(1, 60) as u32
@@ -64,6 +69,7 @@ impl DrainMeter {
 
 fn now_s() -> u64 {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    // Offset by the window: slots that were never used hold second 0 and must look old.
     START.get_or_init(Instant::now).elapsed().as_secs() + WINDOW_S
 }
 
@@ -73,8 +79,9 @@ struct Bucket {
     seen: Instant,
 }
 
-/// A token bucket per name, bounded in number: when full, buckets that are idle long enough to be
-/// full again are forgotten first; a new name beyond that is refused.
+/// Token buckets by name, bounded in number. When the map is full, buckets that were idle long
+/// enough to be full again are removed (they carry no information); a new name beyond that is
+/// refused.
 #[derive(Debug)]
 pub struct TokenBuckets {
     per_second: f64,
@@ -94,12 +101,13 @@ impl TokenBuckets {
         }
     }
 
-    /// Takes one token at `now`; `Err` says after how long the next one is there.
+    /// Takes one token at `now`; `Err` holds the time until the next token.
     pub fn take(&self, name: &str, now: Instant) -> Result<(), Duration> {
         self.take_above(name, now, 0)
     }
 
-    /// After how long the next token is there, when a name that was seen lately has none now.
+    /// Time until the next token, when the bucket of `name` exists and is empty at `now`. Takes
+    /// nothing.
     pub fn empty(&self, name: &str, now: Instant) -> Option<Duration> {
         let buckets = self.buckets.lock();
         let bucket = buckets.get(name)?;
@@ -108,14 +116,15 @@ impl TokenBuckets {
         (missing > 0.0).then(|| Duration::from_secs_f64(missing / self.per_second))
     }
 
-    /// The same for one who leaves `floor` tokens to others of the same name: to calls that matter
-    /// more, and take from what is left. A floor of the whole bucket or more leaves one token to take.
+    /// As [`TokenBuckets::take`], but leaves `floor` tokens in the bucket for more important calls
+    /// of the same name. A floor of the whole bucket or more still leaves one token to take.
     pub fn take_above(&self, name: &str, now: Instant, floor: u32) -> Result<(), Duration> {
         let least = (f64::from(floor) + 1.0).min(self.burst);
         let mut buckets = self.buckets.lock();
         if !buckets.contains_key(name) {
             if buckets.len() >= self.capacity {
                 let refill = Duration::from_secs_f64(self.burst / self.per_second);
+                // Walks the whole map, but only for a new name while the map is full.
                 buckets.retain(|_, b| now.saturating_duration_since(b.seen) < refill);
                 if buckets.len() >= self.capacity {
                     return Err(Duration::from_secs(1));
@@ -146,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_floor_is_left_to_those_who_matter_more() {
+    fn a_floor_is_left_for_more_important_calls() {
         let buckets = TokenBuckets::new(10, 5, 1);
         let t0 = Instant::now();
         for _ in 0..3 {
@@ -163,7 +172,7 @@ mod tests {
         let full = t0 + Duration::from_secs(2);
         assert!(
             buckets.take_above("a", full, 9).is_ok(),
-            "a floor above the bucket does not shut it for ever"
+            "a floor above the bucket does not block it for ever"
         );
     }
 
@@ -186,7 +195,7 @@ mod tests {
         assert!(buckets.take("b", t0).is_err(), "no room for a second name");
         assert!(
             buckets.take("b", t0 + Duration::from_secs(5)).is_ok(),
-            "idle names give way"
+            "idle names are removed"
         );
     }
 }

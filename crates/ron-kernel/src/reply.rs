@@ -1,6 +1,6 @@
-//! A reply slot: one answer from whichever thread finishes the job to the one that waits for it.
+//! A reply slot: one answer from the thread that finishes a job to the thread that waits for it.
 //!
-//! Answered once, or dropped once; the waiter always learns which, or its deadline passes.
+//! The sender answers once or is dropped once; the waiter sees which, or its deadline passes.
 
 use crate::locks::assert_no_locks;
 use crate::sync::{Arc, Condvar, Mutex};
@@ -10,7 +10,7 @@ use crate::time::Deadline;
 enum State<T> {
     Empty,
     Answered(T),
-    /// The sender went away without an answer.
+    /// The sender was dropped without an answer.
     Dropped,
     /// The waiter took the answer or gave up.
     Closed,
@@ -41,7 +41,7 @@ pub enum WaitError {
     Dropped,
 }
 
-/// A connected pair.
+/// A connected sender and waiter.
 pub fn reply<T>() -> (ReplySender<T>, ReplyWaiter<T>) {
     let slot = Arc::new(Slot {
         state: Mutex::new(State::Empty),
@@ -51,7 +51,8 @@ pub fn reply<T>() -> (ReplySender<T>, ReplyWaiter<T>) {
 }
 
 impl<T> ReplySender<T> {
-    /// Answers. Hands the answer back when nobody waits any more, so that it can be counted as late.
+    /// Answers. Returns the answer as an error when the waiter has given up, so that the caller can
+    /// count it as late.
     pub fn send(mut self, answer: T) -> Result<(), T> {
         let slot = self.0.take().expect("present until send or drop");
         let mut state = slot.state.lock();
@@ -59,7 +60,7 @@ impl<T> ReplySender<T> {
             return Err(answer);
         }
         *state = State::Answered(answer);
-        drop(state);
+        drop(state); // the woken waiter needs the lock at once
         #[cfg(mutant = "reply")] // forgets to wake the waiter
         if crate::sync::mutant("reply") {
             return Ok(());
@@ -80,6 +81,7 @@ impl<T> Drop for ReplySender<T> {
     fn drop(&mut self) {
         if let Some(slot) = self.0.take() {
             let mut state = slot.state.lock();
+            // `Closed` stays: the waiter is gone and needs no notice.
             if matches!(*state, State::Empty) {
                 *state = State::Dropped;
             }
@@ -95,6 +97,8 @@ impl<T> ReplyWaiter<T> {
         assert_no_locks("a wait for a reply");
         let mut state = self.0.state.lock();
         loop {
+            // `Closed` stands for a waiter that is gone; before this one waits, `Empty` is
+            // restored.
             match std::mem::replace(&mut *state, State::Closed) {
                 State::Answered(answer) => return Ok(answer),
                 State::Dropped => return Err(WaitError::Dropped),
@@ -105,6 +109,7 @@ impl<T> ReplyWaiter<T> {
                 .changed
                 .wait_until(&mut state, deadline.at())
                 .timed_out()
+                // An answer that arrived just as the wait timed out is still taken.
                 && matches!(*state, State::Empty)
             {
                 *state = State::Closed;
@@ -127,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_drop_and_timeout_are_told_apart() {
+    fn the_waiter_distinguishes_answer_drop_and_timeout() {
         let (tx, rx) = reply();
         assert_eq!(tx.send(7), Ok(()));
         assert_eq!(rx.wait(Deadline::within(Duration::from_secs(1))), Ok(7));

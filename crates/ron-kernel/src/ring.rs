@@ -1,5 +1,5 @@
-//! Broadcast inside a service: each subscriber has its own bounded ring; a slow one loses the
-//! oldest and knows how many.
+//! Broadcast inside a service: each subscriber has its own bounded ring; a slow subscriber loses
+//! the oldest items and can read how many.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::time::Deadline;
 use crate::topology::{Overflow, QueueSpec};
 
-/// What both ends of one subscriber's ring know.
+/// State shared by both ends of one subscriber's ring.
 #[derive(Debug)]
 struct Link {
     lagged: AtomicU64,
@@ -42,7 +42,6 @@ pub struct Ring<T> {
     outlets: Snapshot<Vec<Outlet<T>>>,
 }
 
-/// One subscriber's ring.
 #[derive(Debug)]
 pub struct Subscriber<T> {
     rx: Receiver<T>,
@@ -81,11 +80,11 @@ impl<T: Clone> Ring<T> {
         }
     }
 
-    /// Gives the item to every subscriber.
+    /// Sends the item to every subscriber.
     pub fn publish(&self, item: &T) {
         for outlet in self.outlets.load().iter() {
             if outlet.link.gone.load(Ordering::SeqCst) {
-                continue; // nobody loses what nobody waits for
+                continue; // a dropped subscriber has no lag to count
             }
             #[cfg(mutant = "ring")] // judges by the length before, which others change meanwhile
             if crate::sync::mutant("ring") {
@@ -94,6 +93,7 @@ impl<T: Clone> Ring<T> {
                 outlet.link.lagged.fetch_add(lost, Ordering::SeqCst);
                 continue;
             }
+            // `push` counts what it really dropped; the length before it would be a guess.
             let lost = outlet.tx.push(item.clone()).unwrap_or(0);
             if lost > 0 {
                 outlet.link.lagged.fetch_add(lost, Ordering::SeqCst);
@@ -104,7 +104,7 @@ impl<T: Clone> Ring<T> {
         }
     }
 
-    /// Starts receiving what is published from now on.
+    /// Subscribes to the items that are published from now on.
     pub fn subscribe(&self) -> Subscriber<T> {
         let (tx, rx) = bare_queue(self.spec, self.capacity);
         let link = Arc::new(Link {
@@ -115,6 +115,7 @@ impl<T: Clone> Ring<T> {
             tx,
             link: link.clone(),
         };
+        // Outlets of dropped subscribers are removed here, not in `Drop`, which stays wait-free.
         self.outlets.update(|all| {
             let live = all.iter().filter(|o| !o.link.gone.load(Ordering::SeqCst));
             live.chain([&outlet]).cloned().collect()
@@ -122,7 +123,7 @@ impl<T: Clone> Ring<T> {
         Subscriber { rx, link }
     }
 
-    /// Subscribers that are still there.
+    /// Number of subscribers that are not dropped.
     pub fn subscribers(&self) -> usize {
         let outlets = self.outlets.load();
         let live = outlets
@@ -140,7 +141,7 @@ impl<T: Send + 'static> Subscriber<T> {
 }
 
 impl<T> Subscriber<T> {
-    /// Takes an item if one waits.
+    /// Takes an item if one is waiting.
     pub fn try_recv(&self) -> Option<T> {
         self.rx.try_recv()
     }
@@ -195,10 +196,17 @@ mod tests {
         }
         assert_eq!(late.lagged(), 5);
         let lagged = "t_bus_lagged_total{bus=\"events\"} 7";
-        assert!(registry.render().contains(lagged), "who left lags no more");
+        assert!(
+            registry.render().contains(lagged),
+            "a dropped subscriber has no lag"
+        );
         assert_eq!(ring.subscribers(), 1);
         let _again = ring.subscribe();
-        assert_eq!(ring.outlets.load().len(), 2, "who left was forgotten");
+        assert_eq!(
+            ring.outlets.load().len(),
+            2,
+            "the dropped subscriber was removed"
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The shutdown token: fired once, seen by every loop at once, without polling.
+//! The shutdown token: fired once; every waiting loop wakes at once, without polling.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::locks::assert_no_locks;
 use crate::sync::{AtomicBool, Gate, Mutex, Ordering};
 use crate::time::Deadline;
 
-/// Nothing is ever sent: the channel is closed instead, which wakes all receivers.
+/// The item type of a channel that carries nothing: closing it wakes all receivers.
 #[derive(Debug)]
 pub enum Never {}
 
@@ -19,11 +19,10 @@ struct Inner {
     hooks: Mutex<Vec<Hook>>,
 }
 
-/// The seeing half; cheap to clone.
+/// The half that loops wait on; cheap to clone.
 #[derive(Clone)]
 pub struct Shutdown(Arc<Inner>);
 
-/// The firing half.
 #[derive(Clone)]
 pub struct ShutdownTrigger(Arc<Inner>);
 
@@ -40,7 +39,7 @@ impl fmt::Debug for ShutdownTrigger {
 }
 
 impl Shutdown {
-    /// A connected pair.
+    /// A trigger and the token it fires.
     pub fn pair() -> (ShutdownTrigger, Self) {
         let inner = Arc::new(Inner {
             fired: AtomicBool::new(false),
@@ -50,12 +49,13 @@ impl Shutdown {
         (ShutdownTrigger(inner.clone()), Self(inner))
     }
 
-    /// True once fired.
     pub fn is_set(&self) -> bool {
+        // Sequentially consistent: `on_fire` and `fire` also agree through the lock on the hooks,
+        // and this flag is read far less often than the work it ends.
         self.0.fired.load(Ordering::SeqCst)
     }
 
-    /// Waits until fired or the deadline; true when fired. This is how a loop sleeps.
+    /// Waits until fired or until the deadline; true when fired. Loops sleep with it.
     pub fn wait(&self, deadline: Deadline) -> bool {
         assert_no_locks("a wait for shutdown");
         self.0.gate.wait(deadline.at());
@@ -81,10 +81,10 @@ impl Shutdown {
         self.0.gate.raw()
     }
 
-    /// Runs `hook` when fired (at once if it already was): for threads that wait in the
-    /// operating system and need another way to be woken. Must not block.
+    /// Runs `hook` when fired, on the firing thread, or at once when it already was: for threads
+    /// that wait in the operating system and need another way to be woken. `hook` must not block.
     pub fn on_fire(&self, hook: impl FnOnce() + Send + 'static) {
-        #[cfg(mutant = "hook")] // looks before it takes the lock: a hook may come too late to run
+        #[cfg(mutant = "hook")] // checks before it takes the lock: a hook may come too late to run
         if crate::sync::mutant("hook") {
             if self.is_set() {
                 hook();
@@ -93,9 +93,11 @@ impl Shutdown {
             }
             return;
         }
+        // Checked under the lock that `fire` holds while it sets the flag and takes the hooks: a
+        // hook is either in the list that `fire` takes or sees the flag here.
         let mut hooks = self.0.hooks.lock();
         if self.is_set() {
-            drop(hooks);
+            drop(hooks); // a hook may take locks of its own
             hook();
         } else {
             hooks.push(Box::new(hook));
@@ -113,6 +115,7 @@ impl ShutdownTrigger {
             }
             std::mem::take(&mut *hooks)
         };
+        // The flag is set before the gate opens, so a woken thread finds `is_set` true.
         self.0.gate.open();
         for hook in hooks {
             hook();

@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::time::Deadline;
 
-/// What the operator asked for.
+/// A request of the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT or SIGTERM: drain and end.
@@ -17,11 +17,11 @@ pub enum Signal {
     Reload,
 }
 
-/// Installs the handlers.
+/// Installs the signal handlers of the process.
 #[derive(Debug)]
 pub struct Signals;
 
-/// Where signals arrive.
+/// The receiving end of the signals.
 #[derive(Debug)]
 pub struct SignalEvents(Receiver<Signal>);
 
@@ -31,13 +31,16 @@ impl Signals {
     /// when no thread is able to run any more.
     pub fn install() -> std::io::Result<SignalEvents> {
         let seen = Arc::new(AtomicBool::new(false));
+        // The order of the two registrations matters: the shutdown handler runs first and finds
+        // the flag unset for the first signal, set for the second.
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register_conditional_shutdown(signal, 130, seen.clone())?;
             signal_hook::flag::register(signal, seen.clone())?;
         }
         let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let (tx, rx) = bounded(8);
-        // Detached on purpose: it waits in the operating system for the life of the process.
+        // Detached on purpose: the thread waits in the operating system for the life of the
+        // process.
         std::thread::Builder::new()
             .name("ron-signals".to_owned())
             .spawn(move || {
@@ -47,7 +50,7 @@ impl Signals {
                     } else {
                         Signal::Terminate
                     };
-                    // A full queue already holds an event of the same meaning.
+                    // Dropped only when eight signals wait already.
                     let _ = tx.try_send(event);
                 }
             })?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::sync::Swap;
 
-/// Readers get the value as it was when they asked; a store is seen by every later load.
+/// A reader gets the value of the moment of its load; every later load sees a store.
 #[derive(Debug)]
 pub struct Snapshot<T>(Swap<T>);
 
@@ -19,17 +19,15 @@ impl<T> Snapshot<T> {
         Self(Swap::new(value))
     }
 
-    /// The current value.
     pub fn load(&self) -> Arc<T> {
         self.0.load()
     }
 
-    /// Looks at the current value without touching its reference count.
+    /// Reads the current value without touching its reference count.
     pub fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         self.0.with(look)
     }
 
-    /// Replaces the value.
     pub fn store(&self, value: T) {
         self.store_arc(Arc::new(value));
     }
@@ -39,16 +37,16 @@ impl<T> Snapshot<T> {
         self.0.store(value);
     }
 
-    /// Replaces the value by what `next` makes of it, and returns the new one. No other update is
-    /// lost: when somebody was faster, `next` is asked again with their value, so it must be pure.
+    /// Replaces the value by `next` of it and returns the new one. No other update is lost: when
+    /// another writer was faster, `next` runs again with that writer's value, so it must be pure.
     pub fn update(&self, next: impl Fn(&T) -> T) -> Arc<T> {
         let changed = self.try_update(|now| Ok::<_, std::convert::Infallible>(next(now)));
         let Ok(new) = changed;
         new
     }
 
-    /// As [`Snapshot::update`], unless `next` refuses: then the value stays and the error comes
-    /// back. This is how a configuration is reloaded: validated whole, then swapped whole.
+    /// As [`Snapshot::update`], unless `next` fails: then the value stays and the error is
+    /// returned. Configurations are reloaded with it: validated whole, then swapped whole.
     pub fn try_update<E>(&self, next: impl Fn(&T) -> Result<T, E>) -> Result<Arc<T>, E> {
         loop {
             let seen = self.0.load();

@@ -1,16 +1,16 @@
-//! Periodic ticks on a fixed grid: how long a tick's work takes moves no later tick.
+//! Periodic ticks on a fixed grid: the duration of a tick's work delays no later tick.
 
 use std::time::{Duration, Instant};
 
 use crate::shutdown::Shutdown;
 use crate::time::{Deadline, SharedClock};
 
-/// One moment of the grid that has come.
+/// A point of the grid that has been reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
     /// Its place on the grid; the first, one period after the start, is 1.
     pub number: u64,
-    /// Ticks before it that passed while nobody asked. They are skipped, never made up for.
+    /// Ticks before it that passed unobserved. They are skipped, not caught up.
     pub missed: u64,
 }
 
@@ -35,7 +35,7 @@ impl Ticker {
         }
     }
 
-    /// Waits for the next tick; none when shutdown comes first.
+    /// Waits for the next tick; `None` when shutdown comes first.
     pub fn wait(&mut self, shutdown: &Shutdown) -> Option<Tick> {
         loop {
             if self.clock.wait(shutdown, self.deadline()) || shutdown.is_set() {
@@ -47,7 +47,7 @@ impl Ticker {
         }
     }
 
-    /// The tick that has come, if one has: for loops that wait for something else as well, until
+    /// The tick that is due, if any: for loops that wait for other events as well, until
     /// [`Ticker::deadline`].
     pub fn due(&mut self) -> Option<Tick> {
         let since = self.clock.now().saturating_duration_since(self.start);
@@ -60,8 +60,9 @@ impl Ticker {
         Some(Tick { number, missed })
     }
 
-    /// When the next tick comes.
+    /// When the next tick is due.
     pub fn deadline(&self) -> Deadline {
+        // Counted from the start, not from the last tick, so that late wake-ups do not add up.
         let offset = self.period.as_nanos() * u128::from(self.next);
         let secs = (offset / 1_000_000_000) as u64;
         let nanos = (offset % 1_000_000_000) as u32;

@@ -9,7 +9,7 @@ pub use std::time::{Duration, Instant};
 pub use crate::manual_clock::ManualClock;
 use crate::shutdown::Shutdown;
 
-/// Where time comes from. Services take it from their parts, so tests can drive it.
+/// The source of time. Services receive it from outside, so that tests can drive it.
 pub trait Clock: Send + Sync + Debug + 'static {
     /// Monotonic time.
     fn now(&self) -> Instant;
@@ -24,7 +24,6 @@ pub trait Clock: Send + Sync + Debug + 'static {
 /// A clock shared by the threads of a service.
 pub type SharedClock = Arc<dyn Clock>;
 
-/// The machine's clock.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;
 
@@ -47,18 +46,18 @@ impl Clock for SystemClock {
     }
 }
 
-/// The moment by which something must be done. A job carries its own; it is only ever lowered,
-/// except where a long poll extends it by the wait the caller asked for.
+/// The moment by which an operation must be done. A job carries its own; it only ever gets earlier,
+/// except where a long poll extends it by the wait that the caller asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// `wait` from the clock's now.
+    /// `wait` from the clock's present.
     pub fn after(clock: &dyn Clock, wait: Duration) -> Self {
         Self(clock.now() + wait)
     }
 
-    /// `wait` from the machine's now.
+    /// `wait` from the machine's present.
     pub fn within(wait: Duration) -> Self {
         Self(Instant::now() + wait)
     }
@@ -68,7 +67,6 @@ impl Deadline {
         Self(at)
     }
 
-    /// The instant itself.
     pub const fn at(self) -> Instant {
         self.0
     }
@@ -93,7 +91,7 @@ impl Deadline {
         Self(self.0.min(other.0))
     }
 
-    /// Never more than `cap` from the machine's now.
+    /// At most `cap` from the machine's present.
     pub fn capped(self, cap: Duration) -> Self {
         self.earlier(Self::within(cap))
     }

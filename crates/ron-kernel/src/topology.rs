@@ -1,14 +1,14 @@
-//! Threads, queues and locks of a service as constants: what runs is built from them.
+//! Threads, queues and locks of a service as constants: the running service is built from them.
 
-/// In which step of a drain a thread is told to stop. Stages stop one after the other, each joined
-/// before the next is told, in the order of the variants.
+/// The step of a drain in which a thread is stopped. Stages stop in the order of the variants, each
+/// joined before the next one is signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Threads that bring work in by themselves: samplers, pollers, refreshers, schedulers.
+    /// Threads that create work by themselves: samplers, pollers, refreshers, schedulers.
     Intake,
-    /// Threads that look after things beside the request path: reporters, projections, sweepers.
+    /// Threads beside the request path: reporters, projections, sweepers.
     Background,
-    /// Threads that work on jobs: signers, issuers, committers, compute workers.
+    /// Threads that process jobs: signers, issuers, committers, compute workers.
     Work,
     /// Threads that make results durable: appenders, writers, checkpointers.
     Write,
@@ -39,14 +39,14 @@ impl Stage {
     }
 }
 
-/// What a full queue does.
+/// The policy of a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The sender gets its item back at once (429 at the edge).
+    /// The item is returned to the sender at once (429 at the edge).
     RejectNew,
     /// The oldest item is dropped and counted; the sender never waits.
     DropOldest,
-    /// The sender waits until its deadline, then gets its item back.
+    /// The sender waits until its deadline; then its item is returned.
     WaitDeadline,
 }
 
@@ -61,7 +61,7 @@ impl Overflow {
     }
 }
 
-/// How many threads a row stands for.
+/// The number of threads of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// Exactly one, named as the row.
@@ -78,11 +78,11 @@ pub struct ThreadSpec {
     pub name: &'static str,
     /// One, or a pool.
     pub count: Count,
-    /// When it is told to stop.
+    /// The drain stage that stops it.
     pub stage: Stage,
-    /// Past its restart budget the process ends instead of going not-ready.
+    /// When its restart budget is used up, the process ends instead of becoming not ready.
     pub critical: bool,
-    /// What it does, in one line.
+    /// Its task, in one line.
     pub job: &'static str,
 }
 
@@ -93,13 +93,11 @@ pub struct QueueSpec {
     pub name: &'static str,
     /// Default capacity in items.
     pub capacity: usize,
-    /// What happens when it is full.
+    /// Policy when it is full.
     pub overflow: Overflow,
-    /// Who sends.
     pub from: &'static str,
-    /// Who receives.
     pub to: &'static str,
-    /// What the caller at the edge sees when it is full.
+    /// The answer that a caller at the edge gets when it is full.
     pub when_full: &'static str,
 }
 
@@ -110,7 +108,6 @@ pub struct LockSpec {
     pub name: &'static str,
     /// Rank; unique within a service.
     pub rank: u16,
-    /// What it guards.
     pub guards: &'static str,
 }
 
@@ -119,10 +116,7 @@ pub struct LockSpec {
 pub struct Topology {
     /// Service name as in its binary.
     pub service: &'static str,
-    /// Threads.
     pub threads: &'static [ThreadSpec],
-    /// Queues.
     pub queues: &'static [QueueSpec],
-    /// Locks.
     pub locks: &'static [LockSpec],
 }

@@ -1,14 +1,16 @@
-//! Measures the log on a real disk: durable appends per second at batch 1, 64 and 512; then open, proof and offline check of what
-//! was written. Usage: `append_rate [directory] [seconds per batch size] [entry bytes] [entries to reach]`
-//! (defaults: a directory under the temporary one, 3, 256, 0). The directory is made anew and left behind.
+//! Measures the log on a real disk: durable appends per second at batch 1, 64 and 512; then open,
+//! proof and offline check of the written log. Usage:
+//! `append_rate [directory] [seconds per batch size] [entry bytes] [entries to reach]` (defaults: a
+//! directory under the temporary one, 3, 256, 0). The directory is deleted first and kept afterwards.
 
-use ron_crypto::sign::Ed25519Key;
-use ron_kernel::{Clock as _, SystemClock};
-use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
+use ron_crypto::sign::Ed25519Key;
+use ron_kernel::{Clock as _, SystemClock};
+use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
 
 const ORIGIN: &str = "bench.example/log";
 

@@ -1,15 +1,17 @@
-//! Figures of a large log on a real disk: appends with group commit, how far the checkpoint is behind, proofs, reopening, the
-//! offline check, memory.
+//! Figures of a large log on a real disk: appends with group commit, the lag of the checkpoint,
+//! proofs, reopening, the offline check, memory.
 //!
-//! usage: large_log [entries, default 1000000] [bytes of an entry, default 400, as the leaves of the KMS] [directory]
+//! usage: large_log [entries, default 1000000] [bytes of an entry, default 400, as the leaves of
+//! the KMS] [directory]
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::print_stdout)] // a measuring program may panic
 
-use ron_crypto::sign::Ed25519Key;
-use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use ron_crypto::sign::Ed25519Key;
+use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
 
 /// Leaves of one durable append.
 const BATCH: u64 = 512;

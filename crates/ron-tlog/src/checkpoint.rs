@@ -1,11 +1,12 @@
 //! C2SP checkpoints: a log's origin, size and root hash as the text of a signed note. Pure.
 
-use crate::note::{Note, NoteError, NoteSigner, SignFailed, VerifierKey};
-use crate::tree::Hash;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What a log commits to: all entries below `size`.
+use crate::note::{Note, NoteError, NoteSigner, SignFailed, VerifierKey};
+use crate::tree::Hash;
+
+/// A commitment of a log to all entries below `size`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The log's identity, a name like `example.com/log`.
@@ -16,14 +17,14 @@ pub struct Checkpoint {
     pub root: Hash,
 }
 
-/// Why a text is no checkpoint, or not one to be trusted.
+/// Why a text is not a checkpoint, or not a trusted one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointFault {
-    /// The note or its signatures.
+    /// The note or its signatures are wrong.
     #[error(transparent)]
     Note(#[from] NoteError),
-    /// The text of the note.
+    /// The text of the note is not a checkpoint.
     #[error("not a checkpoint: {0}")]
     Malformed(&'static str),
     /// It belongs to another log.
@@ -55,7 +56,7 @@ impl Checkpoint {
         )
     }
 
-    /// Parses a note text. Our logs write no extension lines; foreign ones may stand there and are ignored.
+    /// Parses a note text. Our logs write no extension lines; those of other logs are ignored.
     pub fn parse_text(text: &str) -> Result<Self, CheckpointFault> {
         let body = text
             .strip_suffix('\n')
@@ -86,8 +87,8 @@ impl Checkpoint {
         Ok(Note::sign(&self.to_text(), signers)?.to_string())
     }
 
-    /// Opens a signed checkpoint: at least one of `keys` signed it, no signature of them is wrong, and it is of `origin`
-    /// (when one is asked for).
+    /// Opens a signed checkpoint: at least one of `keys` has signed it, none of their signatures is
+    /// wrong, and its origin is `origin`, if given.
     pub fn open(
         note: &str,
         keys: &[VerifierKey],
@@ -98,7 +99,8 @@ impl Checkpoint {
         Self::of_origin(&note, origin)
     }
 
-    /// Reads a signed checkpoint without looking at its signatures. For what is already trusted.
+    /// Reads a signed checkpoint without checking its signatures. For notes that are trusted
+    /// already.
     pub fn read_unverified(note: &str, origin: Option<&str>) -> Result<Self, CheckpointFault> {
         Self::of_origin(&Note::parse(note)?, origin)
     }
@@ -114,9 +116,10 @@ impl Checkpoint {
 
 #[cfg(test)]
 mod tests {
+    use ron_crypto::sign::Ed25519Key;
+
     use super::*;
     use crate::note::Ed25519NoteSigner;
-    use ron_crypto::sign::Ed25519Key;
 
     fn sample() -> Checkpoint {
         Checkpoint {
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_survives_sign_and_open() {
+    fn a_checkpoint_round_trips_through_sign_and_open() {
         let signer =
             Ed25519NoteSigner::new("log.example/a", Ed25519Key::from_seed(&[1; 32])).expect("name");
         let note = sample().sign(&[&signer]).expect("signs");

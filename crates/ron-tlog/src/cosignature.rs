@@ -1,16 +1,20 @@
-//! C2SP cosignatures: a witness's timestamped signature on a checkpoint, as a signature line of its note. Pure.
+//! C2SP cosignatures: a witness's timestamped signature on a checkpoint, as a signature line of its
+//! note. Pure.
 //!
-//! Implemented: Ed25519, type 0x04 (`cosignature/v1`), and ML-DSA-44, type 0x06 (`subtree/v1`, whole trees only). The signature
-//! bytes are the time (seconds since 1970, 8 bytes big-endian) and the signature: of Ed25519 over two header lines and the whole
-//! note text, of ML-DSA-44 over a fixed structure with the cosigner's name, the time, and the checkpoint's three values.
+//! Implemented: Ed25519, type 0x04 (`cosignature/v1`), and ML-DSA-44, type 0x06 (`subtree/v1`,
+//! whole trees only). The signature bytes are the time (seconds since 1970, 8 bytes big-endian) and
+//! the signature: of Ed25519 over two header lines and the whole note text, of ML-DSA-44 over a
+//! fixed structure with the cosigner's name, the time, and the checkpoint's three values.
 
-use crate::checkpoint::Checkpoint;
-use crate::note::{Note, NoteError, NoteSignature, key_id, parse_vkey, print_vkey, valid_name};
+use std::fmt;
+use std::str::FromStr;
+
 use ron_crypto::mldsa::{MlDsaKey, MlDsaSet, verify_mldsa};
 use ron_crypto::secret::Secret32;
 use ron_crypto::sign::{Ed25519Key, verify_ed25519_strict};
-use std::fmt;
-use std::str::FromStr;
+
+use crate::checkpoint::Checkpoint;
+use crate::note::{Note, NoteError, NoteSignature, key_id, parse_vkey, print_vkey, valid_name};
 
 /// Signature type byte of Ed25519 cosignatures.
 pub const COSIGNATURE_ED25519: u8 = 0x04;
@@ -20,17 +24,18 @@ pub const COSIGNATURE_ML_DSA_44: u8 = 0x06;
 /// Bytes of an ML-DSA-44 public key.
 const ML_DSA_44_PUBLIC: usize = MlDsaSet::L44.public_len();
 
-/// Latest time that may stand in a cosignature.
+/// Latest time allowed in a cosignature, in seconds since 1970.
 const TIME_MAX: u64 = i64::MAX as u64;
-/// Longest name or origin that an ML-DSA-44 cosignature can hold, in bytes.
+/// Longest name or origin in an ML-DSA-44 cosignature, in bytes: its length takes one byte.
 const TEXT_MAX: usize = 255;
 
-/// What a cosigner signs at a time.
+/// The bytes that an Ed25519 cosigner signs.
 fn message(time_s: u64, text: &str) -> Vec<u8> {
     format!("cosignature/v1\ntime {time_s}\n{text}").into_bytes()
 }
 
-/// What an ML-DSA-44 cosigner signs: the tree of a checkpoint as a subtree from 0. `None` when a text does not fit.
+/// The bytes that an ML-DSA-44 cosigner signs: the tree of a checkpoint as a subtree from 0. `None`
+/// when a text is too long.
 fn tree_message(name: &str, time_s: u64, checkpoint: &Checkpoint) -> Option<Vec<u8>> {
     let mut bytes = b"subtree/v1\n\0".to_vec();
     bytes.push(u8::try_from(name.len()).ok()?);
@@ -44,7 +49,8 @@ fn tree_message(name: &str, time_s: u64, checkpoint: &Checkpoint) -> Option<Vec<
     Some(bytes)
 }
 
-/// The public key of a witness; printed and parsed as `name+key id (8 hex)+base64(type || public key)`.
+/// The public key of a witness; printed and parsed as
+/// `name+key id (8 hex)+base64(type || public key)`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CosignerKey {
     name: String,
@@ -117,12 +123,11 @@ impl CosignerKey {
         Self::new(name, public)
     }
 
-    /// The witness's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The key id, as it stands in signature lines.
+    /// The key id, as written in signature lines.
     pub fn key_id(&self) -> u32 {
         self.key_id
     }
@@ -137,10 +142,12 @@ impl CosignerKey {
         line.name == self.name && line.key_id == self.key_id
     }
 
-    /// The time (seconds since 1970) at which this key cosigned `text` with `line`; `None` when it did not.
+    /// The time (seconds since 1970) at which this key cosigned `text` with `line`; `None` when it
+    /// did not.
     pub fn verify(&self, text: &str, line: &NoteSignature) -> Option<u64> {
         let (time, signature) = line.signature.split_first_chunk::<8>()?;
         let time_s = u64::from_be_bytes(*time);
+        // Checked before the signature, which is the expensive part.
         if !self.made(line) || !(1..=TIME_MAX).contains(&time_s) {
             return None;
         }
@@ -158,7 +165,7 @@ impl CosignerKey {
         holds.then_some(time_s)
     }
 
-    /// The first cosignature of this key on a note that holds, with its time.
+    /// The first valid cosignature of this key on a note, with its time.
     pub fn find<'a>(&self, note: &'a Note) -> Option<(u64, &'a NoteSignature)> {
         note.signatures
             .iter()
@@ -201,7 +208,8 @@ enum Key {
 }
 
 impl Cosigner {
-    /// Cosigns as `name` with `key`. One key must not serve two names: an Ed25519 cosignature does not commit to its name.
+    /// Cosigns as `name` with `key`. One key must not serve two names: an Ed25519 cosignature does
+    /// not commit to its name.
     pub fn new(name: &str, key: Ed25519Key) -> Result<Self, NoteError> {
         Ok(Self {
             verifier: CosignerKey::ed25519(name, &key.public())?,
@@ -219,14 +227,13 @@ impl Cosigner {
         })
     }
 
-    /// The public half.
     pub fn verifier(&self) -> &CosignerKey {
         &self.verifier
     }
 
-    /// Cosigns the text of a checkpoint at a time (seconds since 1970, not 0). Whoever calls has checked that the checkpoint
-    /// extends the last one that was cosigned for its origin, and has stored it. `None` for a text that an ML-DSA-44 key cannot
-    /// cosign: no checkpoint, or an origin of more than 255 bytes.
+    /// Cosigns the text of a checkpoint at a time (seconds since 1970, not 0). The caller must have
+    /// checked that the checkpoint extends the last one cosigned for its origin. `None` for a text
+    /// that an ML-DSA-44 key cannot cosign: not a checkpoint, or an origin of more than 255 bytes.
     pub fn cosign(&self, text: &str, time_s: u64) -> Option<NoteSignature> {
         let mut signature = time_s.to_be_bytes().to_vec();
         match &self.key {
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cosignature_survives_print_and_parse_and_binds_time_text_and_name() {
+    fn a_cosignature_round_trips_and_binds_time_text_and_name() {
         let witness = cosigner();
         let key = CosignerKey::parse(&witness.verifier().to_string()).expect("parses");
         assert_eq!(&key, witness.verifier());
@@ -311,7 +318,8 @@ mod tests {
         assert_eq!(witness.cosign("no checkpoint\n", 77), None);
     }
 
-    /// The cosigned checkpoint that the specification prints. Its key is not printed there, so only form and time are compared.
+    /// The cosigned checkpoint of the specification. Its key is not published, so only form and
+    /// time are compared.
     #[test]
     fn the_published_example_has_its_form() {
         let line = "\u{2014} witness.example.com/w1 jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZqhf5nNo0xUe+mbIUBkBIfZ+qnA==";

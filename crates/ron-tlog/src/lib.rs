@@ -1,5 +1,6 @@
-//! ron-tlog: the verifiable log. Entries become leaves of an RFC 6962 Merkle tree; signed checkpoints commit to all of
-//! them; anyone with the verifier key can check, offline, that an entry is there and that nothing was changed or lost.
+//! ron-tlog: the verifiable log. Entries become leaves of an RFC 6962 Merkle tree; signed
+//! checkpoints commit to all of them; a holder of the verifier key can check offline that an entry
+//! is in the log and that no entry was changed or lost.
 //!
 //! ```text
 //!              pure, no I/O                                       I/O
@@ -9,19 +10,20 @@
 //!  tile   tile names, entry bundles                            verify_dir: offline check of a directory
 //!  proof  c2sp.org/tlog-proof@v1                               Disk: OsDisk, and SimDisk that loses and tears writes
 //!  cosignature  timestamped signatures of witnesses            WitnessStore: the last checkpoint a witness cosigned, per log
-//!  policy  which witnesses must have cosigned
+//!  policy  the witnesses that must have cosigned
 //!  rotation  statements by which a log changes its key
 //!  witness the rules of add-checkpoint
 //! ```
 //!
 //! **Invariant:** the pure modules import no file, thread, network or clock.
-//! **Invariant:** what `append` acknowledged is on disk; an entry that a checkpoint covers is never changed or dropped, and
-//! a directory in which that happened is refused by [`append::Log::open`] and by [`append::verify_dir`], naming the index.
+//! **Invariant:** acknowledged entries are on disk; an entry that a checkpoint covers is never changed or dropped, and a
+//! directory in which that happened is refused by [`append::Log::open`] and by
+//! [`append::verify_dir`], naming the index.
 //! **Invariant:** one thread writes (`&mut Log`), readers never block it.
 //!
 //! File and wire formats: `docs/formats/tlog.md`.
 
-#![allow(clippy::needless_for_each, clippy::type_complexity)] // visitors are told in full where they are taken
+#![allow(clippy::needless_for_each, clippy::type_complexity)] // visitor types are spelled out in signatures
 
 pub mod append;
 pub mod checkpoint;

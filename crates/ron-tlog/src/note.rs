@@ -1,23 +1,26 @@
-//! C2SP signed notes: text with signature lines, the verifier keys that check them, the signers that make them. Pure.
+//! C2SP signed notes: a text with signature lines, the verifier keys that check them, the signers
+//! that make them. Pure.
 //!
 //! ```text
 //! <text, ends in a newline>
 //! <blank line>
 //! — <key name> <base64(key id, 4 bytes big-endian || signature)>
 //! ```
-//! Implemented here: Ed25519 signatures of type 0x01; the timestamped ones of witnesses are in `cosignature`. Lines of unknown
-//! keys are kept and ignored, as the format demands, so cosignatures travel with a note unharmed.
+//! Implemented here: Ed25519 signatures of type 0x01; the timestamped signatures of witnesses are
+//! in `cosignature`. Lines of unknown keys are kept and ignored, as the format requires, so
+//! cosignatures stay on a note that is parsed and printed.
+
+use std::fmt;
+use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ron_crypto::hash::sha256;
 use ron_crypto::sign::{Ed25519Key, verify_ed25519_strict};
-use std::fmt;
-use std::str::FromStr;
 
 /// Largest note that is parsed, in bytes.
 pub const NOTE_BYTES_MAX: usize = 256 * 1024;
-/// Most signature lines that a note may have.
+/// Maximum number of signature lines of a note.
 pub const SIGNATURES_MAX: usize = 64;
 /// Signature type byte of Ed25519 over the note text.
 pub const ED25519: u8 = 0x01;
@@ -26,7 +29,7 @@ pub const ED25519: u8 = 0x01;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoteError {
-    /// The text is no note.
+    /// The text is not a note.
     #[error("not a signed note: {0}")]
     Malformed(&'static str),
     /// The verifier key line is not usable.
@@ -40,7 +43,6 @@ pub enum NoteError {
     Unverified,
 }
 
-/// One signature line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteSignature {
     /// Name of the key.
@@ -60,7 +62,7 @@ pub struct Note {
     pub signatures: Vec<NoteSignature>,
 }
 
-/// True for a name that may stand in a signature line.
+/// True for a name that is allowed in a signature line.
 pub fn valid_name(name: &str) -> bool {
     !name.is_empty()
         && !name
@@ -83,7 +85,7 @@ pub(crate) fn key_id(name: &str, kind: u8, public: &[u8]) -> u32 {
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
 }
 
-/// A verifier key line taken apart and its key id checked: name, type and public key.
+/// Parses a verifier key line and checks its key id: name, type and public key.
 pub(crate) fn parse_vkey(line: &str) -> Result<(&str, u8, Vec<u8>), NoteError> {
     let mut parts = line.trim().splitn(3, '+');
     let (Some(name), Some(id), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
@@ -155,6 +157,7 @@ impl Note {
         if note.chars().any(|c| c < ' ' && c != '\n') {
             return Err(NoteError::Malformed("it holds control characters"));
         }
+        // The last blank line: the text itself may contain others.
         let blank = note
             .rfind("\n\n")
             .ok_or(NoteError::Malformed("no blank line before signatures"))?;
@@ -175,8 +178,8 @@ impl Note {
         })
     }
 
-    /// Checks the signatures of the keys that are known. At least one must be there and all of them must hold.
-    /// Returns the positions in `keys` of those that signed, without repeats.
+    /// Checks the signatures of the keys in `keys`. At least one must be present and all of them
+    /// must be valid. Returns the positions in `keys` of the keys that signed, without repeats.
     pub fn verify(&self, keys: &[VerifierKey]) -> Result<Vec<usize>, NoteError> {
         let mut signed = Vec::new();
         for signature in &self.signatures {
@@ -184,6 +187,7 @@ impl Note {
                 .iter()
                 .position(|k| k.name == signature.name && k.key_id == signature.key_id);
             let Some(at) = known else { continue };
+            // Refused even when another key's signature is valid: the note was altered.
             if !keys[at].verify(self.text.as_bytes(), &signature.signature) {
                 return Err(NoteError::BadSignature(signature.name.clone()));
             }
@@ -245,7 +249,8 @@ pub fn parse_signature(line: &str) -> Result<NoteSignature, NoteError> {
     })
 }
 
-/// A public key that checks notes; printed and parsed as `name+key id (8 hex)+base64(type || public key)`.
+/// A public key that checks notes; printed and parsed as
+/// `name+key id (8 hex)+base64(type || public key)`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct VerifierKey {
     name: String,
@@ -283,7 +288,7 @@ impl VerifierKey {
         &self.name
     }
 
-    /// The key id, as it stands in signature lines.
+    /// The key id, as written in signature lines.
     pub fn key_id(&self) -> u32 {
         self.key_id
     }
@@ -318,12 +323,13 @@ impl FromStr for VerifierKey {
     }
 }
 
-/// A signer could not sign now; nothing was stored. Says why.
+/// A signer could not sign now, with the reason; nothing was stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot sign the note: {0}")]
 pub struct SignFailed(pub String);
 
-/// Signs notes. May be slow or fail (a key in another process); it is never called on the appending thread.
+/// Signs notes. May be slow or fail (a key in another process), so logs with such a signer call it
+/// on another thread than the appending one.
 pub trait NoteSigner: Send + Sync {
     /// Name in the signature line.
     fn name(&self) -> &str;
@@ -374,15 +380,16 @@ impl NoteSigner for Ed25519NoteSigner {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn signer(name: &str, seed: u8) -> Ed25519NoteSigner {
         Ed25519NoteSigner::new(name, Ed25519Key::from_seed(&[seed; 32])).expect("a legal name")
     }
 
     #[test]
-    fn a_note_survives_print_and_parse() {
+    fn a_note_round_trips() {
         let (a, b) = (signer("log.example/a", 1), signer("witness.example/b", 2));
         let note = Note::sign("first\n\nsecond\n", &[&a, &b]).expect("signs");
         let printed = note.to_string();
@@ -464,7 +471,8 @@ mod tests {
 
     #[test]
     fn a_published_note_verifies() {
-        // The verifier key and checkpoint of the Go checksum database's own documentation use the same format.
+        // The verifier key and checkpoint of the Go checksum database's own documentation use the
+        // same format.
         let key = VerifierKey::parse(
             "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW",
         )

@@ -1,4 +1,5 @@
-//! C2SP tlog-policy: which logs are known, which witnesses, and which of them must have cosigned a checkpoint. Pure.
+//! C2SP tlog-policy: the known logs and witnesses, and the witnesses that must have cosigned a
+//! checkpoint. Pure.
 //!
 //! ```text
 //! log <vkey> [<url>]
@@ -7,23 +8,23 @@
 //! quorum <name>|none
 //! ```
 
+use std::collections::BTreeMap;
+
 use crate::checkpoint::{Checkpoint, CheckpointFault};
 use crate::cosignature::CosignerKey;
 use crate::note::{Note, NoteError, VerifierKey};
-use std::collections::BTreeMap;
 
 /// Longest policy file that is read, in bytes.
 pub const POLICY_BYTES_MAX: usize = 256 * 1024;
-/// Most logs, witnesses and groups, each.
+/// Maximum number of logs, of witnesses and of groups.
 const LINES_MAX: usize = 256;
 
-/// Why a policy file is refused, and in which line.
+/// Why a policy file is refused, with the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct PolicyError {
-    /// From 1; 0 for the file as a whole.
+    /// Line number from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong.
     pub why: String,
 }
 
@@ -31,31 +32,26 @@ pub struct PolicyError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFault {
-    /// The checkpoint or the log's signature.
+    /// The checkpoint or the log's signature is wrong.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointFault),
-    /// Too few witnesses.
     #[error("too few witnesses have cosigned it: {0}")]
     Quorum(String),
 }
 
-/// A known log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyLog {
-    /// Signs its checkpoints; the name is the origin.
+    /// Key of the log's checkpoints; its name is the origin.
     pub key: VerifierKey,
-    /// How to reach it.
+    /// Address of the log.
     pub url: Option<String>,
 }
 
-/// A known witness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyWitness {
-    /// Its name inside the file.
+    /// Its name within the file.
     pub name: String,
-    /// Its key.
     pub key: CosignerKey,
-    /// Its submission prefix.
     pub url: Option<String>,
 }
 
@@ -72,30 +68,28 @@ struct Group {
     members: Vec<Member>,
 }
 
-/// A parsed policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Known logs; empty when the application knows its log otherwise.
+    /// Known logs; empty when the application knows its log from elsewhere.
     pub logs: Vec<PolicyLog>,
-    /// Known witnesses.
     pub witnesses: Vec<PolicyWitness>,
     groups: Vec<Group>,
     quorum: Quorum,
 }
 
-/// What the quorum line says.
+/// The quorum line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Quorum {
-    /// There is none yet.
+    /// Not read yet.
     #[default]
     Unset,
     /// No cosignature is needed.
-    Nobody,
-    /// These must have cosigned.
+    NotNeeded,
+    /// This witness or group must have cosigned.
     Of(Member),
 }
 
-/// What the file says so far.
+/// The file as far as it was parsed.
 #[derive(Default)]
 struct Parser<'a> {
     logs: Vec<PolicyLog>,
@@ -157,8 +151,8 @@ impl Policy {
         })
     }
 
-    /// Checks a signed checkpoint: signed by a log of the policy (or, when it names none, by one of `known`), of `origin` when
-    /// one is asked for, and cosigned by a quorum.
+    /// Checks a signed checkpoint: signed by a log of the policy (or by one of `known`, when the
+    /// policy names no log), of `origin`, if given, and cosigned by a quorum.
     pub fn check(
         &self,
         note: &str,
@@ -171,7 +165,7 @@ impl Policy {
         };
         let checkpoint = Checkpoint::open(note, &keys, origin)?;
         let note = Note::parse(note).map_err(CheckpointFault::from)?;
-        // A key that is no log of this origin may not speak for it.
+        // A key of another log must not vouch for this origin.
         let signed = note.verify(&keys).map_err(CheckpointFault::from)?;
         if !signed
             .iter()
@@ -197,8 +191,8 @@ impl Policy {
         )))
     }
 
-    /// Takes later keys of a log for as good as a named one: `keys` are those of one log, oldest first, each vouched for by the
-    /// one before it (a [`crate::rotation::KeyChain`] from a trusted key on).
+    /// Accepts later keys of a log like the named one: `keys` are those of one log, oldest first,
+    /// each signed by the one before it (a [`crate::rotation::KeyChain`] from a trusted key on).
     pub fn follow(&mut self, keys: &[VerifierKey]) {
         let named = |key: &VerifierKey| self.logs.iter().position(|log| log.key == *key);
         let Some((at, log)) = keys
@@ -228,16 +222,17 @@ impl Policy {
     pub fn witnessed(&self, note: &Note) -> bool {
         match self.quorum {
             Quorum::Of(member) => self.holds(member, &self.cosigners(note)),
-            Quorum::Unset | Quorum::Nobody => true,
+            Quorum::Unset | Quorum::NotNeeded => true,
         }
     }
 
-    /// True when the policy asks for any cosignature.
+    /// True when the policy requires any cosignature.
     pub fn needs_witnesses(&self) -> bool {
         matches!(self.quorum, Quorum::Of(_))
     }
 
-    /// Groups name only what stands before them, so this ends.
+    /// Whether a member has cosigned. Groups contain only members defined before them, so the
+    /// recursion ends.
     fn holds(&self, member: Member, cosigned: &[usize]) -> bool {
         match member {
             Member::Witness(at) => cosigned.contains(&at),
@@ -341,7 +336,7 @@ impl<'a> Parser<'a> {
             return Err("there is more than one quorum line".into());
         }
         self.quorum = match name {
-            b"none" => Quorum::Nobody,
+            b"none" => Quorum::NotNeeded,
             name => Quorum::Of(self.known(name)?),
         };
         Ok(())
@@ -363,10 +358,11 @@ impl<'a> Parser<'a> {
 
 #[cfg(test)]
 mod tests {
+    use ron_crypto::sign::Ed25519Key;
+
     use super::*;
     use crate::cosignature::Cosigner;
     use crate::note::Ed25519NoteSigner;
-    use ron_crypto::sign::Ed25519Key;
 
     fn log() -> Ed25519NoteSigner {
         Ed25519NoteSigner::new("log.example", Ed25519Key::from_seed(&[1; 32])).expect("name")

@@ -1,18 +1,21 @@
-//! The text format `c2sp.org/tlog-proof@v1`: one entry's inclusion proof with the checkpoint it leads to. Pure.
+//! The text format `c2sp.org/tlog-proof@v1`: the inclusion proof of one entry with its checkpoint.
+//! Pure.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::checkpoint::{Checkpoint, CheckpointFault, decimal, hash_base64};
 use crate::note::VerifierKey;
 use crate::tree::{Hash, ProofFault, leaf_hash, verify_inclusion};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use std::fmt;
 
 /// First line of every proof.
 pub const HEADER: &str = "c2sp.org/tlog-proof@v1";
 /// A tree of u64 size is at most 64 levels high.
 const HASHES_MAX: usize = 64;
 
-/// A proof that anyone can check offline: the entry, the log's verifier key and this text are enough.
+/// A proof that can be checked offline with the entry, the log's verifier key and this text alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlogProof {
     /// Opaque data beside the proof; not authenticated.
@@ -41,7 +44,7 @@ pub enum TlogProofFault {
 }
 
 impl TlogProof {
-    /// Parses a proof; checks nothing but the form.
+    /// Parses a proof; checks only the form.
     pub fn parse(text: &str) -> Result<Self, TlogProofFault> {
         let malformed = TlogProofFault::Malformed;
         let (head, checkpoint) = text
@@ -78,7 +81,8 @@ impl TlogProof {
         })
     }
 
-    /// Checks that `entry` is in the log at [`TlogProof::index`]; returns the checkpoint that says so.
+    /// Checks that `entry` is in the log at [`TlogProof::index`]; returns the checkpoint that
+    /// covers it.
     pub fn verify(
         &self,
         entry: &[u8],
@@ -88,7 +92,7 @@ impl TlogProof {
         self.verify_leaf(&leaf_hash(entry), keys, origin)
     }
 
-    /// The same for an entry known by its leaf hash.
+    /// As [`TlogProof::verify`], for an entry known by its leaf hash.
     pub fn verify_leaf(
         &self,
         leaf: &Hash,
@@ -123,10 +127,11 @@ impl fmt::Display for TlogProof {
 
 #[cfg(test)]
 mod tests {
+    use ron_crypto::sign::Ed25519Key;
+
     use super::*;
     use crate::note::Ed25519NoteSigner;
     use crate::tree::{Frontier, node_hash};
-    use ron_crypto::sign::Ed25519Key;
 
     fn two_leaves() -> (TlogProof, VerifierKey) {
         let signer =
@@ -152,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_survives_print_parse_and_check() {
+    fn a_proof_round_trips_and_verifies() {
         let (proof, key) = two_leaves();
         for extra in [None, Some(vec![]), Some(b"salt".to_vec())] {
             let proof = TlogProof {

@@ -1,5 +1,5 @@
-//! Rotation of a log's signing key: the statement that the old and the new key both sign, and the chain of all statements, by
-//! which a verifier that pinned an old key comes to the new one. Pure.
+//! Rotation of a log's signing key: the statement that the old and the new key both sign, and the
+//! chain of all statements, which leads a verifier that pinned an old key to the new one. Pure.
 //!
 //! ```text
 //! ron-tlog/v1/key-rotation                        a statement is a C2SP signed note of these eight lines
@@ -14,17 +14,19 @@
 //! — <origin> <signature of the old key>
 //! — <origin> <signature of the new key>
 //! ```
-//! It cannot pass for a checkpoint, whose third line is a hash, nor a checkpoint for it.
+//! A statement cannot be taken for a checkpoint, whose third line is a hash, nor a checkpoint for a
+//! statement.
+
+use std::fmt;
+use std::sync::Arc;
 
 use crate::checkpoint::decimal;
 use crate::note::{Note, NoteError, NoteSigner, SignFailed, VerifierKey};
 use crate::tree::Hash;
-use std::fmt;
-use std::sync::Arc;
 
 /// First line of every statement.
 pub const HEADER: &str = "ron-tlog/v1/key-rotation";
-/// Most rotations of one log that are followed.
+/// Maximum number of rotations of one log.
 pub const ROTATIONS_MAX: usize = 256;
 /// Longest chain that is parsed, in bytes.
 pub const CHAIN_BYTES_MAX: usize = 1024 * 1024;
@@ -33,7 +35,7 @@ pub const CHAIN_BYTES_MAX: usize = 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RotationFault {
-    /// Not in the form.
+    /// The text is not in the format.
     #[error("not a key rotation: {0}")]
     Malformed(&'static str),
     /// A signature is missing or wrong.
@@ -41,20 +43,18 @@ pub enum RotationFault {
     Signature {
         /// Number of its new key.
         number: u32,
-        /// What is wrong.
         fault: NoteError,
     },
-    /// It does not follow the one before.
+    /// The statement does not follow the one before.
     #[error("key rotation {number} does not follow the one before: {why}")]
     Order {
         /// Number of its new key.
         number: u32,
-        /// Why not.
         why: &'static str,
     },
 }
 
-/// What a statement says.
+/// The contents of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotation {
     /// Number of the new key, from 2.
@@ -72,12 +72,10 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The log.
     pub fn origin(&self) -> &str {
         self.old.name()
     }
 
-    /// The note text.
     pub fn to_text(&self) -> String {
         let second = self.second.map_or_else(|| "-".to_owned(), hex::encode);
         format!(
@@ -91,7 +89,7 @@ impl Rotation {
         )
     }
 
-    /// Parses a note text. Nothing but the form is checked.
+    /// Parses a note text; checks only the form.
     pub fn parse_text(text: &str) -> Result<Self, RotationFault> {
         let bad = RotationFault::Malformed;
         let lines: Vec<&str> = text
@@ -127,6 +125,7 @@ impl Rotation {
             new: key(new)?,
             second,
         };
+        // Compared as a whole: only the canonical spelling is accepted.
         if header != HEADER || rotation.number < 2 || rotation.to_text() != text {
             return Err(bad("the header or a number"));
         }
@@ -155,7 +154,7 @@ impl Rotation {
     }
 }
 
-/// All keys that a log has had, each vouched for by the one before it.
+/// All keys that a log has had, each signed by the one before it.
 ///
 /// As text: the verifier key line of the first key, then each statement after an empty line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,7 +164,7 @@ pub struct KeyChain {
 }
 
 impl KeyChain {
-    /// The chain of a log that still has its first key.
+    /// The chain of a log that has not rotated its key yet.
     pub fn new(first: VerifierKey) -> Self {
         Self {
             keys: vec![first],
@@ -173,7 +172,7 @@ impl KeyChain {
         }
     }
 
-    /// Adds a statement, which must hold and follow.
+    /// Adds a statement, which must be valid and follow the last one.
     pub fn push(&mut self, note: &str) -> Result<(), RotationFault> {
         let rotation = Rotation::open(note)?;
         let number = rotation.number;
@@ -187,6 +186,7 @@ impl KeyChain {
         if rotation.old != *self.newest() {
             return order("its old key");
         }
+        // A replaced key may be compromised and must not return.
         if self.keys.contains(&rotation.new) {
             return order("its new key was used before");
         }
@@ -206,7 +206,7 @@ impl KeyChain {
         if text.len() > CHAIN_BYTES_MAX {
             return Err(bad("the chain is too long"));
         }
-        // No statement holds an empty line but the one before its signatures.
+        // A statement has exactly one empty line: the one before its signatures.
         let body = text
             .strip_suffix('\n')
             .ok_or(bad("the last line has no newline"))?;
@@ -225,7 +225,6 @@ impl KeyChain {
         Ok(chain)
     }
 
-    /// The log.
     pub fn origin(&self) -> &str {
         self.keys[0].name()
     }
@@ -245,13 +244,13 @@ impl KeyChain {
         &self.rotations
     }
 
-    /// The keys from a pinned one on, which is the first of them; `None` when the log never had it.
+    /// The keys from a pinned key on, including it; `None` when the log never had that key.
     pub fn since(&self, pin: &VerifierKey) -> Option<&[VerifierKey]> {
         let at = self.keys.iter().position(|key| key == pin)?;
         Some(&self.keys[at..])
     }
 
-    /// True when this chain is `other`, or goes on after it.
+    /// True when this chain is `other` or continues it.
     pub fn extends(&self, other: &Self) -> bool {
         self.keys[0] == other.keys[0] && self.rotations.starts_with(&other.rotations)
     }
@@ -269,10 +268,11 @@ impl fmt::Display for KeyChain {
 
 #[cfg(test)]
 mod tests {
+    use ron_crypto::sign::Ed25519Key;
+
     use super::*;
     use crate::checkpoint::Checkpoint;
     use crate::note::Ed25519NoteSigner;
-    use ron_crypto::sign::Ed25519Key;
 
     fn signer(seed: u8) -> Ed25519NoteSigner {
         Ed25519NoteSigner::new("log.example/a", Ed25519Key::from_seed(&[seed; 32])).expect("name")
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_survives_print_and_parse_and_leads_from_any_pin() {
+    fn a_chain_round_trips_and_leads_from_any_pinned_key() {
         for keys in 1..6 {
             let chain = chain(keys);
             assert_eq!(KeyChain::parse(&chain.to_string()), Ok(chain.clone()));
@@ -334,7 +334,7 @@ mod tests {
             let Some(text) = good.get(..cut) else {
                 continue;
             };
-            // Cut before a statement it is an older chain, which is true as far as it goes.
+            // Cut before a statement, the text is an older chain, which is valid.
             let whole = KeyChain::parse(text).is_ok();
             assert_eq!(
                 whole,

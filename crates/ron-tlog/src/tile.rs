@@ -1,6 +1,8 @@
-//! C2SP tlog-tiles: names of hash tiles and entry bundles, their widths, and the bundle encoding. Pure.
+//! C2SP tlog-tiles: names of hash tiles and entry bundles, their widths, and the bundle encoding.
+//! Pure.
 //!
-//! A tile holds up to 256 hashes of one tree level that is a multiple of 8; tile level `l` is tree level `8 * l`.
+//! A tile holds up to 256 hashes of one tree level that is a multiple of 8; tile level `l` is tree
+//! level `8 * l`.
 
 use std::fmt;
 
@@ -13,12 +15,11 @@ pub const ENTRY_BYTES_MAX: usize = u16::MAX as usize;
 /// Tile levels that a tree of u64 size can have: 0..=7.
 pub const LEVELS: u8 = 8;
 
-/// What a tile path names.
+/// The tile or bundle that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TilePath {
     /// `tile/<level>/<index>[.p/<width>]`
     Hashes {
-        /// Tile level.
         level: u8,
         /// Position within the level.
         index: u64,
@@ -35,7 +36,8 @@ pub enum TilePath {
 }
 
 impl TilePath {
-    /// Parses a path below the log's prefix, as in `tile/0/x001/234.p/17`. Exactly one spelling of each tile is accepted.
+    /// Parses a path below the log's prefix, as in `tile/0/x001/234.p/17`. Each tile has exactly
+    /// one accepted spelling.
     pub fn parse(path: &str) -> Option<Self> {
         let rest = path.strip_prefix("tile/")?;
         let (kind, rest) = rest.split_once('/')?;
@@ -137,6 +139,7 @@ fn parse_index(text: &str) -> Option<u64> {
         } else {
             group.strip_prefix('x')?
         };
+        // Leading zero groups would be a second spelling of the same index.
         if digits.len() != 3
             || !digits.bytes().all(|b| b.is_ascii_digit())
             || (first && !last && digits == "000")
@@ -149,12 +152,14 @@ fn parse_index(text: &str) -> Option<u64> {
     Some(index)
 }
 
-/// Number of hashes in the rightmost, partial tile of `level` for a tree of `size`; 0 when that level ends in a full tile.
+/// Number of hashes in the rightmost, partial tile of `level` for a tree of `size`; 0 when that
+/// level ends in a full tile.
 pub fn partial_width(level: u8, size: u64) -> u16 {
     ((size >> (TILE_HEIGHT * u32::from(level))) % TILE_WIDTH) as u16
 }
 
-/// The tiles of a tree of `size` leaves: all hash tiles and the entry bundles that a full copy of the log holds.
+/// The tiles of a tree of `size` leaves: all hash tiles and entry bundles of a full copy of the
+/// log.
 pub fn tiles_of(size: u64) -> impl Iterator<Item = TilePath> {
     let hashes = (0..LEVELS).flat_map(move |level| {
         tiles_of_level(level, size).map(move |(index, width)| TilePath::Hashes {
@@ -197,8 +202,9 @@ pub fn split_bundle(mut bundle: &[u8]) -> Option<Vec<&[u8]>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     fn check(path: &str, tile: TilePath) {
         assert_eq!(tile.to_string(), path);
@@ -248,7 +254,8 @@ mod tests {
 
     #[test]
     fn the_tiles_of_seventy_thousand_leaves() {
-        // The example of the format's text: 273 full and one partial (112) tile of level 0, one full and one of 17 of level 1, one of 1.
+        // The example of the specification: 273 full and one partial (112) tile of level 0, one
+        // full and one of 17 of level 1, one of 1.
         let hashes: Vec<_> = tiles_of(70_000)
             .filter(|t| matches!(t, TilePath::Hashes { .. }))
             .collect();

@@ -1,7 +1,9 @@
-//! The Merkle tree of RFC 6962 over SHA-256: hashing, a growing right edge, proofs and their checks. Pure: no I/O.
+//! The Merkle tree of RFC 6962 over SHA-256: hashing, the growing right edge, proofs and their
+//! verification. Pure: no I/O.
 //!
-//! A node is named by `(level, index)`: it covers the leaves `[index << level, (index + 1) << level)`, and exists once the
-//! tree holds all of them. Whoever can answer for such complete nodes is a [`HashReader`]; every proof is built from those.
+//! A node is named by `(level, index)`: it covers the leaves
+//! `[index << level, (index + 1) << level)`, and exists once the tree has all of them. A
+//! [`HashReader`] returns the hashes of such complete nodes; every proof is built from them.
 
 use ron_crypto::hash::sha256;
 
@@ -30,7 +32,8 @@ pub fn empty_root() -> Hash {
     sha256(b"")
 }
 
-/// Root of a complete subtree whose leaves (or equal-level nodes) are `hashes`; their number must be a power of two.
+/// Root of a complete subtree whose leaves (or equal-level nodes) are `hashes`; their number must
+/// be a power of two.
 pub fn complete_root(hashes: &[Hash]) -> Hash {
     assert!(
         hashes.len().is_power_of_two(),
@@ -47,7 +50,8 @@ pub fn complete_root(hashes: &[Hash]) -> Hash {
     row[0]
 }
 
-/// The right edge of a growing tree: one hash for each set bit of its size, largest subtree first. At most 64 hashes.
+/// The right edge of a growing tree: one hash for each set bit of its size, largest subtree first.
+/// At most 64 hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
     size: u64,
@@ -75,13 +79,16 @@ impl Frontier {
         self.push_subtree(0, leaf);
     }
 
-    /// Adds a complete subtree of `2^level` leaves at once. The present size must be a multiple of `2^level`.
+    /// Adds a complete subtree of `2^level` leaves at once. The present size must be a multiple of
+    /// `2^level`.
     pub fn push_subtree(&mut self, level: u32, root: Hash) {
         assert!(
             self.size.trailing_zeros() >= level || self.size == 0,
             "a subtree of level {level} does not fit at size {}",
             self.size
         );
+        // Like a carry in binary addition: each set bit of the size from `level` up is a subtree to
+        // merge.
         let mut hash = root;
         let mut at = level;
         while self.size >> at & 1 == 1 {
@@ -108,17 +115,19 @@ fn fold_right(edge: &[Hash]) -> Hash {
     }
 }
 
-/// Answers for complete nodes of a tree.
+/// Returns the hashes of complete nodes of a tree.
 pub trait HashReader {
-    /// Why a node could not be had.
+    /// Why a node could not be read.
     type Error;
     /// Hash of the node that covers the leaves `[index << level, (index + 1) << level)`.
     fn node(&self, level: u32, index: u64) -> Result<Hash, Self::Error>;
 }
 
-/// Hash over the leaves `[start, end)`, where `start` is a multiple of a power of two that is at least `end - start`.
+/// Hash over the leaves `[start, end)`, where `start` is a multiple of a power of two that is at
+/// least `end - start`.
 fn range_hash<R: HashReader>(reader: &R, start: u64, end: u64) -> Result<Hash, R::Error> {
     let mut edge = Vec::new();
+    // From the left: `start` is aligned, so each largest power of two is a complete node.
     let mut at = start;
     while at < end {
         let level = (end - at).ilog2();
@@ -141,13 +150,14 @@ fn split(n: u64) -> u64 {
 /// Inclusion proof of leaf `index` in the tree of `size` leaves, from the leaf's sibling up.
 ///
 /// # Panics
-/// When `index >= size`: a caller asks only for what is there.
+/// When `index >= size`.
 pub fn inclusion_proof<R: HashReader>(
     reader: &R,
     index: u64,
     size: u64,
 ) -> Result<Vec<Hash>, R::Error> {
     assert!(index < size, "leaf {index} is not in a tree of {size}");
+    // From the root down, and reversed at the end: proofs are ordered from the leaf up.
     let (mut start, mut end) = (0, size);
     let mut proof = Vec::new();
     while end - start > 1 {
@@ -164,7 +174,8 @@ pub fn inclusion_proof<R: HashReader>(
     Ok(proof)
 }
 
-/// Consistency proof from the tree of `old` leaves to the tree of `new` leaves. Empty for `old == new` and for `old == 0`.
+/// Consistency proof from the tree of `old` leaves to the tree of `new` leaves. Empty for
+/// `old == new` and for `old == 0`.
 ///
 /// # Panics
 /// When `old > new`.
@@ -233,7 +244,7 @@ pub enum ProofFault {
     OldRoot,
 }
 
-/// The root that an inclusion proof leads to.
+/// The root computed from an inclusion proof (RFC 9162, section 2.1.3.2).
 pub fn root_from_inclusion(
     leaf: &Hash,
     index: u64,
@@ -282,10 +293,11 @@ pub fn verify_inclusion(
     }
 }
 
-/// Checks that the tree of `old` leaves with `old_root` is a prefix of the tree of `new` leaves with `new_root`.
+/// Checks that the tree of `old` leaves with `old_root` is a prefix of the tree of `new` leaves
+/// with `new_root`.
 ///
-/// Stricter than the RFC in one point: `old == 0` is refused, since every tree extends the empty one and such a "proof"
-/// would only hide that nothing was checked.
+/// Stricter than the RFC in one point: `old == 0` is refused. Every tree extends the empty one, so
+/// such a proof would only hide that nothing was checked.
 pub fn verify_consistency(
     old: u64,
     new: u64,
@@ -306,6 +318,7 @@ pub fn verify_consistency(
             (true, true) => Ok(()),
         };
     }
+    // RFC 9162, section 2.1.4.2: start at the largest complete subtree that ends the old tree.
     let shift = (old - 1).trailing_ones();
     let (mut node, mut last) = ((old - 1) >> shift, (new - 1) >> shift);
     let whole = old.is_power_of_two();
@@ -346,11 +359,14 @@ pub fn verify_consistency(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use proptest::prelude::*;
     use std::convert::Infallible;
 
-    /// A tree that hashes everything afresh, written straight from the recursive definition.
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A tree that hashes everything again each time, written directly from the recursive
+    /// definition.
     struct Naive(Vec<Hash>);
 
     impl Naive {
@@ -460,7 +476,8 @@ mod tests {
 
     #[test]
     fn known_roots() {
-        // The empty root and the root of one empty leaf, as any RFC 6962 implementation prints them.
+        // The empty root and the root of one empty leaf, as any RFC 6962 implementation prints
+        // them.
         assert_eq!(
             hex::encode(empty_root()),
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

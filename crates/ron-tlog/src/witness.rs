@@ -1,18 +1,21 @@
-//! The rules of C2SP tlog-witness `add-checkpoint`: the request as text, who may ask, and whether a checkpoint follows the last
-//! one that was cosigned. Pure; what must be atomic and durable is in `append::WitnessStore`.
+//! The rules of C2SP tlog-witness `add-checkpoint`: the request as text, the keys that must have
+//! signed it, and whether a checkpoint follows the last one cosigned. Pure; atomicity and
+//! durability are in `append::WitnessStore`.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use crate::checkpoint::{Checkpoint, CheckpointFault, decimal, hash_base64};
 use crate::note::{Note, NoteError, VerifierKey};
 use crate::tree::{Hash, empty_root, verify_consistency};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use std::fmt;
 
-/// Most hashes of a consistency proof.
+/// Maximum number of hashes in a consistency proof.
 pub const PROOF_LINES_MAX: usize = 63;
 /// Longest request that is read, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 * 1024;
-/// Content type of the size that a 409 answers with.
+/// Content type of a 409, whose body is the size of the last cosigned checkpoint.
 pub const SIZE_TYPE: &str = "text/x.tlog.size";
 
 /// The body of an `add-checkpoint` request.
@@ -22,11 +25,10 @@ pub struct AddCheckpoint {
     pub old: u64,
     /// Consistency proof from that size to the checkpoint's.
     pub proof: Vec<Hash>,
-    /// The signed checkpoint.
     pub checkpoint: String,
 }
 
-/// Why a request is refused; each has its status.
+/// Why a request is refused; each reason has its HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// 400.
@@ -72,7 +74,7 @@ impl Refusal {
         }
     }
 
-    /// The size that the answer carries (409).
+    /// The size in the body of the answer (409).
     pub fn size(&self) -> Option<u64> {
         match self {
             Self::OldSize(size) | Self::OtherRoot(size) => Some(*size),
@@ -125,13 +127,14 @@ impl fmt::Display for AddCheckpoint {
     }
 }
 
-/// Parses the body of a 409: the size that the witness cosigned last.
+/// Parses the body of a 409: the size of the checkpoint that the witness cosigned last.
 pub fn parse_size(body: &str) -> Option<u64> {
     decimal(body.strip_suffix('\n')?)
 }
 
-/// Checks everything that needs no state: form, a known log, its signature, sizes in order. Returns the checkpoint and its
-/// note with the lines of known keys only. `keys` are those of all known logs; a key's name is its log's origin.
+/// Checks everything that needs no state: form, a known log, its signature, sizes in order. Returns
+/// the checkpoint and its note with the lines of known keys only. `keys` are those of all known
+/// logs; a key's name is its log's origin.
 pub fn admit(request: &AddCheckpoint, keys: &[VerifierKey]) -> Result<(Checkpoint, Note), Refusal> {
     let malformed = |e: &dyn fmt::Display| Refusal::Malformed(e.to_string());
     let mut note = Note::parse(&request.checkpoint).map_err(|e| malformed(&e))?;
@@ -151,6 +154,7 @@ pub fn admit(request: &AddCheckpoint, keys: &[VerifierKey]) -> Result<(Checkpoin
         }
         Err(fault) => return Err(malformed(&CheckpointFault::from(fault))),
     }
+    // The witness stores and cosigns only lines that it has verified.
     note.signatures.retain(|line| {
         known
             .iter()
@@ -165,14 +169,15 @@ pub fn admit(request: &AddCheckpoint, keys: &[VerifierKey]) -> Result<(Checkpoin
     Ok((checkpoint, note))
 }
 
-/// Whether an admitted checkpoint follows `last`, the one cosigned last for its origin. Must be decided and stored without
-/// another request for that origin in between.
+/// Whether an admitted checkpoint follows `last`, the one cosigned last for its origin. The caller
+/// must decide and store without another request for that origin in between.
 pub fn follows(
     request: &AddCheckpoint,
     checkpoint: &Checkpoint,
     last: Option<&Checkpoint>,
 ) -> Result<(), Refusal> {
     let last_size = last.map_or(0, |c| c.size);
+    // The client learns the size from the 409 and repeats its request from there.
     if request.old != last_size {
         return Err(Refusal::OldSize(last_size));
     }
@@ -203,11 +208,12 @@ pub fn follows(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use ron_crypto::sign::Ed25519Key;
+
     use super::*;
     use crate::note::Ed25519NoteSigner;
     use crate::tree::{HashReader, consistency_proof, leaf_hash, root_at};
-    use proptest::prelude::*;
-    use ron_crypto::sign::Ed25519Key;
 
     fn signer(name: &str, seed: u8) -> Ed25519NoteSigner {
         Ed25519NoteSigner::new(name, Ed25519Key::from_seed(&[seed; 32])).expect("name")
@@ -261,20 +267,20 @@ mod tests {
         }
     }
 
-    fn judge(request: &AddCheckpoint, last: Option<&Checkpoint>) -> u16 {
+    fn status_of(request: &AddCheckpoint, last: Option<&Checkpoint>) -> u16 {
         let keys = [
             signer("log.example", 1).verifier().clone(),
             signer("b.example", 2).verifier().clone(),
         ];
-        let judged = admit(request, &keys).and_then(|(c, _)| follows(request, &c, last));
-        judged.map_or_else(|r| r.status(), |()| 200)
+        let result = admit(request, &keys).and_then(|(c, _)| follows(request, &c, last));
+        result.map_or_else(|r| r.status(), |()| 200)
     }
 
     #[test]
     fn each_rule_has_its_status() {
         let check = |what: &str, request: &AddCheckpoint, last: Option<u64>, status: u16| {
             let last = last.map(|size| at(size, false));
-            assert_eq!(judge(request, last.as_ref()), status, "{what}");
+            assert_eq!(status_of(request, last.as_ref()), status, "{what}");
         };
         check("first", &request(0, 5, false), None, 200);
         check("the same again", &request(5, 5, false), Some(5), 200);
@@ -323,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_survive_print_and_parse_and_odd_ones_are_refused() {
+    fn bodies_round_trip_and_odd_ones_are_refused() {
         let good = request(5, 9, false);
         assert_eq!(AddCheckpoint::parse(&good.to_string()), Ok(good.clone()));
         let text = good.to_string();
@@ -337,7 +343,7 @@ mod tests {
             text.replacen("\n\n", "\n", 1),
             String::new(),
         ] {
-            let status = AddCheckpoint::parse(&wrong).map(|r| judge(&r, Some(&at(5, false))));
+            let status = AddCheckpoint::parse(&wrong).map(|r| status_of(&r, Some(&at(5, false))));
             assert!(
                 matches!(status, Err(Refusal::Malformed(_)) | Ok(400)),
                 "{wrong} {status:?}"
@@ -350,17 +356,18 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sequence of requests, what was cosigned is a chain of pasts of one tree.
+        /// For every sequence of requests, the cosigned checkpoints are successive states of one
+        /// tree.
         #[test]
         fn cosigned_checkpoints_never_contradict(steps in proptest::collection::vec((0_u64..12, 0_u64..12, any::<bool>()), 1..40)) {
             let mut last: Option<Checkpoint> = None;
             for (old, new, fork) in steps {
                 let r = request(old, new, fork);
-                if judge(&r, last.as_ref()) == 200 {
+                if status_of(&r, last.as_ref()) == 200 {
                     let next = at(new, fork);
                     if let Some(last) = &last {
                         prop_assert!(next.size >= last.size);
-                        // The tree that the last one belongs to has the same past.
+                        // Both checkpoints belong to the same tree.
                         let same = [false, true].into_iter().any(|f| at(last.size, f) == *last && at(next.size, f) == next);
                         prop_assert!(same || last.size == 0);
                     }

@@ -1,5 +1,6 @@
-//! Power cuts at every operation of a scripted workload, with every fate of what was not synced. After each: everything
-//! acknowledged is there, beside it nothing but a prefix of the one batch that was under way, and the log goes on.
+//! Power cuts at every operation of a scripted workload, with every result for unsynced bytes.
+//! After each cut, every acknowledged entry is in the log, otherwise only a prefix of the batch in
+//! progress, and the log accepts new entries.
 
 mod common;
 
@@ -7,12 +8,12 @@ use common::{dir, entries, entry, open, signer, verify};
 use ron_tlog::append::{CrashMode, FaultKind};
 use ron_tlog::{Log, SimDisk};
 
-/// What the outside was told before the lights went out.
+/// What callers had been told before the power cut.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     entries: u64,
     checkpoint: u64,
-    /// Size that the batch under way would have led to.
+    /// Size after the batch in progress.
     asked: u64,
 }
 
@@ -37,7 +38,7 @@ fn work(disk: &SimDisk, batches: &[u64]) -> Told {
     told
 }
 
-/// Opens after the crash, checks the promise, and goes on.
+/// Opens the log after the crash, checks the guarantees, and appends further entries.
 fn check(disk: &SimDisk, told: Told, what: &str) {
     let mut log = open(disk).unwrap_or_else(|e| panic!("{what}: {e}"));
     let size = log.size();
@@ -109,7 +110,7 @@ fn every_cut(batches: &[u64], first: u64, modes: impl Fn(u64) -> Vec<CrashMode>)
     images
 }
 
-/// The disk is without power.
+/// Whether the simulated power is off.
 trait Dark {
     fn list_is_refused(&self) -> bool;
 }
@@ -194,10 +195,11 @@ fn any_failing_operation_leaves_a_log_that_opens() {
             disk.fail_after(at, kind);
             let told = work(&disk, &batches);
             let what = format!("{kind:?} at operation {at}");
-            // Restarted without a crash: the cache still shows everything.
+            // The process restarts without a crash of the machine: the cache still returns
+            // everything.
             check(&disk.fork(), told, &what);
             let size = open(&disk).unwrap_or_else(|e| panic!("{what}: {e}")).size();
-            // And what that start found is durable from then on.
+            // The entries found at that start are durable from then on.
             disk.crash(CrashMode::LoseAll);
             let told = Told {
                 entries: size,
@@ -213,7 +215,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-/// Random workloads, cuts and fates; `RON_CRASH_IMAGES` makes it a long lane, `RON_SEED` repeats it.
+/// Random workloads, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run,
+/// `RON_SEED` repeats one.
 #[test]
 fn random_cuts_of_random_workloads() {
     let images = number("RON_CRASH_IMAGES").unwrap_or(300);

@@ -1,13 +1,15 @@
-//! Deleted, edited, reordered, exchanged, cut: the offline check refuses and names the entry; opening refuses what it reads.
+//! Deleted, edited, reordered, exchanged, cut: the offline check refuses and names the entry;
+//! opening refuses what it reads.
 
 #![allow(clippy::needless_for_each)]
 
 mod common;
 
+use std::path::PathBuf;
+
 use common::{dir, entries, entry, fill, key, open, signer, verify};
 use ron_tlog::append::verify_on;
 use ron_tlog::{OpenError, SimDisk, VerifyError};
-use std::path::PathBuf;
 
 const N: u64 = 2 * 256 + 100;
 const SEGMENT_HEADER: usize = 128;
@@ -23,7 +25,8 @@ fn filled() -> SimDisk {
     disk
 }
 
-/// Where batches and entries of a segment are: `(offset of the batch, [(index, offset, length of the entry)])`.
+/// The batches and entries of a segment:
+/// `(offset of the batch, [(index, offset, length of the entry)])`.
 type Map = Vec<(usize, Vec<(u64, usize, usize)>)>;
 
 fn map(bytes: &[u8]) -> Map {
@@ -50,7 +53,7 @@ fn map(bytes: &[u8]) -> Map {
     batches
 }
 
-/// The checksum as the writer makes it; tests know the salt.
+/// The checksum as the writer computes it; tests know the salt.
 fn crc(parts: &[&[u8]]) -> [u8; 4] {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[5; 16]);
@@ -61,7 +64,7 @@ fn crc(parts: &[&[u8]]) -> [u8; 4] {
 }
 
 fn refused(disk: &SimDisk) -> VerifyError {
-    // Without a look at the contents: the log's own hashes must find it.
+    // Without comparing contents: the log's own hashes must find the damage.
     verify_on(disk, dir(), &[key()], &mut |_, _| Ok(()), &mut |_, _| ()).expect_err("damaged")
 }
 
@@ -116,10 +119,10 @@ fn an_entry_edited_with_a_right_checksum_is_found() {
         disk.poke(&name, Some(bytes));
         let named = refused(&disk).index.expect("an index");
         if exact {
-            // The index file of a full segment remembers the leaf.
+            // The index file of a full segment has the leaf hash.
             assert_eq!(named, index);
         } else {
-            // The next batch remembers the root of all before it.
+            // The next batch recorded the root of all entries before it.
             assert_eq!(named, in_batch[0].0);
             assert!(matches!(open(&disk), Err(OpenError::Damaged { .. })));
         }
@@ -202,7 +205,7 @@ fn missing_exchanged_and_foreign_files_are_found() {
     verify(&disk).expect("whole again");
 }
 
-/// Where the size begins in the checkpoint.
+/// Offset of the size in the checkpoint.
 fn first_digit_of_size() -> usize {
     common::ORIGIN.len() + 1
 }
@@ -271,7 +274,7 @@ fn damage_before_a_later_batch_is_no_torn_tail() {
 }
 
 #[test]
-fn an_older_or_missing_checkpoint_is_noticed_by_what_came_after() {
+fn an_older_or_missing_checkpoint_is_detected_by_later_batches() {
     let disk = filled();
     let old = disk.peek(&path("checkpoint")).expect("there");
     let mut log = open(&disk).expect("opens");
@@ -310,7 +313,7 @@ fn an_older_program_refuses_a_newer_format() {
 }
 
 #[test]
-fn the_visitor_may_object() {
+fn the_visitor_may_reject_an_entry() {
     let disk = filled();
     let error = verify_on(
         &disk,

@@ -1,8 +1,11 @@
-//! The log on disk: what is appended is read back, proven and served; damage is refused with the index.
+//! The log on disk: entries are read back, proven and served; damage is refused with the index.
 
 #![allow(clippy::needless_for_each)]
 
 mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use common::{dir, entries, entry, fill, key, open, options, signer, verify};
 use ron_tlog::append::{CrashMode, FaultKind};
@@ -12,8 +15,6 @@ use ron_tlog::{
     AppendError, Checkpoint, CheckpointError, Disk as _, Log, LogOptions, OpenError, OsDisk,
     ProofError, ReadError, SimDisk, TlogProof, verify_dir,
 };
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Three full segments and a half.
 const N: u64 = 3 * 256 + 130;
@@ -27,7 +28,7 @@ fn filled() -> SimDisk {
 }
 
 #[test]
-fn what_is_appended_is_read_back() {
+fn appended_entries_are_read_back() {
     let disk = filled();
     for round in 0..2 {
         let log = open(&disk).expect("opens");
@@ -198,7 +199,7 @@ fn checkpoints_are_published_once_and_take_cosignatures() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn entries_that_do_not_fit_are_refused_and_change_nothing() {
     let disk = SimDisk::new();
     let mut log = Log::open(
         Arc::new(disk.clone()),
@@ -335,7 +336,8 @@ fn a_failed_write_or_sync_closes_the_log_for_writing() {
             (100, entry(99))
         );
         drop(log);
-        // Reopening without a restart: what is kept must really be on disk, although the failed sync marked it clean.
+        // Reopened without a restart: kept entries must really be on disk, although the failed sync
+        // marked them clean.
         let log = open(&disk).expect("opens");
         let kept = log.size();
         assert!(kept == 100 || kept == 105, "{kept}");

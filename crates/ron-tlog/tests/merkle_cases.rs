@@ -1,20 +1,22 @@
 //! Runs every proof case of testdata/merkle, valid and hostile, against the verifiers.
 
+use std::path::{Path, PathBuf};
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ron_crypto::hash::sha256;
 use ron_tlog::tree::{Hash, verify_consistency, verify_inclusion};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 
-/// The hash of that name; `None` when it is not 32 bytes, which our types refuse before any check.
+/// The hash under a name; `None` when it is not 32 bytes, which our types refuse before any check.
 fn hash(case: &Value, name: &str) -> Option<Hash> {
     let text = case[name].as_str().unwrap_or_default();
     let bytes = STANDARD.decode(text).expect("cases are base64");
     bytes.try_into().ok()
 }
 
-/// The root of that name. Roots of another length stand for "some root": equal ones stay equal, different ones different.
+/// The root under a name. Roots of another length are mapped to hashes: equal roots stay equal,
+/// different ones different.
 fn some_root(case: &Value, name: &str) -> Hash {
     hash(case, name).unwrap_or_else(|| {
         let text = case[name].as_str().unwrap_or_default();

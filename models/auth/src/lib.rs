@@ -1,5 +1,5 @@
-//! Key refresh and verification over a model checker: the same source file as in ron-auth, compiled against a kernel
-//! whose snapshots and queues are the checker's.
+//! Key refresh and verification under a model checker: the same source file as in ron-auth,
+//! compiled against a kernel that uses the checker's snapshots and queues.
 #![cfg(any(loom, shuttle))]
 #![allow(dead_code, missing_docs, clippy::pedantic)]
 

@@ -1,5 +1,6 @@
-//! Model of key refresh versus verification: loom runs every interleaving of a few threads, shuttle samples those of
-//! more (`scripts/loom.sh`). It names the mutants, versions that are wrong on purpose, that it must catch.
+//! Models of key refresh against verification: loom runs every interleaving of a few threads,
+//! shuttle samples those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty
+//! versions, that it must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, clippy::pedantic, clippy::needless_collect)]
 
@@ -47,14 +48,14 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), iterations / 2, 3);
 }
 
-/// An issuer's key set as a verifier sees it: whose it is, and how often it was rotated.
+/// An issuer's key set as a verifier sees it: its issuer and the number of its rotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Keys {
     issuer: u64,
     rotation: u64,
 }
 
-/// A verifier: which issuer is configured, what was read of it, and the issuers out there.
+/// A verifier: the configured issuer, the keys read from it, and the issuer's present rotation.
 struct Verifier {
     configured: Snapshot<u64>,
     keys: Followed<u64, Keys>,
@@ -70,7 +71,7 @@ impl Verifier {
         })
     }
 
-    /// One read of the key set, as both refresh threads do it. What was current when it began comes back too.
+    /// One read of the key set, as both refresh threads do it. Returns the keys that it read.
     fn read(&self) -> Keys {
         let issuer = *self.configured.load();
         let reading = self.keys.begin(issuer);
@@ -80,7 +81,7 @@ impl Verifier {
         keys
     }
 
-    /// The keys a request is judged by.
+    /// The keys that verify a request.
     fn judge(&self) -> Option<Keys> {
         let issuer = *self.configured.load();
         let keys = self.keys.of(|read| *read == issuer)?;
@@ -89,9 +90,10 @@ impl Verifier {
     }
 }
 
-/// Requests are judged while two threads read the keys, the issuer rotates and a reload names another issuer: nobody
-/// is judged by another issuer's keys; as long as the issuer stays, keys never go back; and once all reads have ended, what
-/// stays is at least as new as the rotation that came before the last question. Mutants `older`, `source`.
+/// Requests are verified while two threads read the keys and the issuer rotates: no request is
+/// verified by another issuer's keys; while the issuer stays the same, keys never get older; and
+/// once all reads have ended, the keys are at least as new as the rotation before the last read
+/// request. Mutants `older`, `source`.
 #[test]
 fn requests_are_judged_by_the_keys_of_their_issuer_and_never_by_older_ones() {
     const REQUESTS: usize = size(2, 4);
@@ -139,8 +141,8 @@ fn requests_are_judged_by_the_keys_of_their_issuer_and_never_by_older_ones() {
     });
 }
 
-/// A reload names another issuer while the keys of the one before are being read: these are never used again, whichever
-/// ends first. Mutant `source`.
+/// A reload names another issuer while the keys of the previous one are being read: the previous
+/// keys are never used again, whichever ends first. Mutant `source`.
 #[test]
 fn a_reload_leaves_nothing_of_the_issuer_before() {
     explore(|| {

@@ -1,9 +1,10 @@
-//! Models of the log and of its witness: loom runs every interleaving of a few threads, shuttle samples those of more
-//! (`scripts/loom.sh`). Each names the mutants, versions that are wrong on purpose, that it must catch.
+//! Models of the log and of its witness: loom runs every interleaving of a few threads, shuttle
+//! samples those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions,
+//! that it must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, dead_code, clippy::pedantic, clippy::needless_collect)]
 
-/// The witness's thread, its own source.
+/// The witness thread's own source.
 #[path = "../../../crates/ron-service/src/log_host/witness.rs"]
 mod witness;
 
@@ -51,7 +52,7 @@ fn far() -> Deadline {
 }
 
 fn context() -> ThreadCtx {
-    // Ends when the last sender leaves.
+    // The body ends when the last sender is dropped, so the token is never fired.
     let (trigger, shutdown) = Shutdown::pair();
     std::mem::forget(trigger);
     ThreadCtx {
@@ -61,19 +62,21 @@ fn context() -> ThreadCtx {
     }
 }
 
-/// Explores a model: loom exhaustively up to one preemption less than `LOOM_MAX_PREEMPTIONS` (default 2).
+/// Explores a model: loom exhaustively up to one preemption less than `LOOM_MAX_PREEMPTIONS`
+/// (default 2).
 #[cfg(loom)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // The log's threads take many steps: one preemption less than the other models keeps this to seconds.
+    // The log's threads take many steps: one preemption less than in the other models keeps a run
+    // to seconds.
     let asked = builder.preemption_bound.unwrap_or(2);
     builder.preemption_bound = Some(asked.saturating_sub(1).max(1));
     builder.max_branches = 20_000;
     builder.check(model);
 }
 
-/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 4000) schedules, half of them random, half with few but
-/// well-placed switches (PCT).
+/// Explores a model: shuttle with `SHUTTLE_ITERATIONS` (default 4000) schedules, half of them
+/// random, half with few but well-placed switches (PCT).
 #[cfg(shuttle)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let asked = std::env::var("SHUTTLE_ITERATIONS");
@@ -88,7 +91,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(placed, config).run(move || again());
 }
 
-/// A thread with room for signing: the checkers' stacks are small.
+/// A thread with enough stack for signing: the checkers' default stacks are small.
 #[cfg(loom)]
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     let builder = thread::Builder::new().stack_size(0x2_0000);
@@ -113,10 +116,11 @@ fn log() -> Log {
     Log::open(Arc::new(PlainDisk::default()), Path::new("/l"), options).expect("an empty log")
 }
 
-/// One entry and who waits for its index.
+/// One entry, and the sender for its index.
 type Ask = (Vec<u8>, ReplySender<u64>);
 
-/// As the appender of a service: takes what waits, makes it durable at once, answers.
+/// Like the appender of a service: takes all waiting entries, makes them durable in one batch,
+/// answers.
 fn append_all(mut log: Log, asks: &Receiver<Ask>) {
     let ctx = context();
     while let Recv::Item(first) = asks.recv(&ctx.shutdown, far()) {
@@ -132,8 +136,9 @@ fn append_all(mut log: Log, asks: &Receiver<Ask>) {
     }
 }
 
-/// Whatever the interleaving: every acknowledged entry has an index of its own, without a gap; it is there for readers from its
-/// acknowledgement on; a checkpoint that is begun after it covers it, and its root is the one of its size. Mutants `ack`, `head`.
+/// In every interleaving, each acknowledged entry has its own index, without gaps; readers see it
+/// from its acknowledgement on; a checkpoint that is begun after the acknowledgement covers it, and
+/// has the root of its size. Mutants `ack`, `head`.
 #[test]
 fn the_index_is_contiguous_and_a_checkpoint_covers_what_was_acknowledged() {
     const CLIENTS: usize = size(2, 4);
@@ -183,7 +188,7 @@ fn client(n: usize, to: &Sender<Ask>, reader: &LogReader, acknowledged: &AtomicU
     index
 }
 
-/// Two histories of one log, to ask a witness with.
+/// Two histories of one log, for requests to a witness.
 fn histories() -> [LogReader; 2] {
     ["a", "b"].map(|history| {
         let mut log = log();
@@ -210,8 +215,8 @@ fn request(reader: &LogReader, old: u64, new: u64) -> AddCheckpoint {
     }
 }
 
-/// Requests that race from the same state: what a witness cosigns is one history, each step from where the last one ended, and the
-/// last answer is what it remembers. Mutant `batch`.
+/// Requests that race from the same state: a witness cosigns one history, each step from the end of
+/// the last one, and stores the last checkpoint it cosigned. Mutant `batch`.
 #[test]
 fn a_witness_compares_and_stores_in_one_step() {
     explore(|| spawn(race_for_a_witness).join().unwrap());
@@ -254,7 +259,7 @@ fn race_for_a_witness() {
             .last("log.example")
             .expect("one was taken")
             .clone();
-        // All that was cosigned is the past of what is remembered.
+        // Every cosigned checkpoint is an earlier state of the stored one.
         let history = histories
             .iter()
             .find(|h| h.root_at(last.size).ok() == Some(last.root));
@@ -272,10 +277,11 @@ fn race_for_a_witness() {
     }
 }
 
-/// What a client asked for, and where its answer will be.
+/// A client's request (size and root), and the waiter for its answer.
 type Asked = (u64, [u8; 32], ron_kernel_real::ReplyWaiter<Response>);
 
-/// Asks from nothing. The answer is read when everything has ended: waiting for it is no step of the model.
+/// Sends a request from size 0. The answer is read after all threads have ended: waiting for it is
+/// not a step of the model.
 fn ask(to: &Sender<Job>, reader: &LogReader, new: u64) -> Asked {
     let deadline = ron_kernel_real::Deadline::within(Duration::from_secs(36_000));
     let (responder, answer) = Responder::detached(deadline);
@@ -284,7 +290,7 @@ fn ask(to: &Sender<Job>, reader: &LogReader, new: u64) -> Asked {
     (new, reader.root_at(new).expect("there"), answer)
 }
 
-/// What was cosigned, of an answer that is there.
+/// The checkpoint of a request that was answered with a cosignature.
 fn cosigned((size, root, answer): Asked) -> Option<(u64, [u8; 32])> {
     let now = ron_kernel_real::Deadline::within(Duration::ZERO);
     let response = answer.wait(now).expect("answered");

@@ -1,7 +1,9 @@
-//! The wallet's protocols over a model checker: the same source files as in svc-wallet, compiled against a kernel
-//! whose locks, queues and threads are the checker's. Only the ledger at the other end is another one: [`upstream`].
+//! The wallet's protocols under a model checker: the same source files as in svc-wallet, compiled
+//! against a kernel that uses the checker's locks, queues and threads. Only the ledger is replaced:
+//! [`upstream`].
 //!
-//! What has no part in the protocols (responders, metrics, the file of pins) is the ordinary thing, outside the model.
+//! Parts outside the protocols (responders, metrics, the file of unresolved keys) are the ordinary
+//! ones, outside the model.
 #![cfg(any(loom, shuttle))]
 #![allow(
     dead_code,

@@ -1,4 +1,5 @@
-//! The ledger of the models: its real pure core behind one lock, and calls that go wrong as they were told to.
+//! The ledger of the models: its real pure core behind one lock, and calls that fail as a test
+//! plans.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -30,13 +31,12 @@ pub enum Committed {
 /// How one call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Answered.
     Well,
-    /// Not done, and said so.
+    /// Not done, and answered so.
     NotDone,
     /// Done, and the answer is lost.
     AnswerLost,
-    /// Not done, and nobody can tell.
+    /// Not done, and no answer.
     RequestLost,
 }
 
@@ -45,11 +45,11 @@ pub struct Book {
     state: State,
     keys: BTreeMap<KeyHash, u64>,
     entries: Vec<(Op, Verdict)>,
-    /// Ends of the calls to come; then all end well.
+    /// Results of the next calls; the calls after them succeed.
     fates: VecDeque<Fate>,
 }
 
-/// Time stands still in the models' ledger.
+/// The constant time of the models' ledger.
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
 impl Book {
@@ -80,7 +80,7 @@ impl Book {
     }
 }
 
-/// The ledger, for reads as the wallet makes them.
+/// The ledger's reads, as the wallet makes them.
 #[derive(Debug)]
 pub struct Client(RankedMutex<Book>);
 
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Commits at once, as somebody else's call.
+    /// Commits at once, as the call of another client.
     pub fn put(&self, entries: &[Entry]) -> Vec<EntryAnswer> {
         self.0.lock().commit(entries)
     }

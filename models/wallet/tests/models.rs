@@ -1,5 +1,6 @@
-//! Models of the wallet's protocols: loom runs every interleaving of a few threads, shuttle samples those of more
-//! (`scripts/loom.sh`). Each names the mutants, versions that are wrong on purpose, that it must catch.
+//! Models of the wallet's protocols: loom runs every interleaving of a few threads, shuttle samples
+//! those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions, that it
+//! must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, clippy::pedantic, clippy::needless_collect)]
 
@@ -33,7 +34,7 @@ use svc_wallet_models::watch::Watch;
 
 type Answer = ron_kernel_real::ReplyWaiter<Response>;
 
-/// What is outside the models: made once.
+/// The parts outside the models, made once.
 struct Outside {
     km: KernelMetrics,
     metrics: Metrics,
@@ -61,7 +62,7 @@ static TOPOLOGY: Topology = Topology {
     locks: &[],
 };
 
-/// The wallet without its edges.
+/// The wallet without HTTP, files and the real ledger.
 struct Wallet {
     flights: Arc<Flights>,
     pinned: Arc<Pinned>,
@@ -80,7 +81,7 @@ impl Wallet {
         let lanes = (0..committers).map(|_| bare_queue(&WORK_QUEUE, 8));
         let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = lanes.unzip();
         let (lines, lines_rx) = bare_queue(&AUDIT_QUEUE, 64);
-        // Nobody writes pins down: the callers are told at once.
+        // No thread writes unresolved keys to a file: callers are answered at once.
         let (notes, _) = bare_queue::<Note>(&PIN_QUEUE, 1);
         let upstream = Upstream::new(fates);
         upstream.client.put(&[Entry::Issue {
@@ -114,7 +115,7 @@ impl Wallet {
         }
     }
 
-    /// Runs the committer of a lane, until the wallet is stopped.
+    /// Runs the committer of a shard, until the wallet is stopped.
     fn committer(&self, index: usize) -> thread::JoinHandle<()> {
         let o = outside();
         let committer = Committer {
@@ -130,7 +131,7 @@ impl Wallet {
         thread::spawn(move || committer.run(&ctx, &lane))
     }
 
-    /// Runs the watch: it looks once, then waits until the wallet is stopped.
+    /// Runs the watch: it checks once, then waits until the wallet is stopped.
     fn watch(&self) -> thread::JoinHandle<()> {
         let o = outside();
         let watch = Watch {
@@ -147,7 +148,7 @@ impl Wallet {
         thread::spawn(move || watch.run(&ctx))
     }
 
-    /// What a handler does with a write that policy allows (api/submit.rs).
+    /// The steps of a handler for a write that the policy allows (api/submit.rs).
     fn send(&self, key: &str, nonce: u64, n: u128, within: Duration) -> Answer {
         let key: FlightKey = ("p".parse().unwrap(), key.parse().unwrap());
         let from: Account = "a".parse().unwrap();
@@ -208,18 +209,18 @@ impl Wallet {
 
 const LONG: Duration = Duration::from_secs(36_000);
 
-/// A size for loom and one for shuttle.
+/// A model size by checker: loom explores everything and needs small models.
 const fn size(loom: usize, shuttle: usize) -> usize {
     if cfg!(loom) { loom } else { shuttle }
 }
 
-/// What was answered so far; the one look there is.
+/// The answer, if there is one yet. Consumes the waiter.
 fn told(answer: Answer) -> Option<Response> {
     let now = ron_kernel_real::Deadline::within(Duration::ZERO);
     answer.wait(now).ok()
 }
 
-/// What was answered; after everything has ended, nothing is too little.
+/// The answer after all threads have ended; there must be one.
 fn said(answer: Answer) -> Response {
     told(answer).expect("everybody who waits is answered")
 }
@@ -246,8 +247,8 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), iterations / 2, 3);
 }
 
-/// The same request from several callers at once is one entry of the ledger and the same bytes for all; another
-/// request under the key is refused, whoever came first. Mutants `flight`, `land`.
+/// The same request from several callers at once is one entry of the ledger and the same bytes for
+/// all; another request under the key is refused, whichever came first. Mutants `flight`, `land`.
 #[test]
 fn one_key_is_one_commit_and_all_who_wait_are_told() {
     explore(|| {
@@ -262,7 +263,7 @@ fn one_key_is_one_commit_and_all_who_wait_are_told() {
         let mine = w.send("k", 1, 5, LONG);
         let mut answers = vec![mine];
         answers.extend(others.into_iter().map(|t| t.join().unwrap()));
-        // Late, and another request: refused by the table, or by the ledger.
+        // Another request under the key, sent later: refused by the table or by the ledger.
         let other = cfg!(shuttle).then(|| w.send("k", 1, 6, LONG));
         w.stop();
         join(vec![committer]);
@@ -280,13 +281,14 @@ fn one_key_is_one_commit_and_all_who_wait_are_told() {
     });
 }
 
-/// Debits of one account, queued in order, reach the ledger in order, with more than one committer. Mutant `lane`.
+/// Debits of one account, queued in order, reach the ledger in order, with more than one committer.
+/// Mutant `lane`.
 #[test]
 fn debits_of_one_account_keep_their_order() {
     explore(|| {
         let w = Wallet::new(2, &[]);
         let committers = vec![w.committer(0), w.committer(1)];
-        // Keys of different lengths: what the mutant goes by.
+        // Keys of different lengths: the mutant selects the shard by the length.
         let keys: Vec<String> = (1..=size(2, 5)).map(|n| "k".repeat(n)).collect();
         let answers: Vec<Answer> = keys
             .iter()
@@ -301,7 +303,7 @@ fn debits_of_one_account_keep_their_order() {
     });
 }
 
-/// One nonce under several keys has one winner; the others learn the next.
+/// One nonce under several keys has one winner; the others get the next nonce in a 409.
 #[test]
 fn one_nonce_has_one_winner() {
     explore(|| {
@@ -324,8 +326,9 @@ fn one_nonce_has_one_winner() {
     });
 }
 
-/// A waiter whose time is over is told what is true: 503 only when nothing was or will be done, else 504 with a pin;
-/// who waits longer has the answer all the same. Mutant `sent`.
+/// A waiter whose deadline has passed gets a true answer: 503 only when nothing was or will be
+/// done, else 504 with an unresolved key; a waiter with a later deadline still gets the result.
+/// Mutant `sent`.
 #[test]
 fn late_waiters_are_told_the_truth_and_leave_once() {
     for follower in [false, true] {
@@ -337,11 +340,13 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
             w.stop();
             join(threads);
             let done = w.times_done("k");
-            // The watch looks at least once; who comes after it is answered by the committer.
+            // The watch checks at least once; the committer answers the waiters that come after
+            // that.
             match said(first).status {
                 200 => assert_eq!(done, 1),
                 503 => assert_eq!(done, usize::from(follower), "told that nothing was done"),
-                // The committer's answer releases what the watch pinned, or comes to nothing.
+                // The committer's result resolves the key that the watch left unresolved, or is
+                // discarded.
                 504 => assert_eq!(done, 1),
                 other => panic!("{other}"),
             }
@@ -350,8 +355,8 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
     }
 }
 
-/// Whatever happens to the call, the caller is told done, nothing done, or unknown; when it is told unknown, the key
-/// is pinned already; sent again it is done once. Mutant `pin`.
+/// For every result of the call, the caller gets done, not done, or unknown; when it gets unknown,
+/// the key is recorded as unresolved already; a retry is done once. Mutant `pin`.
 #[test]
 fn an_unknown_outcome_is_pinned_before_it_is_told() {
     for fate in [
@@ -364,7 +369,7 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
             let w = Wallet::new(1, &[fate]);
             let committer = w.committer(0);
             let first = w.send("k", 1, 5, LONG);
-            // A moment in between, for the checker to choose.
+            // A scheduling point for the checker.
             w.pinned("elsewhere");
             if told(first).is_some_and(|r| r.status == 504) {
                 assert!(w.pinned("k"), "told to ask, and nothing is known");
@@ -378,7 +383,7 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
                 Fate::AnswerLost => assert_eq!((done, pinned), (1, true)),
                 Fate::RequestLost => assert_eq!((done, pinned), (0, true)),
             }
-            // Again, to a committer that comes after a restart.
+            // The retry, to a committer that starts after a restart.
             let again = w.send("k", 1, 5, LONG);
             let committer = w.committer(0);
             join(vec![committer]);
@@ -388,7 +393,8 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
     }
 }
 
-/// A balance that is served as fresh has in it every change that was told before. Mutant `balance`.
+/// A balance that is served as fresh contains every change that was reported before. Mutant
+/// `balance`.
 #[test]
 fn a_balance_never_looks_younger_than_it_is() {
     explore(|| {
@@ -402,7 +408,7 @@ fn a_balance_never_looks_younger_than_it_is() {
                     let put = w.upstream.client.put(&[issue_more(i)]);
                     let seq = put[0].receipt().unwrap().seq;
                     w.balances.changed([&a], seq);
-                    // From now on nothing older may be served as fresh.
+                    // From now on no older balance may be served as fresh.
                     let fresh = w.balances.fresh(&a, asked);
                     assert!(fresh.is_none_or(|f| f.doc.seq >= seq), "stale");
                 })
@@ -438,7 +444,7 @@ fn issue_more(i: usize) -> Entry {
     }
 }
 
-/// What was queued when the drain begins is committed and answered. Mutant `leave`.
+/// Requests that were queued when the drain begins are committed and answered. Mutant `leave`.
 #[test]
 fn a_drain_answers_everything_that_was_taken_in() {
     explore(|| {

@@ -1,5 +1,5 @@
-//! Memory for secrets: erased on drop, never printed, kept out of core dumps and, as far as the
-//! process's limit allows, out of swap.
+//! Memory for secrets: erased on drop, never printed, excluded from core dumps and, as far as the
+//! process's limit of locked memory allows, from swap.
 
 mod pages;
 
@@ -8,12 +8,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::{fmt, io};
 
+use pages::Room;
 use zeroize::Zeroize;
 
-use pages::Room;
-
-/// Keeps the process's memory from debuggers and core dumps of its own user
-/// (`PR_SET_DUMPABLE 0`), and no core file of any size for it and its children (`RLIMIT_CORE` 0). Call it once, first thing in `main`.
+/// Protects the process's memory from debuggers and core dumps of its own user
+/// (`PR_SET_DUMPABLE 0`), and forbids core files for it and its children (`RLIMIT_CORE` 0). Called
+/// once, first in `main`.
 pub fn process_hardening() -> io::Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
     let none = rustix::process::Rlimit {
@@ -24,10 +24,11 @@ pub fn process_hardening() -> io::Result<()> {
     Ok(())
 }
 
-/// True when nobody but its owner can read or write the file of a secret: mode 0600 or less.
+/// True when only its owner can read or write the file of a secret: mode 0600 or less.
 ///
-/// A credential that a service manager put into `$CREDENTIALS_DIRECTORY` may show one bit more: there the group bits
-/// of a file of root stand for the access list that lets exactly this service read it.
+/// A credential that a service manager put into `$CREDENTIALS_DIRECTORY` may have the group's read
+/// bit as well: there the group bits of a file of root stand for the access list by which exactly
+/// this service may read it.
 pub fn is_private(path: &Path, meta: &Metadata) -> bool {
     let given = std::env::var_os("CREDENTIALS_DIRECTORY")
         .is_some_and(|dir| !dir.is_empty() && path.starts_with(&dir));
@@ -39,21 +40,21 @@ const fn private_mode(mode: u32, by_the_manager: bool) -> bool {
     mode & open == 0
 }
 
-/// Secret bytes of any length. Moving the value does not move the bytes.
+/// Secret bytes of any length. Moving the value does not copy the bytes.
 pub struct SecretBytes {
     room: Room,
     length: usize,
 }
 
 impl SecretBytes {
-    /// Takes the bytes over and erases the place they came from.
+    /// Copies the bytes into secret memory and erases the original.
     pub fn new(mut bytes: Vec<u8>) -> Self {
         let secret = Self::from_slice(&bytes);
         bytes.zeroize();
         secret
     }
 
-    /// Copies the bytes; erasing the original is the caller's part.
+    /// Copies the bytes; the caller must erase the original.
     pub fn from_slice(bytes: &[u8]) -> Self {
         let mut secret = Self::zeroed(bytes.len());
         secret.expose_mut().copy_from_slice(bytes);
@@ -96,7 +97,7 @@ impl SecretBytes {
         }
     }
 
-    /// A second copy; on purpose not `Clone`, so that copies are seen.
+    /// A second copy; deliberately not `Clone`, so that copies are visible in the code.
     pub fn duplicate(&self) -> Self {
         Self::from_slice(self.expose())
     }
@@ -124,20 +125,20 @@ impl fmt::Debug for SecretBytes {
 pub struct Secret32(SecretBytes);
 
 impl Secret32 {
-    /// Takes the bytes over and erases this copy. Copies the compiler made on the way stay;
-    /// fill [`Secret32::zeroed`] in place where that matters.
+    /// Copies the bytes into secret memory and erases this copy. Copies that the compiler made on
+    /// the way stay; fill [`Secret32::zeroed`] in place where that matters.
     pub fn new(mut bytes: [u8; 32]) -> Self {
         let secret = Self::from_slice(&bytes);
         bytes.zeroize();
         secret
     }
 
-    /// Copies the bytes; erasing the original is the caller's part.
+    /// Copies the bytes; the caller must erase the original.
     pub fn from_slice(bytes: &[u8; 32]) -> Self {
         Self(SecretBytes::from_slice(bytes))
     }
 
-    /// The bytes as a key, when there are 32.
+    /// The bytes as a key; `None` unless there are 32.
     pub fn try_from_bytes(bytes: &SecretBytes) -> Option<Self> {
         bytes.expose().try_into().ok().map(Self::from_slice)
     }
@@ -170,7 +171,7 @@ impl Secret32 {
             .expect("it was made with 32 bytes")
     }
 
-    /// A second copy; on purpose not `Clone`, so that copies are seen.
+    /// A second copy; deliberately not `Clone`, so that copies are visible in the code.
     pub fn duplicate(&self) -> Self {
         Self(self.0.duplicate())
     }
@@ -228,8 +229,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Many secrets live side by side without touching each other, and what is dropped
-        /// leaves zeros for the next one.
+        /// Many secrets exist at once without overlapping, and a dropped one leaves zeros for the
+        /// next.
         #[test]
         fn secrets_keep_apart(sizes in proptest::collection::vec(0_usize..600, 1..60)) {
             let mut live = Vec::new();

@@ -1,25 +1,21 @@
-//! Where secret bytes lie: slots in a few locked pages that live as long as the process, or, for
-//! what is large or comes when the slots are full, pages of their own.
+//! The storage of secret bytes: slots in a few locked pages that live as long as the process or,
+//! for large secrets and when the slots are full, separate pages.
 //!
 //! Slots exist because `mlock` works on whole pages and its limit is small: one page for each
 //! 32 byte key would use the limit up, and a system call for each would cost more than the
 //! cipher. Taking and returning a slot is one atomic operation on a bitmap; there is no lock.
 #![allow(unsafe_code)] // locked memory cannot be had from the allocator; each block says why it is sound
 
-use std::{
-    ffi::c_void,
-    ptr::NonNull,
-    slice,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use zeroize::Zeroize;
 
-/// Bytes in a slot; holds an Ed25519 seed, an AES key, a P-256 key in PKCS#8, a token.
+/// Bytes in a slot; enough for an Ed25519 seed, an AES key, a P-256 key in PKCS#8 or a token.
 const SLOT: usize = 256;
 /// Slots in a slab, 64 for each word of its bitmap.
 const SLOTS: usize = 64 * WORDS;
@@ -29,7 +25,7 @@ const SLABS: usize = 64;
 
 static ARENA: [OnceLock<Slab>; SLABS] = [const { OnceLock::new() }; SLABS];
 
-/// Room for the bytes of one secret, zeroed when it is taken and when it is given back.
+/// Memory for the bytes of one secret, zeroed when taken and when freed.
 pub(super) struct Room {
     start: NonNull<u8>,
     length: usize,
@@ -41,17 +37,17 @@ enum Place {
     Nowhere,
     /// A slot of a slab: the slab and the slot's number.
     Slot(&'static Slab, usize),
-    /// A mapping of its own.
+    /// A separate mapping.
     Mapping,
 }
 
-// SAFETY: a Room owns its bytes as a Box would; the place is only used to give them back.
+// SAFETY: a Room owns its bytes as a Box would; the place is only used to free them.
 unsafe impl Send for Room {}
 // SAFETY: shared access only reads.
 unsafe impl Sync for Room {}
 
 impl Room {
-    /// Room for at least `length` bytes, all zero.
+    /// Memory of `length` bytes, all zero.
     pub(super) fn zeroed(length: usize) -> Self {
         if length == 0 {
             return Self {
@@ -94,6 +90,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
+        // Erased before it is freed: the next owner of a slot relies on the zeros.
         self.bytes_mut().zeroize();
         match self.place {
             Place::Nowhere => {}
@@ -150,7 +147,7 @@ impl Slab {
     }
 }
 
-/// Zeroed private pages, left out of core dumps, locked as far as the limit allows.
+/// Zeroed private pages, excluded from core dumps, locked as far as the limit allows.
 fn map(length: usize) -> NonNull<u8> {
     // SAFETY: a null hint and an anonymous private mapping touch no existing memory.
     let mapped = unsafe {
@@ -161,7 +158,7 @@ fn map(length: usize) -> NonNull<u8> {
             MapFlags::PRIVATE,
         )
     };
-    // Like the allocator when memory runs out: there is no way to go on.
+    // As with the allocator when memory runs out, the process cannot continue.
     let mapped = mapped.expect("memory for secrets can be mapped");
     // SAFETY: the range is the mapping just made. Both are best effort: an old kernel or a low
     // RLIMIT_MEMLOCK weakens the protection and nothing else.
@@ -178,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_given_back_slot_is_zero_and_free() {
-        // A slab of its own: the shared ones belong to the tests that run beside this one.
+        // A separate slab: other tests of this process use the shared ones at the same time.
         let slab: &'static Slab = Box::leak(Box::new(Slab::map()));
         let slot = slab.take().expect("a new slab is empty");
         // SAFETY: the slot is inside the slab's mapping.
@@ -190,7 +187,7 @@ mod tests {
         };
         room.bytes_mut().fill(0xee);
         drop(room);
-        // SAFETY: the slab lives forever, and nobody else knows it.
+        // SAFETY: the slab lives forever, and no other thread has it.
         assert_eq!(
             unsafe { slice::from_raw_parts(start.as_ptr(), SLOT) },
             [0; SLOT]
@@ -199,7 +196,7 @@ mod tests {
         assert_eq!(
             all,
             (0..SLOTS).collect::<Vec<_>>(),
-            "each slot is handed out once"
+            "each slot is given out once"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Framing cases as a table, and the property that pieces do not matter.
+//! Framing cases as a table, and the property that the cutting of the bytes does not matter.
 
 use proptest::prelude::*;
 
@@ -12,14 +12,14 @@ const CAPS: HeadCaps = HeadCaps {
 };
 const BODY_CAP: usize = 1000;
 
-/// One parsed request, as far as framing goes.
+/// The framing of one parsed request.
 #[derive(Clone, Debug, PartialEq)]
 struct Message {
     head: Head,
     body: Vec<u8>,
 }
 
-/// What a connection's bytes amount to: requests, then possibly a refusal, or an unfinished rest.
+/// The parsed bytes of a connection: requests, then possibly a refusal or an unfinished rest.
 #[derive(Debug, PartialEq)]
 struct Parsed {
     messages: Vec<Message>,
@@ -27,7 +27,7 @@ struct Parsed {
     finished: bool,
 }
 
-/// Parses pieces as the front does: scanner, head, body, again.
+/// Parses pieces as the front does: scanner, head, body, and the next request.
 fn parse(pieces: &[&[u8]]) -> Parsed {
     let mut buffer: Vec<u8> = Vec::new();
     let mut scan = HeadScanner::default();
@@ -99,7 +99,7 @@ fn outcome(bytes: &[u8]) -> String {
     words.join(", ")
 }
 
-/// Requests and what becomes of them. `H` stands for a good Host line.
+/// Requests and their outcomes. `H` stands for a valid Host line.
 pub(crate) const CASES: &[(&str, &str)] = &[
     ("GET / HTTP/1.1\r\nH\r\n", "1 ok"),
     ("GET / HTTP/1.1\r\nH\r\nGET / HTTP/1.1\r\nH\r\n", "2 ok"),
@@ -111,7 +111,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     ("POST / HTTP/1.1\r\nHContent-Length: 3\r\n\r\nab", "waits"),
     ("POST / HTTP/1.1\r\nHContent-Length: 0\r\n\r\n", "1 ok"),
     ("POST / HTTP/1.1\r\nHcontent-length:\t3 \r\n\r\nabc", "1 ok"),
-    // Lengths that two readers could see differently.
+    // Lengths that two parsers could read differently.
     (
         "POST / HTTP/1.1\r\nHContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
         "refused several_lengths",
@@ -298,7 +298,7 @@ pub(crate) const CASES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Fills the shorthands of a case in: `H` a Host line at a line's start, `C` a chunked head.
+/// Expands the shorthands of a case: `H` at a line's start is a Host line, `C` a chunked head.
 pub(crate) fn spelled(case: &str) -> Vec<u8> {
     case.replace("\r\nC", "\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
         .replace(
@@ -420,7 +420,8 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// However the bytes are cut, the same requests come out, and the same refusal ends them.
+    /// For every cutting of the bytes, the same requests are parsed, with the same refusal at the
+    /// end.
     #[test]
     fn pieces_do_not_matter(
         bytes in traffic(),
@@ -432,7 +433,7 @@ proptest! {
         prop_assert_eq!(&parse(&single), &whole);
     }
 
-    /// Every well-formed request is taken whole: nothing is left over for a second one.
+    /// Every well-formed request is consumed as a whole: no byte is left for a second one.
     #[test]
     fn good_requests_are_taken_whole(bytes in request()) {
         let parsed = parse(&[&bytes]);

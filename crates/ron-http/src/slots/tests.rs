@@ -1,10 +1,11 @@
-//! News, phases and ownership of connections.
+//! Events, phases and ownership of connections.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use super::*;
 use crate::request::Transport;
 use crate::stream::Stream;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 const INPUT: Readiness = Readiness {
     input: true,
@@ -32,7 +33,7 @@ fn parked(slots: &Slots, wanted: Readiness) -> (u64, bool) {
 }
 
 fn later() -> Instant {
-    // Any moment far enough away.
+    // Any time far enough in the future.
     ron_kernel::SystemClock::shared().now() + Duration::from_secs(60)
 }
 
@@ -50,7 +51,7 @@ fn slots() -> Slots {
 }
 
 #[test]
-fn news_for_a_parked_connection_queues_it_once() {
+fn an_event_for_a_parked_connection_queues_it_once() {
     let slots = slots();
     let (token, met) = parked(&slots, INPUT);
     assert!(!met);
@@ -58,13 +59,13 @@ fn news_for_a_parked_connection_queues_it_once() {
     assert!(slots.ready(token, INPUT, later()));
     assert!(!slots.ready(token, INPUT, later()), "it is queued already");
     let lease = slots.take_queued(token).expect("queued");
-    assert!(again(lease, INPUT), "the second news was kept");
+    assert!(again(lease, INPUT), "the second event was kept");
     let lease = slots.take_queued(token).expect("queued");
     assert!(!again(lease, INPUT), "and is used up");
 }
 
 #[test]
-fn news_that_comes_while_a_thread_has_the_connection_is_kept() {
+fn an_event_during_a_lease_is_kept() {
     let slots = slots();
     let (token, _) = parked(&slots, INPUT);
     slots.ready(token, INPUT, later());
@@ -80,7 +81,7 @@ fn news_that_comes_while_a_thread_has_the_connection_is_kept() {
 }
 
 #[test]
-fn the_end_of_input_is_news_until_it_is_read() {
+fn the_end_of_input_is_reported_until_it_is_read() {
     let slots = slots();
     let (token, _) = parked(&slots, INPUT);
     assert!(slots.ready(token, ENDED, later()));
@@ -98,7 +99,7 @@ fn the_end_of_input_is_news_until_it_is_read() {
     assert!(!met && other & 0xffff_ffff == token & 0xffff_ffff);
     assert!(
         !slots.ready(token, INPUT, later()),
-        "news of a closed connection"
+        "an event of a closed connection"
     );
 }
 

@@ -1,4 +1,4 @@
-//! A front on loopback for tests, and a client that sends exactly the bytes it is told.
+//! A front on loopback for tests, and a client that sends exactly the given bytes.
 #![allow(dead_code)] // each test file uses its part
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
@@ -55,7 +55,7 @@ pub fn private() -> TempDir {
     dir
 }
 
-/// Lets in `Bearer good` with scope `t:read`, and nobody else.
+/// Accepts only `Bearer good`, with scope `t:read`.
 struct OneToken;
 
 impl Authorizer for OneToken {
@@ -78,7 +78,7 @@ impl Authorizer for OneToken {
     }
 }
 
-/// A running front; dropped, it is drained.
+/// A running front; drained when dropped.
 pub struct Served {
     pub front: FrontHandle,
     pub sup: Supervisor,
@@ -147,7 +147,7 @@ impl Served {
         Client::on(connect_from(source, self.addr()))
     }
 
-    /// The value of one series, 0 when it is not there.
+    /// The value of one series, 0 when it does not exist.
     pub fn metric(&self, series: &str) -> i64 {
         let text = self.registry.render();
         let line = text
@@ -178,7 +178,7 @@ impl Drop for Served {
     }
 }
 
-/// One answer, as read off the wire.
+/// One answer, as read from the socket.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,

@@ -1,16 +1,16 @@
-//! A pool for calls that may hang: each worker owns a handle (a session, a device), and a worker
-//! whose call does not come back by its deadline is set aside instead of waited for.
+//! A pool for calls that may hang: each worker owns a handle (a session, a device). A worker whose
+//! call does not return by its deadline is set aside (quarantined) instead of waited for.
 //!
 //! ```text
 //!  submit ──> Queue ──> worker (handle) ──> answer slot ──> Pending::wait(deadline)
 //!                          │ no answer in time: set aside, counted, named
 //!                          ├─> a new thread takes the seat, while at most `aside_max` hang
-//!                          └─> the call comes back late: the thread ends, its answer is discarded
+//!                          └─> the call returns late: the thread ends, its answer is discarded
 //! ```
 //!
 //! **Invariants**: a job is begun or canceled, never both, so `Expired` means that nothing was done;
-//! at most `size + aside_max` threads exist, hanging ones included; what hangs at the end of a drain
-//! is a straggler by name.
+//! at most `size + aside_max` threads exist, hanging ones included; a thread that hangs at the end
+//! of a drain is reported as a straggler by name.
 
 pub(crate) mod slots;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -30,43 +30,42 @@ use crate::sync::caught;
 use crate::time::Deadline;
 use crate::topology::{QueueSpec, ThreadSpec};
 
-/// How long an idle worker waits before it looks around again.
+/// Longest single wait of an idle worker.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What a pool is built from.
+/// The parameters of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct HangSpec {
     /// Its thread row (a pool).
     pub threads: &'static ThreadSpec,
-    /// Its queue row.
     pub queue: &'static QueueSpec,
     /// Workers, at least one.
     pub size: usize,
     /// Jobs that may wait.
     pub capacity: usize,
-    /// Hanging threads that are replaced at the same time; past it the pool shrinks.
+    /// Maximum number of hanging threads that are replaced; with more of them the pool shrinks.
     pub aside_max: usize,
-    /// What its calls may be named, in `io_timeouts_total{op}`.
+    /// The names that calls may have, for `io_timeouts_total{op}`.
     pub ops: &'static [&'static str],
 }
 
 /// Why a call gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HangError {
-    /// The queue is full; nothing was done. Try again after this many seconds.
+    /// The queue is full; nothing was done.
     #[error("busy, try again in {retry_after_s} s")]
     Busy {
-        /// From the measured drain rate.
+        /// Seconds after which to retry, from the measured drain rate.
         retry_after_s: u32,
     },
     /// The service drains, or every worker hangs; nothing was done.
     #[error("no worker takes this call: the pool drains or all of its workers hang")]
     Unavailable,
-    /// The deadline passed before a worker began; nothing was done.
+    /// The deadline passed before a worker began the call; nothing was done.
     #[error("the deadline passed before the call was begun")]
     Expired,
-    /// The call was begun and has not come back in time; its outcome is unknown.
-    #[error("the call has not come back by its deadline; its outcome is unknown")]
+    /// The call was begun and has not returned in time; its outcome is unknown.
+    #[error("the call has not returned by its deadline; its outcome is unknown")]
     Hung,
     /// The worker panicked in the call; its outcome is unknown.
     #[error("the worker panicked in the call; its outcome is unknown")]
@@ -76,7 +75,8 @@ pub enum HangError {
     NoHandle(String),
 }
 
-/// What a job leaves behind: the sending of its answer, done after the worker is free again.
+/// Sends the answer of a job. It runs after the worker is marked as idle, so that a caller that has
+/// its answer finds a free worker.
 type Answer = Box<dyn FnOnce() + Send>;
 type Work<H> = Box<dyn FnOnce(Result<&mut H, String>) -> Answer + Send>;
 
@@ -127,7 +127,7 @@ impl<H> fmt::Debug for HangPool<H> {
     }
 }
 
-/// A call under way.
+/// A submitted call.
 #[must_use = "the answer arrives here"]
 pub struct Pending<H, R> {
     answer: ReplyWaiter<Result<R, String>>,
@@ -138,8 +138,8 @@ pub struct Pending<H, R> {
 }
 
 impl<H: 'static> HangPool<H> {
-    /// Starts the workers. `make` makes a worker's handle, on its thread, within its first call's
-    /// deadline, and again after a panic or a failure to make it.
+    /// Starts the workers. `make` makes a worker's handle on the worker's thread, as part of its
+    /// first call and within that call's deadline, and again after a panic or a failure.
     ///
     /// # Panics
     /// When a row is not in the service's table.
@@ -181,13 +181,14 @@ impl<H: 'static> HangPool<H> {
         self.submit(op, deadline, job)?.wait()
     }
 
-    /// As [`HangPool::call`], without waiting yet.
+    /// As [`HangPool::call`], without waiting for the answer.
     pub fn submit<R: Send + 'static>(
         &self,
         op: &'static str,
         deadline: Deadline,
         job: impl FnOnce(&mut H) -> R + Send + 'static,
     ) -> Result<Pending<H, R>, HangError> {
+        // First: a worker that hangs unnoticed is replaced before its seat is counted below.
         self.inner.sweep();
         if self.inner.shutdown.is_set() || self.inner.slots.seated() == 0 {
             return Err(HangError::Unavailable);
@@ -195,9 +196,10 @@ impl<H: 'static> HangPool<H> {
         let (reply, answer) = reply();
         let ticket = Ticket::new();
         let work: Work<H> = Box::new(move |handle| {
+            // The answer is sent later, by the returned closure: see `Answer`.
             let result = handle.map(job);
             Box::new(move || {
-                let _ = reply.send(result); // nobody waits for a late answer any more
+                let _ = reply.send(result); // a late answer has no waiter any more
             })
         });
         let sent = self.tx.try_send(Job {
@@ -221,7 +223,7 @@ impl<H: 'static> HangPool<H> {
         }
     }
 
-    /// Threads that were set aside and still hang: name and the call they hang in.
+    /// Threads that were set aside and still hang: name, and the call in which each hangs.
     pub fn hanging(&self) -> Vec<(String, &'static str)> {
         self.inner.sweep();
         let stem = self.inner.spec.threads.name;
@@ -230,7 +232,7 @@ impl<H: 'static> HangPool<H> {
         named.collect()
     }
 
-    /// Workers in their seats, of the size the pool was made with.
+    /// Number of workers in their seats; at most the size of the pool.
     pub fn seated(&self) -> usize {
         self.inner.slots.seated()
     }
@@ -240,12 +242,12 @@ fn aside_metrics(metrics: &KernelMetrics, kind: &str) -> (Counter, Gauge) {
     let registry = metrics.registry();
     let total = registry.counter_vec(
         "threads_quarantined_total",
-        "Threads set aside because a call did not come back by its deadline.",
+        "Threads set aside because a call did not return by its deadline.",
         &["kind"],
     );
     let now = registry.gauge_vec(
         "threads_quarantined",
-        "Threads set aside whose call still has not come back.",
+        "Threads set aside whose call still has not returned.",
         &["kind"],
     );
     (
@@ -255,28 +257,34 @@ fn aside_metrics(metrics: &KernelMetrics, kind: &str) -> (Counter, Gauge) {
 }
 
 impl<H: 'static, R> Pending<H, R> {
-    /// Waits no longer than this: a caller may have less patience than its call has time.
+    /// Limits the wait to `deadline`: a caller may have less time than its call.
     pub fn until(mut self, deadline: Deadline) -> Self {
         self.deadline = self.deadline.earlier(deadline);
         self
     }
 
-    /// Waits for the answer until the call's deadline; then the worker is set aside if it hangs.
+    /// Waits for the answer until the deadline; a worker that still runs the call then is set
+    /// aside.
     pub fn wait(self) -> Result<R, HangError> {
         match self.answer.wait(self.deadline) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(why)) => Err(HangError::NoHandle(why)),
+            // The queue dropped the job (its deadline had passed, or the pool is gone) before any
+            // worker began it.
             Err(WaitError::Dropped) if self.ticket.never_started() => Err(HangError::Expired),
             Err(WaitError::Dropped) => Err(HangError::Crashed),
             Err(WaitError::Timeout) => {
                 let metrics = self.pool.supervisor.metrics();
                 metrics.io_timeouts.with_label_values(&[self.op]).inc();
+                // Decided under the lock of the slots: a worker that is about to begin the job
+                // either comes first, and hangs, or finds the ticket canceled.
                 match self.pool.slots.overdue(&self.ticket) {
                     Overdue::NotStarted => Err(HangError::Expired),
                     Overdue::Hangs(aside) => {
-                        self.pool.was_set_aside(&aside);
+                        self.pool.replace_hung(&aside);
                         Err(HangError::Hung)
                     }
+                    // The answer is on its way, but this wait is over: the outcome is unknown here.
                     Overdue::Over => Err(HangError::Hung),
                 }
             }
@@ -291,7 +299,7 @@ impl<H, R> fmt::Debug for Pending<H, R> {
 }
 
 impl<H: 'static> Inner<H> {
-    /// Starts a worker in a seat that is its own already.
+    /// Starts a worker in a seat that the table already holds for it.
     fn seat(self: &Arc<Self>, seat: Seat, refill: bool) {
         let pool = self.clone();
         let start = Start {
@@ -302,7 +310,7 @@ impl<H: 'static> Inner<H> {
         };
         let body = Arc::new(move |ctx: &ThreadCtx| pool.work(ctx, seat));
         if !self.supervisor.start(start, body) {
-            self.slots.vacate(seat); // the stage is drained: nobody is needed any more
+            self.slots.vacate(seat); // the stage is drained: no worker is needed any more
         }
     }
 
@@ -313,7 +321,7 @@ impl<H: 'static> Inner<H> {
                 Recv::Item(job) => job,
                 Recv::Timeout => continue,
                 Recv::Shutdown | Recv::Closed => match self.jobs.try_recv_fresh() {
-                    Some(job) => job, // what was accepted is finished
+                    Some(job) => job, // accepted jobs are finished before the worker ends
                     None => return Exit::Returned,
                 },
             };
@@ -323,7 +331,7 @@ impl<H: 'static> Inner<H> {
         }
     }
 
-    /// Runs one job; false when this thread was set aside meanwhile.
+    /// Runs one job; false when this thread was set aside during it and must end.
     fn run(
         self: &Arc<Self>,
         ctx: &ThreadCtx,
@@ -346,16 +354,19 @@ impl<H: 'static> Inner<H> {
             Err(why) => work(Err(why)),
         });
         inflight.dec();
+        // The seat is freed before the answer is sent and before a panic is resumed: only `finish`
+        // knows whether this thread still owns its seat.
         let stays = match self.slots.finish(seat) {
             After::Stay => true,
             After::Leave(refill) => {
-                self.came_back(ctx, job.op, begun, refill);
+                self.late_return(ctx, job.op, begun, refill);
                 false
             }
         };
         match done {
             Ok(answer) => answer(),
-            // In its seat it is restarted as any thread that panics; set aside it just ends.
+            // A thread in its seat is restarted like any thread that panics; a thread that was set
+            // aside just ends, because its replacement runs already.
             Err(panic) if stays => std::panic::resume_unwind(panic),
             Err(_) => {}
         }
@@ -369,14 +380,15 @@ impl<H: 'static> Inner<H> {
         Ok(kept.as_mut().expect("made above"))
     }
 
-    /// Sets aside who hangs although nobody waits for the answer any more.
+    /// Sets aside the workers whose call is overdue but has no waiter any more.
     fn sweep(self: &Arc<Self>) {
         while let Some(aside) = self.slots.sweep(Instant::now()) {
-            self.was_set_aside(&aside);
+            self.replace_hung(&aside);
         }
     }
 
-    fn was_set_aside(self: &Arc<Self>, aside: &SetAside) {
+    /// Counts and reports a worker that was set aside, and starts its replacement if it gets one.
+    fn replace_hung(self: &Arc<Self>, aside: &SetAside) {
         let name = format!("{}{}", self.spec.threads.name, aside.number);
         let why = format!("`{name}` hangs in `{}` and was set aside", aside.op);
         self.aside_total.inc();
@@ -393,7 +405,8 @@ impl<H: 'static> Inner<H> {
         }
     }
 
-    fn came_back(
+    /// A thread that was set aside has returned from its call.
+    fn late_return(
         self: &Arc<Self>,
         ctx: &ThreadCtx,
         op: &'static str,

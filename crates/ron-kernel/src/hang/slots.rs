@@ -1,5 +1,5 @@
-//! Who works in which place of a hang pool, and who was set aside. One small mutex, never held over
-//! a call, a send or the start of a thread.
+//! The seats of a hang pool, the jobs their workers run, and the threads that were set aside. One
+//! small mutex guards all of it; it is never held over a call, a send or the start of a thread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,8 +10,8 @@ const WAITING: u32 = 0;
 const STARTED: u32 = 1;
 const CANCELED: u32 = 2;
 
-/// One job's mark, shared by its worker and by who waits for it. It changes only under the lock of
-/// [`Slots`], once: to started, or to canceled.
+/// The state of one job, shared by its worker and its waiter. It changes only under the lock of
+/// [`Slots`], and only once: to started or to canceled.
 #[derive(Debug, Clone)]
 pub struct Ticket(Arc<AtomicU32>);
 
@@ -20,8 +20,10 @@ impl Ticket {
         Self(Arc::new(AtomicU32::new(WAITING)))
     }
 
-    /// No worker has begun it, or ever will: nothing was done.
+    /// No worker has begun the job. Final once the job is dropped from the queue.
     pub fn never_started(&self) -> bool {
+        // Read without the lock: a sequentially consistent load sees the store of a `begin` that
+        // came before the event which made the caller ask.
         self.0.load(Ordering::SeqCst) != STARTED
     }
 
@@ -30,7 +32,8 @@ impl Ticket {
     }
 }
 
-/// A worker's place in the pool and the number in its thread's name.
+/// A worker's seat in the pool and the number in its thread's name. The pair tells a worker from
+/// its replacement, which has the same slot and another number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seat {
     pub slot: usize,
@@ -52,9 +55,9 @@ struct Worker {
 
 #[derive(Debug)]
 struct State {
-    /// None where a worker was set aside and may not be replaced yet.
+    /// `None` where a worker was set aside and may not be replaced yet.
     workers: Vec<Option<Worker>>,
-    /// Numbers of threads that hang, with the call they hang in.
+    /// Numbers of the threads that hang, each with its call.
     aside: Vec<(usize, &'static str)>,
 }
 
@@ -70,27 +73,27 @@ pub struct Slots {
 pub struct SetAside {
     pub number: usize,
     pub op: &'static str,
-    /// The seat a new thread shall be started in.
+    /// The seat in which the caller must start a new thread.
     pub refill: Option<Seat>,
 }
 
-/// What a caller learns whose deadline has passed.
+/// The state of a job whose deadline has passed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Overdue {
-    /// Nobody has begun the job, and nobody will.
+    /// No worker has begun the job; it is canceled now, so none will.
     NotStarted,
-    /// Its worker hangs in it and was set aside.
+    /// Its worker hangs in it and was set aside by this call.
     Hangs(SetAside),
-    /// The call is over, or its worker was set aside before.
+    /// The call has returned, or its worker was set aside before.
     Over,
 }
 
-/// What a worker does after a call.
+/// What a worker must do after a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum After {
     /// It keeps its seat.
     Stay,
-    /// It was set aside and ends; a new thread may take the seat.
+    /// It was set aside and must end; a new thread takes the seat, if one is given.
     Leave(Option<Seat>),
 }
 
@@ -113,7 +116,7 @@ impl Slots {
         }
     }
 
-    /// The worker begins a job; false when it was canceled and must not be touched.
+    /// The worker begins a job; false when the job was canceled and must not be run.
     pub fn begin(&self, seat: Seat, ticket: &Ticket, op: &'static str, until: Instant) -> bool {
         let mut state = self.state.lock();
         if ticket.0.load(Ordering::SeqCst) != WAITING {
@@ -131,10 +134,10 @@ impl Slots {
         true
     }
 
-    /// The worker's call has come back.
+    /// The worker's call has returned.
     pub fn finish(&self, seat: Seat) -> After {
         let mut state = self.state.lock();
-        #[cfg(mutant = "hang")] // a thread that was set aside goes on as if nothing had happened
+        #[cfg(mutant = "hang")] // a thread that was set aside keeps working
         if crate::sync::mutant("hang") {
             return After::Stay;
         }
@@ -142,6 +145,7 @@ impl Slots {
             worker.running = None;
             return After::Stay;
         }
+        // Set aside: one hanging thread less, which may allow the replacement of another.
         state.aside.retain(|(number, _)| *number != seat.number);
         After::Leave(state.refill(self.aside_max))
     }
@@ -160,14 +164,14 @@ impl Slots {
         }
     }
 
-    /// Sets one worker aside whose call is past its deadline although nobody waits for it any
-    /// more; to be asked until it says none.
+    /// Sets aside one worker whose call is past its deadline, whether or not a caller waits for it;
+    /// to be called until it returns `None`.
     pub fn sweep(&self, now: Instant) -> Option<SetAside> {
         let mut state = self.state.lock();
         state.set_aside(|r| r.until <= now, self.aside_max)
     }
 
-    /// A thread could not be started in the seat after all.
+    /// Empties a seat whose thread could not be started.
     pub fn vacate(&self, seat: Seat) {
         let mut state = self.state.lock();
         if state.worker(seat).is_some() {
@@ -180,14 +184,14 @@ impl Slots {
         self.state.lock().workers.iter().flatten().count()
     }
 
-    /// Numbers of threads that were set aside and still hang, with the call they hang in.
+    /// Numbers of the threads that were set aside and still hang, each with its call.
     pub fn aside(&self) -> Vec<(usize, &'static str)> {
         self.state.lock().aside.clone()
     }
 }
 
 impl State {
-    /// The worker in a seat, unless another has it now.
+    /// The worker in a seat, unless a replacement has taken it.
     fn worker(&mut self, seat: Seat) -> Option<&mut Worker> {
         let worker = self.workers.get_mut(seat.slot)?.as_mut();
         worker.filter(|w| w.number == seat.number)
@@ -209,8 +213,10 @@ impl State {
         })
     }
 
-    /// Takes an empty seat, when more are empty than there are threads aside without replacement.
+    /// Takes an empty seat for a new thread, when more seats are empty than there are threads aside
+    /// that may not be replaced.
     fn refill(&mut self, max: usize) -> Option<Seat> {
+        // Of the threads aside, all beyond `max` keep a seat empty: `size + max` threads at most.
         let empty = self.workers.iter().filter(|w| w.is_none()).count();
         if empty <= self.aside.len().saturating_sub(max) {
             return None;
@@ -220,7 +226,7 @@ impl State {
             self.workers.iter().flatten().any(|w| w.number == *n)
                 || self.aside.iter().any(|(number, _)| number == n)
         };
-        // The smallest free number, so that names stay short however often this happens.
+        // The smallest free number, because a thread's name has room for 15 bytes.
         let number = (0..=self.workers.len() + self.aside.len()).find(|n| !taken(n))?;
         self.workers[slot] = Some(Worker {
             number,

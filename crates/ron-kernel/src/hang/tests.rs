@@ -79,7 +79,7 @@ fn until(what: &str, mut ok: impl FnMut() -> bool) {
 }
 
 impl Rig {
-    /// A call that comes back when the sender is dropped.
+    /// A call that returns when the sender is dropped.
     fn hang(&self) -> crossbeam_channel::Sender<()> {
         let (free, held) = bounded::<()>(0);
         let start = Instant::now();
@@ -106,7 +106,7 @@ fn each_worker_owns_one_handle_and_answers() {
 }
 
 #[test]
-fn a_hanging_call_is_counted_named_replaced_and_ends_when_it_comes_back() {
+fn a_hanging_call_is_counted_named_replaced_and_ends_when_it_returns() {
     let rig = rig(1, 1);
     let free = rig.hang();
     assert_eq!(rig.pool.hanging(), [("t-hsm-0".to_owned(), "sign")]);
@@ -144,7 +144,7 @@ fn a_hanging_call_is_counted_named_replaced_and_ends_when_it_comes_back() {
 }
 
 #[test]
-fn past_the_bound_the_pool_shrinks_to_nothing_and_comes_back_with_the_calls() {
+fn past_the_bound_the_pool_shrinks_to_nothing_and_recovers_with_the_calls() {
     let rig = rig(2, 1);
     let held = [rig.hang(), rig.hang(), rig.hang()];
     assert_eq!((rig.pool.seated(), rig.pool.hanging().len()), (0, 3));
@@ -184,7 +184,7 @@ fn a_job_that_waited_too_long_is_never_begun() {
 
 /// Law 1: a full queue does what its row says.
 #[test]
-fn a_full_queue_refuses_and_says_when_to_come_back() {
+fn a_full_queue_refuses_and_says_when_to_retry() {
     let rig = rig(1, 0);
     let (free, held) = bounded::<()>(0);
     let slow = rig
@@ -225,7 +225,7 @@ fn a_panic_in_a_call_costs_that_call_and_its_handle_only() {
 }
 
 #[test]
-fn a_handle_that_cannot_be_made_is_an_answer_and_is_tried_again() {
+fn a_handle_that_cannot_be_made_is_an_error_and_is_retried() {
     let registry = Registry::new("t");
     let km = KernelMetrics::new(&registry);
     let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
@@ -254,7 +254,7 @@ fn a_handle_that_cannot_be_made_is_an_answer_and_is_tried_again() {
 }
 
 #[test]
-fn what_still_hangs_at_the_end_of_a_drain_is_a_straggler_by_name() {
+fn a_thread_that_hangs_at_the_end_of_a_drain_is_a_straggler_by_name() {
     let rig = rig(1, 1);
     let free = rig.hang();
     let report = rig.sup.drain(Duration::from_millis(50));
@@ -273,7 +273,7 @@ fn what_still_hangs_at_the_end_of_a_drain_is_a_straggler_by_name() {
 }
 
 #[test]
-fn a_hanging_call_nobody_waits_for_is_found_by_the_next_caller() {
+fn a_hanging_call_without_a_waiter_is_found_by_the_next_caller() {
     let rig = rig(1, 1);
     let (free, held) = bounded::<()>(0);
     let forgotten = rig

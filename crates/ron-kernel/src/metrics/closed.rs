@@ -1,6 +1,6 @@
 //! Families whose label values are declared, so that every series exists before its first event.
 //!
-//! `increase()` over a series that appears at 1 is 0: an alert on it would sleep through the first event.
+//! `increase()` over a series that appears at 1 is 0: an alert on it would miss the first event.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use prometheus::proto;
 
 use super::{Counter, CounterVec, Gauge, GaugeVec};
 
-/// Series that one family with declared label values may have; larger sets appear on use.
+/// Maximum number of series of a family with declared label values; larger sets appear on use.
 pub const DECLARED_MAX: usize = 64;
 
-/// Between the values of one combination; no label value has it.
+/// Separator between the values of one combination; no label value contains it.
 const JOIN: &str = "\u{1f}";
 
 /// A counter by declared label values; made by [`super::Registry::counter_closed`].
@@ -27,9 +27,8 @@ pub(super) type Declared = Arc<Mutex<BTreeSet<String>>>;
 
 /// Metrics by label values.
 pub trait ByLabels: Collector + Clone + Send + Sync + 'static {
-    /// One of them.
     type Metric;
-    /// The one of these label values, made if it is new.
+    /// The metric of these label values, made if it is new.
     fn of(&self, values: &[&str]) -> Self::Metric;
 }
 
@@ -92,7 +91,7 @@ impl<V: ByLabels> Closed<V> {
         );
     }
 
-    /// The series of these values. Values that nobody declared are counted all the same, and in
+    /// The series of these values. Undeclared values are counted as well, and additionally in
     /// `metrics_undeclared_total`, which tests hold at 0.
     pub fn with_label_values(&self, values: &[&str]) -> V::Metric {
         let declared = match values {
@@ -102,6 +101,7 @@ impl<V: ByLabels> Closed<V> {
         if !declared {
             self.undeclared.inc();
             tracing::error!(event = "metric_undeclared", values = values.join(" "));
+            // Release builds continue: a wrong label must not stop a service.
             debug_assert!(declared, "undeclared label values {values:?}");
         }
         self.series.of(values)

@@ -1,5 +1,5 @@
-//! A console at work: a sampler, a request that asks who is there and then looks at samples, the refresh of keys,
-//! and shutdown.
+//! The console's protocols: a sampler, requests that read its published view and then its state,
+//! the refresh of keys, and shutdown.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -23,11 +23,12 @@ static NODE: LockSpec = LockSpec {
 
 const LONG: Duration = Duration::from_secs(36_000);
 
-/// Samples come in and keys change while requests are answered: every request sees whole pictures, the memory is at
-/// least as new as the picture taken before, keys never go back, every look is reported, who asks for keys gets a read
-/// that began afterwards, and shutdown ends both loops. Mutants `publish`, `asked`.
+/// Samples arrive and keys change while requests are answered: every request sees whole views, the
+/// state is at least as new as the view loaded before, key versions never decrease, every poll is
+/// reported, a request for keys gets a read that began afterwards, and shutdown ends both loops.
+/// Mutants `publish`, `asked`.
 #[test]
-fn requests_see_whole_pictures_while_samples_and_keys_change() {
+fn requests_see_whole_views_while_samples_and_keys_change() {
     const LOOKS: u64 = size(2, 5) as u64;
     const REQUESTS: usize = size(1, 3);
     explore(|| {
@@ -78,14 +79,14 @@ fn requests_see_whole_pictures_while_samples_and_keys_change() {
                 for _ in 0..REQUESTS {
                     let known = *keys.load();
                     let view = node.view();
-                    assert_eq!(view.1, view.0 * 10, "a torn picture");
+                    assert_eq!(view.1, view.0 * 10, "a torn view");
                     assert!(
                         node.with(|memory| *memory) >= view.0,
-                        "a picture of what is not there"
+                        "a view newer than the state"
                     );
                     assert!(*keys.load() >= known, "older keys after newer ones");
                 }
-                assert_eq!(ask.try_send(()), Ok(()), "asking never waits");
+                assert_eq!(ask.try_send(()), Ok(()), "a request never waits");
             })
         };
 
@@ -105,7 +106,7 @@ fn requests_see_whole_pictures_while_samples_and_keys_change() {
     });
 }
 
-/// A report waits while the queue is full, and is there when somebody takes it. Mutant `report`.
+/// A worker keeps its report while the queue is full and delivers it afterwards. Mutant `report`.
 #[test]
 fn no_report_is_lost_in_a_full_queue() {
     explore(|| {
@@ -128,7 +129,8 @@ fn no_report_is_lost_in_a_full_queue() {
     });
 }
 
-/// Shutdown may come at any moment, also before the first look: both loops end, and nothing is half done.
+/// Shutdown may come at any moment, also before the first poll: both loops end, and the view
+/// matches the state.
 #[test]
 fn shutdown_ends_both_loops_at_any_moment() {
     explore(|| {
@@ -137,7 +139,7 @@ fn shutdown_ends_both_loops_at_any_moment() {
         let (looks, due) = bare_queue::<u64>(&REJECT, 1);
         let (told, reports) = bare_queue::<u64>(&REJECT, 1);
         let (ask, asked) = bare_queue::<()>(&OLDEST, 1);
-        assert_eq!(told.try_send(0), Ok(()), "nobody takes reports any more");
+        assert_eq!(told.try_send(0), Ok(()), "the report queue is full");
         assert_eq!((looks.try_send(1), ask.try_send(())), (Ok(()), Ok(())));
         let reads = Count::new();
         let sampler = {

@@ -1,4 +1,4 @@
-//! The hang pool: a call that comes back while its caller gives up.
+//! The hang pool: a call that returns while its caller gives up.
 #![cfg(test)]
 
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ static TOPOLOGY: Topology = Topology {
 };
 
 /// The table of seats: however calls and deadlines race, a job is begun or canceled, a worker that
-/// was set aside leaves, and in the end every seat is taken by one worker. Mutant `hang`.
+/// was set aside ends, and at the end every seat has one worker. Mutant `hang`.
 #[test]
 fn every_seat_ends_up_with_one_worker() {
     const SIZE: usize = size(2, 4);
@@ -65,16 +65,16 @@ fn every_seat_ends_up_with_one_worker() {
         for w in workers {
             w.join().unwrap();
         }
-        assert_eq!(slots.aside(), [], "all calls have come back");
+        assert_eq!(slots.aside(), [], "all calls have returned");
         assert_eq!(slots.seated(), SIZE);
         assert_eq!((left.get(), refills.get()), (hung.get(), hung.get()));
     });
 }
 
 /// The whole pool with its threads: callers whose deadline passes at once race with the workers
-/// and with the drain; each learns one outcome that is true, and every thread ends. Mutant `hang`.
+/// and with the drain; each gets one outcome, which is true, and every thread ends. Mutant `hang`.
 #[test]
-fn callers_learn_the_truth_and_every_thread_ends() {
+fn callers_get_true_outcomes_and_every_thread_ends() {
     explore(|| {
         let km = KernelMetrics::new(&Registry::new("m"));
         let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());

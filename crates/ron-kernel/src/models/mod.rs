@@ -1,7 +1,7 @@
-//! Models of the real protocol code: every one is run by loom (all interleavings of a few threads)
-//! and by shuttle (sampled interleavings of more). `scripts/loom.sh` runs them, and for each one the
-//! mutant named beside it: a version that is wrong on purpose (`cfg(mutant = "...")`) and must be
-//! caught, so that a model that proves nothing is noticed.
+//! Models of the real protocol code: loom runs each one over all interleavings of a few threads,
+//! and shuttle over sampled interleavings of more. `scripts/loom.sh` runs them, and with each model
+//! the mutants named beside it: deliberately faulty versions (`cfg(mutant = "...")`) that the model
+//! must catch. A model that catches none of its mutants proves nothing.
 //!
 //! | model | mutants |
 //! |---|---|
@@ -48,7 +48,7 @@ const fn spec(name: &'static str, overflow: Overflow) -> QueueSpec {
     }
 }
 
-/// A size for loom and one for shuttle.
+/// A model size by checker: loom explores everything and needs small models.
 const fn size(loom: usize, shuttle: usize) -> usize {
     if cfg!(loom) { loom } else { shuttle }
 }
@@ -63,7 +63,7 @@ fn past() -> Deadline {
     Deadline::within(Duration::ZERO)
 }
 
-/// A counter that threads of the model see.
+/// A counter that is part of the model: each access is a scheduling point.
 #[derive(Clone)]
 struct Count(std::sync::Arc<AtomicU64>);
 
@@ -85,7 +85,7 @@ impl Count {
     }
 }
 
-/// A counter that is only looked at after everything was joined. It is outside the model, so that
+/// A counter that is read only after all threads were joined. It is outside the model, so that
 /// counting adds no interleavings.
 #[derive(Clone, Default)]
 struct Tally(std::sync::Arc<std::sync::atomic::AtomicU64>);

@@ -9,7 +9,7 @@ const PRODUCERS: usize = size(2, 6);
 const CONSUMERS: usize = size(2, 4);
 const EACH: u64 = size(1, 4) as u64;
 
-/// A job that says when it is dropped undone.
+/// A job that counts itself as lost when it is dropped without having been done.
 struct Job {
     done: bool,
     lost: Tally,
@@ -45,7 +45,7 @@ impl Counts {
             match tx.try_send(Job { done: false, lost }) {
                 Ok(()) => self.accepted.add(1),
                 Err(SendError::Full(mut job) | SendError::Closed(mut job)) => {
-                    job.done = true; // handed back, so not lost
+                    job.done = true; // returned to the sender, so not lost
                     self.refused.add(1);
                 }
             }
@@ -70,11 +70,11 @@ fn run(intake_first: bool) -> Counts {
             while let Recv::Item(job) = rx.recv(&token, far()) {
                 job.finish(&done);
             }
-            // Drain law: what was accepted before shutdown is finished.
+            // Drain law: jobs accepted before shutdown are finished.
             while let Some(job) = rx.try_recv() {
                 job.finish(&done);
             }
-            // Going away matters only where somebody may still send.
+            // The drop of the receiver matters only while producers may still send.
             intake_first.then_some(rx)
         })
     };
@@ -102,8 +102,8 @@ fn run(intake_first: bool) -> Counts {
     c
 }
 
-/// Every accepted job is done exactly once; every refused one came back; every consumer sees
-/// shutdown (else the model is stuck). Mutant `queue`.
+/// Every accepted job is done exactly once; every refused job is returned; every consumer sees
+/// shutdown (otherwise the model deadlocks). Mutant `queue`.
 #[test]
 fn after_intake_has_stopped_every_accepted_job_is_done_once() {
     explore(|| {
@@ -113,11 +113,11 @@ fn after_intake_has_stopped_every_accepted_job_is_done_once() {
     });
 }
 
-/// Shutdown in the middle of sending: a job that nobody can take any more is dropped with the
-/// queue, which its waiter sees; none disappears and none is done twice. Mutant `hook`: a consumer
-/// that is not woken.
+/// Shutdown in the middle of sending: a job that no consumer can take any more is dropped with the
+/// queue, which its waiter sees; no job disappears and none is done twice. Mutant `hook`: a
+/// consumer that is not woken.
 #[test]
-fn under_racing_shutdown_every_job_is_done_dropped_or_handed_back() {
+fn under_racing_shutdown_every_job_is_done_dropped_or_returned() {
     explore(|| {
         let c = run(false);
         assert_eq!(c.accepted.get() + c.refused.get(), PRODUCERS as u64 * EACH);
@@ -125,8 +125,8 @@ fn under_racing_shutdown_every_job_is_done_dropped_or_handed_back() {
     });
 }
 
-/// A wait-until-deadline queue: whoever has time gets room, whoever has none gets the item back.
-/// Mutant `wait`.
+/// A wait-until-deadline queue: a sender with time left gets room, a sender without gets its item
+/// back. Mutant `wait`.
 #[test]
 fn waiting_senders_get_room_or_their_item_back() {
     explore(|| {
@@ -157,7 +157,7 @@ fn waiting_senders_get_room_or_their_item_back() {
         assert_eq!(taken.len() as u64, accepted.get());
         taken.sort_unstable();
         taken.dedup();
-        assert_eq!(taken.len() as u64, accepted.get(), "none came twice");
+        assert_eq!(taken.len() as u64, accepted.get(), "no item arrived twice");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Drop-oldest queues and the broadcast ring on them.
+//! Drop-oldest queues and the broadcast ring built on them.
 #![cfg(test)]
 
 use super::{Count, OLDEST, explore, far, size, thread};
@@ -25,8 +25,8 @@ fn drop_oldest_keeps_the_newest() {
     });
 }
 
-/// Whatever is published is received or counted as lag by each subscriber, while others publish,
-/// read and come; what each publisher sends stays in its order. Mutant `ring`.
+/// Each subscriber receives every published item or counts it as lag, while others publish, read
+/// and subscribe; the items of each publisher stay in order. Mutant `ring`.
 #[test]
 fn what_is_published_is_received_or_counted() {
     const PUBLISHERS: u64 = size(2, 4) as u64;
@@ -53,8 +53,8 @@ fn what_is_published_is_received_or_counted() {
     });
 }
 
-/// Subscribers that come and go at the same time are all entered, and a waiting one ends with
-/// shutdown. Mutant `snapshot`: one of the two subscriptions is lost.
+/// Concurrent subscriptions are all recorded, and a waiting subscriber ends with shutdown. Mutant
+/// `snapshot`: one of two subscriptions is lost.
 #[test]
 fn no_subscription_is_lost() {
     explore(|| {
@@ -87,7 +87,7 @@ fn no_subscription_is_lost() {
         for t in threads {
             t.join().unwrap();
         }
-        assert_eq!(got.get(), n, "each subscriber gets it");
+        assert_eq!(got.get(), n, "each subscriber gets the item");
         assert_eq!(ring.subscribers(), 0);
     });
 }

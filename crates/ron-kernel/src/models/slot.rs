@@ -5,7 +5,7 @@ use super::{Count, explore, far, past, size, thread};
 use crate::credits::Credits;
 use crate::reply::{WaitError, reply};
 
-/// A reply is answered once or dropped once, and the waiter always learns which. Mutant `reply`.
+/// A reply is answered once or dropped once, and the waiter always sees which. Mutant `reply`.
 #[test]
 fn a_reply_slot_always_wakes_its_waiter() {
     explore(|| {
@@ -22,10 +22,10 @@ fn a_reply_slot_always_wakes_its_waiter() {
     });
 }
 
-/// The waiter gives up while the answer is on its way: either it has the answer, or the worker has
-/// it back, so that it can be counted as late; never both, never neither.
+/// The waiter gives up while the answer is being sent: either the waiter has the answer, or the
+/// worker gets it back and can count it as late; never both, never neither.
 #[test]
-fn a_late_answer_is_handed_back() {
+fn a_late_answer_is_returned_to_its_sender() {
     explore(|| {
         let slots: Vec<_> = (0..size(2, 8)).map(|_| reply::<u8>()).collect();
         let (senders, waiters): (Vec<_>, Vec<_>) = slots.into_iter().unzip();
@@ -43,7 +43,7 @@ fn a_late_answer_is_handed_back() {
     });
 }
 
-/// A freed credit wakes a waiter; never more are out than there are. Mutant `credits`.
+/// A freed credit wakes a waiter; no more credits are taken than exist. Mutant `credits`.
 #[test]
 fn credits_are_never_overdrawn_and_never_lost() {
     const CREDITS: usize = size(1, 3);

@@ -1,11 +1,11 @@
-//! Snapshots: one value swapped under its readers.
+//! Snapshots: one value replaced while others read it.
 #![cfg(test)]
 
 use super::{explore, size, thread};
 use crate::snapshot::Snapshot;
 
 /// Readers see whole values and never an older one after a newer one; no writer's update is lost,
-/// and a refused one changes nothing. Mutant `snapshot`.
+/// and a refused update changes nothing. Mutant `snapshot`.
 #[test]
 fn readers_see_whole_values_in_order_and_no_update_is_lost() {
     const WRITERS: u64 = size(2, 4) as u64;

@@ -1,4 +1,4 @@
-//! The supervisor: restart against shutdown, drain in order, threads that are started late.
+//! The supervisor: a restart that races with shutdown, the order of a drain, late starts.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -45,8 +45,8 @@ fn wait(ctx: &ThreadCtx) {
     assert!(ctx.shutdown.wait(far()));
 }
 
-/// A thread that crashes is run again, unless shutdown came first; either way it ends, is joined,
-/// and the book is right. Mutant `restart`.
+/// A thread that crashes runs again, unless shutdown came first; either way it ends, is joined, and
+/// the counters of its row are right. Mutant `restart`.
 #[test]
 fn restart_and_shutdown_end_every_thread_once() {
     const POOL: usize = size(2, 5);
@@ -56,7 +56,7 @@ fn restart_and_shutdown_end_every_thread_once() {
         let runs = Count::new();
         let seen = runs.clone();
         sup.spawn_pool(&WORKERS, POOL, move |ctx| {
-            // The first run returns at once, which is a crash as long as nobody drains.
+            // The first run returns at once, which counts as a crash until a drain begins.
             if seen.add(1) > 0 {
                 wait(ctx);
             }
@@ -73,7 +73,7 @@ fn restart_and_shutdown_end_every_thread_once() {
     });
 }
 
-/// The drain stops and joins stage after stage: what a worker hands to the writer on its way out is
+/// The drain stops and joins stage after stage: an item that a worker sends while it ends is still
 /// written. Mutant `drain`.
 #[test]
 fn a_drain_loses_nothing_between_two_stages() {
@@ -107,7 +107,7 @@ fn a_drain_loses_nothing_between_two_stages() {
     });
 }
 
-/// A thread that is started while the drain runs is joined by it or never started. Mutant `late`.
+/// A thread whose start races with the drain is joined by it or never started. Mutant `late`.
 #[test]
 fn no_thread_outlives_the_drain() {
     let km = metrics();

@@ -1,4 +1,5 @@
-//! The drain: stage after stage is told to stop and joined; who does not come is counted and named.
+//! The drain: each stage in turn is stopped and joined; threads that do not end are counted and
+//! named.
 
 use std::time::{Duration, Instant};
 
@@ -30,20 +31,22 @@ impl DrainReport {
 }
 
 impl Supervisor {
-    /// Drains: begins, then stops stage after stage, joining each before the next, all within
+    /// Begins the drain, then stops stage after stage and joins each before the next, all within
     /// `within`. Threads that have not ended by then are counted, named and left behind.
     pub fn drain(&self, within: Duration) -> DrainReport {
         assert_no_locks("a drain");
         let start = Instant::now();
         let deadline = Deadline::at_instant(start + within);
         self.begin_drain();
-        #[cfg(mutant = "drain")] // tells all stages at once
+        #[cfg(mutant = "drain")] // stops all stages at once
         if crate::sync::mutant("drain") {
             self.0.stages.iter().for_each(|stage| stage.0.fire());
         }
         let canceled = &self.0.metrics.tasks_canceled;
         let mut late = Vec::new();
         for stage in Stage::ALL {
+            // Closed before its token fires: a thread that is started from here on would not be in
+            // the entries that are joined below.
             let entries = self.close_stage(stage);
             self.0.stages[stage as usize].0.fire();
             // A stage that does not stop leaves each stage after it a tenth of the time, so that
@@ -52,7 +55,8 @@ impl Supervisor {
             let share = Deadline::at_instant(start + within.saturating_sub(reserved));
             late.extend(join(entries, share, canceled));
         }
-        let stragglers = self.left_behind(join(late, deadline, canceled));
+        // Late threads of early stages have the whole time: later stages may have unblocked them.
+        let stragglers = self.count_stragglers(join(late, deadline, canceled));
         let [clean, some_late] = DRAINED;
         let result = if stragglers.is_empty() {
             clean
@@ -66,7 +70,7 @@ impl Supervisor {
         }
     }
 
-    /// [`exit::FATAL`] when a critical thread flapped, else what the drain's report says.
+    /// [`exit::FATAL`] when a critical thread used up its restarts, else the report's exit code.
     pub fn exit_code(&self, report: &DrainReport) -> u8 {
         if self.fatal().is_some() {
             exit::FATAL
@@ -75,7 +79,7 @@ impl Supervisor {
         }
     }
 
-    /// From here on no thread is started in the stage; hands out those that were.
+    /// Forbids further threads in the stage and returns those that were started.
     fn close_stage(&self, stage: Stage) -> Vec<Entry> {
         let mut threads = self.0.threads.lock();
         threads.closed[stage as usize] = true;
@@ -85,7 +89,7 @@ impl Supervisor {
         ours
     }
 
-    /// How many stages after this one still have threads.
+    /// Number of stages after this one that still have threads.
     fn stages_after(&self, stage: Stage) -> u32 {
         let threads = self.0.threads.lock();
         let has = |later: &Stage| threads.entries.iter().any(|e| e.spec.stage == *later);
@@ -93,8 +97,8 @@ impl Supervisor {
         later.filter(has).count() as u32
     }
 
-    /// Counts and names those who did not come.
-    fn left_behind(&self, entries: Vec<Entry>) -> Vec<String> {
+    /// Counts and names the threads that did not end.
+    fn count_stragglers(&self, entries: Vec<Entry>) -> Vec<String> {
         let mut names = Vec::new();
         for entry in entries {
             let aborted = &self.0.metrics.tasks_aborted;
@@ -110,10 +114,11 @@ impl Supervisor {
     }
 }
 
-/// Joins and counts those who end before the deadline; hands back the others.
+/// Joins and counts the threads that end before the deadline; returns the others.
 fn join(entries: Vec<Entry>, deadline: Deadline, canceled: &ClosedCounter) -> Vec<Entry> {
     let mut late = Vec::new();
     for entry in entries {
+        // A join has no deadline, so the thread's last act is awaited first.
         if !entry.ended.wait(deadline) {
             late.push(entry);
             continue;

@@ -9,7 +9,7 @@ use crate::backoff::Backoff;
 use crate::sync::{AtomicBool, Ordering, caught};
 use crate::time::Deadline;
 
-/// With its jitter the first pause ends within 40 ms.
+/// With its jitter of the same length, the first pause ends within 40 ms.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -22,20 +22,23 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub fn to_the_end(&self, body: &Body) {
+    /// Runs the body until it is finished, its stage stops, or its row's budget is used up.
+    pub fn run_to_end(&self, body: &Body) {
         let mut backoff = self.backoff();
         loop {
             let started = Instant::now();
             let outcome = caught(|| body(&self.ctx));
+            // `set_aside` has subtracted a released thread from the live ones already.
             if matches!(outcome, Ok(Exit::Released)) {
                 self.forget();
                 break;
             }
             self.group.live.fetch_sub(1, Ordering::SeqCst);
+            // A body that ran well for a whole window starts again with short pauses.
             if started.elapsed() > BUDGET_WINDOW {
                 backoff.reset();
             }
-            if !self.goes_on(outcome.map(|_| ()), &mut backoff) {
+            if !self.should_restart(outcome.map(|_| ()), &mut backoff) {
                 break;
             }
             self.group.live.fetch_add(1, Ordering::SeqCst);
@@ -43,13 +46,17 @@ impl Run {
         self.running.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the body is run again; returns after the pause that comes first.
-    fn goes_on(&self, outcome: Result<(), Box<dyn Any + Send>>, backoff: &mut Backoff) -> bool {
-        #[cfg(mutant = "restart")] // restarts whatever the token says
+    /// Whether the body must run again; returns after the pause before it.
+    fn should_restart(
+        &self,
+        outcome: Result<(), Box<dyn Any + Send>>,
+        backoff: &mut Backoff,
+    ) -> bool {
+        #[cfg(mutant = "restart")] // restarts although the token has fired
         if crate::sync::mutant("restart") {
             return self.may_restart("mutant");
         }
-        // While draining, a body that returns has finished: its senders went away before it.
+        // During a drain a body that returns has finished: its senders ended before it.
         let finished = outcome.is_ok() && self.supervisor.draining();
         if finished || self.ctx.shutdown.is_set() {
             return false;
@@ -65,23 +72,24 @@ impl Run {
                 .pause(Deadline::within(backoff.next_pause()))
     }
 
-    /// Enters the crash in the row's book. Past the budget the thread is lost; the row, once all
-    /// its threads are, makes the service not ready, and the process end if it is critical.
+    /// Records the crash in the row and says whether its restart budget allows another run. Past
+    /// the budget the thread is lost: a critical row ends the process, any other row makes the
+    /// service not ready once all its threads are lost.
     fn may_restart(&self, why: &str) -> bool {
         let within_budget = self.within_budget();
-        let said = if within_budget {
+        let reason = if within_budget {
             why.to_owned()
         } else {
             format!("{why}; restart budget of {BUDGET} a minute used up")
         };
-        *self.group.reason.lock() = Some(said.clone());
+        *self.group.reason.lock() = Some(reason.clone());
         let inner = &self.supervisor.0;
         tracing::error!(
             service = inner.topology.service,
             event = "thread_crashed",
             thread = %self.ctx.name,
             restart = within_budget,
-            why = %said
+            why = %reason
         );
         if within_budget {
             self.group.restarts.fetch_add(1, Ordering::SeqCst);
@@ -90,7 +98,7 @@ impl Run {
         } else {
             self.group.lost.fetch_add(1, Ordering::SeqCst);
             if self.group.spec.critical {
-                let why = format!("thread `{}` {said}", self.ctx.name);
+                let why = format!("thread `{}` {reason}", self.ctx.name);
                 self.supervisor.set_fatal(&why);
             }
         }
@@ -111,17 +119,18 @@ impl Run {
         false
     }
 
-    /// A released thread leaves the list by itself, so that the list stays as long as the table.
+    /// Removes a released thread from the list, which would grow with each replacement otherwise.
     fn forget(&self) {
         let gone = {
             let mut threads = self.supervisor.0.threads.lock();
             let at = threads.entries.iter().position(|e| e.id == self.id);
             at.map(|at| threads.entries.swap_remove(at))
         };
-        drop(gone);
+        drop(gone); // outside the lock: the entry holds the thread's own handle
     }
 
     fn backoff(&self) -> Backoff {
+        // Seeded by the name, so that threads that crash together do not restart together.
         let name = self.ctx.name.bytes();
         let seed = name.fold(7, |a: u64, b| a.rotate_left(7) ^ u64::from(b));
         Backoff::new(FIRST_PAUSE, LAST_PAUSE, FIRST_PAUSE, seed)

@@ -1,7 +1,8 @@
-//! Owns every thread of a service: names it, restarts it in place after a panic, drains by stage.
+//! The supervisor owns every thread of a service: it names the thread, restarts it in place after a
+//! panic, and stops it in its drain stage.
 //!
 //! `life.rs` is one thread's life (body, panic, pause, body again), `drain.rs` stops the stages one
-//! after the other, `view.rs` is what status pages see.
+//! after the other, `view.rs` is the state shown on status pages.
 
 mod drain;
 mod life;
@@ -23,19 +24,18 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, thread};
 use crate::time::SharedClock;
 use crate::topology::{Count, Stage, ThreadSpec, Topology};
 
-/// Restarts of one row within [`BUDGET_WINDOW`]; the next crash ends its thread for good.
+/// Maximum restarts of one row within [`BUDGET_WINDOW`]; the next crash ends its thread for good.
 pub const BUDGET: usize = 10;
 /// See [`BUDGET`].
 pub const BUDGET_WINDOW: Duration = Duration::from_secs(60);
 
-/// What a thread's body knows about itself.
+/// Passed to the body of a thread.
 #[derive(Debug, Clone)]
 pub struct ThreadCtx {
-    /// Fired when this thread's stage is drained.
+    /// Fired when the drain stops this thread's stage.
     pub shutdown: Shutdown,
     /// Index within its pool, 0 for a single thread.
     pub index: usize,
-    /// Its full name.
     pub name: String,
 }
 
@@ -60,7 +60,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Threads {
     entries: Vec<Entry>,
-    /// Stages whose threads are being joined: nothing is started in them any more.
+    /// Stages whose threads are being joined: no thread is started in them any more.
     closed: [bool; Stage::ALL.len()],
     last_id: u64,
 }
@@ -70,9 +70,9 @@ struct Entry {
     id: u64,
     name: String,
     spec: &'static ThreadSpec,
-    /// Fired by the thread as the last thing it does.
+    /// Fired by the thread as its last act.
     ended: Shutdown,
-    /// Empty until the operating system has started it.
+    /// Empty until the operating system has started the thread.
     handle: Arc<Mutex<Option<thread::Handle>>>,
     running: Arc<AtomicBool>,
 }
@@ -84,35 +84,36 @@ struct Group {
     total: AtomicU32,
     live: AtomicU32,
     restarts: AtomicU32,
+    /// Times of the restarts within the last [`BUDGET_WINDOW`].
     recent: Mutex<VecDeque<Instant>>,
     reason: Mutex<Option<String>>,
-    /// Threads that are gone for good: their row used up its budget.
+    /// Threads that ended for good because the row's budget was used up.
     lost: AtomicU32,
 }
 
-/// How a body came back.
+/// How a body returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It returned; before shutdown that is a crash.
+    /// An ordinary return; before shutdown that counts as a crash.
     Returned,
-    /// It was taken out of its row before ([`Supervisor::set_aside`]) and ends for good.
+    /// The thread was removed from its row before ([`Supervisor::set_aside`]) and ends for good.
     Released,
 }
 
 pub(crate) type Body = Arc<dyn Fn(&ThreadCtx) -> Exit + Send + Sync>;
 
-/// What is about to be started.
+/// A thread that is about to be started.
 pub(crate) struct Start {
     pub spec: &'static ThreadSpec,
     pub name: String,
     pub index: usize,
-    /// It takes the place of a thread that was set aside, so the row grows by nothing.
+    /// It replaces a thread that was set aside, so the total of the row stays the same.
     pub refill: bool,
 }
 
 impl Supervisor {
-    /// A supervisor for the threads of `topology`. From now on the registry of `metrics` builds
-    /// queues of its table only.
+    /// A supervisor for the threads of `topology`. From now on only queues of that table can be
+    /// built with `metrics`.
     ///
     /// # Panics
     /// When a queue that is not in the table was built before.
@@ -132,12 +133,12 @@ impl Supervisor {
     }
 
     /// Starts the one thread of a row. The body runs until its shutdown token fires; a panic or an
-    /// early return is counted and the body is run again on the same thread. Nothing is started
-    /// once the row's stage is drained.
+    /// early return is counted and the body runs again on the same thread. No thread is started
+    /// once the row's stage is being drained.
     ///
     /// # Panics
-    /// When the operating system refuses the thread, or the row is not in the table: both are
-    /// start-up failures that nothing can run without.
+    /// When the operating system refuses the thread, or the row is not in the table: start-up
+    /// failures, after which the service cannot run.
     pub fn spawn(
         &self,
         spec: &'static ThreadSpec,
@@ -189,13 +190,13 @@ impl Supervisor {
         }
     }
 
-    /// The token that fires when a stage is told to stop.
+    /// The token that fires when the drain stops a stage.
     pub fn stage_token(&self, stage: Stage) -> Shutdown {
         self.0.stages[stage as usize].1.clone()
     }
 
-    /// The token that fires when the drain begins (before any stage stops): readiness goes off and
-    /// new requests are refused from here on.
+    /// The token that fires when the drain begins, before any stage stops: from then on the service
+    /// is not ready and refuses new requests.
     pub fn drain_token(&self) -> Shutdown {
         self.0.drain.1.clone()
     }
@@ -220,9 +221,9 @@ impl Supervisor {
         self.0.fatal_token.1.clone()
     }
 
-    /// Ends the process's claim to be healthy for a reason found outside a thread body.
+    /// Asks for the end of the process, for a reason found outside a thread body.
     pub fn set_fatal(&self, why: &str) {
-        let _ = self.0.fatal.set(why.to_owned());
+        let _ = self.0.fatal.set(why.to_owned()); // the first reason stays: it is the cause
         self.0.fatal_token.0.fire();
     }
 
@@ -236,14 +237,14 @@ impl Supervisor {
         &self.0.metrics
     }
 
-    /// Takes one thread out of its row while it still runs: it counts as gone from here on.
+    /// Removes one thread from its row while it still runs: it no longer counts as live.
     pub(crate) fn set_aside(&self, spec: &'static ThreadSpec, why: &str) {
         let group = self.group(spec);
         group.live.fetch_sub(1, Ordering::SeqCst);
         *group.reason.lock() = Some(why.to_owned());
     }
 
-    /// Starts a thread; false when its stage is drained already.
+    /// Starts a thread; false when its stage is closed by a drain.
     pub(crate) fn start(&self, start: Start, body: Body) -> bool {
         let Start { spec, name, .. } = &start;
         assert!(
@@ -260,8 +261,8 @@ impl Supervisor {
         let running = Arc::new(AtomicBool::new(true));
         let handle = Arc::new(Mutex::new(None));
         let (end, ended) = Shutdown::pair();
-        // Entered before it runs, under the lock that a drain closes the stage with: a thread is
-        // either joined by the drain or never started.
+        // Registered before it runs, under the lock with which a drain closes the stage: the drain
+        // either joins the thread, or the thread is never started.
         let Some(id) = self.enter(&start, &group, ended, &running, &handle) else {
             return false;
         };
@@ -280,7 +281,9 @@ impl Supervisor {
         let spawned = self.0.metrics.tasks_spawned.with_label_values(&[spec.name]);
         spawned.inc();
         let thread = thread::spawn(name.clone(), move || {
-            run.to_the_end(&body);
+            run.run_to_end(&body);
+            // What the body owns (senders, files) is dropped before the drain sees the thread end:
+            // the next stage relies on it.
             drop(body);
             drop(run);
             end.fire();
@@ -305,7 +308,7 @@ impl Supervisor {
         if closed {
             return None;
         }
-        // Counted from here on: who looks right after the start sees all threads.
+        // Counted here, not on the new thread: a verdict right after the start sees all threads.
         if !start.refill {
             group.total.fetch_add(1, Ordering::SeqCst);
         }
@@ -342,6 +345,7 @@ impl Supervisor {
     }
 }
 
+/// A body that never ends as [`Exit::Released`].
 fn returning(body: impl Fn(&ThreadCtx) + Send + Sync + 'static) -> Body {
     Arc::new(move |ctx| {
         body(ctx);

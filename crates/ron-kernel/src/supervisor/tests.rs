@@ -18,12 +18,12 @@ static WRITER: ThreadSpec = row("t-writer", Count::One, Stage::Write, true);
 static TOPOLOGY: Topology = Topology {
     service: "test",
     threads: &[LOOP, POOL, WRITER],
-    queues: &[JOBS, NEWS],
+    queues: &[JOBS, EVENTS],
     locks: &[],
 };
 static JOBS: QueueSpec = queue_row("jobs", Overflow::RejectNew);
-static NEWS: QueueSpec = queue_row("news", Overflow::DropOldest);
-static STRANGER: QueueSpec = queue_row("stranger", Overflow::RejectNew);
+static EVENTS: QueueSpec = queue_row("events", Overflow::DropOldest);
+static UNLISTED: QueueSpec = queue_row("unlisted", Overflow::RejectNew);
 static OTHER_POLICY: QueueSpec = queue_row("jobs", Overflow::WaitDeadline);
 
 const fn queue_row(name: &'static str, overflow: Overflow) -> QueueSpec {
@@ -99,7 +99,7 @@ fn a_panicking_worker_is_back_within_100_ms_and_the_pool_says_so() {
 #[test]
 fn a_flapping_critical_thread_is_fatal_after_its_budget() {
     let (_registry, sup) = supervisor();
-    // Use up the budget without living through the pauses: ten crashes are already on the book.
+    // Use up the budget without waiting through the pauses: ten crashes are already recorded.
     sup.group(&WRITER)
         .recent
         .lock()
@@ -153,13 +153,13 @@ fn every_loop_sees_shutdown_within_100_ms() {
         assert!(sup.draining());
         report.took
     };
-    // At best: a busy machine may be late with any one of them.
+    // The best of twenty: a busy machine may be late in any single round.
     let best = (0..20).map(took).min().expect("twenty");
     assert!(best < Duration::from_millis(100), "{best:?}");
 }
 
 #[test]
-fn past_the_budget_a_row_is_lost_for_good_and_the_verdict_gets_worse_step_by_step() {
+fn past_the_budget_threads_are_lost_for_good_and_the_verdict_gets_worse() {
     let (_registry, sup) = supervisor();
     let (poison, bitten) = bounded::<()>(8);
     sup.spawn_pool(&POOL, 2, move |ctx| {
@@ -235,9 +235,9 @@ fn a_thread_or_queue_outside_the_table_is_refused() {
     );
     let why = refused(|| sup.spawn(&POOL, |_| {}));
     assert!(why.contains("is a pool"), "{why}");
-    let why = refused(|| drop(queue::<u8>(&STRANGER, 1, &km)));
+    let why = refused(|| drop(queue::<u8>(&UNLISTED, 1, &km)));
     assert!(
-        why.contains("`stranger` (reject new) is not in the topology"),
+        why.contains("`unlisted` (reject new) is not in the topology"),
         "{why}"
     );
     let why = refused(|| drop(queue::<u8>(&OTHER_POLICY, 1, &km)));
@@ -248,18 +248,18 @@ fn a_thread_or_queue_outside_the_table_is_refused() {
     assert_eq!(km.built_queues().len(), 1);
     drop(registry);
 
-    // Also when the queue was there before the table.
+    // Also when the queue was built before the supervisor.
     let registry = Registry::new("t");
     let km = KernelMetrics::new(&registry);
-    drop(queue::<u8>(&STRANGER, 1, &km));
+    drop(queue::<u8>(&UNLISTED, 1, &km));
     let clock = SystemClock::shared();
     let why = refused(|| drop(Supervisor::new(&TOPOLOGY, km, clock)));
-    assert!(why.contains("`stranger`"), "{why}");
-    drop(bare_queue::<u8>(&STRANGER, 1)); // has no table, and no place outside tests
+    assert!(why.contains("`unlisted`"), "{why}");
+    drop(bare_queue::<u8>(&UNLISTED, 1)); // without metrics there is no table; for tests only
 }
 
 #[test]
-fn what_runs_is_compared_with_the_table() {
+fn the_running_service_is_compared_with_the_table() {
     let (_registry, sup) = supervisor();
     let none = os_thread_names().unwrap();
     let found = sup.differences(&none);
@@ -272,8 +272,8 @@ fn what_runs_is_compared_with_the_table() {
     sup.spawn_pool(&POOL, 2, wait);
     sup.spawn(&WRITER, wait);
     drop(queue::<u8>(&JOBS, 7, sup.metrics()));
-    let _ring = Ring::<u8>::new(&NEWS, 2, sup.metrics());
-    // A new thread names itself, a moment after it was started.
+    let _ring = Ring::<u8>::new(&EVENTS, 2, sup.metrics());
+    // A new thread sets its own name, a moment after it was started.
     until("no difference", || {
         sup.differences(&os_thread_names().unwrap()).is_empty()
     });

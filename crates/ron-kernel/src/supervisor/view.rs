@@ -1,5 +1,5 @@
-//! What the supervisor shows: the state of each row, the verdict on the whole, and what runs beside
-//! the table it was built from.
+//! Views of the supervisor: the state of each row, the verdict on the service, and the running
+//! threads beside the table they were built from.
 
 use std::sync::Arc;
 
@@ -12,23 +12,21 @@ use crate::topology::{LockSpec, QueueSpec};
 /// The state of one row, for status pages and readiness.
 #[derive(Debug, Clone, Serialize, PartialEq, Eq)]
 pub struct PlaneState {
-    /// Row name.
     pub name: &'static str,
-    /// Threads running now.
     pub live: u32,
-    /// Threads there should be.
+    /// Threads that should run.
     pub total: u32,
     /// Restarts since the start.
     pub restarts: u32,
-    /// Why it is not whole, if it is not.
+    /// The latest crash or quarantine, if there was one.
     pub reason: Option<String>,
-    /// Its loss ends the process.
+    /// The loss of the row ends the process.
     pub critical: bool,
-    /// Threads that will not come back: the row has used up its restarts.
+    /// Threads that ended for good because the row used up its restarts.
     pub lost: u32,
 }
 
-/// What the threads alone say about the service; each step is worse than the one before.
+/// The state of the service by its threads alone; each variant is worse than the one before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Every thread of every row runs.
@@ -37,16 +35,14 @@ pub enum Verdict {
     Degraded(Vec<&'static str>),
     /// These rows have no thread left.
     NotReady(Vec<&'static str>),
-    /// The process must end, and why.
+    /// The process must end, for this reason.
     Fatal(String),
 }
 
-/// The threads that run now beside the table they came from; served as JSON.
+/// The running threads and the table they were built from; `/api/v1/topology` serves it as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct TopologyLive {
-    /// Service name.
     pub service: &'static str,
-    /// Running threads.
     pub threads: Vec<LiveThread>,
     /// Queues of the table.
     pub queues: Vec<LiveQueue>,
@@ -54,50 +50,38 @@ pub struct TopologyLive {
     pub locks: Vec<LiveLock>,
 }
 
-/// A running thread.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveThread {
     /// Name as in `/proc/<pid>/task/<tid>/comm`.
     pub name: String,
-    /// The row it belongs to.
+    /// Name of its row.
     pub row: &'static str,
-    /// Drain stage.
     pub stage: &'static str,
-    /// Its loss ends the process.
+    /// The loss of the row ends the process.
     pub critical: bool,
-    /// What it does.
     pub job: &'static str,
     /// False once it has ended or used up its restarts.
     pub running: bool,
 }
 
-/// A queue row.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveQueue {
-    /// Name.
     pub name: &'static str,
     /// Default capacity.
     pub capacity: usize,
-    /// Capacities of the queues built from the row, as configured; one row may stand for several.
+    /// Capacities of the queues built from the row, as configured; one row may describe several.
     pub built: Vec<usize>,
-    /// Policy.
     pub overflow: &'static str,
-    /// Who sends.
     pub from: &'static str,
-    /// Who receives.
     pub to: &'static str,
-    /// What a refused caller sees.
+    /// The answer that a refused caller gets.
     pub when_full: &'static str,
 }
 
-/// A lock row.
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveLock {
-    /// Name.
     pub name: &'static str,
-    /// Rank.
     pub rank: u16,
-    /// What it guards.
     pub guards: &'static str,
 }
 
@@ -117,12 +101,13 @@ impl Supervisor {
         groups.iter().map(plane).collect()
     }
 
-    /// The escalation: whole, degraded, not ready, fatal.
+    /// The worst state that holds: whole, degraded, not ready or fatal.
     pub fn verdict(&self) -> Verdict {
         if let Some(why) = self.fatal() {
             return Verdict::Fatal(why);
         }
         let planes = self.planes();
+        // The worst state first: a service with a dead row is not merely degraded.
         let down = planes.iter().filter(|p| p.live == 0 && p.total > 0);
         let down: Vec<_> = down.map(|p| p.name).collect();
         if !down.is_empty() {
@@ -171,9 +156,10 @@ impl Supervisor {
         }
     }
 
-    /// Where what runs differs from the table: rows without a thread, rows without a queue, and
-    /// threads that the operating system (`os_names`, see [`os_thread_names`]) does not show.
-    /// Threads and queues outside the table cannot be: they are refused when they are made.
+    /// Differences between the running service and the table: rows without a thread, rows without a
+    /// queue, and threads that the operating system (`os_names`, see [`os_thread_names`]) does not
+    /// show. Threads and queues outside the table cannot exist: they are refused when they are
+    /// made.
     pub fn differences(&self, os_names: &[String]) -> Vec<String> {
         let live = self.topology();
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! A bounded channel for models: same shape as crossbeam's, with a select over shutdown.
+//! A bounded channel for models: the interface of crossbeam's, with a select over shutdown.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -116,7 +116,7 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Send + 'static> Receiver<T> {
-    /// Waits for an item, the last sender leaving, shutdown, or the moment.
+    /// Waits for an item, the drop of the last sender, shutdown, or the time `at`.
     pub fn recv_or(&self, shutdown: &Shutdown, at: Instant) -> Recv<T> {
         self.watch(shutdown);
         let mut s = self.0.lock();
@@ -144,7 +144,8 @@ impl<T: Send + 'static> Receiver<T> {
         }
         let shared = self.0.clone();
         shutdown.on_fire(move || {
-            drop(shared.lock()); // a waiter between its check and its wait holds the lock
+            // A waiter between its check and its wait holds the lock: after this it is waiting.
+            drop(shared.lock());
             shared.changed.notify_all();
         });
     }
@@ -175,7 +176,7 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let mut s = self.0.lock();
         s.receivers -= 1;
-        // As in the real one: what nobody can take any more is dropped with the last receiver.
+        // As in crossbeam: the last receiver drops the items that are left.
         let left = if s.receivers == 0 {
             std::mem::take(&mut s.items)
         } else {

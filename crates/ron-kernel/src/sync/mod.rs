@@ -14,8 +14,8 @@ pub use model::*;
 #[cfg(not(any(loom, shuttle)))]
 pub use real::*;
 
-/// True when this model run was asked for a version that is wrong on purpose: `MUTANT=name`. The
-/// wrong lines themselves stand behind `cfg(mutant = "name")` and are in no other build.
+/// True when the environment asks this model run for the faulty version `MUTANT=name`. The faulty
+/// lines themselves are behind `cfg(mutant = "name")` and are in no other build.
 #[cfg(any(loom, shuttle))]
 pub fn mutant(name: &str) -> bool {
     static ASKED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();

@@ -1,5 +1,5 @@
-//! The same shapes over a model checker. Fault model: a timed wait whose moment is already past
-//! times out at once, any other never does.
+//! The same interfaces over a model checker. Fault model: a timed wait whose deadline has already
+//! passed times out at once; any other timed wait never times out.
 
 use std::any::Any;
 use std::fmt;
@@ -50,8 +50,8 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-/// Shared or exclusive access. A reader in a model shuts out other readers too: fewer interleavings, none of them new,
-/// because readers change nothing.
+/// Shared or exclusive access. In a model a reader excludes other readers too: fewer interleavings
+/// to explore, and none is lost, because readers change nothing.
 pub struct RwLock<T>(Mutex<T>);
 pub type ReadGuard<'a, T> = Guard<'a, T>;
 pub type WriteGuard<'a, T> = Guard<'a, T>;
@@ -121,12 +121,12 @@ impl Condvar {
     }
 }
 
-/// No panic is caught in a model: it is the checker's way to say that the model failed.
+/// Catches nothing in a model: the checker reports a failed model by a panic.
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
     Ok(body())
 }
 
-/// See the real one.
+/// See `Gate` in `real.rs`.
 #[derive(Debug)]
 pub struct Gate {
     opened: Mutex<bool>,
@@ -152,7 +152,7 @@ impl Gate {
     }
 }
 
-/// Stands for arc-swap, whose promise it keeps: a load sees the last store.
+/// Replaces arc-swap, with the same guarantee: a load sees the last store.
 pub struct Swap<T>(Mutex<std::sync::Arc<T>>);
 
 impl<T> fmt::Debug for Swap<T> {
@@ -203,7 +203,7 @@ pub mod thread {
         }
     }
 
-    // The same shape as the real one, which may fail.
+    // The same signature as the real one, which may fail.
     #[allow(clippy::unnecessary_wraps)]
     pub fn spawn(_name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<Handle> {
         Ok(Handle(checker::thread::spawn(body)))

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub use std::thread_local;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -11,7 +12,6 @@ pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard as ReadGuard,
     RwLockWriteGuard as WriteGuard,
 };
-pub use std::thread_local;
 
 use crate::shutdown::Never;
 
@@ -20,12 +20,14 @@ pub mod chan {
     pub use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError, bounded};
 }
 
-/// Runs `body` and hands back its panic, if it had one.
+/// Runs `body` and returns its panic, if it panicked.
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
+    // Unwind-safe by use: after a panic the supervisor runs the body again from its start, and the
+    // hang pool drops the handle that the call used.
     catch_unwind(AssertUnwindSafe(body))
 }
 
-/// Closed until it is opened once; opening wakes everybody who waits.
+/// Closed until it is opened once; opening wakes every waiting thread.
 #[derive(Debug)]
 pub struct Gate {
     /// Nothing is ever sent: dropping the sender closes the channel, which wakes all receivers.
@@ -55,7 +57,7 @@ impl Gate {
     }
 }
 
-/// A shared value that is replaced whole.
+/// A shared value that is replaced as a whole.
 #[derive(Debug)]
 pub struct Swap<T>(arc_swap::ArcSwap<T>);
 
@@ -76,7 +78,7 @@ impl<T> Swap<T> {
         self.0.store(value);
     }
 
-    /// Replaces `seen` by `value`; false, and nothing is changed, when it is not there any more.
+    /// Replaces `seen` by `value`; false, with nothing changed, when `seen` is no longer the value.
     pub fn replace(&self, seen: &Arc<T>, value: Arc<T>) -> bool {
         let before = self.0.compare_and_swap(seen, value);
         Arc::ptr_eq(seen, &before)
@@ -86,7 +88,7 @@ impl<T> Swap<T> {
 pub mod thread {
     //! Operating system threads.
 
-    /// What joins a thread.
+    /// Joins a thread.
     #[derive(Debug)]
     pub struct Handle(std::thread::JoinHandle<()>);
 

@@ -10,8 +10,8 @@ use ron_kernel::{
 
 use crate::{JOBS, OLDEST, REJECT, WAIT, far, ms, rig};
 
-/// Law 1: every queue is bounded and does what its row says when it is full, by whichever way an
-/// item is sent, and never anything else.
+/// Law 1: every queue is bounded and, when full, follows the policy of its row for every way to
+/// send.
 #[test]
 fn law_1_a_full_queue_does_what_its_row_says() {
     type Send = fn(&Sender<u32>, u32) -> Result<(), SendError<u32>>;
@@ -31,7 +31,7 @@ fn law_1_a_full_queue_does_what_its_row_says() {
         assert_eq!((send(&tx, 1), send(&tx, 2)), (Ok(()), Ok(())));
         let start = Instant::now();
         assert_eq!(send(&tx, 3), third, "{}", spec.name);
-        // A sender that does not wait may be held up by the machine all the same.
+        // No upper bound: a busy machine may delay a sender that does not wait.
         let took = start.elapsed();
         let long_enough = took >= Duration::from_millis(40) || !waits;
         assert!(long_enough, "{} took {took:?}", spec.name);
@@ -49,7 +49,7 @@ fn law_1_a_full_queue_does_what_its_row_says() {
     }
 }
 
-/// Law 1: a wait-until-deadline queue gives room that comes free within the deadline.
+/// Law 1: a sender on a wait-until-deadline queue gets room that becomes free in time.
 #[test]
 fn law_1_a_waiting_sender_gets_the_room_that_comes_free() {
     let (tx, rx) = bare_queue(&WAIT, 1);
@@ -63,7 +63,8 @@ fn law_1_a_waiting_sender_gets_the_room_that_comes_free() {
     assert_eq!(rx.try_recv(), Some(2));
 }
 
-/// Law 1: a broadcast ring never stops its publisher, and each subscriber knows what it lost.
+/// Law 1: a broadcast ring never delays its publisher, and each subscriber can read how much it
+/// lost.
 #[test]
 fn law_1_a_slow_subscriber_never_holds_up_the_publisher() {
     let rig = rig();
@@ -74,7 +75,7 @@ fn law_1_a_slow_subscriber_never_holds_up_the_publisher() {
     rig.metric("t_bus_lagged_total{bus=\"oldest\"} 998");
 }
 
-/// Law 2: every wait ends at its deadline, says so by type, and not before.
+/// Law 2: every wait ends at its deadline, not before, and its result says so by type.
 #[test]
 fn law_2_every_wait_has_a_deadline() {
     let rig = rig();
@@ -154,7 +155,7 @@ fn law_2_an_expired_job_is_dropped_before_any_work() {
     rig.metric("t_io_timeouts_total{op=\"jobs\"} 3");
 }
 
-/// Laws 2 and 4, on the kernel's own source: nothing waits without a deadline or sleeps to poll.
+/// Laws 2 and 4, on the kernel's own source: no wait without a deadline, no sleep to poll.
 #[test]
 fn law_2_and_4_the_source_has_no_wait_without_end() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

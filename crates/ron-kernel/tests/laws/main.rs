@@ -1,7 +1,7 @@
 //! The laws of threads, each with a test that fails when it is broken. (The laws about overload,
 //! durability and mutation outcomes are tested where requests are served.)
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // tests of the room where they live
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // tests of the crate that wraps them
 
 mod bounds;
 mod locks;
@@ -103,7 +103,7 @@ fn ms(n: u64) -> Deadline {
     Deadline::within(Duration::from_millis(n))
 }
 
-/// Far enough that only a broken law makes a test wait for it.
+/// A deadline that a test reaches only when a law is broken.
 fn far() -> Deadline {
     ms(60_000)
 }

@@ -1,5 +1,5 @@
-//! Law 4 on a real process: signals start the drain, a second one ends it at once, and the
-//! exit code says how it went. The process is this test binary, run again as one of its own tests.
+//! Law 4 on a real process: a signal starts the drain, a second one ends the process at once, and
+//! the exit code reports the result. The process is this test binary, run as one of its own tests.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal as Sent, kill_process};
 
 use crate::{WORKERS, WRITER, far, rig, until};
 
-/// What the child shall be like.
+/// Environment variable with the behaviour of the child.
 const MODE: &str = "LAWS_CHILD";
 
 /// Not a test of its own: the body of the child process.
@@ -69,7 +69,7 @@ impl Process {
         process
     }
 
-    /// Reads on until a line ends with `word`; the end of the output fails the test.
+    /// Reads until a line ends with `word`; the end of the output fails the test.
     fn says(&mut self, word: &str) {
         let mut lines = self.lines.by_ref().map_while(Result::ok);
         assert!(lines.any(|l| l.ends_with(word)), "never said `{word}`");

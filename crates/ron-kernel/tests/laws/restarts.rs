@@ -1,4 +1,5 @@
-//! Law 6: a panicking worker is restarted, within a budget; past it the service says so or ends.
+//! Law 6: a panicking worker is restarted, within a budget; past it the service is degraded or
+//! ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,8 +31,8 @@ fn work(jobs: &Receiver<Job>, shutdown: &Shutdown) {
 }
 
 /// Law 6: killing any worker of a pool under load loses no accepted job: each is answered, and the
-/// one in the killed worker's hands says that it was dropped. The pool is whole again within
-/// 200 ms (the median of the kills, for the machine may be busy), and says so meanwhile.
+/// waiter of the killed worker's job sees that it was dropped. The pool is whole again within 200
+/// ms (the median of the kills, because the machine may be busy).
 #[test]
 fn law_6_killing_workers_loses_no_accepted_job() {
     const KILLS: usize = 9;
@@ -85,7 +86,7 @@ fn law_6_killing_workers_loses_no_accepted_job() {
     assert_eq!(rig.sup.drain(Duration::from_secs(20)).exit_code(), exit::OK);
 }
 
-/// Law 6: at most ten restarts a minute in one row. Eleven workers that crash once each are ten
+/// Law 6: at most ten restarts a minute in one row. Eleven workers that crash once each give ten
 /// restarts and one loss; while others live the service is degraded and stays ready.
 #[test]
 fn law_6_the_eleventh_crash_in_a_minute_is_not_restarted() {
@@ -106,7 +107,7 @@ fn law_6_the_eleventh_crash_in_a_minute_is_not_restarted() {
     rig.sup.drain(Duration::from_secs(20));
 }
 
-/// Law 6: a critical thread that flaps ends the process, with a code of its own.
+/// Law 6: a critical thread that keeps crashing ends the process, with its own exit code.
 #[test]
 fn law_6_a_flapping_critical_thread_is_fatal() {
     static POOL: ThreadSpec = row("l-crit-", Count::Pool("n"), Stage::Write, true);

@@ -1,4 +1,4 @@
-//! Law 4: every loop observes shutdown; a drain goes in order and loses nothing.
+//! Law 4: every loop observes shutdown; a drain stops stages in order and loses no accepted work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,8 +60,8 @@ fn law_4_every_wait_observes_shutdown_at_once() {
     }
 }
 
-/// Law 4, the order of a drain under load: intake stops, workers finish what they hold, the writer
-/// makes it durable, threads are joined, exit code 0; nothing accepted is lost on the way.
+/// Law 4, the order of a drain under load: intake stops, workers finish their jobs, the writer
+/// makes the results durable, threads are joined, exit code 0; no accepted job is lost.
 #[test]
 fn law_4_a_drain_under_load_loses_nothing() {
     let rig = rig();
@@ -91,7 +91,7 @@ fn law_4_a_drain_under_load_loses_nothing() {
         while let Recv::Item(i) = jobs.recv(&ctx.shutdown, far()) {
             hand_on(i);
         }
-        // What it holds takes a while; the writer must not have gone meanwhile.
+        // Its last jobs take a while; the writer must still run then.
         std::thread::sleep(Duration::from_millis(50));
         while let Some(i) = jobs.try_recv() {
             hand_on(i);
@@ -116,8 +116,8 @@ fn law_4_a_drain_under_load_loses_nothing() {
     assert!(rig.sup.topology().threads.is_empty(), "all joined");
 }
 
-/// Law 4: who does not stop is counted, named and left behind, and the exit code says so; the
-/// stages after it are stopped and joined all the same, in time of their own.
+/// Law 4: a thread that does not stop is counted, named and left behind, and the exit code says so;
+/// the stages after it are still stopped and joined, in a share of the time kept for them.
 #[test]
 fn law_4_stragglers_are_counted_and_named() {
     let rig = rig();
@@ -125,7 +125,7 @@ fn law_4_stragglers_are_counted_and_named() {
     let (stuck, flushed) = (stop.clone(), Arc::new(AtomicBool::new(false)));
     rig.sup.spawn_pool(&WORKERS, 1, move |_| {
         while !stuck.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1)); // deaf to the token
+            std::thread::sleep(Duration::from_millis(1)); // ignores the token
         }
     });
     let done = flushed.clone();

@@ -1,11 +1,13 @@
-//! Publishes checkpoints: signs the durable head, stores the note as a whole, then shows it. One owner, any thread.
+//! Publishes checkpoints: signs the durable head, stores the note atomically, then shows it to
+//! readers. It has one owner, on any thread.
+
+use std::sync::Arc;
 
 use super::disk::{DiskLock, write_atomic};
 use super::errors::CheckpointError;
 use super::state::{Published, Shared};
 use crate::checkpoint::Checkpoint;
 use crate::note::{Note, NoteSignature, NoteSigner, SignFailed};
-use std::sync::Arc;
 
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
 
@@ -13,7 +15,7 @@ pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
 #[derive(Debug)]
 pub struct Checkpointer {
     pub(crate) shared: Arc<Shared>,
-    /// Keeps other processes out for as long as checkpoints may be written.
+    /// Excludes other processes for as long as checkpoints may be written.
     pub(crate) _lock: Arc<dyn DiskLock>,
 }
 
@@ -24,14 +26,16 @@ impl Checkpointer {
         self.shared.tree.with(|t| t.size) - covered
     }
 
-    /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When nothing was appended since
-    /// the last checkpoint, that one is returned and nothing is signed. On an error the last checkpoint stands.
+    /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When
+    /// nothing was appended since the last checkpoint, returns that one and signs nothing. On an
+    /// error the last checkpoint stays published.
     pub fn publish(&mut self, signers: &[&dyn NoteSigner]) -> Result<Arc<str>, CheckpointError> {
         self.publish_with(|checkpoint| checkpoint.sign(signers))
     }
 
-    /// The same with signers that are asked for after the head was read: whoever adds a key before an entry knows that every
-    /// checkpoint over that entry is signed by it.
+    /// As [`Checkpointer::publish`], with signers that are fetched after the head was read: when a
+    /// key is added before an entry is appended, every checkpoint that covers the entry is signed
+    /// by that key.
     pub fn publish_by(
         &mut self,
         signers: impl FnOnce() -> Result<Vec<Box<dyn NoteSigner>>, SignFailed>,
@@ -50,6 +54,7 @@ impl Checkpointer {
         if self.shared.is_poisoned() {
             return Err(CheckpointError::Poisoned);
         }
+        // Size and root from one load of the snapshot: the writer may replace it between two.
         let checkpoint = self.shared.tree.with(|t| Checkpoint {
             origin: self.shared.meta.origin.clone(),
             size: t.size,
@@ -79,8 +84,9 @@ impl Checkpointer {
         self.store(checkpoint, text)
     }
 
-    /// Adds signatures (of witnesses, or of further keys) to the published checkpoint `text` that they were made for. A line of
-    /// a key that already signed takes the place of the old one. The signatures are not checked here.
+    /// Adds signatures (of witnesses, or of further keys) to the published checkpoint `text` for
+    /// which they were made. A line of a key that already signed replaces the old one. The
+    /// signatures are not checked here.
     pub fn add_signatures(
         &mut self,
         text: &str,
@@ -110,6 +116,8 @@ impl Checkpointer {
             shared.poison_by("writing the checkpoint", &e);
             return Err(CheckpointError::Io(e));
         }
+        // Durable first, visible second: a reader must never see a checkpoint that a crash takes
+        // back.
         let text: Arc<str> = text.into();
         shared.published.store(Some(Published {
             text: Arc::clone(&text),

@@ -1,9 +1,10 @@
-//! The file layer under the log: what it asks of a disk, and the real one.
+//! The file layer under the log: the interface of a disk, and its implementation by the operating
+//! system.
 //!
-//! Durability rules that callers may rely on, and nothing else: file contents are durable after `sync_data`; names (created,
-//! renamed, removed) are durable after `sync_dir` of their directory; a write that returned an error may have happened in part.
+//! Callers may rely on these durability rules only: file contents are durable after `sync_data`;
+//! names (created, renamed, removed) are durable after `sync_dir` of their directory; a write that
+//! returned an error may have happened in part.
 
-use ron_kernel::assert_no_locks;
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -11,9 +12,12 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use ron_kernel::assert_no_locks;
+
 /// A disk: directories and files. Paths are absolute or relative to the process, as usual.
 pub trait Disk: Debug + Send + Sync {
-    /// Makes the directory and its parents (mode 0700) and makes their names durable; no error when it is there.
+    /// Makes the directory and its parents (mode 0700), with durable names; no error when it
+    /// exists.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
     /// Names of the files in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
@@ -21,7 +25,7 @@ pub trait Disk: Debug + Send + Sync {
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens an existing file for reading and writing.
     fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
-    /// Creates an empty file (mode 0600) for reading and writing; an old one of that name is emptied.
+    /// Creates an empty file (mode 0600) for reading and writing; truncates an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file over another or to a new name in the same directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -29,11 +33,10 @@ pub trait Disk: Debug + Send + Sync {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Takes the exclusive lock on a file (made when missing); `None` when someone else holds it.
+    /// Takes the exclusive lock on a file (created when missing); `None` when it is held already.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>>;
 }
 
-/// An open file.
 pub trait DiskFile: Debug + Send + Sync {
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
@@ -51,7 +54,7 @@ pub trait DiskFile: Debug + Send + Sync {
     }
 }
 
-/// Held while the lock is; dropping it lets go.
+/// A held lock; dropping it releases the lock.
 pub trait DiskLock: Debug + Send + Sync {}
 
 /// The operating system's file system.
@@ -69,16 +72,18 @@ impl Disk for OsDisk {
             .unwrap_or(Path::new("."));
         self.create_dir_all(parent)?;
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+            // Another process may have made it meanwhile.
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
+        // The new name is durable only after a sync of its parent.
         self.sync_dir(parent)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(dir)? {
-            // A name that is not UTF-8 is none of ours.
+            // All of our names are UTF-8; others belong to other programs.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -138,7 +143,7 @@ impl Disk for OsDisk {
     }
 }
 
-/// The lock lives as long as the file is open.
+/// flock holds as long as the file is open.
 #[derive(Debug)]
 struct OsLock(#[expect(dead_code, reason = "held, never read")] File);
 
@@ -180,8 +185,11 @@ impl DiskFile for OsFile {
     }
 }
 
-/// Writes a small file so that after a crash either the old or the new one is there, whole, and durable on return.
+/// Replaces a small file atomically: after a crash either the old or the new content is there,
+/// whole; on return the new content is durable.
 pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    // The content must be durable before the rename and the rename before the return, in this
+    // order.
     let temporary = dir.join(format!("{name}.tmp"));
     let file = disk.create(&temporary)?;
     file.write_at(0, bytes)?;
@@ -190,7 +198,8 @@ pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io
     disk.sync_dir(dir)
 }
 
-/// Reads a whole small file; `None` when it is not there, an error when it is longer than `most`.
+/// Reads a whole small file; `None` when it does not exist, an error when it is longer than `most`
+/// bytes.
 pub fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match disk.open_read(path) {
         Ok(file) => file,

@@ -1,22 +1,20 @@
-//! What can go wrong with a log, one type per phase. Each text says what to do about it.
+//! The errors of a log, one type per phase. Each text says what to do next.
 
-use crate::checkpoint::CheckpointFault;
-use crate::note::SignFailed;
 use std::io;
 use std::path::PathBuf;
 
-/// A log could not be opened. Nothing was changed unless said otherwise.
+use crate::checkpoint::CheckpointFault;
+use crate::note::SignFailed;
+
+/// A log could not be opened. No entry was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The file system refused.
+    /// A file operation failed.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// The operation.
         what: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// Another process (or this one) has the log open for writing.
@@ -25,9 +23,7 @@ pub enum OpenError {
     /// A file is of a newer format.
     #[error("{file} is of format {found}, this program knows up to {known}: use a newer program")]
     NewerFormat {
-        /// The file.
         file: String,
-        /// Its version.
         found: u32,
         /// The newest known version.
         known: u32,
@@ -39,7 +35,6 @@ pub enum OpenError {
     Origin {
         /// Origin in the directory.
         found: String,
-        /// Origin asked for.
         wanted: String,
     },
     /// The checkpoint cannot be trusted.
@@ -47,14 +42,13 @@ pub enum OpenError {
         "the stored checkpoint is not acceptable ({0}): restore the log from a good copy, or pin the right verifier key"
     )]
     Checkpoint(#[from] CheckpointFault),
-    /// Something was changed, lost or taken away. The first index that is affected, as far as it can be told.
+    /// An entry or file was changed, lost or removed.
     #[error(
         "the log is damaged at entry {index}: {why}; nothing is written to it; verify it offline and restore it from a good copy"
     )]
     Damaged {
-        /// First entry that is not as it was.
+        /// First damaged entry, as far as it can be determined.
         index: u64,
-        /// What is wrong.
         why: String,
     },
     /// An option is out of range.
@@ -93,30 +87,27 @@ impl WriteFailure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// An entry is longer than the log admits; nothing was written.
+    /// An entry is longer than the log allows; nothing was written.
     #[error("entry {at} of the batch has {bytes} bytes, the log admits {most}")]
     EntryTooLarge {
         /// Its position in the batch.
         at: usize,
-        /// Its length.
         bytes: usize,
-        /// The most that is admitted.
+        /// The maximum in bytes.
         most: usize,
     },
     /// The batch as a whole is too long; nothing was written. Split it.
     #[error("the batch has {bytes} bytes, at most {most} can be made durable at once")]
     BatchTooLarge {
-        /// Its length.
         bytes: usize,
-        /// The most that is admitted.
+        /// The maximum in bytes.
         most: usize,
     },
-    /// The disk failed. Whether the entries survive is not known until the log is opened again; none may be acknowledged.
+    /// The disk failed. Whether the entries are in the log is unknown until it is opened again;
+    /// none may be acknowledged.
     #[error("{what} failed: {source}; the log is closed for writing until it is opened again")]
     Io {
-        /// The operation.
         what: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// An earlier write failed; nothing was written.
@@ -124,11 +115,11 @@ pub enum AppendError {
     Poisoned,
 }
 
-/// A checkpoint was not published; the last one still stands.
+/// A checkpoint was not published; the last one stays published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The key could not sign; try again later.
+    /// The key could not sign; retry later.
     #[error(transparent)]
     Sign(#[from] SignFailed),
     /// The disk failed; the log is closed for writing.
@@ -139,7 +130,7 @@ pub enum CheckpointError {
     /// An earlier write failed.
     #[error("the log is closed for writing since an earlier write failed; open it again")]
     Poisoned,
-    /// The checkpointer was handed out with `take_checkpointer`.
+    /// The checkpointer was taken with `take_checkpointer`.
     #[error("checkpoints of this log are published by its checkpointer, which was handed out")]
     HandedOut,
     /// The signatures to be added do not fit the checkpoint that is published now.
@@ -154,25 +145,21 @@ pub enum ReadError {
     /// There is no such entry (yet).
     #[error("entry {index} is not in the log, which has {size}")]
     NotFound {
-        /// What was asked for.
+        /// The requested entry.
         index: u64,
-        /// The durable size.
         size: u64,
     },
-    /// The disk failed.
     #[error("reading entry {index}: {source}")]
     Io {
-        /// What was being read.
+        /// The entry that was being read.
         index: u64,
-        /// Why.
         source: io::Error,
     },
-    /// What is stored is not what was appended.
+    /// The stored bytes are not those that were appended.
     #[error("the log is damaged at entry {index}: {why}; verify it offline")]
     Damaged {
         /// First entry known to be affected.
         index: u64,
-        /// What is wrong.
         why: String,
     },
 }
@@ -181,10 +168,10 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
-    /// The entry is durable, or will be; no checkpoint covers it yet. Try again after the next one.
+    /// The entry is durable, but no checkpoint covers it yet. Retry after the next checkpoint.
     #[error("entry {index} is not covered by a checkpoint yet ({covered} are)")]
     NotYetCovered {
-        /// What was asked for.
+        /// The requested entry.
         index: u64,
         /// Size of the last checkpoint.
         covered: u64,
@@ -192,9 +179,8 @@ pub enum ProofError {
     /// There is no such entry.
     #[error("entry {index} is not in the log, which has {size}")]
     NotFound {
-        /// What was asked for.
+        /// The requested entry.
         index: u64,
-        /// The durable size.
         size: u64,
     },
     /// The hashes could not be read.
@@ -206,9 +192,9 @@ pub enum ProofError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{why}", index.map_or(String::new(), |i| format!("entry {i}: ")))]
 pub struct VerifyError {
-    /// First bad entry; `None` when no entry is to blame (no checkpoint, wrong key, unreadable directory).
+    /// First bad entry; `None` when no entry is the cause (no checkpoint, wrong key, unreadable
+    /// directory).
     pub index: Option<u64>,
-    /// What is wrong.
     pub why: String,
 }
 

@@ -1,5 +1,6 @@
-//! The bytes of segment and index files. Pure encoding and decoding; little-endian; every checksum is CRC-32 over the log's
-//! salt and the bytes, so that a file of another log, or bytes that a caller put into an entry, never pass for ours.
+//! The bytes of segment and index files. Pure encoding and decoding; little-endian; every checksum
+//! is CRC-32 over the log's salt and the bytes, so that neither a file of another log nor bytes
+//! inside an entry are taken for a header.
 //!
 //! ```text
 //! segment header, 128 bytes            batch header, 72 bytes             entry, 8 bytes + data
@@ -20,9 +21,10 @@
 //!             32 * n leaf hashes                                           124 u32 crc(salt, bytes 0..124)
 //! ```
 
+use ron_crypto::hash::sha256;
+
 use crate::tile::TILE_WIDTH;
 use crate::tree::Hash;
-use ron_crypto::hash::sha256;
 
 /// Version of all files of this crate.
 pub(crate) const FORMAT: u32 = 1;
@@ -30,15 +32,15 @@ pub(crate) const SEGMENT_HEADER: usize = 128;
 pub(crate) const BATCH_HEADER: usize = 72;
 pub(crate) const ENTRY_HEADER: usize = 8;
 pub(crate) const INDEX_HEADER: usize = 128;
-/// Offsets are kept for every so many entries.
+/// The file offset of every 64th entry is kept.
 pub(crate) const STRIDE: u64 = 64;
-/// Most bytes of entries (with their headers) in one batch.
+/// Maximum bytes of entries (with their headers) in one batch.
 pub(crate) const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
 pub(crate) const BATCH_TAG: u8 = 0xB7;
 pub(crate) const ENTRY_TAG: u8 = 0xE5;
 const BATCH_MAGIC: [u8; 4] = [BATCH_TAG, b'R', b'T', b'B'];
 
-/// The random bytes that start every checksum of one log.
+/// The random bytes that start every checksum of one log, with the CRC state after them.
 #[derive(Clone)]
 pub(crate) struct Salt {
     bytes: [u8; 16],
@@ -126,11 +128,12 @@ impl SegmentHeader {
         bytes
     }
 
-    /// Says what is wrong with the bytes, if anything.
+    /// Decodes and checks a header; the error text says what is wrong.
     pub fn decode(bytes: &[u8], salt: &Salt, origin: &str) -> Result<Self, String> {
         if bytes.len() < SEGMENT_HEADER || &bytes[..8] != b"RONTLSEG" {
             return Err("the segment file has no header".into());
         }
+        // The version before the checksum: a newer format may place the checksum elsewhere.
         if u32_at(bytes, 8) > FORMAT {
             return Err(format!(
                 "the segment file is of the newer format {}",
@@ -175,7 +178,7 @@ impl BatchHeader {
         bytes
     }
 
-    /// `None` when the bytes are no whole batch header of this log.
+    /// `None` when the bytes are not a whole batch header of this log.
     pub fn decode(bytes: &[u8], salt: &Salt) -> Option<Self> {
         if bytes.len() < BATCH_HEADER
             || bytes[..4] != BATCH_MAGIC
@@ -193,7 +196,9 @@ impl BatchHeader {
     }
 }
 
-/// Appends an entry to a batch being built and returns the position of its leaf preimage (a zero byte and the data).
+/// Appends an entry to a batch being built and returns the position of its leaf preimage (a zero
+/// byte and the data). The stored bytes contain the preimage, so that hashing an entry copies
+/// nothing.
 pub(crate) fn push_entry(out: &mut Vec<u8>, salt: &Salt, index: u64, data: &[u8]) -> usize {
     let length = u16::try_from(data.len()).expect("the log checks the length before");
     out.push(ENTRY_TAG);
@@ -204,13 +209,15 @@ pub(crate) fn push_entry(out: &mut Vec<u8>, salt: &Salt, index: u64, data: &[u8]
     out.len() - data.len() - 1
 }
 
-/// Length of the whole entry that starts with these eight bytes; `None` when they start none.
+/// Length of the whole entry that starts with these eight bytes; `None` when they are not an
+/// entry's.
 pub(crate) fn entry_len(header: &[u8]) -> Option<usize> {
     let ok = header.len() >= ENTRY_HEADER && header[0] == ENTRY_TAG && header[7] == 0;
     ok.then(|| ENTRY_HEADER + usize::from(u16::from_le_bytes([header[1], header[2]])))
 }
 
-/// Whether these bytes are the whole, undamaged entry of `index`.
+/// Whether these bytes are the whole, undamaged entry of `index`. The checksum covers the index, so
+/// that an entry moved to another place does not match.
 pub(crate) fn entry_holds(entry: &[u8], salt: &Salt, index: u64) -> bool {
     entry_len(entry) == Some(entry.len())
         && salt.entry_crc(index, &entry[ENTRY_HEADER..]) == u32_at(entry, 3)
@@ -227,7 +234,7 @@ pub(crate) struct IndexHeader {
     rest_crc: u32,
 }
 
-/// Where the parts of an index file begin.
+/// Offsets of the parts of an index file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IndexParts {
     pub offsets: u64,
@@ -286,7 +293,7 @@ pub(crate) fn encode_index(
     bytes
 }
 
-/// Reads the header and the tile roots of an index file; `None` when they are not whole.
+/// Decodes the header and the tile roots of an index file; `None` when they are damaged.
 pub(crate) fn decode_index_head(bytes: &[u8], salt: &Salt) -> Option<(IndexHeader, Vec<Hash>)> {
     let head = bytes.get(..INDEX_HEADER)?;
     if &head[..8] != b"RONTLIDX"
@@ -307,7 +314,7 @@ pub(crate) fn decode_index_head(bytes: &[u8], salt: &Salt) -> Option<(IndexHeade
     (salt.crc(roots) == header.roots_crc).then(|| (header, hashes_of(roots)))
 }
 
-/// Reads the leaf hashes of a whole index file; `None` when anything in it is not whole.
+/// Decodes the leaf hashes of a whole index file; `None` when any part of it is damaged.
 pub(crate) fn decode_index_leaves(bytes: &[u8], salt: &Salt) -> Option<Vec<Hash>> {
     let (header, _) = decode_index_head(bytes, salt)?;
     let parts = IndexParts::of(header.segment_entries);
@@ -330,6 +337,7 @@ pub(crate) fn index_name(number: u64) -> String {
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg")?;
     let number: u64 = digits.parse().ok()?;
+    // Only the canonical form: "1.seg" is no file of ours.
     (segment_name(number) == name).then_some(number)
 }
 
@@ -342,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_survive_and_notice_every_changed_byte() {
+    fn headers_round_trip_and_detect_every_changed_byte() {
         let segment = SegmentHeader {
             segment_entries: 256,
             number: 2,
@@ -393,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_survives_and_notices_every_changed_byte() {
+    fn an_index_round_trips_and_detects_every_changed_byte() {
         let leaves: Vec<Hash> = (0..=255).map(|i| [i; 32]).collect();
         let bytes = encode_index(
             &salt(),

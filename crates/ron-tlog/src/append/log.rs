@@ -1,4 +1,12 @@
-//! The writer: one owner, one write and one fdatasync per batch, closed for good after the first failure.
+//! The writer: one owner, one write and one fdatasync per batch, closed after the first failure
+//! until the log is reopened.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ron_crypto::hash::sha256;
 
 use super::checkpointer::Checkpointer;
 use super::disk::{Disk, DiskLock, write_atomic};
@@ -15,29 +23,27 @@ use crate::checkpoint::Checkpoint;
 use crate::note::{NoteSigner, VerifierKey};
 use crate::tile::{ENTRY_BYTES_MAX, TILE_WIDTH};
 use crate::tree::{Frontier, Hash, complete_root};
-use ron_crypto::hash::sha256;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// Entries per segment unless the options say otherwise.
+/// Default entries per segment.
 const SEGMENT_ENTRIES: u64 = 65_536;
-/// The batch buffer is given back to the system above this size.
+/// A batch buffer above this size is freed after the batch.
 const BUFFER_KEPT: usize = 1024 * 1024;
 
-/// How a log is opened.
+/// Options for opening a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// The log's identity: first line of its checkpoints, and usually the name of its key.
     pub origin: String,
-    /// Keys of which one must have signed the stored checkpoint. Empty: the signature is not looked at.
+    /// Keys of which one must have signed the stored checkpoint. Empty: the signature is not
+    /// checked.
     pub verifiers: Vec<VerifierKey>,
-    /// Heads known from elsewhere (a second path, a witness) that the log must extend; size and root count.
+    /// Heads known from elsewhere (a second path, a witness) that the log must extend; only size
+    /// and root are compared.
     pub known_heads: Vec<Checkpoint>,
-    /// Longest admitted entry in bytes, at most 65,535.
+    /// Maximum length of an entry in bytes, at most 65,535.
     pub entry_bytes_max: usize,
-    /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps its own.
+    /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps
+    /// its own.
     pub segment_entries: u64,
     /// Salt of a new log's checksums, for reproducible simulation. `None`: random.
     pub salt: Option<[u8; 16]>,
@@ -56,7 +62,7 @@ impl LogOptions {
         }
     }
 
-    /// The same, with the key that the stored checkpoint must be signed by.
+    /// Adds a key that may have signed the stored checkpoint.
     pub fn verified_by(mut self, key: VerifierKey) -> Self {
         self.verifiers.push(key);
         self
@@ -83,7 +89,7 @@ impl LogOptions {
     }
 }
 
-/// What the writer keeps of the segment being filled.
+/// The writer's state of the segment being filled.
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub active: Arc<Active>,
@@ -93,9 +99,10 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Takes the next entry's leaf: `position` is its place in the segment, `offset` its place in the file.
+    /// Adds the next entry's leaf: `position` is its index within the segment, `offset` its place
+    /// in the file.
     pub fn take(&mut self, position: u64, offset: u64, leaf: Hash) {
-        self.active.note_offset(position, offset);
+        self.active.record_offset(position, offset);
         self.partial.push(leaf);
         if self.partial.len() as u64 == TILE_WIDTH {
             let leaves =
@@ -105,17 +112,18 @@ impl Filling {
                 leaves: leaves.into_boxed_slice(),
             };
             let cell = &self.active.tiles[(position / TILE_WIDTH) as usize];
+            // Readers may hold this segment already, but a view never reads cells beyond its size.
             assert!(cell.set(tile).is_ok(), "a tile is filled once");
         }
     }
 }
 
-/// The writer of a log. There is one; it belongs to the thread that appends.
+/// The writer of a log. There is exactly one; the thread that appends owns it.
 #[derive(Debug)]
 pub struct Log {
     pub(crate) shared: Arc<Shared>,
     pub(crate) frontier: Frontier,
-    /// Root of `frontier`, kept because every batch needs it twice.
+    /// Root of `frontier`, cached because every batch needs it twice.
     pub(crate) head: Hash,
     pub(crate) sealed: Arc<Vec<Arc<Sealed>>>,
     pub(crate) filling: Filling,
@@ -126,10 +134,11 @@ pub struct Log {
     pub(crate) _lock: Arc<dyn DiskLock>,
 }
 
-/// Closes the log for writing unless the batch came through, also when something panics in between.
-struct Armed<'a>(&'a Shared, bool);
+/// Closes the log for writing when dropped while true: an error or a panic in the middle of a batch
+/// leaves file and tree state that may not match.
+struct PoisonGuard<'a>(&'a Shared, bool);
 
-impl Drop for Armed<'_> {
+impl Drop for PoisonGuard<'_> {
     fn drop(&mut self) {
         if self.1 {
             self.0.poison();
@@ -141,16 +150,17 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> AppendError {
     move |source| AppendError::Io { what, source }
 }
 
-/// The reason is known before anybody sees that the log is closed.
-fn blame(shared: &Shared, e: &AppendError) {
+/// Records the disk's failure. Called before the guard poisons the log, so that a thread that sees
+/// the log closed also sees the reason.
+fn record_failure(shared: &Shared, e: &AppendError) {
     if let AppendError::Io { what, source } = e {
         shared.poison_by(what, source);
     }
 }
 
 impl Log {
-    /// Opens the log in `dir`, or makes a new one where there is none. A torn tail is cut and reported by
-    /// [`Log::recovery`]; everything else that is not as it was is refused.
+    /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and
+    /// reported by [`Log::recovery`]; any other damage is refused.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
         open::open(disk, dir, options)
     }
@@ -165,12 +175,11 @@ impl Log {
         self.shared.tree.with(|t| t.root)
     }
 
-    /// The log's origin.
     pub fn origin(&self) -> &str {
         &self.shared.meta.origin
     }
 
-    /// What opening found and mended.
+    /// What opening found and repaired.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -185,39 +194,42 @@ impl Log {
         LogReader(Arc::clone(&self.shared))
     }
 
-    /// Appends a batch and returns the index of its first entry; the others follow. When this returns, all of them are
-    /// durable. On an error none may be acknowledged: after [`AppendError::Io`] a prefix of them may turn out to be there when the
-    /// log is opened again (all or none, unless the batch crosses a segment).
+    /// Appends a batch and returns the index of its first entry; the others follow. When this
+    /// returns, all of them are durable. On an error none may be acknowledged: after
+    /// [`AppendError::Io`] a prefix of them may be in the log when it is opened again (all or none,
+    /// unless the batch crosses a segment).
     pub fn append<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<u64, AppendError> {
         self.admit(entries)?;
         let first = self.frontier.size();
         if entries.is_empty() {
             return Ok(first);
         }
-        #[cfg(mutant = "ack")] // entries are acknowledged, and shown when the next ones come
+        #[cfg(mutant = "ack")] // entries are acknowledged, but shown only with the next batch
         if ron_kernel::mutant("ack") {
             self.publish_tree();
         }
         let shared = Arc::clone(&self.shared);
-        let mut armed = Armed(&shared, true);
+        let mut guard = PoisonGuard(&shared, true);
         let mut rest = entries;
         while !rest.is_empty() {
             let filled =
                 self.frontier.size() - self.shared.meta.first_of(self.filling.active.number);
             if filled == self.shared.meta.segment_entries {
-                self.roll().inspect_err(|e| blame(&shared, e))?;
+                self.roll().inspect_err(|e| record_failure(&shared, e))?;
                 continue;
             }
             let room = self.shared.meta.segment_entries - filled;
             let (part, later) = rest.split_at(rest.len().min(room as usize));
-            self.write_batch(part).inspect_err(|e| blame(&shared, e))?;
+            self.write_batch(part)
+                .inspect_err(|e| record_failure(&shared, e))?;
             rest = later;
         }
-        armed.1 = false;
+        guard.1 = false;
         #[cfg(mutant = "ack")]
         if ron_kernel::mutant("ack") {
             return Ok(first);
         }
+        // Published before the caller acknowledges: a client that has its index can read the entry.
         self.publish_tree();
         if self.buffer.capacity() > BUFFER_KEPT {
             self.buffer = Vec::new();
@@ -250,11 +262,12 @@ impl Log {
         Ok(())
     }
 
-    /// One batch of one segment: encode, write, sync.
+    /// Writes one batch of one segment: encode, write, sync.
     fn write_batch<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<(), AppendError> {
         let meta = &self.shared.meta;
         let first = self.frontier.size();
         let root = self.head;
+        // The header needs the length of the body: its space is left empty first and filled last.
         self.buffer.clear();
         self.buffer.resize(BATCH_HEADER, 0);
         for entry in entries {
@@ -274,6 +287,8 @@ impl Log {
             checkpoint_size: self.shared.published_size(),
         };
         self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
+        // The tree already has the new leaves; on a failure here the guard of `append` closes the
+        // log.
         let file = &self.filling.active.file;
         file.write_at(self.filling.end, &self.buffer)
             .map_err(failed("writing a batch"))?;
@@ -286,6 +301,8 @@ impl Log {
     /// Seals the full segment and starts the next one.
     fn roll(&mut self) -> Result<(), AppendError> {
         let shared = &self.shared;
+        // The index first: a crash between the two leaves a full last segment, which `open`
+        // continues from.
         let sealed = seal(&*shared.disk, &shared.dir, &shared.meta, &self.filling)
             .map_err(failed("writing a segment's index"))?;
         Arc::make_mut(&mut self.sealed).push(Arc::new(sealed));
@@ -302,7 +319,7 @@ impl Log {
         Ok(())
     }
 
-    /// Shows readers what is durable now.
+    /// Shows readers the durable state of now.
     fn publish_tree(&self) {
         self.shared.tree.store(TreeState {
             size: self.frontier.size(),
@@ -314,8 +331,8 @@ impl Log {
         });
     }
 
-    /// Signs and publishes the head of the durable tree. For logs whose key is at hand; a log whose signer may be slow gives
-    /// its checkpointer to another thread ([`Log::take_checkpointer`]).
+    /// Signs and publishes the head of the durable tree. For logs with a local key; a log whose
+    /// signer may be slow gives its checkpointer to another thread ([`Log::take_checkpointer`]).
     pub fn publish_checkpoint(
         &mut self,
         signer: &dyn NoteSigner,
@@ -326,7 +343,8 @@ impl Log {
             .publish(&[signer])
     }
 
-    /// The right to publish checkpoints, to be moved to the thread that does. `None` the second time.
+    /// Takes the right to publish checkpoints, for the thread that publishes them. `None` the
+    /// second time.
     pub fn take_checkpointer(&mut self) -> Option<Checkpointer> {
         self.checkpointer.take()
     }
@@ -344,7 +362,7 @@ pub(crate) fn seal(
     Ok(sealed)
 }
 
-/// The index file of a full segment and what stays of it in memory.
+/// The index file of a full segment, and the part of it that stays in memory.
 pub(crate) fn index_of(meta: &Meta, filling: &Filling) -> (Vec<u8>, Sealed) {
     let active = &filling.active;
     let tile_roots = active.tile_roots();
@@ -382,7 +400,7 @@ pub(crate) fn index_of(meta: &Meta, filling: &Filling) -> (Vec<u8>, Sealed) {
     (bytes, sealed)
 }
 
-/// Makes an empty segment file, durable with its name.
+/// Makes a segment file with a header and no entries, durable with its name.
 pub(crate) fn start_segment(
     disk: &dyn Disk,
     dir: &Path,

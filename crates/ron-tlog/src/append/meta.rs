@@ -1,4 +1,5 @@
-//! `log.meta`: what a log directory is, written once. Text, so that an operator can read it.
+//! `log.meta`: the parameters of a log directory, written once. Text, so that an operator can read
+//! it.
 //!
 //! ```text
 //! ron-tlog 1
@@ -8,17 +9,18 @@
 //! crc <8 hex, CRC-32 of the lines above>
 //! ```
 
+use std::path::Path;
+
 use super::disk::{Disk, read_small, write_atomic};
 use super::errors::OpenError;
 use super::layout::{FORMAT, Salt};
 use crate::checkpoint::decimal;
 use crate::tile::TILE_WIDTH;
-use std::path::Path;
 
 pub(crate) const META_NAME: &str = "log.meta";
 const META_BYTES_MAX: u64 = 4096;
 
-/// What `log.meta` says.
+/// The contents of `log.meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub origin: String,
@@ -99,6 +101,7 @@ impl Meta {
             segment_entries,
             salt: Salt::new(salt),
         };
+        // Compared as a whole: this also checks the checksum and that no line follows.
         if meta.to_text() == text {
             Ok(meta)
         } else {
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meta_prints_parses_and_notices_changes() {
+    fn meta_round_trips_and_detects_changes() {
         let meta = Meta {
             origin: "log.example/a b".into(),
             segment_entries: 256,

@@ -1,16 +1,17 @@
-//! The log on disk: one writer with group commit, readers on snapshots, recovery, and the offline check.
+//! The log on disk: one writer with group commit, readers on snapshots, recovery, and the offline
+//! check.
 //!
 //! ```text
 //! <dir>/log.meta            origin, salt, entries per segment               written once
 //! <dir>/checkpoint          the last signed checkpoint, a C2SP note         replaced as a whole
-//! <dir>/00000000.seg        entries 0..65536 in batches                     truth; appended, then never changed
+//! <dir>/00000000.seg        entries 0..65536 in batches                     the data; appended, then never changed
 //! <dir>/00000000.idx        leaf hashes and offsets of that segment         derived; written once when it is full
 //! <dir>/lock                held by the writer
 //! ```
 //!
 //! **Invariant:** the writer issues one write and one fdatasync per batch (two of each where a batch crosses a segment).
-//! **Invariant:** after the first failed write or sync nothing more is written; reads go on.
-//! **Invariant:** memory grows by 32 bytes per 256 entries, nothing per entry (but for the segment being filled).
+//! **Invariant:** after the first failed write or sync nothing more is written; reads continue.
+//! **Invariant:** memory grows by 32 bytes per 256 entries and not per entry, except for the segment being filled.
 
 mod checkpointer;
 mod disk;

@@ -1,8 +1,17 @@
-//! Opening a log: find its files, verify the right edge and everything after the last checkpoint, cut a torn tail, refuse the rest.
+//! Opening a log: find its files, verify everything after the last checkpoint, cut a torn tail,
+//! refuse any other damage.
 //!
-//! Full segments that the checkpoint covers are taken from their index files, whose tile roots must lead to the signed root; only
-//! the segment of the checkpoint and those after it are read entry by entry. When the roots do not come out, everything is read,
-//! to name the first bad entry, or to learn that only an index file was bad and rebuild it.
+//! Full segments that the checkpoint covers are taken from their index files, whose tile roots must
+//! lead to the signed root; only the segment of the checkpoint and those after it are read entry by
+//! entry. When the roots do not match, all entries are read: to name the first bad entry, or to
+//! find that only an index file was bad and rebuild it.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use ron_crypto::hash::sha256;
+use ron_kernel::Snapshot;
 
 use super::checkpointer::{CHECKPOINT_NAME, Checkpointer};
 use super::disk::{Disk, DiskFile, DiskLock, read_small};
@@ -20,33 +29,26 @@ use crate::checkpoint::{Checkpoint, CheckpointFault};
 use crate::note::NOTE_BYTES_MAX;
 use crate::tile::TILE_WIDTH;
 use crate::tree::{Frontier, Hash, root_at};
-use ron_crypto::hash::sha256;
-use ron_kernel::Snapshot;
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
-/// What opening found and mended.
+/// What opening found and repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// True when the log was made just now.
+    /// True when the log was new.
     pub created: bool,
     /// Entries that were read and checked one by one.
     pub scanned: u64,
-    /// A torn tail that was cut off: none of it was ever acknowledged.
+    /// A torn tail that was cut off; no entry of it was ever acknowledged.
     pub cut: Option<Cut>,
-    /// Segments whose (derived) index file was missing or bad and was written anew.
+    /// Segments whose (derived) index file was missing or bad and was written again.
     pub rebuilt_indexes: Vec<u64>,
 }
 
-/// A torn tail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The index that the first lost entry would have had.
     pub index: u64,
     /// Bytes that were cut.
     pub bytes: u64,
-    /// What was wrong with them.
     pub why: String,
 }
 
@@ -64,12 +66,12 @@ struct Opening<'a> {
     published: Option<Published>,
     heads: Vec<(u64, Hash)>,
     trust_indexes: bool,
-    /// Segments whose index file is to be written anew, once the entries are known to be right.
+    /// Segments whose index file must be written again, once the entries are known to be right.
     stale: Vec<u64>,
     recovery: Recovery,
 }
 
-/// Everything built from the files, before it is judged.
+/// The state built from the files, before it is checked against the signed heads.
 struct Built {
     frontier: Frontier,
     sealed: Vec<Arc<Sealed>>,
@@ -89,6 +91,7 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Resu
     let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
     let mut segments: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
     segments.sort_unstable();
+    // A directory with a checkpoint and no segment is damaged, not new.
     let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
     let meta = load_meta(&*disk, dir, &options, created)?;
     let published = load_checkpoint(&*disk, dir, &meta, &options)?;
@@ -105,10 +108,11 @@ pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Resu
             ..Recovery::default()
         },
     };
-    opening.drop_unborn(&mut segments)?;
+    opening.remove_unfinished(&mut segments)?;
     opening.check_names(&segments)?;
-    let (shared, built) = opening.build_and_judge(&segments)?;
-    opening.mend_tail(&built)?;
+    let (shared, built) = opening.build_and_check(&segments)?;
+    // Only after the checks: no bytes of entries are changed while the log may still be refused.
+    opening.repair_tail(&built)?;
     let shared = Arc::new(shared);
     Ok(Log {
         head: built.frontier.root(),
@@ -199,7 +203,7 @@ fn known_heads(
 }
 
 impl Opening<'_> {
-    /// Number of entries that some signed head covers.
+    /// Number of entries that any signed head covers.
     fn covered(&self) -> u64 {
         self.heads.iter().map(|h| h.0).max().unwrap_or(0)
     }
@@ -218,12 +222,15 @@ impl Opening<'_> {
         Ok((file, len))
     }
 
-    /// A crash while a segment was being made leaves a file without a whole header and without entries.
-    fn drop_unborn(&self, segments: &mut Vec<u64>) -> Result<(), OpenError> {
+    /// Removes the last segment file when a crash during its creation left it without a whole
+    /// header and without entries.
+    fn remove_unfinished(&self, segments: &mut Vec<u64>) -> Result<(), OpenError> {
         let Some(last) = segments.last().copied() else {
             return Ok(());
         };
         let (file, len) = self.open_segment(last)?;
+        // A longer file has had entries, and a covered segment must exist: both are left to the
+        // checks.
         if len > SEGMENT_HEADER as u64 || self.covered() > self.meta.first_of(last) {
             return Ok(());
         }
@@ -265,12 +272,12 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Builds from the files; when something does not come out, finds out what: an entry (then the log is refused) or only an index
-    /// file (then everything is built from the entries).
-    fn build_and_judge(&mut self, segments: &[u64]) -> Result<(Shared, Built), OpenError> {
+    /// Builds the state and checks it. On damage it determines the cause: an entry (then the log is
+    /// refused) or only an index file (then everything is built again from the entries).
+    fn build_and_check(&mut self, segments: &[u64]) -> Result<(Shared, Built), OpenError> {
         let built = self.build(segments).and_then(|built| {
             let shared = self.share(&built);
-            self.judge(&shared)?;
+            self.check_heads(&shared)?;
             Ok((shared, built))
         });
         match built {
@@ -279,20 +286,22 @@ impl Opening<'_> {
                 Ok((shared, built))
             }
             Err(OpenError::Damaged { index, why }) => {
-                self.name_the_damage()?;
+                self.locate_damage()?;
                 if !self.trust_indexes {
                     return Err(damaged(index, why));
                 }
+                // Only the index files can be wrong: once more without them, which ends the
+                // recursion.
                 self.trust_indexes = false;
                 self.stale.clear();
                 self.recovery.scanned = 0;
-                self.build_and_judge(segments)
+                self.build_and_check(segments)
             }
             Err(other) => Err(other),
         }
     }
 
-    /// Writes the index files anew that were missing or said something else than the entries.
+    /// Writes the index files again that were missing or did not match the entries.
     fn rebuild_indexes(&mut self, built: &Built) -> Result<(), OpenError> {
         for number in std::mem::take(&mut self.stale) {
             let mut frontier = Frontier::new();
@@ -328,8 +337,8 @@ impl Opening<'_> {
         }
     }
 
-    /// Every known head must be a past of this tree.
-    fn judge(&self, shared: &Shared) -> Result<(), OpenError> {
+    /// Every known head must be an earlier state of this tree.
+    fn check_heads(&self, shared: &Shared) -> Result<(), OpenError> {
         let tree = shared.tree.load();
         let view = View::new(shared, &tree);
         for (size, root) in &self.heads {
@@ -350,8 +359,8 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Reads all entries to find the first that is wrong.
-    fn name_the_damage(&self) -> Result<(), OpenError> {
+    /// Reads all entries; the error names the first bad one. `Ok` when no entry is bad.
+    fn locate_damage(&self) -> Result<(), OpenError> {
         let mut check = Check {
             disk: &**self.disk,
             dir: self.dir,
@@ -387,6 +396,8 @@ impl Opening<'_> {
                 },
             });
         };
+        // Segments before that of the checkpoint lie under its signed root, which `check_heads`
+        // compares: their index files are enough.
         let from = last.min(self.meta.segment_of(self.published_size()));
         for number in 0..last {
             let full = if number < from {
@@ -396,6 +407,7 @@ impl Opening<'_> {
             };
             let full = match full {
                 Some(full) => full,
+                // On a clone, because the whole segment is pushed as one subtree below.
                 None => self.rescan_full(number, &mut frontier.clone())?,
             };
             frontier.push_subtree(self.meta.segment_level(), full.root);
@@ -410,7 +422,7 @@ impl Opening<'_> {
         })
     }
 
-    /// A full segment as its index file remembers it, when the segment file at least has the right length.
+    /// A full segment as recorded in its index file, if the segment file has the recorded length.
     fn indexed(&self, number: u64) -> Result<Option<Sealed>, OpenError> {
         if !self.trust_indexes {
             return Ok(None);
@@ -422,11 +434,12 @@ impl Opening<'_> {
         Ok(sealed.filter(|s| s.segment_len == len))
     }
 
-    /// A full segment read entry by entry; notes when its index file does not say the same.
+    /// A full segment read entry by entry; marks its index file as stale when it does not match.
     fn rescan_full(&mut self, number: u64, frontier: &mut Frontier) -> Result<Sealed, OpenError> {
         let (filling, _) = self.scan(number, frontier, false)?;
         let (bytes, sealed) = index_of(&self.meta, &filling);
         let path = self.dir.join(index_name(number));
+        // An unreadable index file counts as missing and is written again.
         let kept = read_small(&**self.disk, &path, bytes.len() as u64).unwrap_or_default();
         if kept.as_deref() != Some(&bytes) {
             self.stale.push(number);
@@ -473,10 +486,13 @@ impl Opening<'_> {
                         scanned += 1;
                     }
                     filling.end = batch.offset + batch.len;
+                    // A batch below a signed head was durable when the head was signed.
                     tail.last_batch =
                         (frontier.size() > covered).then_some((batch.offset, batch.len));
                 }
                 Step::End => break,
+                // Torn, last, and covered by no signed head: a crash before the acknowledgement.
+                // Anything else was acknowledged or signed once and must not be cut.
                 Step::Bad(bad) if bad.torn && is_last && bad.index >= covered => {
                     tail.cut = Some(cut(bad, frontier.size(), len));
                     break;
@@ -525,10 +541,12 @@ impl Opening<'_> {
         check_published(header.checkpoint_size, self.published_size(), first)
     }
 
-    /// Cuts the torn bytes, and writes the last unsigned batch (or the header, while there is no batch) once more: after a failed
-    /// sync the kernel may show bytes that never reached the disk and hold them for clean, so that syncing them again would save
-    /// nothing. The directory is synced for the same reason: names that are seen here must be durable before anything builds on them.
-    fn mend_tail(&mut self, built: &Built) -> Result<(), OpenError> {
+    /// Cuts the torn bytes and writes the last unsigned batch (or the header, while there is no
+    /// batch) again: after a failed sync the kernel may return bytes that never reached the disk
+    /// and consider them clean, so that another sync alone would write nothing. The directory is
+    /// synced for the same reason: the names seen here must be durable before new entries depend on
+    /// them.
+    fn repair_tail(&mut self, built: &Built) -> Result<(), OpenError> {
         let file = &built.filling.active.file;
         let path = self.dir.join(segment_name(built.filling.active.number));
         let io = |what| OpenError::io(what, &path);
@@ -563,7 +581,8 @@ fn cut(bad: Bad, index: u64, len: u64) -> Cut {
     }
 }
 
-/// A batch that was written after a checkpoint of `noted` entries convicts an older checkpoint file.
+/// Refuses a checkpoint file that is older than the checkpoint that a header recorded (`noted`
+/// entries) when it was written.
 fn check_published(noted: u64, published: u64, index: u64) -> Result<(), OpenError> {
     if noted > published {
         let why = format!(

@@ -1,4 +1,8 @@
-//! Reading a log while it grows: entries, tiles, bundles, checkpoint, proofs. Never blocks the writer, takes no lock.
+//! Reading a log while it grows: entries, tiles, bundles, checkpoint, proofs. Readers never block
+//! the writer and take no lock.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use super::errors::{ProofError, ReadError, WriteFailure};
 use super::layout::{BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, entry_holds, entry_len};
@@ -8,12 +12,10 @@ use crate::checkpoint::Checkpoint;
 use crate::proof::TlogProof;
 use crate::tile::{LEVELS, TILE_HEIGHT, TILE_WIDTH, TilePath, push_entry};
 use crate::tree::{self, Hash, HashReader as _};
-use std::ops::Range;
-use std::sync::Arc;
 
-/// Bytes that a read of few entries asks of the disk at once.
+/// Bytes per disk read for a few entries.
 const NEAR: usize = 32 * 1024;
-/// The same for a long run.
+/// Bytes per disk read for a long run of entries.
 const FAR: usize = 256 * 1024;
 
 /// The head of the durable tree.
@@ -25,12 +27,12 @@ pub struct TreeHead {
     pub root: Hash,
 }
 
-/// A handle for readers; clone it freely. Outlives the [`super::Log`] it came from, and then shows its last state.
+/// A handle for readers, cheap to clone. It may outlive its [`super::Log`] and then shows the log's
+/// last state.
 #[derive(Clone, Debug)]
 pub struct LogReader(pub(crate) Arc<Shared>);
 
 impl LogReader {
-    /// The log's origin.
     pub fn origin(&self) -> &str {
         &self.0.meta.origin
     }
@@ -40,7 +42,7 @@ impl LogReader {
         self.0.tree.with(|t| t.size)
     }
 
-    /// Size and root of the durable tree, of one moment.
+    /// Size and root of the durable tree, from one snapshot.
     pub fn head(&self) -> TreeHead {
         self.0.tree.with(|t| TreeHead {
             size: t.size,
@@ -48,17 +50,19 @@ impl LogReader {
         })
     }
 
-    /// True once a write has failed: nothing more is appended until the log is opened again.
+    /// True once a write has failed: no entry is appended until the log is opened again.
     pub fn poisoned(&self) -> bool {
         self.0.is_poisoned()
     }
 
-    /// The disk's failure that closed the log; `None` also when something else closed it.
+    /// The disk failure that closed the log; `None` also when the log was closed for another
+    /// reason.
     pub fn write_failure(&self) -> Option<&WriteFailure> {
         self.0.failure.get()
     }
 
-    /// Closes the log for writing, as after a failed write: for whoever learns that it is not the log it was.
+    /// Closes the log for writing, as after a failed write: for a caller that has found the log to
+    /// be inconsistent with what was published of it.
     pub fn close_for_writing(&self) {
         self.0.poison();
     }
@@ -82,7 +86,6 @@ impl LogReader {
         self.0.published_size()
     }
 
-    /// One entry.
     pub fn entry(&self, index: u64) -> Result<Vec<u8>, ReadError> {
         let mut found = Vec::new();
         self.entries(index..index.saturating_add(1), |_, entry| {
@@ -166,7 +169,8 @@ impl LogReader {
 
     /// The `c2sp.org/tlog-proof@v1` text that entry `index` is in the published checkpoint.
     pub fn proof(&self, index: u64) -> Result<String, ProofError> {
-        // The checkpoint first: the tree only grows, so it covers whatever checkpoint was read before it.
+        // The checkpoint first, the tree second: the tree only grows, so it covers the checkpoint
+        // read before it.
         let published = self.0.published.load();
         match published.as_ref() {
             Some(p) => self.proof_of(index, &p.checkpoint, &p.text),
@@ -174,8 +178,9 @@ impl LogReader {
         }
     }
 
-    /// The same in an earlier signed checkpoint `note` of this log (one that witnesses have cosigned); it is checked against the
-    /// tree, its signatures are not looked at.
+    /// As [`LogReader::proof`], in an earlier signed checkpoint `note` of this log (one that
+    /// witnesses have cosigned). The note is checked against the tree; its signatures are not
+    /// checked.
     pub fn proof_under(&self, index: u64, note: &str) -> Result<String, ProofError> {
         let checkpoint = Checkpoint::read_unverified(note, Some(self.origin()));
         let checkpoint = checkpoint.map_err(|fault| ReadError::Damaged {
@@ -208,7 +213,7 @@ impl LogReader {
         let view = View::new(&self.0, &tree);
         let hashes = tree::inclusion_proof(&view, index, covered)?;
         let leaf = view.node(0, index)?;
-        // What leaves here was checked against what was signed.
+        // Every proof is checked against the signed root before it is returned.
         tree::verify_inclusion(&leaf, index, covered, &hashes, &checkpoint.root).map_err(
             |fault| ReadError::Damaged {
                 index,
@@ -250,7 +255,8 @@ impl LogReader {
 }
 
 impl View<'_> {
-    /// Calls `visit` with index and leaf preimage (a zero byte and the data) of every entry of `[from, to)`, which exist.
+    /// Calls `visit` with index and leaf preimage (a zero byte and the data) of every entry of
+    /// `[from, to)`, which must exist.
     pub(crate) fn walk<E: From<ReadError>>(
         &self,
         from: u64,
@@ -268,7 +274,8 @@ impl View<'_> {
             })?;
             let from_stride = self.walk_segment(number, at, next..until, visit)?;
             if let Some(reached) = from_stride {
-                // A stale offset costs a longer way, not the answer.
+                // A bad offset costs a longer read, not the answer: try again from the start of the
+                // segment.
                 let start = self.segment_start(number);
                 if let Some(bad) = self.walk_segment(number, start, reached..until, visit)? {
                     return Err(E::from(ReadError::Damaged {
@@ -282,8 +289,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Walks one segment from a known place. `Some(index)` when an entry at or before `index` could not be found from there;
-    /// everything before `index` was visited.
+    /// Walks one segment from a known offset. `Some(index)` when an entry at or before `index`
+    /// could not be found from there; all entries of `range` before `index` were visited.
     fn walk_segment<E: From<ReadError>>(
         &self,
         number: u64,
@@ -308,6 +315,7 @@ impl View<'_> {
             let Some(head) = window.at(offset, ENTRY_HEADER).map_err(io)? else {
                 return reached;
             };
+            // A batch header may lie before any entry.
             if head[0] == BATCH_TAG {
                 let header = window.at(offset, BATCH_HEADER).map_err(io)?;
                 match header.and_then(|b| BatchHeader::decode(b, salt)) {

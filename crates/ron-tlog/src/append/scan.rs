@@ -1,8 +1,12 @@
-//! Walks a segment file batch by batch, checking everything, and tells a torn tail from damage.
+//! Reads a segment file batch by batch, checks everything, and distinguishes a torn tail from
+//! damage.
 //!
-//! The writer issues a batch only after the one before it is durable. So only the last batch of the log can be torn by a crash,
-//! and anything that is wrong before a later batch is damage. A batch whose header is whole says where it ends: bytes beyond
-//! prove that it was durable once. A batch whose header is not whole is torn only when no later header is found after it.
+//! The writer issues a batch only after the one before it is durable. So only the last batch of the
+//! log can be torn by a crash, and an error before a later batch is damage. A whole batch header
+//! states where the batch ends: bytes beyond that prove that the batch was durable once. A batch
+//! without a whole header is torn only when no later header is found after it.
+
+use std::io;
 
 use super::layout::{
     BATCH_BODY_MAX, BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER,
@@ -11,26 +15,23 @@ use super::layout::{
 use super::meta::Meta;
 use super::window::Window;
 use crate::tree::Hash;
-use std::io;
 
-/// What stands at the scanner's position.
+/// What the scanner found at its position.
 pub(crate) enum Step<'w> {
     /// A whole batch.
     Batch(Batch<'w>),
     /// The end of the file, at the end of a batch.
     End,
-    /// Something else.
+    /// Torn or damaged bytes.
     Bad(Bad),
 }
 
-/// A place where the file is not as it was written.
+/// A place where the file is not as it was written, with the index of the first entry affected.
 #[derive(Debug)]
 pub(crate) struct Bad {
-    /// First entry affected.
     pub index: u64,
-    /// Where the batch begins.
+    /// Start of the batch in the file.
     pub offset: u64,
-    /// What is wrong.
     pub why: String,
     /// True when a crash during the last, unacknowledged write explains it.
     pub torn: bool,
@@ -47,9 +48,9 @@ pub(crate) struct Batch<'w> {
 /// One entry of a batch.
 pub(crate) struct Entry<'w> {
     pub index: u64,
-    /// Where it begins in the file.
+    /// Start of the entry in the file.
     pub offset: u64,
-    /// A zero byte and the data: what the leaf hash is taken of.
+    /// A zero byte and the data: the input of the leaf hash.
     pub preimage: &'w [u8],
 }
 
@@ -104,7 +105,7 @@ impl<'f> Scanner<'f> {
         self.limit
     }
 
-    /// The next batch. `root` is the root of the tree of everything before it.
+    /// Reads the next batch. `root` is the root of the tree of all entries before it.
     pub fn step(&mut self, root: &Hash) -> io::Result<Step<'_>> {
         let (offset, end) = (self.position, self.window.end());
         if offset >= end {
@@ -115,6 +116,7 @@ impl<'f> Scanner<'f> {
             .at(offset, BATCH_HEADER)?
             .and_then(|b| BatchHeader::decode(b, &self.meta.salt));
         let Some(header) = header else {
+            // A later header proves that this batch was durable once.
             let torn = !self.later_batch(offset)?;
             return Ok(self.bad(
                 self.next,
@@ -127,6 +129,8 @@ impl<'f> Scanner<'f> {
         }
         let body_end = offset + (BATCH_HEADER as u64) + u64::from(header.body);
         if let Some(at) = self.first_bad_entry(&header, offset)? {
+            // Bytes after this batch were written only once it was durable: then it is damage, not
+            // a torn write.
             let torn = body_end >= end;
             let what = if body_end > end {
                 "the segment ends within its batch"
@@ -158,7 +162,8 @@ impl<'f> Scanner<'f> {
         })
     }
 
-    /// A header that is whole but does not belong here is never the work of a crash.
+    /// Checks that a header belongs here. A whole header in the wrong place is damage, never the
+    /// result of a crash.
     fn misplaced(&self, header: &BatchHeader, root: &Hash) -> Option<Bad> {
         let (index, why) = if header.first != self.next {
             (
@@ -187,7 +192,7 @@ impl<'f> Scanner<'f> {
         })
     }
 
-    /// Position in the batch of the first entry that is not whole, or `None` when all are.
+    /// Position in the batch of the first damaged or incomplete entry, or `None`.
     fn first_bad_entry(&mut self, header: &BatchHeader, offset: u64) -> io::Result<Option<u64>> {
         let from = offset + BATCH_HEADER as u64;
         let there = u64::from(header.body).min(self.window.end() - from);
@@ -206,11 +211,13 @@ impl<'f> Scanner<'f> {
             }
             rest = after;
         }
+        // Missing or surplus bytes after all entries are counted to the last one.
         let leftover = !whole || !rest.is_empty();
         Ok(leftover.then(|| u64::from(header.count) - 1))
     }
 
-    /// Whether a whole header of a later batch follows somewhere behind `offset`.
+    /// Whether a whole header of a later batch follows anywhere after `offset`. The salted checksum
+    /// keeps bytes inside an entry from passing for a header.
     fn later_batch(&mut self, offset: u64) -> io::Result<bool> {
         const PIECE: usize = 64 * 1024;
         let end = self.window.end();
@@ -228,7 +235,7 @@ impl<'f> Scanner<'f> {
             if found {
                 return Ok(true);
             }
-            at += starts as u64;
+            at += starts as u64; // pieces overlap by a header, so that none is missed at a boundary
         }
         Ok(false)
     }

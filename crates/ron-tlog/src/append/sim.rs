@@ -1,18 +1,22 @@
 //! A disk in memory for tests and simulation, with a fault model.
 //!
-//! Fault model: what is written is visible at once but durable only after `sync_data` of that file; names are durable only
-//! after `sync_dir`. A crash drops what is not durable, or keeps all of it, or keeps all but tears the last write. A failed sync
-//! leaves the bytes readable and marks them clean, so that a later sync does not save them (as Linux does). The n-th operation
-//! that changes something can fail with EIO or ENOSPC (after a part of a write), or cut the power: from then on everything fails
-//! until [`SimDisk::crash`]. Not modelled: bit rot, reordering between files within one crash beyond the modes.
+//! Fault model: written bytes are visible at once but durable only after `sync_data` of their file;
+//! names are durable only after `sync_dir`. A crash drops everything that is not durable, or keeps
+//! all of it, or keeps all but tears the last write. A failed sync leaves the bytes readable and
+//! marks them clean, so that a later sync does not save them (as Linux does). The n-th changing
+//! operation can fail with EIO or ENOSPC (after a part of a write), or cut the power: from then on
+//! all operations fail until [`SimDisk::crash`]. Not modelled: bit rot, reordering between files
+//! within one crash beyond the modes.
 
-use super::disk::{Disk, DiskFile, DiskLock};
-use ron_kernel::RankedMutex;
-use ron_kernel::topology::LockSpec;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use ron_kernel::RankedMutex;
+use ron_kernel::topology::LockSpec;
+
+use super::disk::{Disk, DiskFile, DiskLock};
 
 static LOCK: LockSpec = LockSpec {
     name: "sim_disk",
@@ -20,36 +24,36 @@ static LOCK: LockSpec = LockSpec {
     guards: "the simulated disk's whole state",
 };
 
-/// What a failing operation does.
+/// The effect of a failing operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// A device error; a write leaves nothing, a sync loses what it should have saved.
+    /// A device error; a write leaves nothing, a sync loses the bytes that it should have saved.
     Io,
     /// No space; a write leaves its first half.
     NoSpace,
-    /// The power goes: this operation is not done (a write leaves its bytes unsynced), all later ones fail.
+    /// The power fails: this operation is not done (a write leaves its bytes unsynced), all later
+    /// ones fail.
     PowerOff,
 }
 
 /// A fault at the n-th changing operation from now on (1 is the next one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which operation, counted by [`SimDisk::operations`].
+    /// The operation's number, as counted by [`SimDisk::operations`].
     pub at: u64,
-    /// What happens then.
     pub kind: FaultKind,
 }
 
-/// What a crash leaves of everything that was not synced.
+/// What a crash leaves of the changes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
-    /// Nothing.
     LoseAll,
     /// Everything: the cache happened to be written out.
     KeepAll,
-    /// Everything but the end of the last write: this many of its bytes stay.
+    /// Everything except the end of the last write, of which this many bytes stay.
     TearLast(usize),
-    /// Everything, but the 512 bytes of the last write that start here stay zero: sectors reached the disk out of order.
+    /// Everything, but 512 bytes of the last write, from this offset on, stay zero: sectors reached
+    /// the disk out of order.
     HoleInLast(usize),
 }
 
@@ -111,7 +115,7 @@ fn power_is_off() -> io::Error {
 }
 
 impl State {
-    /// Counts a changing operation and says what goes wrong with it.
+    /// Counts a changing operation and returns its fault, if one is planned.
     fn step(&mut self) -> io::Result<Option<FaultKind>> {
         if self.powered_off {
             return Err(power_is_off());
@@ -125,7 +129,7 @@ impl State {
         Ok(fault)
     }
 
-    /// A step that either happens or fails without a trace.
+    /// A step that either happens or fails without any effect.
     fn step_whole(&mut self) -> io::Result<()> {
         match self.step()? {
             None => Ok(()),
@@ -193,13 +197,15 @@ impl State {
             }
             Some(FaultKind::PowerOff) => Err(power_is_off()),
             Some(_) => {
+                // As on Linux: the pages count as clean, so the next sync saves nothing of them.
                 file.pending.clear();
                 Err(io::Error::from_raw_os_error(5))
             }
         }
     }
 
-    /// Shortens or holes the newest pending write, which is the last one before the crash.
+    /// Shortens the newest pending write, which is the last before the crash, or zeroes a part of
+    /// it.
     fn damage_last(&mut self, mode: CrashMode) {
         let Some(file) = self.last_write.and_then(|i| self.inodes.get_mut(&i)) else {
             return;
@@ -246,7 +252,6 @@ impl State {
 }
 
 impl SimDisk {
-    /// An empty disk.
     pub fn new() -> Self {
         Self(Arc::new(RankedMutex::new(&LOCK, State::default())))
     }
@@ -268,13 +273,13 @@ impl SimDisk {
         state.faults.push(Fault { at, kind });
     }
 
-    /// Ends the machine and starts it again: what was not durable goes as `mode` says, planned faults are forgotten, files that
-    /// are still open from before fail, locks are free.
+    /// Restarts the machine: changes that were not durable are lost or kept as `mode` says, planned
+    /// faults are cleared, files that were open before fail, locks are free.
     pub fn crash(&self, mode: CrashMode) {
         self.0.lock().crash(mode);
     }
 
-    /// A disk of its own with the same visible contents, all durable. To try one crash in several ways.
+    /// A separate disk with the same files and pending changes, to try one crash in several modes.
     pub fn fork(&self) -> Self {
         let state = self.0.lock();
         let inodes = state.inodes.iter().map(|(id, f)| {
@@ -299,14 +304,15 @@ impl SimDisk {
         )))
     }
 
-    /// The contents of a file, for tests that look or damage.
+    /// The visible contents of a file, for tests.
     pub fn peek(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.0.lock();
         let inode = state.names.get(path)?;
         Some(state.inodes[inode].visible.clone())
     }
 
-    /// Replaces (or removes) a file durably behind everybody's back, as an intruder or bit rot would.
+    /// Replaces (or removes) a file durably without the log's knowledge, as an intruder or bit rot
+    /// would.
     pub fn poke(&self, path: &Path, bytes: Option<Vec<u8>>) {
         let mut state = self.0.lock();
         let Some(bytes) = bytes else {
@@ -510,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_keeps_what_was_synced() {
+    fn a_crash_keeps_synced_bytes() {
         for (mode, left) in [
             (CrashMode::LoseAll, b"safe".to_vec()),
             (CrashMode::KeepAll, b"saferisky".to_vec()),

@@ -1,8 +1,18 @@
-//! What readers see: an immutable picture of the durable log, replaced after every batch.
+//! The readers' view: an immutable snapshot of the durable log, replaced after every batch.
 //!
-//! Full segments keep 32 bytes per 256 entries (tile roots) in memory; their leaf hashes and offsets stay in the index file and
-//! are checked against the tile roots on every read. The segment being filled keeps its leaf hashes in memory, in cells that
-//! are written once; a picture never looks at cells beyond its size.
+//! Full segments keep 32 bytes per 256 entries (tile roots) in memory; their leaf hashes and
+//! offsets stay in the index file and are checked against the tile roots on every read. The segment
+//! being filled keeps its leaf hashes in memory, in cells that are written once; a snapshot never
+//! reads cells beyond its size.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use ron_kernel::Snapshot;
 
 use super::disk::{Disk, DiskFile};
 use super::errors::{ReadError, WriteFailure};
@@ -14,13 +24,6 @@ use super::meta::Meta;
 use crate::checkpoint::Checkpoint;
 use crate::tile::{TILE_HEIGHT, TILE_WIDTH};
 use crate::tree::{Hash, HashReader, complete_root};
-use ron_kernel::Snapshot;
-use std::borrow::Cow;
-use std::cell::RefCell;
-use std::io;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// A full, immutable segment.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ pub(crate) struct Sealed {
 }
 
 impl Sealed {
-    /// Reads the head of an index file; `None` when there is no usable one.
+    /// Reads the head of an index file; `None` when it is missing or unusable.
     pub fn load(
         disk: &dyn Disk,
         dir: &std::path::Path,
@@ -95,9 +98,11 @@ impl Active {
         }
     }
 
-    /// Notes where the entry at `position` of this segment begins.
-    pub fn note_offset(&self, position: u64, offset: u64) {
+    /// Records the file offset of the entry at `position` of this segment, for every 64th entry.
+    pub fn record_offset(&self, position: u64, offset: u64) {
         if position.is_multiple_of(STRIDE) {
+            // Relaxed: readers reach this offset only through a snapshot that is stored afterwards,
+            // and that store orders the two.
             self.offsets[(position / STRIDE) as usize].store(offset, Ordering::Relaxed);
         }
     }
@@ -115,7 +120,7 @@ impl Active {
     }
 }
 
-/// The picture of the tree.
+/// A snapshot of the tree.
 #[derive(Debug)]
 pub(crate) struct TreeState {
     pub size: u64,
@@ -135,7 +140,7 @@ pub(crate) struct Published {
     pub checkpoint: Checkpoint,
 }
 
-/// What writer, checkpointer and readers share.
+/// State shared by the writer, the checkpointer and the readers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub disk: Arc<dyn Disk>,
@@ -144,15 +149,16 @@ pub(crate) struct Shared {
     pub tree: Snapshot<TreeState>,
     pub published: Snapshot<Option<Published>>,
     pub poisoned: AtomicBool,
-    /// The failure that closed the log, where it was one of the disk's.
+    /// The disk failure that closed the log, if that was the reason.
     pub failure: OnceLock<WriteFailure>,
 }
 
 impl Shared {
-    /// Closes the log for writing and remembers why; the first reason stays.
+    /// Closes the log for writing and records the reason; the first reason stays.
     pub fn poison_by(&self, what: &'static str, e: &io::Error) {
         let kind = e.kind();
         let text = format!("{what} failed: {e}");
+        // Before the flag: a thread that sees the log closed must find the reason.
         let _ = self.failure.set(WriteFailure { kind, text });
         self.poison();
     }
@@ -179,7 +185,7 @@ impl Shared {
     }
 }
 
-/// One picture together with the files behind it.
+/// A snapshot together with the files behind it.
 pub(crate) struct View<'a> {
     pub shared: &'a Shared,
     pub tree: &'a TreeState,
@@ -225,7 +231,7 @@ impl<'a> View<'a> {
         Ok((offset, meta.first_of(number) + stride * STRIDE))
     }
 
-    /// First entry's place in a segment.
+    /// File offset and index of the first entry of a segment.
     pub fn segment_start(&self, number: u64) -> (u64, u64) {
         (SEGMENT_HEADER as u64, self.shared.meta.first_of(number))
     }
@@ -240,6 +246,7 @@ impl<'a> View<'a> {
                 .sealed_leaves(tile, number, at, &sealed.tile_roots[at])
                 .map(Cow::Owned);
         }
+        // The last, partial tile of this snapshot; the writer may have filled the cell since.
         if tile == self.tree.size / TILE_WIDTH {
             return Ok(Cow::Borrowed(&self.tree.partial));
         }
@@ -251,7 +258,7 @@ impl<'a> View<'a> {
             })
     }
 
-    /// Reads a leaf tile from the index file, or from the entries when the file is not what it was.
+    /// Reads a leaf tile from the index file, or hashes the entries when the index file is damaged.
     fn sealed_leaves(
         &self,
         tile: u64,
@@ -264,6 +271,8 @@ impl<'a> View<'a> {
         }
         let first = tile * TILE_WIDTH;
         let mut leaves = self.indexed_leaves(number, at).unwrap_or_default();
+        // The index file is derived: its leaves count only when they hash to the tile root in
+        // memory.
         if leaves.len() as u64 != TILE_WIDTH || complete_root(&leaves) != *root {
             leaves = self.rehashed_leaves(first)?;
             if complete_root(&leaves) != *root {
@@ -330,6 +339,8 @@ impl HashReader for View<'_> {
                 size: self.tree.size,
             });
         }
+        // Above segments from their roots, within a segment from tile roots, below a tile from
+        // leaves.
         if level >= meta.segment_level() {
             let n = 1 << (level - meta.segment_level());
             let roots: Vec<Hash> = (index * n..(index + 1) * n)

@@ -1,9 +1,13 @@
-//! The offline check of a log directory: reads every entry, trusts only the verifier key. Takes no lock and changes nothing, so it
-//! works on a copy and on a live log alike.
+//! The offline check of a log directory: reads every entry, trusts only the verifier key. It takes
+//! no lock and changes nothing, so it works on a copy and on a live log alike.
 //!
-//! What convicts is the signed checkpoint: all entries below its size must hash to its root. What names the place is whatever
-//! disagrees first: an entry's checksum (bound to its index), a batch out of sequence, the leaf hash kept in the index file, or
-//! the root that each batch recorded of everything before it.
+//! The signed checkpoint proves damage: all entries below its size must hash to its root. The first
+//! disagreement locates it: an entry's checksum (bound to its index), a batch out of sequence, the
+//! leaf hash in the index file, or the root that each batch recorded of everything before it.
+
+use std::path::Path;
+
+use ron_crypto::hash::sha256;
 
 use super::checkpointer::CHECKPOINT_NAME;
 use super::disk::{Disk, OsDisk, read_small};
@@ -18,13 +22,11 @@ use super::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::note::{NOTE_BYTES_MAX, VerifierKey};
 use crate::tree::{Frontier, Hash};
-use ron_crypto::hash::sha256;
-use std::path::Path;
 
 /// Entries between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 4096;
 
-/// What a directory holds, once it is known to be whole.
+/// The contents of a directory that passed the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// The log's origin, signed by the key.
@@ -33,13 +35,14 @@ pub struct Verified {
     pub size: u64,
     /// Root of their tree.
     pub root: Hash,
-    /// Number of entries that the signed checkpoint covers; the rest is whole but not signed yet.
+    /// Number of entries that the signed checkpoint covers; the rest is undamaged but not signed
+    /// yet.
     pub checkpoint_size: u64,
     /// That checkpoint, a signed note.
     pub checkpoint: String,
-    /// Bytes after the last whole batch: a write that was under way or torn.
+    /// Bytes after the last whole batch: a write in progress or torn.
     pub tail_bytes: u64,
-    /// What is odd but does not touch the entries (a derived file that is damaged).
+    /// Findings that do not affect the entries (a damaged derived file).
     pub notes: Vec<String>,
 }
 
@@ -53,9 +56,10 @@ pub fn verify_dir(
     verify_on(&OsDisk, dir, std::slice::from_ref(key), on_entry, progress)
 }
 
-/// Checks the log in `dir` of `disk`: the stored checkpoint must be signed by one of `keys`, and the entries must be those that it
-/// signed. `on_entry` sees every entry in order, before the verdict on all of them is known, and may object. `progress` is told the
-/// entries done and how many the checkpoint covers.
+/// Checks the log in `dir` of `disk`: the stored checkpoint must be signed by one of `keys`, and
+/// the entries must be those that it covers. `on_entry` gets every entry in order, before the
+/// result for all of them is known, and may reject it. `progress` gets the number of entries
+/// checked and the number that the checkpoint covers.
 pub fn verify_on(
     disk: &dyn Disk,
     dir: &Path,
@@ -66,7 +70,7 @@ pub fn verify_on(
     let whole = |e: &dyn std::fmt::Display| VerifyError::whole(e.to_string());
     let meta = Meta::load(disk, dir).map_err(|e| whole(&e))?;
     let meta = meta.ok_or_else(|| VerifyError::whole(format!("{} holds no log", dir.display())))?;
-    // The checkpoint first: a live log only adds to what it covers.
+    // The checkpoint first, the entries second: a live log only adds entries to those it covers.
     let (checkpoint, note) = signed_checkpoint(disk, dir, &meta, keys)?;
     let mut check = Check {
         disk,
@@ -122,12 +126,13 @@ pub(crate) struct Check<'a> {
     /// Sizes and roots that the log must have had.
     pub heads: Vec<(u64, Hash)>,
     pub frontier: Frontier,
-    /// First entry that differs from the leaf hash in its index file; guilty only if a root does not come out.
+    /// First entry that differs from the leaf hash in its index file; it is bad only if a root does
+    /// not match either.
     pub suspect: Option<u64>,
     pub notes: Vec<String>,
     /// Size of the newest checkpoint that is known to have been published.
     pub newest_checkpoint: u64,
-    /// Who may have signed it.
+    /// Keys that may have signed it.
     pub keys: &'a [VerifierKey],
     pub on_entry: &'a mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
     pub progress: &'a mut dyn FnMut(u64, u64),
@@ -147,6 +152,7 @@ impl Check<'_> {
             .list(self.dir)
             .map_err(|e| VerifyError::whole(e.to_string()))?;
         let last = names.iter().filter_map(|n| segment_number(n)).max();
+        // A head of size 0 has no entry after which it would be compared.
         self.check_heads()?;
         let mut number = 0;
         let tail = loop {
@@ -182,6 +188,7 @@ impl Check<'_> {
             Err(e)
                 if e.kind() == std::io::ErrorKind::NotFound && last.is_none_or(|l| l < number) =>
             {
+                // No such segment and none after it: the end of the log.
                 return Ok(After::End(0));
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -192,7 +199,8 @@ impl Check<'_> {
             }
             Err(e) => return Err(io(e)),
         };
-        // Whether more segments exist was looked up before this length: a segment that has a successor is full by now.
+        // The list of segments was read before this length: a segment that had a successor then is
+        // full now.
         let (len, is_last) = (file.len().map_err(io)?, last.is_none_or(|l| l <= number));
         let mut window = Window::new(&*file, len);
         let head = window.at(0, SEGMENT_HEADER).map_err(io)?.unwrap_or(&[]);
@@ -219,13 +227,13 @@ impl Check<'_> {
                 "entries before it are not those that were written then",
             ));
         }
-        self.saw_checkpoint(header.checkpoint_size)?;
+        self.check_recorded_checkpoint(header.checkpoint_size)?;
         let known = self.index_leaves(number, is_last);
         let scanner = Scanner::new(self.meta, window, number);
         self.scan(scanner, &known, len, is_last)
     }
 
-    /// Leaf hashes that the index file remembers.
+    /// Leaf hashes from the index file; empty when it is missing or damaged.
     fn index_leaves(&mut self, number: u64, is_last: bool) -> Vec<Hash> {
         let most = IndexParts::of(self.meta.segment_entries).end;
         let bytes = read_small(self.disk, &self.dir.join(index_name(number)), most);
@@ -262,7 +270,7 @@ impl Check<'_> {
             let step = scanner.step(&root);
             match step.map_err(|e| VerifyError::at(next, format!("cannot be read: {e}")))? {
                 Step::Batch(batch) => {
-                    self.saw_checkpoint(batch.header.checkpoint_size)?;
+                    self.check_recorded_checkpoint(batch.header.checkpoint_size)?;
                     for entry in batch.entries() {
                         self.entry(entry.index, entry.preimage, known)?;
                     }
@@ -289,6 +297,7 @@ impl Check<'_> {
     fn entry(&mut self, index: u64, preimage: &[u8], known: &[Hash]) -> Result<(), VerifyError> {
         let leaf = sha256(preimage);
         let kept = known.get((index % self.meta.segment_entries) as usize);
+        // The index file is not signed: a difference alone proves nothing, it only locates damage.
         if self.suspect.is_none() && kept.is_some_and(|k| *k != leaf) {
             self.suspect = Some(index);
         }
@@ -302,7 +311,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the tree with every head of just this size.
+    /// Compares the tree with every head of exactly this size.
     fn check_heads(&mut self) -> Result<(), VerifyError> {
         let size = self.frontier.size();
         let wrong = self
@@ -318,7 +327,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The entry to name: the first that differs from its kept leaf hash, or else `index`.
+    /// The error, at the first entry that differs from its leaf hash in the index file, or else at
+    /// `index`.
     fn blame(&self, index: u64, why: &str) -> VerifyError {
         match self.suspect {
             Some(at) => {
@@ -328,9 +338,10 @@ impl Check<'_> {
         }
     }
 
-    /// Files note which checkpoint existed when they were written; an older one in its place was put there later. On a live log a
-    /// newer one may have been published since it was read, so it is read again before anybody is accused.
-    fn saw_checkpoint(&mut self, size: u64) -> Result<(), VerifyError> {
+    /// Headers record the size of the checkpoint that existed when they were written; a stored
+    /// checkpoint of a smaller size was put there later. On a live log a newer one may have been
+    /// published since it was read, so it is read again before the check fails.
+    fn check_recorded_checkpoint(&mut self, size: u64) -> Result<(), VerifyError> {
         if size <= self.newest_checkpoint {
             return Ok(());
         }

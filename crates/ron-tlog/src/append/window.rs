@@ -1,9 +1,10 @@
-//! Reads a file front to back through one reused buffer.
+//! Sequential reading of a file through one reused buffer.
 
-use super::disk::DiskFile;
 use std::io;
 
-/// Bytes that are read at a time, at least.
+use super::disk::DiskFile;
+
+/// Minimum number of bytes per read.
 const CHUNK: usize = 256 * 1024;
 
 /// A sliding view of the first `end` bytes of a file.
@@ -49,7 +50,7 @@ impl<'f> Window<'f> {
             let got = self.file.read_at(offset, &mut self.buf)?;
             self.buf.truncate(got);
             if got < n {
-                // The file shrank under us: whoever asks sees an end.
+                // The file shrank while it was read: report its end.
                 return Ok(None);
             }
         }

@@ -1,5 +1,6 @@
-//! What a witness remembers: for each log the last checkpoint it cosigned, one file each, replaced as a whole and durable before
-//! the cosignature leaves. One owner: deciding and storing is one step because only one thread does it.
+//! The state of a witness: for each log the last checkpoint it cosigned, one file each, replaced
+//! atomically and durable before the cosignature leaves. It has one owner: deciding and storing is
+//! one step because only one thread does both.
 //!
 //! ```text
 //! <dir>/<sha256 of the origin, hex>.checkpoint    the checkpoint with the log's signatures and ours
@@ -7,30 +8,31 @@
 //! <dir>/lock                                      held by the process that cosigns
 //! ```
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+
 use super::disk::{Disk, DiskLock, read_small, write_atomic};
 use crate::checkpoint::Checkpoint;
 use crate::cosignature::Cosigner;
 use crate::note::{NOTE_BYTES_MAX, Note, NoteSignature, VerifierKey};
 use crate::rotation::{CHAIN_BYTES_MAX, KeyChain};
 use crate::witness::{AddCheckpoint, Refusal, admit, follows};
-use ron_crypto::hash::sha256;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Why a checkpoint was not cosigned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CosignError {
-    /// A rule says so; nothing was stored.
+    /// A rule forbids it; nothing was stored.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The disk failed: nothing is cosigned until the store is opened again.
+    /// The disk failed: no checkpoint is cosigned until the store is opened again.
     #[error(
         "the checkpoint cannot be stored: {0}; nothing is cosigned until the witness is started again"
     )]
     Io(std::io::Error),
-    /// It failed before.
     #[error("an earlier write failed; start the witness again")]
     Poisoned,
 }
@@ -38,15 +40,13 @@ pub enum CosignError {
 /// A checkpoint that was cosigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cosigned {
-    /// What was cosigned.
     pub checkpoint: Checkpoint,
-    /// Our signature line.
     pub line: NoteSignature,
     /// The stored note: the log's signatures and ours.
     pub note: Arc<str>,
 }
 
-/// A checkpoint that follows the stored one.
+/// A checkpoint that follows the stored one and may be cosigned.
 pub(crate) struct Decided {
     checkpoint: Checkpoint,
     /// With the log's signatures.
@@ -59,16 +59,16 @@ pub struct WitnessStore {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     cosigner: Cosigner,
-    /// The keys that were given for the logs.
+    /// The configured keys of the logs.
     keys: Vec<VerifierKey>,
-    /// Chains that lead on from them, by origin.
+    /// Chains of rotated keys that start from them, by origin.
     chains: BTreeMap<String, KeyChain>,
     last: BTreeMap<String, (Checkpoint, Arc<str>)>,
     poisoned: bool,
     _lock: Box<dyn DiskLock>,
 }
 
-/// The name under which monitors ask for a log: lower-case hex of the SHA-256 of its origin.
+/// The name under which monitors request a log: lower-case hex of the SHA-256 of its origin.
 pub fn origin_hash(origin: &str) -> String {
     hex::encode(sha256(origin.as_bytes()))
 }
@@ -82,8 +82,9 @@ fn file_name(origin: &str) -> String {
 }
 
 impl WitnessStore {
-    /// Opens or makes the state in `dir` for the logs whose keys are `keys` (a key's name is its log's origin). A file that was
-    /// not cosigned by this witness, or is of another log, is refused.
+    /// Opens or makes the state in `dir` for the logs whose keys are `keys` (a key's name is its
+    /// log's origin). A file that this witness has not cosigned, or that belongs to another log, is
+    /// refused.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -130,7 +131,6 @@ impl WitnessStore {
         })
     }
 
-    /// Who cosigns.
     pub fn cosigner(&self) -> &Cosigner {
         &self.cosigner
     }
@@ -148,14 +148,16 @@ impl WitnessStore {
         self.last.get(origin).map(|(checkpoint, _)| checkpoint)
     }
 
-    /// Decides about a request and, when it follows, makes the checkpoint durable and cosigns it at `time_s` (seconds since
-    /// 1970). When this returns `Ok`, a crash cannot make the witness forget it.
+    /// Decides on a request; if its checkpoint follows the last one, makes the checkpoint durable
+    /// and cosigns it at `time_s` (seconds since 1970). When this returns `Ok`, the checkpoint
+    /// survives a crash.
     pub fn add(&mut self, request: &AddCheckpoint, time_s: u64) -> Result<Cosigned, CosignError> {
         let decided = self.decide(request)?;
         self.keep(decided, time_s)
     }
 
-    /// Whether a request follows what is stored. What is decided holds until anything else is stored.
+    /// Whether a request follows the stored checkpoint. The decision is valid until another
+    /// checkpoint is stored.
     pub(crate) fn decide(&self, request: &AddCheckpoint) -> Result<Decided, CosignError> {
         if self.poisoned {
             return Err(CosignError::Poisoned);
@@ -166,7 +168,7 @@ impl WitnessStore {
         Ok(Decided { checkpoint, note })
     }
 
-    /// Makes what was decided durable and cosigns it.
+    /// Makes a decided checkpoint durable and cosigns it.
     pub(crate) fn keep(&mut self, decided: Decided, time_s: u64) -> Result<Cosigned, CosignError> {
         let Decided {
             checkpoint,
@@ -176,6 +178,8 @@ impl WitnessStore {
         let line = line.ok_or_else(|| Refusal::Malformed("its origin is too long".into()))?;
         note.signatures.push(line.clone());
         let text: Arc<str> = note.to_string().into();
+        // Stored before the cosignature is returned: otherwise a crash could lead to two signed
+        // histories.
         let name = file_name(&checkpoint.origin);
         if let Err(e) = write_atomic(&*self.disk, &self.dir, &name, text.as_bytes()) {
             self.poisoned = true;
@@ -190,7 +194,7 @@ impl WitnessStore {
         })
     }
 
-    /// Requests that came together, all decided about before any of them is stored: what must not be.
+    /// The mutant: decides on several requests before it stores any of them, which must not happen.
     #[cfg(mutant = "batch")]
     pub fn add_together(
         &mut self,
@@ -202,8 +206,9 @@ impl WitnessStore {
         decided.into_iter().map(keep).collect()
     }
 
-    /// The keys of which one must have signed a checkpoint: of a log whose chain is known the newest one, and given keys that
-    /// the chain does not know; of another all that were given.
+    /// The keys of which one must have signed a checkpoint: for a log with a known chain its newest
+    /// key and the configured keys that are not in the chain; for any other log all configured
+    /// keys.
     fn accepted(&self) -> Vec<VerifierKey> {
         let chain_of = |key: &VerifierKey| self.chains.get(key.name());
         let given = self.keys.iter();
@@ -212,9 +217,9 @@ impl WitnessStore {
         apart.chain(newest).cloned().collect()
     }
 
-    /// Takes the chain of a log's keys, durably: it must lead on from a key that was given for that log, and go on where the chain
-    /// that is known ends. From then on only its newest key counts. Returns the number of keys; a chain that says nothing new is
-    /// taken as well.
+    /// Stores the chain of a log's keys durably: it must contain a key that is configured for that
+    /// log, and extend the known chain. From then on only its newest key is accepted. Returns the
+    /// number of keys; a chain without new keys is accepted as well.
     pub fn learn(&mut self, text: &str) -> Result<usize, CosignError> {
         if self.poisoned {
             return Err(CosignError::Poisoned);
@@ -224,11 +229,13 @@ impl WitnessStore {
         if !self.keys.iter().any(|key| key.name() == origin) {
             return Err(Refusal::UnknownLog(origin).into());
         }
-        if !leads_on(&chain, &self.keys) {
+        if !contains_known_key(&chain, &self.keys) {
             let why = "the chain does not begin at or pass a key that was given for the log";
             return Err(Refusal::Forbidden(why.into()).into());
         }
         let keys = chain.keys().len();
+        // An older or equal chain changes nothing; a chain that forks from the known one is
+        // refused.
         match self.chains.get(&origin) {
             Some(known) if known.extends(&chain) => return Ok(keys),
             Some(known) if !chain.extends(known) => {
@@ -245,18 +252,18 @@ impl WitnessStore {
         Ok(keys)
     }
 
-    /// True once a write has failed.
+    /// True once a write has failed: no further checkpoint is cosigned.
     pub fn poisoned(&self) -> bool {
         self.poisoned
     }
 }
 
-/// Whether one of the given keys is in the chain.
-fn leads_on(chain: &KeyChain, given: &[VerifierKey]) -> bool {
+/// Whether the chain contains one of the configured keys.
+fn contains_known_key(chain: &KeyChain, given: &[VerifierKey]) -> bool {
     given.iter().any(|key| chain.since(key).is_some())
 }
 
-/// The chains in `dir`, each of which leads on from a given key.
+/// The chains in `dir`, each of which must contain a configured key.
 fn read_chains(
     disk: &dyn Disk,
     dir: &Path,
@@ -270,7 +277,7 @@ fn read_chains(
         let Some(bytes) = bytes else { continue };
         let text = String::from_utf8(bytes).map_err(|e| named(&e))?;
         let chain = KeyChain::parse(&text).map_err(|e| named(&e))?;
-        if chain.origin() != key.name() || !leads_on(&chain, keys) {
+        if chain.origin() != key.name() || !contains_known_key(&chain, keys) {
             return Err(named(
                 &"it does not lead on from a key that was given for the log",
             ));
@@ -282,11 +289,12 @@ fn read_chains(
 
 #[cfg(test)]
 mod tests {
+    use ron_crypto::sign::Ed25519Key;
+
     use super::*;
     use crate::append::{CrashMode, FaultKind, SimDisk};
     use crate::note::Ed25519NoteSigner;
     use crate::tree::{Frontier, leaf_hash};
-    use ron_crypto::sign::Ed25519Key;
 
     fn log() -> Ed25519NoteSigner {
         Ed25519NoteSigner::new("log.example", Ed25519Key::from_seed(&[1; 32])).expect("name")
@@ -367,7 +375,8 @@ mod tests {
         assert!(open(&disk).expect_err("changed").contains("cosigned"));
     }
 
-    /// A log that rotates its key takes its witness along; a second history of keys is refused, over restarts too.
+    /// The witness follows a log that rotates its key; a second history of keys is refused, also
+    /// after a restart.
     #[test]
     fn it_follows_the_keys_of_a_log_and_only_one_history_of_them() {
         use crate::note::NoteSigner as _;
@@ -421,16 +430,24 @@ mod tests {
         assert_eq!(
             add(&mut witness, 0, 3, &[1, 3]),
             200,
-            "in the overlap the old key will do"
+            "in the overlap the old key is enough"
         );
-        assert_eq!(add(&mut witness, 3, 4, &[3]), 403, "it was not told yet");
+        assert_eq!(
+            add(&mut witness, 3, 4, &[3]),
+            403,
+            "the chain is not known yet"
+        );
         assert_eq!(
             status(witness.learn(&KeyChain::new(by(3).verifier().clone()).to_string())),
             403
         );
         assert_eq!(status(witness.learn("x\n")), 400);
         assert_eq!(witness.learn(&second.to_string()).expect("learns"), 2);
-        assert_eq!(add(&mut witness, 3, 4, &[1]), 403, "the old key is history");
+        assert_eq!(
+            add(&mut witness, 3, 4, &[1]),
+            403,
+            "the old key is no longer accepted"
+        );
         assert_eq!(add(&mut witness, 3, 4, &[3]), 200);
         assert_eq!(status(witness.learn(&fork.to_string())), 409);
         assert_eq!(witness.learn(&first.to_string()).expect("nothing new"), 1);
@@ -450,9 +467,10 @@ mod tests {
         assert!(open(&disk).expect_err("changed").contains(".keys"));
     }
 
-    /// The power goes at every operation: what was answered is never forgotten, and no older one comes back.
+    /// A power failure at every operation: an answered checkpoint is never lost, and no older one
+    /// replaces it.
     #[test]
-    fn no_crash_makes_it_forget_an_answer() {
+    fn no_crash_loses_an_answered_checkpoint() {
         let log = tree(40);
         let reader = log.reader();
         let mut crashes = 0;

@@ -1,13 +1,15 @@
-//! What the tests of the log on disk share: a signer, entries by index, and opening with short segments.
+//! Shared by the tests of the log on disk: a signer, entries by index, and opening with short
+//! segments.
 #![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::Path;
+use std::sync::Arc;
 
 use ron_crypto::sign::Ed25519Key;
 use ron_tlog::append::verify_on;
 use ron_tlog::{
     Disk, Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError,
 };
-use std::path::Path;
-use std::sync::Arc;
 
 pub const ORIGIN: &str = "log.example/test";
 
@@ -23,7 +25,7 @@ pub fn dir() -> &'static Path {
     Path::new("/log")
 }
 
-/// The entry of an index: its length varies, its contents are its own.
+/// The entry of an index: length and content depend on the index.
 pub fn entry(index: u64) -> Vec<u8> {
     let mut bytes = format!("entry {index} ").into_bytes();
     bytes.resize(bytes.len() + (index % 97) as usize, (index % 251) as u8);

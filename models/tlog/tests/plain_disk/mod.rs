@@ -1,5 +1,5 @@
-//! A disk in memory whose locks are no steps of a model: what threads learn of each other through the log is in the log's own
-//! pictures, not in its files.
+//! A disk in memory whose locks are not steps of a model: threads communicate through the log's
+//! snapshots, not through its files.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -10,7 +10,6 @@ use ron_tlog_models::append::{Disk, DiskFile, DiskLock};
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 
-/// The disk.
 #[derive(Debug, Default)]
 pub struct PlainDisk(Mutex<BTreeMap<PathBuf, Bytes>>);
 

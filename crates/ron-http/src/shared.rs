@@ -1,5 +1,6 @@
-//! What every thread of a front shares, and the second half of a request's life: the answer is
-//! encoded, sent as far as the socket takes it, and the connection parked, closed or served on.
+//! The state that all threads of a front share, and the second half of a request's life: the answer
+//! is encoded, sent as far as the socket takes it, and the connection is parked, closed or served
+//! again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,9 +23,9 @@ use crate::pace::Pace;
 use crate::responder::{Hook, Sink, Ticket};
 use crate::response::{Form, Response, Rest, encode};
 use crate::router::Compiled;
-use crate::slots::{Answered, Lease, Readiness, Slots, Was};
+use crate::slots::{Delivery, Lease, ParkedAs, Readiness, Slots};
 
-/// Answers above so many bytes keep up a minimum rate instead of a total deadline.
+/// Answers above this many bytes must keep a minimum rate instead of a total deadline.
 const PACED_FROM: usize = 1 << 20;
 
 /// What the threads of one front share.
@@ -32,7 +33,7 @@ pub(crate) struct Shared {
     pub router: Compiled,
     pub authorizer: Arc<dyn Authorizer>,
     /// The caller of public routes, made once.
-    pub nobody: Principal,
+    pub public: Principal,
     pub limits: Limits,
     pub clock: SharedClock,
     pub metrics: HttpMetrics,
@@ -40,22 +41,21 @@ pub(crate) struct Shared {
     pub epoll: std::os::fd::OwnedFd,
     pub queue: Sender<u64>,
     pub ids: Ids,
-    /// Taken away by the poll thread when intake stops.
+    /// Taken out by the poll thread when intake stops.
     pub listeners: RankedMutex<Option<Arc<Vec<Listener>>>>,
-    /// No new requests from here on, except on routes that say so.
+    /// Set when the drain begins: new requests are refused, except on routes served while draining.
     pub draining: AtomicBool,
-    /// Requests that handlers owe an answer, also those whose client has 504 already; long polls
-    /// that wait are not among them.
+    /// Requests that handlers have not answered yet, including those whose client was answered 504;
+    /// waiting long polls are not counted.
     pub in_flight: AtomicUsize,
-    /// Failed authentications.
     pub failures: Failures,
-    /// How fast handlers answer.
+    /// Rate at which handlers answer, for `Retry-After`.
     pub answered: DrainMeter,
-    /// Bodies on their way to disk.
+    /// Number of bodies that are being written to disk.
     pub uploads: Arc<AtomicUsize>,
     /// True while the poll thread's body runs.
     pub polling: AtomicBool,
-    /// Fired when the last connection is gone: the workers may end.
+    /// Fired when the last connection has closed: the workers may end.
     pub done: ShutdownTrigger,
 }
 
@@ -64,7 +64,7 @@ impl Shared {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Encodes the answer to the request under way, or to bytes that were none.
+    /// Encodes the answer to the connection's request, or to bytes that were no request.
     pub(crate) fn put_answer(&self, lease: &mut Lease<'_>, response: Response) {
         let now = self.clock.now();
         let unix_ms = self.clock.unix_ms();
@@ -137,9 +137,9 @@ impl Shared {
         }
     }
 
-    /// Sends what the socket takes. Gives the lease back when all is sent and bytes of the next
-    /// request are here already; otherwise the connection is parked or closed.
-    pub(crate) fn settle<'a>(&'a self, mut lease: Lease<'a>) -> Option<Lease<'a>> {
+    /// Sends as much as the socket takes. Returns the lease when all is sent and bytes of the next
+    /// request have arrived; otherwise the connection is parked or closed.
+    pub(crate) fn send_answer<'a>(&'a self, mut lease: Lease<'a>) -> Option<Lease<'a>> {
         let before = lease.output.total;
         let sent = {
             let conn = &mut *lease;
@@ -157,12 +157,13 @@ impl Shared {
                 lease.step = Step::Write;
                 if self.keep_unsent(&mut lease).is_err() {
                     self.metrics.reject("body_memory");
-                    return None; // it does not read, and there is no room to wait for it
+                    return None; // the client does not read, and there is no memory to keep the answer
                 }
                 let moved = lease.output.total.saturating_sub(before);
                 let due = self.paced(&mut lease, moved);
                 match how {
-                    Flushed::Turn => self.requeue(lease), // no news will come: there is room
+                    // The socket still has room, so no event would follow.
+                    Flushed::Turn => self.requeue(lease),
                     _ => self.arm(lease, due),
                 }
                 return None;
@@ -171,6 +172,7 @@ impl Shared {
         }
         match lease.after {
             After::Close if lease.input.is_empty() && !lease.stream.has_more() => None,
+            // Unread bytes in the socket would turn the close into a reset.
             After::Close | After::Linger => {
                 self.linger(lease);
                 None
@@ -186,16 +188,16 @@ impl Shared {
         }
     }
 
-    /// Counts what a client that does not read makes us keep.
+    /// Counts the memory of an answer that the client has not read yet.
     fn keep_unsent(&self, lease: &mut Lease<'_>) -> Result<(), Full> {
         if lease.input.lent {
-            let most = self.limits.stranger_memory();
+            let most = self.limits.anonymous_memory();
             lease.input = Input::holding(lease.input.bytes(), most)?;
         }
         lease.output.keep(self.limits.body_memory)
     }
 
-    /// When the transfer under way is given up: its pace says, where it has one.
+    /// When the transfer is given up: by its pace, if it has one.
     pub(crate) fn paced(&self, lease: &mut Lease<'_>, moved: u64) -> Instant {
         let now = self.clock.now();
         if let Some(pace) = &mut lease.pace {
@@ -205,8 +207,8 @@ impl Shared {
         lease.due.unwrap_or(now)
     }
 
-    /// Sends no more and drains what the client still sends for a while: closing at once would
-    /// make its kernel throw the answer away.
+    /// Ends the sending half and discards what the client still sends, for a while: a close with
+    /// unread bytes sends a reset, which makes the client's kernel discard the answer.
     fn linger(&self, mut lease: Lease<'_>) {
         lease.stream.finish();
         lease.input = Input::default();
@@ -219,7 +221,8 @@ impl Shared {
     }
 
     /// Parks the connection until its socket is ready to read, or to write when output is left.
-    /// The caller has met a socket without bytes, or without room.
+    /// The caller must have met a socket without bytes, or without room: only the next edge is
+    /// reported.
     pub(crate) fn arm(&self, mut lease: Lease<'_>, due: Instant) {
         let wanted = Readiness {
             input: lease.step != Step::Write,
@@ -231,8 +234,8 @@ impl Shared {
         lease.registered = true;
         let token = lease.token;
         let queue_due = self.clock.now() + self.limits.request_deadline;
-        // Parked first: news may be seen before the registration returns. Our own handle keeps
-        // the descriptor from being reused should the connection be closed in between.
+        // Parked first: an event may arrive before the registration returns. The clone of the
+        // socket keeps the descriptor from being reused if the connection is closed in between.
         if lease.park_armed(wanted, due, queue_due) {
             return self.push(token);
         }
@@ -247,51 +250,52 @@ impl Shared {
         if epoll::add(&self.epoll, &*socket, data, flags).is_err()
             && self.slots.ready(token, wanted, due)
         {
-            drop(self.slots.take_queued(token)); // cannot be watched (no memory): close it
+            drop(self.slots.take_queued(token)); // not watched (no memory in the kernel): close it
             self.metrics.reject("accept_resources");
         }
     }
 
-    /// Hands a connection with unparsed bytes to the workers.
+    /// Queues a connection with unparsed bytes for the workers.
     pub(crate) fn enqueue(&self, mut lease: Lease<'_>) {
         lease.step = Step::Ready;
         self.requeue(lease);
     }
 
-    /// Hands a connection to the workers for the step it is in.
+    /// Queues a connection for the workers, in its present step.
     pub(crate) fn requeue(&self, lease: Lease<'_>) {
         let token = lease.token;
+        // Parked before its token is pushed: a worker that pops the token must find it queued.
         lease.park_queued(self.clock.now() + self.limits.request_deadline);
         self.push(token);
     }
 
-    /// What has changed at a connection's socket. True when the connection waited for that: its
-    /// token is to be queued then.
-    pub(crate) fn news(&self, token: u64, flags: epoll::EventFlags) -> bool {
+    /// Handles an event of a connection's socket. True when the connection was parked for it: the
+    /// caller must then push its token.
+    pub(crate) fn socket_event(&self, token: u64, flags: epoll::EventFlags) -> bool {
         use epoll::EventFlags as Flags;
         let broken = Flags::HUP | Flags::ERR;
-        let news = Readiness {
+        let event = Readiness {
             input: flags.intersects(Flags::IN | Flags::RDHUP | broken),
             output: flags.intersects(Flags::OUT | broken),
             ended: flags.intersects(Flags::RDHUP | broken),
         };
         let due = self.clock.now() + self.limits.request_deadline;
-        let queued = self.slots.ready(token, news, due);
-        if news.ended && !queued {
+        let queued = self.slots.ready(token, event, due);
+        if event.ended && !queued {
             self.hang_up(token);
         }
         queued
     }
 
-    /// Ends a long poll whose client is gone. The connection closes now; whoever keeps the
-    /// responder is told, and gives the place among the long polls back by dropping it.
+    /// Ends a long poll whose client is gone. The connection closes now. The hook notifies the
+    /// holder of the responder, which gives up the place among the long polls by dropping it.
     pub(crate) fn hang_up(&self, token: u64) {
         let Some(mut lease) = self.slots.abandoned(token) else {
             return;
         };
         self.metrics.reject("poll_abandoned");
         let hook = lease.gone.take();
-        drop(lease);
+        drop(lease); // before the hook, so that an answer it sends is late and not written
         if let Some(Hook(call)) = hook {
             call();
         }
@@ -307,30 +311,30 @@ impl Shared {
         }
     }
 
-    /// Answers and parks, from any thread.
+    /// Sends an answer and parks the connection, from any thread.
     pub(crate) fn finish(&self, mut lease: Lease<'_>, response: Response) {
         self.put_answer(&mut lease, response);
-        if let Some(lease) = self.settle(lease) {
+        if let Some(lease) = self.send_answer(lease) {
             self.enqueue(lease);
         }
     }
 
-    /// What a connection whose time is up is told.
-    pub(crate) fn expired(&self, mut lease: Lease<'_>, was: Was, answer: Option<Response>) {
+    /// Answers, or just closes, a connection whose time limit has passed.
+    pub(crate) fn expired(&self, mut lease: Lease<'_>, parked: ParkedAs, answer: Option<Response>) {
         if let Some(answer) = answer {
-            return self.finish(lease, answer); // given in time, only its handler still runs
+            return self.finish(lease, answer); // answered in time; only its handler still runs
         }
-        if was == Was::Waiting {
+        if parked == ParkedAs::Waiting {
             self.metrics.reject("deadline");
             let problem = Problem::deadline_exceeded("no answer within the request deadline");
             return self.finish(lease, problem.into());
         }
         match lease.step {
-            Step::Idle if was == Was::Armed => {}
+            Step::Idle if parked == ParkedAs::Armed => {}
             Step::Handshake => self.metrics.reject("tls_timeout"),
             Step::Linger => {}
             Step::Write => self.metrics.reject("write_timeout"),
-            Step::Head | Step::Body if was == Was::Armed => {
+            Step::Head | Step::Body if parked == ParkedAs::Armed => {
                 let (reason, detail) = match lease.step {
                     Step::Body if lease.pace.is_some() => (
                         "body_rate",
@@ -356,6 +360,8 @@ impl Shared {
 
 impl Sink for Shared {
     fn answer(&self, ticket: Ticket, response: Response, dropped: bool) {
+        // The place is freed before the answer is sent: a client that has its answer may send its
+        // next request at once.
         match ticket.poll {
             Some(peer) => self.slots.room.give_poll(peer),
             None => {
@@ -365,14 +371,14 @@ impl Sink for Shared {
         self.answered.count(1);
         self.metrics.in_flight.dec();
         if dropped {
-            self.metrics.dropped.inc();
+            self.metrics.dropped.inc(); // no assertion in a drop: a panic may be unwinding
         } else {
             ron_kernel::assert_no_locks("an HTTP answer");
         }
         match self.slots.answer(ticket, response) {
-            Answered::Deposited => {}
-            Answered::Yours(lease, response) => self.finish(lease, response),
-            Answered::Late => self.metrics.late_answers.inc(),
+            Delivery::ToWorker => {}
+            Delivery::ToCaller(lease, response) => self.finish(lease, response),
+            Delivery::Late => self.metrics.late_answers.inc(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Families whose values are asked for at each scrape.
+//! Families whose values are read by a callback at each scrape.
 
 use std::sync::Arc;
 
@@ -6,21 +6,22 @@ use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
-type AskedRow = (Vec<(String, String)>, Box<dyn Fn() -> f64 + Send + Sync>);
+type SampledRow = (Vec<(String, String)>, Box<dyn Fn() -> f64 + Send + Sync>);
 
-struct AskedInner {
+struct SampledInner {
     desc: Desc,
     name: String,
     help: String,
     kind: proto::MetricType,
-    rows: Mutex<Vec<AskedRow>>,
+    rows: Mutex<Vec<SampledRow>>,
 }
 
-/// A family of gauges, or a counter, whose values are asked for at each scrape.
+/// A family of gauges, or a counter, whose values callbacks read at each scrape. Callbacks run
+/// under the lock on the rows and must not make metrics of this family.
 #[derive(Clone)]
-pub(super) struct Asked(Arc<AskedInner>);
+pub(super) struct Sampled(Arc<SampledInner>);
 
-impl Asked {
+impl Sampled {
     pub fn new(
         name: &str,
         help: &str,
@@ -29,7 +30,7 @@ impl Asked {
     ) -> prometheus::Result<Self> {
         let labels = labels.iter().map(|l| (*l).to_owned()).collect();
         let consts = std::collections::HashMap::new();
-        Ok(Self(Arc::new(AskedInner {
+        Ok(Self(Arc::new(SampledInner {
             desc: Desc::new(name.to_owned(), help.to_owned(), labels, consts)?,
             name: name.to_owned(),
             help: help.to_owned(),
@@ -45,7 +46,7 @@ impl Asked {
     }
 }
 
-impl Collector for Asked {
+impl Collector for Sampled {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.0.desc]
     }
