@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_kernel::{Deadline, RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
+use ron_kernel::{RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
 use ron_service::{Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError};
 
 use crate::api::Api;
@@ -26,8 +26,8 @@ use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Intent, Job, Run, RunRequest, Update, db};
 use crate::topology::{
-    ARTIFACT, CALC, EMIT, IMPORT, L_CALC, L_STORE, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES,
-    Q_WORK, Q_WORK_REQ, SCHED, TOPOLOGY, WORK,
+    ARTIFACT, CALC, EMIT, IMPORT, L_CALC, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK,
+    Q_WORK_REQ, SCHED, TOPOLOGY, WORK,
 };
 
 /// The store's schema, step by step.
@@ -405,17 +405,13 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
         if let Some(starter) = starter {
             starter.run();
         }
-        // The pool has ended; wait for the shutdown, because a thread that returns earlier counts
-        // as crashed.
-        while !ctx
-            .shutdown
-            .wait(Deadline::within(std::time::Duration::from_hours(1)))
-        {}
+        // The pool has ended.
+        ctx.wait_for_shutdown();
     });
     Ok(Arc::new(pool))
 }
 
-/// The scheduler takes the open store at its first start. After a panic it opens the file again.
+/// The scheduler owns the open store. After a panic it opens the file again.
 fn spawn_scheduler(
     sup: &Supervisor,
     scheduler: Scheduler,
@@ -423,15 +419,12 @@ fn spawn_scheduler(
     live: &Arc<AtomicUsize>,
     path: &Path,
 ) {
-    let slot = RankedMutex::new(&L_STORE, Some(store));
     let (live, path) = (Arc::clone(live), path.to_owned());
-    sup.spawn(&SCHED, move |ctx| {
-        let taken = slot.lock().take();
-        let store = match taken {
-            Some(store) => store,
-            None => Store::open(&path, MIGRATIONS).expect("the store could be opened before"),
-        };
+    let run = move |store: Store, ctx: &ThreadCtx| {
         let mut memory = scheduler.resume(Box::new(store));
         scheduler.run(&mut memory, ctx, &|| live.load(Ordering::Acquire) == 0);
-    });
+    };
+    let reopen =
+        move || Some(Store::open(&path, MIGRATIONS).expect("the store could be opened before"));
+    sup.spawn_owner(&SCHED, store, run, reopen);
 }

@@ -144,18 +144,13 @@ pub static L_CALC: LockSpec = LockSpec {
     rank: 30,
     guards: "rayon thread starters until a rew-calc thread takes one",
 };
-pub static L_STORE: LockSpec = LockSpec {
-    name: "store_slot",
-    rank: 40,
-    guards: "the open store until rew-sched takes it",
-};
 
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-rewarder",
     prefix: "rew",
     threads: [IMPORT, SCHED, WORK, CALC, ARTIFACT, EMIT],
     queues: [Q_IMPORTS, Q_WORK_REQ, Q_WORK, Q_RESULTS, Q_INTENTS, Q_UPDATES],
-    locks: [L_RUNS, L_CALC, L_STORE],
+    locks: [L_RUNS, L_CALC],
 };
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub use self::view::{
 use crate::metrics::KernelMetrics;
 use crate::shutdown::{Shutdown, ShutdownTrigger};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, thread};
-use crate::time::SharedClock;
+use crate::time::{Deadline, SharedClock};
 use crate::topology::{Count, Stage, ThreadSpec, Topology};
 
 /// Maximum restarts of one row within [`BUDGET_WINDOW`]; the next crash ends its thread for good.
@@ -37,6 +37,17 @@ pub struct ThreadCtx {
     /// Index within its pool, 0 for a single thread.
     pub index: usize,
     pub name: String,
+}
+
+impl ThreadCtx {
+    /// Waits until this thread's stage is drained: for a body that has nothing to do any more, because
+    /// a return before the drain counts as a crash.
+    pub fn wait_for_shutdown(&self) {
+        while !self
+            .shutdown
+            .wait(Deadline::within(Duration::from_hours(1)))
+        {}
+    }
 }
 
 /// A handle on the supervisor; clones share it.
@@ -152,6 +163,31 @@ impl Supervisor {
             refill: false,
         };
         self.start(start, returning(body));
+    }
+
+    /// Starts the one thread of a row that owns `state`, a single writer's: nothing else can reach
+    /// it. `run` gets the state once. After a panic the state is gone, because it may be half
+    /// changed; `on_lost` then supplies a new one (opened again from disk, say), or says why there
+    /// is none ([`Supervisor::set_fatal`]), and the thread waits for its shutdown.
+    ///
+    /// # Panics
+    /// As [`Supervisor::spawn`].
+    pub fn spawn_owner<T: Send + 'static>(
+        &self,
+        spec: &'static ThreadSpec,
+        state: T,
+        run: impl Fn(T, &ThreadCtx) + Send + Sync + 'static,
+        on_lost: impl Fn() -> Option<T> + Send + Sync + 'static,
+    ) {
+        let first = Mutex::new(Some(state));
+        self.spawn(spec, move |ctx| {
+            // A statement of its own: the lock is free again before the state is used.
+            let owned = first.lock().take();
+            match owned.or_else(&on_lost) {
+                Some(state) => run(state, ctx),
+                None => ctx.wait_for_shutdown(),
+            }
+        });
     }
 
     /// Starts the `n` threads of a pool row (at least one).

@@ -69,6 +69,45 @@ fn wait(ctx: &ThreadCtx) {
     while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
 }
 
+/// What an owner thread saw: the states it was given, in order.
+type Seen = Arc<Mutex<Vec<u32>>>;
+
+fn owner(sup: &Supervisor, seen: &Seen, on_lost: impl Fn() -> Option<u32> + Send + Sync + 'static) {
+    let seen = seen.clone();
+    sup.spawn_owner(
+        &LOOP,
+        1,
+        move |state, ctx| {
+            seen.lock().push(state);
+            assert!(state > 1, "the first state is lost");
+            ctx.wait_for_shutdown();
+        },
+        on_lost,
+    );
+}
+
+#[test]
+fn an_owner_that_panics_continues_with_the_state_it_is_given_next() {
+    let (_registry, sup) = supervisor();
+    let seen = Seen::new(Mutex::new(Vec::new()));
+    owner(&sup, &seen, || Some(2));
+    until("the second state", || *seen.lock() == [1, 2]);
+    assert!(sup.drain(Duration::from_secs(5)).stragglers.is_empty());
+}
+
+#[test]
+fn an_owner_without_a_state_waits_for_its_shutdown() {
+    let (_registry, sup) = supervisor();
+    let (seen, handle) = (Seen::new(Mutex::new(Vec::new())), sup.clone());
+    owner(&sup, &seen, move || {
+        handle.set_fatal("the state is lost");
+        None
+    });
+    until("the loss", || sup.fatal().is_some());
+    assert!(sup.drain(Duration::from_secs(5)).stragglers.is_empty());
+    assert_eq!(*seen.lock(), [1], "run again without a state");
+}
+
 #[test]
 fn a_panicking_worker_is_back_within_100_ms_and_the_pool_says_so() {
     let (registry, sup) = supervisor();
