@@ -1,7 +1,9 @@
-//! Committing: queued writes of the same accounts become one ledger call, and leave as receipts.
+//! Committing: queued writes of the same accounts are sent in one ledger call and answered with
+//! receipts.
 //!
-//! Jobs are routed by the account whose order matters, so that nonces 1 and 2 queued together keep
-//! their order. The ledger alone decides; a call whose outcome is unknown pins its keys.
+//! Jobs are sharded by the account whose order matters, so that nonces 1 and 2 queued together keep
+//! their order. The ledger alone decides; a call with an unknown outcome marks its keys as
+//! unresolved.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -22,39 +24,38 @@ use crate::render::{self, Shape, Telling};
 use crate::upstream::{Committed, SharedUpstream};
 use crate::watch::in_flight;
 
-/// Entries of one ledger call made of single operations, at most.
+/// Maximum entries of one ledger call that consists of single operations.
 pub const CALL_ENTRIES: usize = 512;
 
-/// One write on its way to the ledger. Who waits for it stands in the table of flights.
+/// One queued write. Its waiters are in the in-flight table.
 #[derive(Debug)]
 pub struct CommitJob {
-    /// Principal and key.
     pub key: FlightKey,
-    /// The entries, complete; more than one only for batches.
+    /// The complete entries; more than one only for a batch.
     pub entries: Arc<[Entry]>,
-    /// How the answer is put together.
     pub shape: Shape,
     /// Operation name, for metrics and audit.
     pub op: &'static str,
 }
 
-/// The queues of the committers.
+/// One bounded queue per committer, selected by account.
 #[derive(Debug, Clone)]
 pub struct Lanes(Arc<[Sender<CommitJob>]>);
 
 impl Lanes {
-    /// One lane per committer.
+    /// One sender per committer.
     pub fn new(lanes: Vec<Sender<CommitJob>>) -> Self {
         Self(lanes.into())
     }
 
-    /// Puts the job into the lane of `account`, or tells how many seconds to wait.
+    /// Queues the job for the committer of `account`. `Err` has the number of seconds after which
+    /// the caller should retry.
     pub fn put(&self, account: &Account, job: CommitJob) -> Result<(), u32> {
         let mut hasher = DefaultHasher::new();
         account.as_str().hash(&mut hasher);
         let at = (hasher.finish() % self.0.len() as u64) as usize;
         #[cfg(mutant = "lane")]
-        // by key instead of by account: two debits of one account go two ways
+        // by key instead of by account: two debits of one account use different queues
         let at = match ron_kernel::mutant("lane") {
             true => job.key.1.as_str().len() % self.0.len(),
             false => at,
@@ -67,32 +68,28 @@ impl Lanes {
     }
 }
 
-/// What the committer threads share.
+/// State shared by the committer threads.
 #[derive(Debug)]
 pub struct Committer {
-    /// The ledger.
     pub upstream: SharedUpstream,
-    /// Who waits for what.
     pub flights: Arc<Flights>,
     /// Keys whose outcome is unknown.
     pub pinned: Arc<Pinned>,
-    /// Balances to forget when they change.
+    /// Balances to mark as changed.
     pub balances: Arc<Balances>,
-    /// The audit stream.
     pub audit: Audit,
     /// Monotonic clock.
     pub clock: SharedClock,
-    /// Own metrics.
     pub metrics: Metrics,
 }
 
 impl Committer {
-    /// The thread's loop: ends when shut down and its lane is empty.
+    /// The thread's loop: ends when shut down and its queue is empty.
     pub fn run(&self, ctx: &ThreadCtx, lane: &Receiver<CommitJob>) {
         let mut drained = Vec::with_capacity(CALL_ENTRIES);
         let mut waiting: VecDeque<CommitJob> = VecDeque::new();
         loop {
-            #[cfg(mutant = "leave")] // goes home at once, whatever is in the lane
+            #[cfg(mutant = "leave")] // returns at once, whatever is queued
             if ron_kernel::mutant("leave") && ctx.shutdown.is_set() {
                 return;
             }
@@ -112,12 +109,13 @@ impl Committer {
         }
     }
 
-    /// One ledger call.
+    /// Sends one ledger call and answers its jobs.
     fn tick(&self, slot: usize, mut jobs: Vec<CommitJob>) {
         let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
         let wanted = self.flights.send(&keys);
         let mut it = wanted.into_iter();
-        // A flight nobody waits for any more was never sent: nothing is pinned, nothing changed.
+        // A request without waiters was never sent: skip it, nothing is recorded and nothing
+        // changed.
         jobs.retain(|_| it.next().unwrap_or(false));
         let Some(first) = jobs.first() else {
             return;
@@ -151,6 +149,8 @@ impl Committer {
     }
 
     fn settle(&self, slot: usize, jobs: &[CommitJob], results: &[EntryAnswer]) {
+        // Mark balances before any answer leaves: a caller who sees its receipt must not read an
+        // older balance as fresh.
         self.note_changes(results);
         let mut rest = results;
         for (job, landed) in self.land(jobs) {
@@ -176,8 +176,8 @@ impl Committer {
         }
     }
 
-    /// A batch whose key was given up meets one used key and many new ones, which looks like another request; the
-    /// ledger is asked which of the two it is.
+    /// A batch whose key was abandoned meets one used key and many unused ones, which looks like a
+    /// different request. This asks the ledger which of the two it is.
     fn given_up(
         &self,
         slot: usize,
@@ -233,7 +233,7 @@ impl Committer {
         }
     }
 
-    /// Nothing was sent, or nothing was done.
+    /// Answers jobs of which nothing was committed.
     fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
         for (job, landed) in self.land(jobs) {
             self.audit
@@ -244,8 +244,8 @@ impl Committer {
         }
     }
 
-    /// The outcome stays open until the ledger tells it: the keys are pinned, the callers are sent
-    /// to where they can ask.
+    /// The outcome is unknown until the ledger reports it: marks the keys as unresolved and refers
+    /// the callers to `/v1/ops/{key}`.
     fn unknown(&self, jobs: &[CommitJob]) {
         for (job, landed) in self.land(jobs) {
             self.audit
@@ -267,7 +267,7 @@ impl Committer {
     }
 }
 
-/// The jobs of the next call: single operations up to the limit, or one batch.
+/// Takes the jobs of the next call: single operations up to the limit, or one batch.
 fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
     let singles = waiting
         .iter()
@@ -277,7 +277,7 @@ fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
     waiting.drain(..singles.max(1).min(waiting.len())).collect()
 }
 
-/// What the wallet uses of a caller's name; the ledger knows callers by it.
+/// The caller's name as the ledger stores it.
 pub fn principal_name(name: &str) -> Result<PrincipalName, Problem> {
     name.parse().map_err(|_| {
         Problem::forbidden(

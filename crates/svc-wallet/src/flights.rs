@@ -1,8 +1,8 @@
-//! Writes under way: one flight per (principal, key), with everybody who waits for its answer.
+//! In-flight writes: one record per (principal, key) with all waiters for its answer.
 //!
-//! The first request with a key leads: it goes to the ledger. The same request again waits for the same answer;
-//! another request under the key is refused at once. **Invariant:** every waiter leaves the table exactly once,
-//! and is answered by whoever takes it out.
+//! The first request with a key is the leader and goes to the ledger. A repeated request waits for
+//! the same answer; a different request under the same key is refused at once. **Invariant:** every
+//! waiter leaves the table exactly once, and the thread that removes it answers it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -15,43 +15,40 @@ use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
 
 use crate::topology::FLIGHTS;
 
-/// Whose key.
+/// Principal and idempotency key.
 pub type FlightKey = (PrincipalName, EntryKey);
 
-/// Somebody who waits for an answer.
+/// A request that waits for an answer.
 #[derive(Debug)]
 pub struct Waiter {
-    /// Where the answer goes.
     pub responder: Responder,
     /// When the request was accepted.
     pub since: Instant,
-    /// May the caller learn the expected nonce?
+    /// Whether the caller may learn the expected nonce.
     pub reads_account: bool,
     /// Operation name, for metrics.
     pub op: &'static str,
 }
 
-/// What became of a request that wanted in.
+/// How a request was admitted to the table.
 #[derive(Debug)]
 pub enum Entered {
-    /// It leads: send it to the ledger.
+    /// First with its key: the caller must send it to the ledger.
     Leads,
-    /// It waits for the one that leads.
+    /// Waits for the answer of the leader.
     Follows,
-    /// The key is under way with another request.
+    /// The key is in flight with a different request; the waiter is returned.
     Differs(Waiter),
 }
 
-/// A waiter whose time is over, taken out of the table.
+/// A waiter whose deadline is reached, removed from the table.
 #[derive(Debug)]
 pub struct Late {
-    /// Of which flight.
     pub key: FlightKey,
-    /// The waiter.
     pub waiter: Waiter,
-    /// It led the flight.
+    /// Whether it was the leader.
     pub led: bool,
-    /// The flight is with the ledger: its outcome is open.
+    /// Whether the request was sent to the ledger, so that its outcome is unknown.
     pub sent: bool,
 }
 
@@ -63,16 +60,15 @@ struct Flight {
     sent: bool,
 }
 
-/// Everybody who waited, the leader first.
+/// The waiters of a finished request.
 #[derive(Debug, Default)]
 pub struct Landed {
-    /// Who sent it first, unless its time is over.
+    /// The waiter of the first request, unless its deadline has passed.
     pub leader: Option<Waiter>,
-    /// Who sent the same again.
+    /// The waiters of repeated requests.
     pub followers: Vec<Waiter>,
 }
 
-/// The table.
 #[derive(Debug)]
 pub struct Flights(RankedMutex<BTreeMap<FlightKey, Flight>>);
 
@@ -83,10 +79,10 @@ impl Default for Flights {
 }
 
 impl Flights {
-    /// Enters a request.
+    /// Admits a request.
     pub fn enter(&self, key: &FlightKey, request: &Arc<[Entry]>, waiter: Waiter) -> Entered {
         #[cfg(mutant = "flight")]
-        // looks whether the key is free, lets go, and takes it as if it still were
+        // checks whether the key is free, releases the lock, and takes the key as if it still were
         if ron_kernel::mutant("flight") && !self.holds(key) {
             self.0.lock().remove(key);
         }
@@ -111,18 +107,19 @@ impl Flights {
         }
     }
 
-    /// Is the key under way?
+    /// Whether the key is in flight.
     pub fn holds(&self, key: &FlightKey) -> bool {
         self.0.lock().contains_key(key)
     }
 
-    /// Marks flights as sent. `false` for one that nobody waits for any more: it is gone, do not send it.
+    /// Marks requests as sent. `false` for one without waiters: it is removed and must not be sent.
     pub fn send(&self, keys: &[&FlightKey]) -> Vec<bool> {
         let mut all = self.0.lock();
         keys.iter()
             .map(|key| match all.get_mut(*key) {
                 Some(f) if f.leader.is_some() || !f.followers.is_empty() => {
-                    #[cfg(mutant = "sent")] // the ledger gets it, and the watch does not know
+                    #[cfg(mutant = "sent")]
+                    // the ledger receives it, and the watch thread does not know
                     if ron_kernel::mutant("sent") {
                         return true;
                     }
@@ -137,10 +134,11 @@ impl Flights {
             .collect()
     }
 
-    /// Ends flights; everybody who still waits for them.
+    /// Removes requests and returns their remaining waiters, in the order of `keys`.
     pub fn land(&self, keys: &[&FlightKey]) -> Vec<Landed> {
         #[cfg(mutant = "land")]
-        // those who wait are taken out first, the flight later: who comes in between is lost
+        // the waiters are removed first and the request later: a waiter that arrives in between is
+        // lost
         if ron_kernel::mutant("land") {
             let out = |f: &mut Flight| Landed {
                 leader: f.leader.take(),
@@ -162,7 +160,7 @@ impl Flights {
             .collect()
     }
 
-    /// Takes out the waiters whose deadline is within `margin`; their flights go on.
+    /// Removes the waiters whose deadline is within `margin`; their requests stay in flight.
     pub fn late(&self, now: Instant, margin: Duration) -> Vec<Late> {
         let over = |w: &Waiter| w.responder.deadline().at() <= now + margin;
         let mut late = Vec::new();
@@ -190,7 +188,7 @@ impl Flights {
     }
 }
 
-/// Do two requests ask for the same? What the policy adds to them does not count.
+/// Whether two requests ask for the same operations. The ceilings that the policy adds are ignored.
 pub fn same_request(a: &[Entry], b: &[Entry]) -> bool {
     a.len() == b.len()
         && a.iter()
@@ -198,7 +196,8 @@ pub fn same_request(a: &[Entry], b: &[Entry]) -> bool {
             .all(|(x, y)| x == y || x.clone().without_ceiling() == y.clone().without_ceiling())
 }
 
-/// The deadline margin within which a waiter is answered by the watch instead of the front.
+/// The watch thread answers a waiter this long before its deadline, ahead of the HTTP front's own
+/// timeout.
 pub const MARGIN: Duration = Duration::from_millis(40);
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! svc-wallet: money for callers who hold a passport.
 //!
 //! ```text
-//!  POST ── caveats, policy ──> flights (by key) ──> lane (by account) ──> wal-commit-* ── one call per batch ──> ron-ledger
-//!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all who wait
-//!                                  └── the same request again waits here
-//!  GET  ── caveats, policy ──> balances told a moment ago, else ron-ledger
-//!  wal-feed <── events ── ron-ledger: balances forgotten, answers copied, pins released
+//!  POST ── caveats, policy ──> in-flight table (by key) ──> queue (by account) ──> wal-commit-* ── one call per batch ──> ron-ledger
+//!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all waiters
+//!                                  └── repeated requests wait here
+//!  GET  ── caveats, policy ──> fresh balances, else ron-ledger
+//!  wal-feed <── events ── ron-ledger: balances marked, answers copied, keys resolved
 //! ```
 //!
-//! **Invariants**: the wallet owns no truth: nonces, funds, replays and daily totals are decided by
-//! the ledger in one atomic step; an unknown outcome pins its key until the ledger tells it; writes
-//! of one account keep their order; every waiter is answered once; a balance never looks younger
-//! than it is.
+//! **Invariants**: the wallet owns no truth: the ledger decides nonces, funds, replays and daily
+//! totals in one atomic step; an unknown outcome keeps its key unresolved until the ledger reports
+//! it; writes of one account keep their order; every waiter is answered once; a balance is never
+//! reported younger than it is.
 
 pub mod answers;
 pub mod api;
@@ -59,14 +59,14 @@ use crate::topology::{
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::watch::Watch;
 
-/// Pause between two looks at the ledger: short, because a ledger that hangs is to be noticed soon.
+/// Pause between two probes of the ledger: short, so that a ledger that hangs is noticed soon.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
-/// Everything the threads and the handlers share.
+/// State shared by the threads and the handlers.
 struct Shared {
     settings: Settings,
     answers: AnswersReader,
     upstream: SharedUpstream,
-    /// Connections of the feed, apart from the others: they are closed first.
+    /// The feed's own connections: they are closed first in a drain.
     feed_http: Arc<HttpClient>,
     feed_ledger: LedgerClient,
     flights: Arc<Flights>,
@@ -244,7 +244,7 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
     chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));
 }
 
-/// Readiness follows the ledger's answer.
+/// The probe thread's body: readiness follows the ledger's answer.
 fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) {
     loop {
         match upstream.probe(slot) {
@@ -257,14 +257,14 @@ fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) 
     }
 }
 
-/// The signed policy; one older than `at_least` is refused.
+/// Loads the signed policy; refuses a version older than `at_least`.
 fn load_policy(settings: &Settings, at_least: u64) -> Result<WalletPolicy, String> {
     let signed =
         signed_policy::load::<WalletPolicy>(&settings.policy_dir, "wallet", &settings.policy_keys)
             .map_err(|e| e.to_string())?;
     if signed.policy.version < at_least {
         return Err(format!(
-            "policy wallet.json has version {}, older than {at_least} which is in force",
+            "policy wallet.json has version {}, older than {at_least}, which is in force",
             signed.policy.version
         ));
     }

@@ -1,5 +1,5 @@
-//! Keys whose outcome is unknown: remembered on disk, told to their callers, resolved with the ledger when they are
-//! asked about; never guessed.
+//! Unresolved keys: keys whose outcome is unknown. They are recorded on disk, their callers are
+//! informed, and the ledger resolves them on the next lookup; the wallet never guesses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,12 +14,12 @@ use ron_service::store::{Migration, Store, StoreError};
 use crate::flights::FlightKey;
 use crate::topology::PINNED;
 
-/// Keys remembered at once; beyond that the oldest in the file are forgotten at the next start. Sending again is
-/// always safe, with or without a pin.
+/// Maximum keys in memory; keys in the file beyond that are not loaded at a start. Repeating the
+/// request is always safe, with or without a record.
 const PINNED_MAX: usize = 65_536;
-/// How long a committer waits for room in the queue.
+/// How long a committer waits for space in the queue.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
-/// Notes written with one flush, at most.
+/// Maximum changes written in one transaction.
 const NOTES_MAX: usize = 512;
 
 static MIGRATIONS: [Migration; 1] = [Migration {
@@ -28,16 +28,16 @@ static MIGRATIONS: [Migration; 1] = [Migration {
     sql: "CREATE TABLE pins (principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (principal, key)) WITHOUT ROWID",
 }];
 
-/// What is to be written.
+/// A change to the recorded set.
 #[derive(Debug)]
 pub enum Note {
-    /// The outcome of this key is open; then these callers are told where to ask.
+    /// The outcome of this key is unknown; once that is recorded, these callers get their answer.
     Pin(FlightKey, Vec<Responder>),
-    /// It is known now.
+    /// The outcome is known.
     Release(FlightKey),
 }
 
-/// The set, and the way to the thread that writes it down.
+/// The set of unresolved keys, and the queue to the thread that records them.
 #[derive(Debug)]
 pub struct Pinned {
     set: RankedMutex<BTreeSet<FlightKey>>,
@@ -45,7 +45,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// The keys that were open before, and where notes go.
+    /// Starts with the keys from the file; changes go to `notes`.
     pub fn new(before: BTreeSet<FlightKey>, notes: Sender<Note>) -> Self {
         Self {
             set: RankedMutex::new(&PINNED, before),
@@ -53,14 +53,15 @@ impl Pinned {
         }
     }
 
-    /// Pins a key; once that is written down the callers get 504 and the place to ask.
+    /// Records a key as unresolved. Once the record is durable the callers get 504 with a Location.
     pub fn pin(&self, key: &FlightKey, callers: Vec<Responder>) {
-        #[cfg(mutant = "pin")] // the callers are told to ask before there is anything to find
+        #[cfg(mutant = "pin")] // the callers are referred to a record that does not exist yet
         if ron_kernel::mutant("pin") {
             tell(Note::Pin(key.clone(), callers));
             self.set.lock().insert(key.clone());
             return;
         }
+        // Memory first: from here on a lookup by the caller resolves the key with the ledger.
         {
             let mut set = self.set.lock();
             if set.len() < PINNED_MAX {
@@ -77,33 +78,33 @@ impl Pinned {
         }
     }
 
-    /// Its outcome is known now.
+    /// Removes a key whose outcome is known.
     pub fn release(&self, key: &FlightKey) {
         let was = {
             let mut set = self.set.lock();
             !set.is_empty() && set.remove(key)
         };
         if was {
-            // A note that finds no room is of no harm: the ledger is asked before a pin is used.
+            // A dropped release is harmless: the ledger is asked first whenever a recorded key is
+            // used.
             let _ = self
                 .notes
                 .send(Note::Release(key.clone()), Deadline::within(Duration::ZERO));
         }
     }
 
-    /// Is its outcome open?
+    /// Whether the outcome of the key is unknown.
     pub fn holds(&self, principal: &PrincipalName, key: &EntryKey) -> bool {
         let set = self.set.lock();
         !set.is_empty() && set.contains(&(principal.clone(), key.clone()))
     }
 
-    /// True when nothing is pinned.
     pub fn is_empty(&self) -> bool {
         self.set.lock().is_empty()
     }
 }
 
-/// Opens the file; without a directory nothing outlives the process.
+/// Opens the file; without a directory the records do not survive the process.
 pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreError> {
     let store = match dir {
         Some(dir) => Store::open(&dir.join("pins.sqlite"), &MIGRATIONS)?,
@@ -118,10 +119,11 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreErr
     Ok((store, rows.into_iter().filter_map(parse).collect()))
 }
 
-/// The thread's body: writes notes down, then tells the callers. Ends when shut down and the queue is empty.
+/// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
+/// is empty.
 pub fn run(ctx: &ThreadCtx, notes: &Receiver<Note>, store: &RankedMutex<Option<Store>>) {
-    // The file belongs to this thread; the slot only carries it here. After a panic it is gone, and callers are
-    // told all the same.
+    // This thread owns the file; the slot only carries it here. After a panic the file is gone;
+    // callers are still answered, without a durable record.
     let file = store.lock().take();
     let mut some = Vec::new();
     loop {
@@ -164,10 +166,10 @@ fn tell(note: Note) {
     }
 }
 
-/// 504 with the place to ask.
+/// 504 with the Location of the operation.
 pub fn unknown(key: &EntryKey) -> Problem {
     Problem::deadline_exceeded(
-        "the outcome is not known yet: ask at the Location, or send the same request with the same key again",
+        "the outcome is not known yet: read it at the Location, or send the same request with the same key again",
     )
     .with_location(format!("/v1/ops/{}", key.as_str()))
 }
@@ -224,7 +226,7 @@ mod tests {
         for name in ["a", "b"] {
             let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
             pinned.pin(&flight(name), vec![caller]);
-            // Told by the thread, after its write.
+            // The thread answers after its write.
             let told = answer
                 .wait(Deadline::within(Duration::from_secs(30)))
                 .unwrap();

@@ -1,4 +1,4 @@
-//! `GET /v1/ops/{key}`: what became of an operation whose answer was lost.
+//! `GET /v1/ops/{key}`: the outcome of an operation whose answer was lost.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub fn route(api: &Arc<Api>) -> Route {
     .while_draining()
 }
 
-/// Looks the key up. One whose outcome is open is resolved: the ledger tells it, or refuses it for
-/// ever. A key that was never seen is not touched.
+/// Looks the key up. For a key with an unknown outcome the ledger resolves it: it returns the
+/// outcome, or refuses the key for ever. A key that was never sent is not touched.
 fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     let key: IdemKey = req
         .param("key")
@@ -76,7 +76,8 @@ fn from_ledger(
                 key: key.clone(),
             };
             let answer = api.upstream.client.resolve(&ask, by)?;
-            // What came in meanwhile may be a batch; then its other items are told as well.
+            // The request may have been committed in the meantime, and it may be a batch; then
+            // report all of its items.
             match &answer {
                 EntryAnswer::Done { .. } => {
                     let event = api.upstream.client.by_key(principal, key, by)?;

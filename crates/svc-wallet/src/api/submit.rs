@@ -1,4 +1,5 @@
-//! The way of every accepted write: replays where nothing new can be begun, then the table of flights, then a lane.
+//! The path of every accepted write: replays when no new write can start, then the in-flight table,
+//! then a commit queue.
 
 use std::sync::Arc;
 
@@ -14,18 +15,16 @@ use crate::commit::CommitJob;
 use crate::flights::{Entered, FlightKey, Waiter};
 use crate::render::{self, Shape, Telling};
 
-/// A write that body, caveats and policy allow.
+/// A write that passed the checks of body, caveats and policy.
 pub struct Accepted {
-    /// At least one, each with principal and key.
+    /// At least one; the first has the principal and key of the request.
     pub entries: Vec<Entry>,
-    /// The account whose order matters.
+    /// The account whose writes keep their order.
     pub account: Account,
-    /// How the answer is put together.
     pub shape: Shape,
 }
 
 impl Accepted {
-    /// A single operation.
     pub fn one(entry: Entry, account: Account) -> Self {
         Self {
             entries: vec![entry],
@@ -35,10 +34,10 @@ impl Accepted {
     }
 }
 
-/// What reads a request of one route.
+/// Reads and checks the request of one route.
 pub type Reader = fn(&Api, &Request) -> Result<Accepted, Problem>;
 
-/// A writing route.
+/// A route that writes.
 pub fn write(
     api: &Arc<Api>,
     path: &'static str,
@@ -68,7 +67,8 @@ fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read
     }
 }
 
-/// A refusal before the ledger, for the audit stream; requests without a usable name or key are the front's matter.
+/// Records a refusal before the ledger in the audit stream. Requests without a usable name or key
+/// were refused by the HTTP front.
 fn tell_refused(api: &Api, req: &Request, op: &'static str, code: &'static str) {
     let key = req.idempotency_key().ok().map(|k| k.to_string());
     let key: Option<EntryKey> = key.and_then(|k| k.parse().ok());
@@ -95,6 +95,7 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         reads_account: api.may_read(&req.principal, &account),
         op,
     };
+    // A repeated request joins an in-flight one even during a drain or an outage.
     let under_way = api.flights.holds(&key);
     if api.sup.draining() && !under_way {
         let found = from_copy(api, &entries).or_else(|| {
@@ -106,7 +107,8 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
     if let Some(why) = api.upstream.trouble()
         && !under_way
     {
-        // A ledger that only cannot write is asked; one that is away is not.
+        // A closed ledger still answers reads, so it can be asked for a replay; an unreachable one
+        // cannot.
         let ask = || {
             let by = Api::read_deadline(req);
             let readable = why.code == LEDGER_CLOSED;
@@ -159,7 +161,7 @@ fn reject(api: &Api, waiter: Waiter, problem: Problem) {
     waiter.responder.send(problem);
 }
 
-/// Answers from what is known, or with the problem.
+/// Answers from the known result, or with the problem.
 fn known_or(api: &Api, waiter: Waiter, shape: Shape, known: Option<Replay>, otherwise: Problem) {
     match known {
         Some(Replay::First(answers)) => {
@@ -192,7 +194,7 @@ fn from_ledger(api: &Api, entries: &[Entry], by: Deadline) -> Result<Option<Repl
     Ok(replay_of(entries, &found))
 }
 
-/// An entry and those right behind it, `n` in all where there are that many: the entries of one batch.
+/// An entry and the ones directly after it, at most `n` in total: the entries of one batch.
 pub fn neighbours(
     api: &Api,
     first: Event,
