@@ -45,7 +45,7 @@ impl Audit {
     }
 
     /// Records one operation; never waits.
-    pub fn tell(
+    pub fn record(
         &self,
         (principal, key): (&PrincipalName, &EntryKey),
         op: &'static str,

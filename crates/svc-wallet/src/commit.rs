@@ -17,10 +17,10 @@ use ron_proto::{Account, Problem};
 
 use crate::audit::Audit;
 use crate::balances::Balances;
-use crate::flights::{FlightKey, Flights, Landed, Waiter};
+use crate::inflight::{FinishedRequest, InFlightTable, RequestKey, Waiter};
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
-use crate::render::{self, Shape, Telling};
+use crate::render::{self, AnswerOptions, Shape};
+use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{Committed, SharedUpstream};
 use crate::watch::in_flight;
 
@@ -30,7 +30,7 @@ pub const CALL_ENTRIES: usize = 512;
 /// One queued write. Its waiters are in the in-flight table.
 #[derive(Debug)]
 pub struct CommitJob {
-    pub key: FlightKey,
+    pub key: RequestKey,
     /// The complete entries; more than one only for a batch.
     pub entries: Arc<[Entry]>,
     pub shape: Shape,
@@ -40,12 +40,12 @@ pub struct CommitJob {
 
 /// One bounded queue per committer, selected by account.
 #[derive(Debug, Clone)]
-pub struct Lanes(Arc<[Sender<CommitJob>]>);
+pub struct CommitQueues(Arc<[Sender<CommitJob>]>);
 
-impl Lanes {
+impl CommitQueues {
     /// One sender per committer.
-    pub fn new(lanes: Vec<Sender<CommitJob>>) -> Self {
-        Self(lanes.into())
+    pub fn new(queues: Vec<Sender<CommitJob>>) -> Self {
+        Self(queues.into())
     }
 
     /// Queues the job for the committer of `account`. `Err` has the number of seconds after which
@@ -60,10 +60,10 @@ impl Lanes {
             true => job.key.1.as_str().len() % self.0.len(),
             false => at,
         };
-        let lane = &self.0[at];
-        match lane.try_send(job) {
+        let queue = &self.0[at];
+        match queue.try_send(job) {
             Ok(()) => Ok(()),
-            Err(SendError::Full(_) | SendError::Closed(_)) => Err(lane.retry_after_s()),
+            Err(SendError::Full(_) | SendError::Closed(_)) => Err(queue.retry_after_s()),
         }
     }
 }
@@ -72,9 +72,9 @@ impl Lanes {
 #[derive(Debug)]
 pub struct Committer {
     pub upstream: SharedUpstream,
-    pub flights: Arc<Flights>,
+    pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
-    pub pinned: Arc<Pinned>,
+    pub unresolved: Arc<UnresolvedKeys>,
     /// Balances to mark as changed.
     pub balances: Arc<Balances>,
     pub audit: Audit,
@@ -85,7 +85,7 @@ pub struct Committer {
 
 impl Committer {
     /// The thread's loop: ends when shut down and its queue is empty.
-    pub fn run(&self, ctx: &ThreadCtx, lane: &Receiver<CommitJob>) {
+    pub fn run(&self, ctx: &ThreadCtx, queue: &Receiver<CommitJob>) {
         let mut drained = Vec::with_capacity(CALL_ENTRIES);
         let mut waiting: VecDeque<CommitJob> = VecDeque::new();
         loop {
@@ -94,16 +94,16 @@ impl Committer {
                 return;
             }
             if waiting.is_empty() {
-                match lane.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+                match queue.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
                     Recv::Item(job) => waiting.push_back(job),
                     Recv::Timeout => continue,
-                    Recv::Shutdown | Recv::Closed => match lane.try_recv() {
+                    Recv::Shutdown | Recv::Closed => match queue.try_recv() {
                         Some(job) => waiting.push_back(job),
                         None => return,
                     },
                 }
             }
-            lane.drain_into(&mut drained, CALL_ENTRIES.saturating_sub(waiting.len()));
+            queue.drain_into(&mut drained, CALL_ENTRIES.saturating_sub(waiting.len()));
             waiting.extend(drained.drain(..));
             self.tick(ctx.index, next_call(&mut waiting));
         }
@@ -111,8 +111,8 @@ impl Committer {
 
     /// Sends one ledger call and answers its jobs.
     fn tick(&self, slot: usize, mut jobs: Vec<CommitJob>) {
-        let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
-        let wanted = self.flights.send(&keys);
+        let keys: Vec<&RequestKey> = jobs.iter().map(|j| &j.key).collect();
+        let wanted = self.in_flight.send(&keys);
         let mut it = wanted.into_iter();
         // A request without waiters was never sent: skip it, nothing is recorded and nothing
         // changed.
@@ -131,38 +131,41 @@ impl Committer {
             batch: first.shape == Shape::Batch { linked: false },
         };
         match self.upstream.commit(slot, &request) {
-            Committed::Answered(answer) => self.settle(slot, &jobs, &answer.results),
+            Committed::Answered(answer) => self.answer_jobs(slot, &jobs, &answer.results),
             Committed::NotDone(why) => {
-                tell_failed(&why.detail);
+                log_failed_call(&why.detail);
                 self.not_done(&jobs, &why);
             }
             Committed::Unknown(why) => {
-                tell_failed(&why);
+                log_failed_call(&why);
                 self.unknown(&jobs);
             }
         }
     }
 
-    fn land<'j>(&self, jobs: &'j [CommitJob]) -> impl Iterator<Item = (&'j CommitJob, Landed)> {
-        let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
-        jobs.iter().zip(self.flights.land(&keys))
+    fn finish<'j>(
+        &self,
+        jobs: &'j [CommitJob],
+    ) -> impl Iterator<Item = (&'j CommitJob, FinishedRequest)> {
+        let keys: Vec<&RequestKey> = jobs.iter().map(|j| &j.key).collect();
+        jobs.iter().zip(self.in_flight.finish(&keys))
     }
 
-    fn settle(&self, slot: usize, jobs: &[CommitJob], results: &[EntryAnswer]) {
+    fn answer_jobs(&self, slot: usize, jobs: &[CommitJob], results: &[EntryAnswer]) {
         // Mark balances before any answer leaves: a caller who sees its receipt must not read an
         // older balance as fresh.
         self.note_changes(results);
         let mut rest = results;
-        for (job, landed) in self.land(jobs) {
+        for (job, landed) in self.finish(jobs) {
             let (mine, later) = rest.split_at(job.entries.len());
             rest = later;
-            self.pinned.release(&job.key);
-            let given_up = self.given_up(slot, job, mine);
-            let answers = given_up.as_deref().unwrap_or(mine);
+            self.unresolved.release(&job.key);
+            let abandoned_batch = self.abandoned_batch(slot, job, mine);
+            let answers = abandoned_batch.as_deref().unwrap_or(mine);
             self.note_outcome(job, answers);
             let tell = |waiter: &Waiter, replayed| {
                 let expected = waiter.reads_account;
-                render::answer(job.shape, answers, Telling { expected, replayed })
+                render::answer(job.shape, answers, AnswerOptions { expected, replayed })
             };
             if let Some(waiter) = landed.leader {
                 let response = tell(&waiter, false);
@@ -178,7 +181,7 @@ impl Committer {
 
     /// A batch whose key was abandoned meets one used key and many unused ones, which looks like a
     /// different request. This asks the ledger which of the two it is.
-    fn given_up(
+    fn abandoned_batch(
         &self,
         slot: usize,
         job: &CommitJob,
@@ -229,15 +232,15 @@ impl Committer {
             };
             let key = (&job.key.0, &job.key.1);
             self.audit
-                .tell(key, job.op, outcome, render::seq_of(answer));
+                .record(key, job.op, outcome, render::seq_of(answer));
         }
     }
 
     /// Answers jobs of which nothing was committed.
     fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
-        for (job, landed) in self.land(jobs) {
+        for (job, landed) in self.finish(jobs) {
             self.audit
-                .tell((&job.key.0, &job.key.1), job.op, why.code, None);
+                .record((&job.key.0, &job.key.1), job.op, why.code, None);
             for waiter in landed.leader.into_iter().chain(landed.followers) {
                 self.answer(waiter, why.clone());
             }
@@ -247,22 +250,24 @@ impl Committer {
     /// The outcome is unknown until the ledger reports it: marks the keys as unresolved and refers
     /// the callers to `/v1/ops/{key}`.
     fn unknown(&self, jobs: &[CommitJob]) {
-        for (job, landed) in self.land(jobs) {
+        for (job, landed) in self.finish(jobs) {
             self.audit
-                .tell((&job.key.0, &job.key.1), job.op, "unknown", None);
+                .record((&job.key.0, &job.key.1), job.op, "unknown", None);
             for waiter in landed.followers {
                 self.answer(waiter, in_flight());
             }
             let leader = landed.leader.map(|waiter| {
-                self.metrics.landed(waiter.op, waiter.since, &self.clock);
+                self.metrics
+                    .observe_answer(waiter.op, waiter.since, &self.clock);
                 waiter.responder
             });
-            self.pinned.pin(&job.key, leader.into_iter().collect());
+            self.unresolved.add(&job.key, leader.into_iter().collect());
         }
     }
 
     fn answer(&self, waiter: Waiter, response: impl Into<ron_http::Response>) {
-        self.metrics.landed(waiter.op, waiter.since, &self.clock);
+        self.metrics
+            .observe_answer(waiter.op, waiter.since, &self.clock);
         waiter.responder.send(response);
     }
 }
@@ -293,7 +298,7 @@ pub fn entry_key(key: &ron_proto::IdemKey) -> Result<EntryKey, Problem> {
         .map_err(|_| Problem::bad_request("the idempotency key is not usable"))
 }
 
-fn tell_failed(why: &str) {
+fn log_failed_call(why: &str) {
     tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
 }
 

@@ -129,7 +129,7 @@ pub struct Settings {
     /// Number of committer threads, at least 1.
     pub committers: usize,
     /// Capacity of each committer's queue.
-    pub lane: usize,
+    pub queue_capacity: usize,
     pub stalled_after: StalledAfter,
     /// Maximum entries in the copy of answers.
     pub answers_keep: u64,
@@ -168,7 +168,7 @@ impl Settings {
             per_op_max,
             daily_max,
             committers,
-            lane: config.usize("queues.work").div_ceil(committers),
+            queue_capacity: config.usize("queues.work").div_ceil(committers),
             stalled_after: StalledAfter {
                 silent: config.duration("ledger.silent_after"),
                 hangs: config.duration("ledger.hangs_after"),

@@ -12,17 +12,17 @@ use ron_proto::ledger::{Entry, EntryAnswer, Event, EventPage};
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
+use crate::unresolved::UnresolvedKeys;
 
 /// How long the ledger holds the long poll open, and the maximum time of the call.
 const WAIT: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(7);
 // Pause after an error.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum events of a page. A full page means that more are waiting; then the feed pauses for
-/// `BREATH` to leave the CPU to the committers: the copy may lag, commits may not.
+/// `FULL_PAGE_PAUSE` to leave the CPU to the committers: the copy may lag, commits may not.
 const PAGE: usize = 500;
-const BREATH: Duration = Duration::from_millis(40);
+const FULL_PAGE_PAUSE: Duration = Duration::from_millis(40);
 
 /// The caches that follow the feed.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Feed {
     /// Client with its own connections, which the watch thread closes when the service drains.
     pub ledger: LedgerClient,
     pub balances: Arc<Balances>,
-    pub pinned: Arc<Pinned>,
+    pub unresolved: Arc<UnresolvedKeys>,
     /// Readers of the copy of answers; they also know its directory.
     pub answers: AnswersReader,
     /// Maximum entries of the copy.
@@ -40,13 +40,13 @@ pub struct Feed {
 
 /// Why the feed stopped.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum FeedError {
     #[error(transparent)]
     Call(#[from] ClientError),
     #[error(transparent)]
     Answers(#[from] AnswersError),
     #[error("the ledger is at entry {head}, which is before entry {applied}: it is another ledger")]
-    Back { head: u64, applied: u64 },
+    WentBack { head: u64, applied: u64 },
 }
 
 /// Whether a page requested after entry `after` lacks entries, inside or at its end.
@@ -69,27 +69,27 @@ impl Feed {
             }
             tracing::debug!(event = "feed_interrupted", reason = %why);
             match why {
-                Ended::Call(_) => self.metrics.feed_failed(),
-                Ended::Answers(_) => copy = None,
-                Ended::Back { .. } => {
+                FeedError::Call(_) => self.metrics.feed_failed(),
+                FeedError::Answers(_) => copy = None,
+                FeedError::WentBack { .. } => {
                     tracing::warn!(event = "feed_restarted", reason = %why);
                     self.metrics.feed_gaps.inc();
                     self.balances.clear();
                     continue; // no pause: until the restart the copy still serves entries that the ledger has lost
                 }
             }
-            ctx.shutdown.wait(Deadline::within(AGAIN));
+            ctx.shutdown.wait(Deadline::within(RETRY_PAUSE));
         }
     }
 
-    fn follow(&self, ctx: &ThreadCtx, copy: &mut Option<Answers>) -> Result<(), Ended> {
+    fn follow(&self, ctx: &ThreadCtx, copy: &mut Option<Answers>) -> Result<(), FeedError> {
         if copy.is_none() {
             *copy = Answers::open(&self.answers, self.keep)?;
         }
         let head = self.ledger.head(Deadline::within(CALL))?;
         if let Some(copy) = copy {
             let mut another = copy.of_ledger(&head.origin, head.seq)?;
-            if !another && self.went_another_way(copy)? {
+            if !another && self.has_diverged(copy)? {
                 copy.start_over(&head.origin, head.seq)?;
                 another = true;
             }
@@ -110,7 +110,7 @@ impl Feed {
             let page = self.ledger.events(applied, WAIT, Deadline::within(CALL))?;
             if page.head < applied {
                 let head = page.head;
-                return Err(Ended::Back { head, applied });
+                return Err(FeedError::WentBack { head, applied });
             }
             if gap(&page, applied) {
                 self.metrics.feed_gaps.inc();
@@ -123,14 +123,14 @@ impl Feed {
             self.metrics.feed_lag.set(gauged(lag));
             self.metrics.feed_seq.set(gauged(applied));
             if page.events.len() >= PAGE {
-                ctx.shutdown.wait(Deadline::within(BREATH));
+                ctx.shutdown.wait(Deadline::within(FULL_PAGE_PAUSE));
             }
         }
         Ok(())
     }
 
     /// Whether the ledger has a different entry at the last sequence of the copy.
-    fn went_another_way(&self, copy: &Answers) -> Result<bool, Ended> {
+    fn has_diverged(&self, copy: &Answers) -> Result<bool, FeedError> {
         let Some(before) = copy.applied().checked_sub(1) else {
             return Ok(false);
         };
@@ -141,12 +141,12 @@ impl Feed {
         Ok(theirs.is_some_and(|theirs| !copy.agrees(theirs)))
     }
 
-    fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), Ended> {
-        let pins = !self.pinned.is_empty();
+    fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), FeedError> {
+        let pins = !self.unresolved.is_empty();
         for event in &page.events {
             self.balances.changed(touched(event), event.seq);
             if let (true, Some((principal, key))) = (pins, event.entry.principal_key()) {
-                self.pinned.release(&(principal.clone(), key.clone()));
+                self.unresolved.release(&(principal.clone(), key.clone()));
             }
         }
         if let Some(copy) = copy {

@@ -127,7 +127,7 @@ impl Metrics {
     }
 
     /// Records that an accepted write was answered.
-    pub fn landed(&self, op: &'static str, since: Instant, clock: &SharedClock) {
+    pub fn observe_answer(&self, op: &'static str, since: Instant, clock: &SharedClock) {
         let took = clock.now().saturating_duration_since(since);
         self.op_seconds
             .with_label_values(&[op])

@@ -19,7 +19,7 @@ pub enum Shape {
 
 /// What the caller may see in the answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Telling {
+pub struct AnswerOptions {
     /// Include the expected nonce of the account.
     pub expected: bool,
     /// The answer repeats an earlier one.
@@ -27,7 +27,7 @@ pub struct Telling {
 }
 
 /// The HTTP response to a request, from the ledger's answers to its entries.
-pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: Telling) -> Response {
+pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: AnswerOptions) -> Response {
     let given_before = tell.replayed || answers.iter().all(EntryAnswer::is_replayed);
     let response = match (shape, answers) {
         (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
@@ -44,7 +44,7 @@ pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: Telling) -> Response 
     }
 }
 
-fn batch(linked: bool, answers: &[EntryAnswer], tell: Telling) -> Response {
+fn batch(linked: bool, answers: &[EntryAnswer], tell: AnswerOptions) -> Response {
     let mismatch = |a: &EntryAnswer| code_of(a) == Some(RefusalCode::IdempotencyMismatch);
     if answers.iter().any(mismatch) {
         return self::mismatch().into();
@@ -88,7 +88,7 @@ pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
 /// The problem document of a refusal. Its `request_id` names the ledger entry of the refusal
 /// instead of the request, because the answer to a repeated request is byte-identical;
 /// `X-Request-Id` still names each exchange.
-fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: Telling) -> Response {
+fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: AnswerOptions) -> Response {
     let EntryAnswer::Refused {
         code,
         seq,
@@ -154,7 +154,7 @@ mod tests {
         serde_json::from_slice(r.body.as_bytes()).unwrap()
     }
 
-    const TELL: Telling = Telling {
+    const TELL: AnswerOptions = AnswerOptions {
         expected: true,
         replayed: false,
     };
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!((a.status, a.get("idempotency-replayed")), (409, None));
         assert_eq!(b.get("idempotency-replayed"), Some("true"));
         assert_eq!(body(&a)["details"]["expected"], 4);
-        let hidden = Telling {
+        let hidden = AnswerOptions {
             expected: false,
             ..TELL
         };

@@ -75,12 +75,12 @@ pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
     when_full: "nothing; the oldest line is lost and counted",
 };
 
-pub static FLIGHTS: LockSpec = LockSpec {
+pub static IN_FLIGHT: LockSpec = LockSpec {
     name: "flights",
     rank: 10,
     guards: "in-flight writes by key, with all waiters for their answers",
 };
-pub static PINNED: LockSpec = LockSpec {
+pub static UNRESOLVED: LockSpec = LockSpec {
     name: "pinned",
     rank: 20,
     guards: "idempotency keys whose outcome is not known yet",
@@ -110,5 +110,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "wal",
     threads: [COMMITTER, PROBE, FEED, WATCH, PINS, AUDIT],
     queues: [WORK_QUEUE, PIN_QUEUE, AUDIT_QUEUE],
-    locks: [FLIGHTS, PINNED, BALANCES, HOLDS, PINS_SLOT],
+    locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS, PINS_SLOT],
 };

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_CAP: Duration = Duration::from_secs(1);
 const JITTER: Duration = Duration::from_millis(20);
 /// The detail while the breaker is open.
-const LEFT_ALONE: &str = "the ledger failed too often; no call is sent to it for some seconds";
+const BREAKER_OPEN: &str = "the ledger failed too often; no call is sent to it for some seconds";
 
 /// The outcome of a commit.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ pub struct Upstream {
     metrics: Metrics,
     stalled_after: StalledAfter,
     /// The last probe failed.
-    away: AtomicBool,
+    unavailable: AtomicBool,
     /// The ledger reports that it writes nothing until an operator has intervened.
     closed: Snapshot<Option<Closed>>,
     // Never fires; only its timed wait is used, for the pauses between attempts.
@@ -137,7 +137,7 @@ impl Upstream {
             clock,
             metrics,
             stalled_after,
-            away: AtomicBool::new(true),
+            unavailable: AtomicBool::new(true),
             closed: Snapshot::new(None),
             idle: Shutdown::pair(),
         }
@@ -155,7 +155,7 @@ impl Upstream {
                 let not_done = || {
                     Committed::NotDone(
                         self.closed_problem()
-                            .unwrap_or_else(|| retry_later(LEFT_ALONE)),
+                            .unwrap_or_else(|| retry_later(BREAKER_OPEN)),
                     )
                 };
                 return open.map_or_else(not_done, Committed::Unknown);
@@ -230,7 +230,7 @@ impl Upstream {
         let by = Deadline::within(TRY_MAX);
         let done = self.client.head(by);
         self.clocks.end(slot, self.clock.now(), answered(&done));
-        self.away.store(done.is_err(), Ordering::Release);
+        self.unavailable.store(done.is_err(), Ordering::Release);
         if !alive(&done) {
             self.metrics.ledger_failed("probe", by.expired());
         }
@@ -269,7 +269,7 @@ impl Upstream {
     pub fn unreachable(&self) -> Option<&'static str> {
         if self.stalled() {
             Some("the ledger does not answer in time")
-        } else if self.away.load(Ordering::Acquire) {
+        } else if self.unavailable.load(Ordering::Acquire) {
             Some("the ledger cannot be reached")
         } else {
             None
@@ -280,9 +280,9 @@ impl Upstream {
     /// cannot be reached, it reports that it is closed (its disk is full; it still answers reads),
     /// or its failures have opened the breaker.
     pub fn trouble(&self) -> Option<Problem> {
-        let open = || (self.breaker.level() == 2).then(|| retry_later(LEFT_ALONE));
-        let away = self.unreachable().map(retry_later);
-        away.or_else(|| self.closed_problem()).or_else(open)
+        let open = || (self.breaker.level() == 2).then(|| retry_later(BREAKER_OPEN));
+        let unavailable = self.unreachable().map(retry_later);
+        unavailable.or_else(|| self.closed_problem()).or_else(open)
     }
 
     fn count(&self, op: &'static str, outcome: &'static str) {

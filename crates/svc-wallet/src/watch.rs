@@ -15,9 +15,9 @@ use ron_kernel::{Deadline, SharedClock, Supervisor, ThreadCtx};
 use ron_proto::Problem;
 use ron_service::ReadyBoard;
 
-use crate::flights::{Flights, Late, MARGIN};
+use crate::inflight::{InFlightTable, LateWaiter, MARGIN};
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
+use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
 /// Pause between two checks.
@@ -29,8 +29,8 @@ pub const NO_WRITES: &str = "ledger_writes";
 #[derive(Debug)]
 pub struct Watch {
     pub upstream: SharedUpstream,
-    pub flights: Arc<Flights>,
-    pub pinned: Arc<Pinned>,
+    pub in_flight: Arc<InFlightTable>,
+    pub unresolved: Arc<UnresolvedKeys>,
     pub ready: ReadyBoard,
     pub clock: SharedClock,
     pub metrics: Metrics,
@@ -53,7 +53,7 @@ impl Watch {
                     None => self.ready.present(NO_WRITES),
                 }
             }
-            for late in self.flights.late(self.clock.now(), MARGIN) {
+            for late in self.in_flight.late(self.clock.now(), MARGIN) {
                 self.answer(late);
             }
             if self.sup.draining() && !closed {
@@ -66,21 +66,22 @@ impl Watch {
         }
     }
 
-    fn answer(&self, late: Late) {
-        let Late {
+    fn answer(&self, late: LateWaiter) {
+        let LateWaiter {
             key,
             waiter,
             led,
             sent,
         } = late;
-        self.metrics.landed(waiter.op, waiter.since, &self.clock);
+        self.metrics
+            .observe_answer(waiter.op, waiter.since, &self.clock);
         let caller: Responder = waiter.responder;
         if !sent {
             caller.send(retry_later(
                 "the write waited in its queue until its deadline; nothing was done",
             ));
         } else if led {
-            self.pinned.pin(&key, vec![caller]);
+            self.unresolved.add(&key, vec![caller]);
         } else {
             caller.send(in_flight());
         }

@@ -22,12 +22,12 @@ use ron_proto::{Account, Amount, Problem};
 use ron_service::ReadyBoard;
 use svc_wallet_models::audit::{Audit, Line};
 use svc_wallet_models::balances::Balances;
-use svc_wallet_models::commit::{CommitJob, Committer, Lanes};
-use svc_wallet_models::flights::{Entered, FlightKey, Flights, Waiter};
+use svc_wallet_models::commit::{CommitJob, CommitQueues, Committer};
+use svc_wallet_models::inflight::{Admission, InFlightTable, RequestKey, Waiter};
 use svc_wallet_models::metrics::Metrics;
-use svc_wallet_models::pins::{Note, Pinned};
 use svc_wallet_models::render::{self, Shape};
 use svc_wallet_models::topology::{AUDIT_QUEUE, PIN_QUEUE, WORK_QUEUE};
+use svc_wallet_models::unresolved::{Change, UnresolvedKeys};
 use svc_wallet_models::upstream::{Fate, SharedUpstream, Upstream};
 use svc_wallet_models::watch::Watch;
 
@@ -63,12 +63,12 @@ static TOPOLOGY: Topology = Topology {
 
 /// The wallet without its edges.
 struct Wallet {
-    flights: Arc<Flights>,
-    pinned: Arc<Pinned>,
+    in_flight: Arc<InFlightTable>,
+    unresolved: Arc<UnresolvedKeys>,
     balances: Arc<Balances>,
     upstream: SharedUpstream,
     audit: Audit,
-    lanes: Lanes,
+    queues: CommitQueues,
     receivers: Vec<Receiver<CommitJob>>,
     stop: (ShutdownTrigger, Shutdown),
     _lines: Receiver<Line>,
@@ -77,11 +77,11 @@ struct Wallet {
 impl Wallet {
     fn new(committers: usize, fates: &[Fate]) -> Arc<Self> {
         outside();
-        let lanes = (0..committers).map(|_| bare_queue(&WORK_QUEUE, 8));
-        let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = lanes.unzip();
+        let queues = (0..committers).map(|_| bare_queue(&WORK_QUEUE, 8));
+        let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = queues.unzip();
         let (lines, lines_rx) = bare_queue(&AUDIT_QUEUE, 64);
         // Nobody writes pins down: the callers are told at once.
-        let (notes, _) = bare_queue::<Note>(&PIN_QUEUE, 1);
+        let (notes, _) = bare_queue::<Change>(&PIN_QUEUE, 1);
         let upstream = Upstream::new(fates);
         upstream.client.put(&[Entry::Issue {
             principal: "bank".parse().unwrap(),
@@ -94,12 +94,12 @@ impl Wallet {
             daily_ceiling: None,
         }]);
         Arc::new(Self {
-            flights: Arc::new(Flights::default()),
-            pinned: Arc::new(Pinned::new(Default::default(), notes)),
+            in_flight: Arc::new(InFlightTable::default()),
+            unresolved: Arc::new(UnresolvedKeys::new(Default::default(), notes)),
             balances: Arc::new(Balances::new(8)),
             upstream,
             audit: Audit::new(lines, SystemClock::shared()),
-            lanes: Lanes::new(senders),
+            queues: CommitQueues::new(senders),
             receivers,
             stop: Shutdown::pair(),
             _lines: lines_rx,
@@ -119,8 +119,8 @@ impl Wallet {
         let o = outside();
         let committer = Committer {
             upstream: self.upstream.clone(),
-            flights: self.flights.clone(),
-            pinned: self.pinned.clone(),
+            in_flight: self.in_flight.clone(),
+            unresolved: self.unresolved.clone(),
             balances: self.balances.clone(),
             audit: self.audit.clone(),
             clock: SystemClock::shared(),
@@ -135,8 +135,8 @@ impl Wallet {
         let o = outside();
         let watch = Watch {
             upstream: self.upstream.clone(),
-            flights: self.flights.clone(),
-            pinned: self.pinned.clone(),
+            in_flight: self.in_flight.clone(),
+            unresolved: self.unresolved.clone(),
             ready: o.ready.clone(),
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
@@ -149,7 +149,7 @@ impl Wallet {
 
     /// What a handler does with a write that policy allows (api/submit.rs).
     fn send(&self, key: &str, nonce: u64, n: u128, within: Duration) -> Answer {
-        let key: FlightKey = ("p".parse().unwrap(), key.parse().unwrap());
+        let key: RequestKey = ("p".parse().unwrap(), key.parse().unwrap());
         let from: Account = "a".parse().unwrap();
         let entries: Arc<[Entry]> = Arc::new([Entry::Transfer {
             principal: key.0.clone(),
@@ -170,18 +170,18 @@ impl Wallet {
             reads_account: true,
             op: "transfer",
         };
-        match self.flights.enter(&key, &entries, waiter) {
-            Entered::Follows => {}
-            Entered::Differs(waiter) => waiter.responder.send(render::mismatch()),
-            Entered::Leads => {
+        match self.in_flight.enter(&key, &entries, waiter) {
+            Admission::Follower => {}
+            Admission::Mismatch(waiter) => waiter.responder.send(render::mismatch()),
+            Admission::Leader => {
                 let job = CommitJob {
                     key: key.clone(),
                     entries,
                     shape: Shape::One,
                     op: "transfer",
                 };
-                if self.lanes.put(&from, job).is_err() {
-                    for landed in self.flights.land(&[&key]) {
+                if self.queues.put(&from, job).is_err() {
+                    for landed in self.in_flight.finish(&[&key]) {
                         for waiter in landed.leader.into_iter().chain(landed.followers) {
                             waiter.responder.send(Problem::busy(1));
                         }
@@ -200,8 +200,8 @@ impl Wallet {
         self.upstream.client.times_done(&key.parse().unwrap())
     }
 
-    fn pinned(&self, key: &str) -> bool {
-        self.pinned
+    fn unresolved(&self, key: &str) -> bool {
+        self.unresolved
             .holds(&"p".parse().unwrap(), &key.parse().unwrap())
     }
 }
@@ -262,7 +262,7 @@ fn one_key_is_one_commit_and_all_who_wait_are_told() {
         let mine = w.send("k", 1, 5, LONG);
         let mut answers = vec![mine];
         answers.extend(others.into_iter().map(|t| t.join().unwrap()));
-        // Late, and another request: refused by the table, or by the ledger.
+        // Late, and a different request: refused by the table, or by the ledger.
         let other = cfg!(shuttle).then(|| w.send("k", 1, 6, LONG));
         w.stop();
         join(vec![committer]);
@@ -341,7 +341,7 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
             match said(first).status {
                 200 => assert_eq!(done, 1),
                 503 => assert_eq!(done, usize::from(follower), "told that nothing was done"),
-                // The committer's answer releases what the watch pinned, or comes to nothing.
+                // The committer's answer releases the key that the watch recorded, or finds nothing to release.
                 504 => assert_eq!(done, 1),
                 other => panic!("{other}"),
             }
@@ -351,7 +351,7 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
 }
 
 /// Whatever happens to the call, the caller is told done, nothing done, or unknown; when it is told unknown, the key
-/// is pinned already; sent again it is done once. Mutant `pin`.
+/// is unresolved already; sent again it is done once. Mutant `pin`.
 #[test]
 fn an_unknown_outcome_is_pinned_before_it_is_told() {
     for fate in [
@@ -365,25 +365,25 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
             let committer = w.committer(0);
             let first = w.send("k", 1, 5, LONG);
             // A moment in between, for the checker to choose.
-            w.pinned("elsewhere");
+            w.unresolved("elsewhere");
             if told(first).is_some_and(|r| r.status == 504) {
-                assert!(w.pinned("k"), "told to ask, and nothing is known");
+                assert!(w.unresolved("k"), "told to ask, and nothing is known");
             }
             w.stop();
             join(vec![committer]);
-            let (done, pinned) = (w.times_done("k"), w.pinned("k"));
+            let (done, unresolved) = (w.times_done("k"), w.unresolved("k"));
             match fate {
-                Fate::Well => assert_eq!((done, pinned), (1, false)),
-                Fate::NotDone => assert_eq!((done, pinned), (0, false)),
-                Fate::AnswerLost => assert_eq!((done, pinned), (1, true)),
-                Fate::RequestLost => assert_eq!((done, pinned), (0, true)),
+                Fate::Well => assert_eq!((done, unresolved), (1, false)),
+                Fate::NotDone => assert_eq!((done, unresolved), (0, false)),
+                Fate::AnswerLost => assert_eq!((done, unresolved), (1, true)),
+                Fate::RequestLost => assert_eq!((done, unresolved), (0, true)),
             }
             // Again, to a committer that comes after a restart.
             let again = w.send("k", 1, 5, LONG);
             let committer = w.committer(0);
             join(vec![committer]);
             assert_eq!((said(again).status, w.times_done("k")), (200, 1));
-            assert!(!w.pinned("k"));
+            assert!(!w.unresolved("k"));
         });
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use ron_kernel::Snapshot;
 use ron_proto::ledger::{Entry, EntryAnswer, EntryKey, Event, PrincipalName, RefusalCode};
 
-use crate::flights::same_request;
+use crate::inflight::same_request;
 use index::{Index, Row};
 use segments::{ROWS, Segment};
 

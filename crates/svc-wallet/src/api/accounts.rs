@@ -110,7 +110,7 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
         .map_err(|e| api.read_failed(&e, "history"))?;
     let doc = HistoryPage {
         account,
-        entries: page.events.into_iter().map(told).collect(),
+        entries: page.events.into_iter().map(history_entry).collect(),
         next: page.next,
         head: page.head,
     };
@@ -119,7 +119,7 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
 
 /// The operands of an entry, as the request gave them.
 #[derive(Default)]
-struct Asked {
+struct Operands {
     from: Option<Account>,
     to: Option<Account>,
     asset: Option<Asset>,
@@ -130,16 +130,17 @@ struct Asked {
 
 /// An entry as readers of the account see it: without the idempotency keys and names of other
 /// callers.
-fn told(event: Event) -> HistoryEntry {
+fn history_entry(event: Event) -> HistoryEntry {
     let refused = code_of(&event.answer);
     let op = event.entry.kind();
-    let mut asked = asked(event.entry);
+    let mut operands = operands(event.entry);
     let receipt = event.answer.receipt();
     if let Some(r) = receipt {
         // A receipt has the resolved accounts and amounts (a release names only its hold), so it
         // wins.
-        (asked.from, asked.to) = (r.from.clone(), r.to.clone());
-        (asked.asset, asked.amount, asked.nonce) = (r.asset.clone(), r.amount_minor, r.nonce);
+        (operands.from, operands.to) = (r.from.clone(), r.to.clone());
+        (operands.asset, operands.amount, operands.nonce) =
+            (r.asset.clone(), r.amount_minor, r.nonce);
     }
     HistoryEntry {
         seq: event.seq,
@@ -147,16 +148,16 @@ fn told(event: Event) -> HistoryEntry {
         op,
         txid: receipt.map(|r| r.txid),
         refused,
-        from: asked.from,
-        to: asked.to,
-        asset: asked.asset,
-        amount_minor: asked.amount,
-        nonce: asked.nonce,
-        memo: asked.memo,
+        from: operands.from,
+        to: operands.to,
+        asset: operands.asset,
+        amount_minor: operands.amount,
+        nonce: operands.nonce,
+        memo: operands.memo,
     }
 }
 
-fn asked(entry: Entry) -> Asked {
+fn operands(entry: Entry) -> Operands {
     match entry {
         Entry::Issue {
             to,
@@ -164,12 +165,12 @@ fn asked(entry: Entry) -> Asked {
             amount_minor,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             to: Some(to),
             asset: Some(asset),
             amount: Some(amount_minor),
             memo,
-            ..Asked::default()
+            ..Operands::default()
         },
         Entry::Transfer {
             from,
@@ -179,7 +180,7 @@ fn asked(entry: Entry) -> Asked {
             nonce,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             from: Some(from),
             to: Some(to),
             asset: Some(asset),
@@ -202,26 +203,26 @@ fn asked(entry: Entry) -> Asked {
             nonce,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             from: Some(from),
             asset: Some(asset),
             amount: Some(amount_minor),
             nonce: Some(nonce),
             memo,
-            ..Asked::default()
+            ..Operands::default()
         },
         Entry::Capture {
             to,
             amount_minor,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             to: Some(to),
             amount: Some(amount_minor),
             memo,
-            ..Asked::default()
+            ..Operands::default()
         },
         // The other kinds have their operands only in the receipt.
-        _ => Asked::default(),
+        _ => Operands::default(),
     }
 }

@@ -14,7 +14,7 @@ use super::Api;
 use crate::balances::Found;
 
 /// How long to wait for the ledger when a cached document can be served instead.
-const PATIENCE: Duration = Duration::from_millis(250);
+const FALLBACK_WAIT: Duration = Duration::from_millis(250);
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -29,7 +29,7 @@ pub fn route(api: &Arc<Api>) -> Route {
         api.allow(req, read, &account, Some(&asset), None)?;
         let found = find(&api, req, &account)?;
         api.metrics.staleness.observe(found.age.as_secs_f64());
-        Ok(Response::json(200, &told(&found, asset)).cache("no-store"))
+        Ok(Response::json(200, &to_balance(&found, asset)).cache("no-store"))
     })
     .summary("Balance of an account in one asset, with the age of the value.")
     .query_as::<Account>("account", true, "Account to read")
@@ -57,7 +57,7 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
         return failed(None);
     }
     let by: Deadline = match older {
-        Some(_) => Api::read_deadline(req).capped(PATIENCE),
+        Some(_) => Api::read_deadline(req).capped(FALLBACK_WAIT),
         None => Api::read_deadline(req),
     };
     match api.upstream.client.account(account, by) {
@@ -72,7 +72,7 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
     }
 }
 
-fn told(found: &Found, asset: Asset) -> Balance {
+fn to_balance(found: &Found, asset: Asset) -> Balance {
     let doc = &found.doc;
     let row = doc.balances.iter().find(|b| b.asset == asset);
     let zero = Amount(0);

@@ -26,11 +26,11 @@ pub use holds::HoldFacts;
 use crate::answers::AnswersReader;
 use crate::audit::Audit;
 use crate::balances::Balances;
-use crate::commit::Lanes;
-use crate::flights::Flights;
+use crate::commit::CommitQueues;
+use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
 use crate::policy::{self, Allowed, Ask};
+use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
 /// Maximum time of one read from the ledger.
@@ -44,11 +44,11 @@ pub struct Api {
     pub per_op_max: Amount,
     /// Maximum minor units per account and UTC day; a policy rule can only lower it.
     pub daily_max: Amount,
-    pub lanes: Lanes,
+    pub queues: CommitQueues,
     /// Writes that have not been answered.
-    pub flights: Arc<Flights>,
+    pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
-    pub pinned: Arc<Pinned>,
+    pub unresolved: Arc<UnresolvedKeys>,
     /// Cache of balances.
     pub balances: Arc<Balances>,
     /// Cache of the terms of holds.

@@ -13,7 +13,7 @@ use super::Api;
 use super::batch::items_of;
 use super::submit::neighbours;
 use crate::commit::{entry_key, principal_name};
-use crate::flights::FlightKey;
+use crate::inflight::RequestKey;
 use crate::render::item;
 use crate::watch::in_flight;
 
@@ -41,8 +41,8 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
         .param("key")
         .parse()
         .map_err(|e| Problem::bad_request(format!("{e}")))?;
-    let key: FlightKey = (principal_name(&req.principal.name)?, entry_key(&key)?);
-    if api.flights.holds(&key) {
+    let key: RequestKey = (principal_name(&req.principal.name)?, entry_key(&key)?);
+    if api.in_flight.holds(&key) {
         return Err(in_flight());
     }
     if let Some(why) = api.upstream.unreachable() {
@@ -50,7 +50,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     }
     match from_ledger(api, &key, Api::read_deadline(req)) {
         Ok(Some(operation)) => {
-            api.pinned.release(&key);
+            api.unresolved.release(&key);
             Ok(operation)
         }
         Ok(None) => Err(Problem::not_found(
@@ -62,7 +62,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
 
 fn from_ledger(
     api: &Api,
-    (principal, key): &FlightKey,
+    (principal, key): &RequestKey,
     by: Deadline,
 ) -> Result<Option<Operation>, ClientError> {
     match api.upstream.client.by_key(principal, key, by) {
@@ -70,7 +70,7 @@ fn from_ledger(
             None => Ok(Some(single(event.answer))),
             Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
         },
-        Err(ClientError::Refused { status: 404, .. }) if api.pinned.holds(principal, key) => {
+        Err(ClientError::Refused { status: 404, .. }) if api.unresolved.holds(principal, key) => {
             let ask = ResolveRequest {
                 principal: principal.clone(),
                 key: key.clone(),
@@ -95,7 +95,7 @@ fn from_ledger(
     }
 }
 
-fn from_copy(api: &Api, (principal, key): &FlightKey) -> Option<Operation> {
+fn from_copy(api: &Api, (principal, key): &RequestKey) -> Option<Operation> {
     let event = api.answers.by_key(principal, key)?;
     match items_of(&event.entry) {
         None => Some(single(event.answer)),

@@ -12,8 +12,8 @@ use ron_proto::{Account, Problem};
 use super::Api;
 use crate::answers::{Replay, replay_of};
 use crate::commit::CommitJob;
-use crate::flights::{Entered, FlightKey, Waiter};
-use crate::render::{self, Shape, Telling};
+use crate::inflight::{Admission, RequestKey, Waiter};
+use crate::render::{self, AnswerOptions, Shape};
 
 /// A write that passed the checks of body, caveats and policy.
 pub struct Accepted {
@@ -61,7 +61,7 @@ fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read
         Ok(accepted) => submit(api, req, responder, op, accepted),
         Err(problem) => {
             api.metrics.rejects.with_label_values(&[problem.code]).inc();
-            tell_refused(api, req, op, problem.code);
+            audit_refusal(api, req, op, problem.code);
             responder.send(problem);
         }
     }
@@ -69,12 +69,12 @@ fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read
 
 /// Records a refusal before the ledger in the audit stream. Requests without a usable name or key
 /// were refused by the HTTP front.
-fn tell_refused(api: &Api, req: &Request, op: &'static str, code: &'static str) {
+fn audit_refusal(api: &Api, req: &Request, op: &'static str, code: &'static str) {
     let key = req.idempotency_key().ok().map(|k| k.to_string());
     let key: Option<EntryKey> = key.and_then(|k| k.parse().ok());
     let name: Option<PrincipalName> = req.principal.name.parse().ok();
     if let (Some(name), Some(key)) = (name, key) {
-        api.audit.tell((&name, &key), op, code, None);
+        api.audit.record((&name, &key), op, code, None);
     }
 }
 
@@ -87,7 +87,7 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
     let Some((principal, key)) = entries.first().and_then(Entry::principal_key) else {
         return responder.send(Problem::internal("an accepted write without a key"));
     };
-    let key: FlightKey = (principal.clone(), key.clone());
+    let key: RequestKey = (principal.clone(), key.clone());
     let entries: Arc<[Entry]> = entries.into();
     let waiter = Waiter {
         responder,
@@ -96,7 +96,7 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         op,
     };
     // A repeated request joins an in-flight one even during a drain or an outage.
-    let under_way = api.flights.holds(&key);
+    let under_way = api.in_flight.holds(&key);
     if api.sup.draining() && !under_way {
         let found = from_copy(api, &entries).or_else(|| {
             let by = Api::read_deadline(req);
@@ -122,7 +122,7 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
 
 fn enter(
     api: &Api,
-    key: FlightKey,
+    key: RequestKey,
     entries: Arc<[Entry]>,
     shape: Shape,
     account: &Account,
@@ -131,21 +131,21 @@ fn enter(
     let op = waiter.op;
     let inflight = api.metrics.inflight.with_label_values(&[op]);
     inflight.inc();
-    match api.flights.enter(&key, &entries, waiter) {
-        Entered::Follows => {}
-        Entered::Differs(waiter) => {
+    match api.in_flight.enter(&key, &entries, waiter) {
+        Admission::Follower => {}
+        Admission::Mismatch(waiter) => {
             inflight.dec();
             reject(api, waiter, render::mismatch());
         }
-        Entered::Leads => {
+        Admission::Leader => {
             let job = CommitJob {
                 key: key.clone(),
                 entries,
                 shape,
                 op,
             };
-            if let Err(retry_after_s) = api.lanes.put(account, job) {
-                for landed in api.flights.land(&[&key]) {
+            if let Err(retry_after_s) = api.queues.put(account, job) {
+                for landed in api.in_flight.finish(&[&key]) {
                     for waiter in landed.leader.into_iter().chain(landed.followers) {
                         inflight.dec();
                         reject(api, waiter, Problem::busy(retry_after_s));
@@ -166,7 +166,7 @@ fn known_or(api: &Api, waiter: Waiter, shape: Shape, known: Option<Replay>, othe
     match known {
         Some(Replay::First(answers)) => {
             api.metrics.replays.inc();
-            let tell = Telling {
+            let tell = AnswerOptions {
                 expected: waiter.reads_account,
                 replayed: true,
             };

@@ -13,10 +13,10 @@ use ron_http::Responder;
 use ron_kernel::RankedMutex;
 use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
 
-use crate::topology::FLIGHTS;
+use crate::topology::IN_FLIGHT;
 
 /// Principal and idempotency key.
-pub type FlightKey = (PrincipalName, EntryKey);
+pub type RequestKey = (PrincipalName, EntryKey);
 
 /// A request that waits for an answer.
 #[derive(Debug)]
@@ -32,19 +32,19 @@ pub struct Waiter {
 
 /// How a request was admitted to the table.
 #[derive(Debug)]
-pub enum Entered {
+pub enum Admission {
     /// First with its key: the caller must send it to the ledger.
-    Leads,
+    Leader,
     /// Waits for the answer of the leader.
-    Follows,
+    Follower,
     /// The key is in flight with a different request; the waiter is returned.
-    Differs(Waiter),
+    Mismatch(Waiter),
 }
 
 /// A waiter whose deadline is reached, removed from the table.
 #[derive(Debug)]
-pub struct Late {
-    pub key: FlightKey,
+pub struct LateWaiter {
+    pub key: RequestKey,
     pub waiter: Waiter,
     /// Whether it was the leader.
     pub led: bool,
@@ -53,7 +53,7 @@ pub struct Late {
 }
 
 #[derive(Debug)]
-struct Flight {
+struct InFlightRequest {
     request: Arc<[Entry]>,
     leader: Option<Waiter>,
     followers: Vec<Waiter>,
@@ -62,7 +62,7 @@ struct Flight {
 
 /// The waiters of a finished request.
 #[derive(Debug, Default)]
-pub struct Landed {
+pub struct FinishedRequest {
     /// The waiter of the first request, unless its deadline has passed.
     pub leader: Option<Waiter>,
     /// The waiters of repeated requests.
@@ -70,17 +70,17 @@ pub struct Landed {
 }
 
 #[derive(Debug)]
-pub struct Flights(RankedMutex<BTreeMap<FlightKey, Flight>>);
+pub struct InFlightTable(RankedMutex<BTreeMap<RequestKey, InFlightRequest>>);
 
-impl Default for Flights {
+impl Default for InFlightTable {
     fn default() -> Self {
-        Self(RankedMutex::new(&FLIGHTS, BTreeMap::new()))
+        Self(RankedMutex::new(&IN_FLIGHT, BTreeMap::new()))
     }
 }
 
-impl Flights {
+impl InFlightTable {
     /// Admits a request.
-    pub fn enter(&self, key: &FlightKey, request: &Arc<[Entry]>, waiter: Waiter) -> Entered {
+    pub fn enter(&self, key: &RequestKey, request: &Arc<[Entry]>, waiter: Waiter) -> Admission {
         #[cfg(mutant = "flight")]
         // checks whether the key is free, releases the lock, and takes the key as if it still were
         if ron_kernel::mutant("flight") && !self.holds(key) {
@@ -89,31 +89,31 @@ impl Flights {
         let mut all = self.0.lock();
         match all.entry(key.clone()) {
             Slot::Vacant(slot) => {
-                slot.insert(Flight {
+                slot.insert(InFlightRequest {
                     request: Arc::clone(request),
                     leader: Some(waiter),
                     followers: Vec::new(),
                     sent: false,
                 });
-                Entered::Leads
+                Admission::Leader
             }
             Slot::Occupied(mut slot) => {
                 if !same_request(&slot.get().request, request) {
-                    return Entered::Differs(waiter);
+                    return Admission::Mismatch(waiter);
                 }
                 slot.get_mut().followers.push(waiter);
-                Entered::Follows
+                Admission::Follower
             }
         }
     }
 
     /// Whether the key is in flight.
-    pub fn holds(&self, key: &FlightKey) -> bool {
+    pub fn holds(&self, key: &RequestKey) -> bool {
         self.0.lock().contains_key(key)
     }
 
     /// Marks requests as sent. `false` for one without waiters: it is removed and must not be sent.
-    pub fn send(&self, keys: &[&FlightKey]) -> Vec<bool> {
+    pub fn send(&self, keys: &[&RequestKey]) -> Vec<bool> {
         let mut all = self.0.lock();
         keys.iter()
             .map(|key| match all.get_mut(*key) {
@@ -135,16 +135,16 @@ impl Flights {
     }
 
     /// Removes requests and returns their remaining waiters, in the order of `keys`.
-    pub fn land(&self, keys: &[&FlightKey]) -> Vec<Landed> {
+    pub fn finish(&self, keys: &[&RequestKey]) -> Vec<FinishedRequest> {
         #[cfg(mutant = "land")]
         // the waiters are removed first and the request later: a waiter that arrives in between is
         // lost
         if ron_kernel::mutant("land") {
-            let out = |f: &mut Flight| Landed {
+            let out = |f: &mut InFlightRequest| FinishedRequest {
                 leader: f.leader.take(),
                 followers: std::mem::take(&mut f.followers),
             };
-            let taken = |key: &&FlightKey| self.0.lock().get_mut(*key).map(out);
+            let taken = |key: &&RequestKey| self.0.lock().get_mut(*key).map(out);
             let landed = keys.iter().map(|k| taken(k).unwrap_or_default()).collect();
             keys.iter().for_each(|k| drop(self.0.lock().remove(*k)));
             return landed;
@@ -152,23 +152,24 @@ impl Flights {
         let mut all = self.0.lock();
         keys.iter()
             .map(|key| {
-                all.remove(*key).map_or_else(Landed::default, |f| Landed {
-                    leader: f.leader,
-                    followers: f.followers,
-                })
+                all.remove(*key)
+                    .map_or_else(FinishedRequest::default, |f| FinishedRequest {
+                        leader: f.leader,
+                        followers: f.followers,
+                    })
             })
             .collect()
     }
 
     /// Removes the waiters whose deadline is within `margin`; their requests stay in flight.
-    pub fn late(&self, now: Instant, margin: Duration) -> Vec<Late> {
+    pub fn late(&self, now: Instant, margin: Duration) -> Vec<LateWaiter> {
         let over = |w: &Waiter| w.responder.deadline().at() <= now + margin;
         let mut late = Vec::new();
         let mut all = self.0.lock();
         for (key, flight) in all.iter_mut() {
             let sent = flight.sent;
             let mut take = |waiter, led| {
-                late.push(Late {
+                late.push(LateWaiter {
                     key: key.clone(),
                     waiter,
                     led,
@@ -232,45 +233,48 @@ mod tests {
 
     #[test]
     fn the_same_request_waits_and_another_is_turned_away() {
-        let flights = Flights::default();
-        let key: FlightKey = ("p".parse().unwrap(), "k".parse().unwrap());
-        let enter = |e: &Arc<[Entry]>| flights.enter(&key, e, waiter(1_000).0);
-        assert!(matches!(enter(&entry("k", 1, Some(5))), Entered::Leads));
-        assert!(matches!(enter(&entry("k", 1, Some(9))), Entered::Follows));
+        let in_flight = InFlightTable::default();
+        let key: RequestKey = ("p".parse().unwrap(), "k".parse().unwrap());
+        let enter = |e: &Arc<[Entry]>| in_flight.enter(&key, e, waiter(1_000).0);
+        assert!(matches!(enter(&entry("k", 1, Some(5))), Admission::Leader));
+        assert!(matches!(
+            enter(&entry("k", 1, Some(9))),
+            Admission::Follower
+        ));
         assert!(matches!(
             enter(&entry("k", 2, Some(5))),
-            Entered::Differs(_)
+            Admission::Mismatch(_)
         ));
-        assert!(flights.holds(&key));
-        assert_eq!(flights.send(&[&key]), [true]);
-        let landed = flights.land(&[&key]).remove(0);
+        assert!(in_flight.holds(&key));
+        assert_eq!(in_flight.send(&[&key]), [true]);
+        let landed = in_flight.finish(&[&key]).remove(0);
         assert!(landed.leader.is_some() && landed.followers.len() == 1);
-        assert!(!flights.holds(&key));
-        assert!(matches!(enter(&entry("k", 2, None)), Entered::Leads));
+        assert!(!in_flight.holds(&key));
+        assert!(matches!(enter(&entry("k", 2, None)), Admission::Leader));
     }
 
     #[test]
     fn late_waiters_leave_once_and_a_flight_nobody_waits_for_is_not_sent() {
-        let flights = Flights::default();
-        let key: FlightKey = ("p".parse().unwrap(), "k".parse().unwrap());
+        let in_flight = InFlightTable::default();
+        let key: RequestKey = ("p".parse().unwrap(), "k".parse().unwrap());
         let request = entry("k", 1, None);
         let (first, _a) = waiter(100);
         let (second, _b) = waiter(10_000);
         let start = first.since.checked_sub(Duration::from_millis(100)).unwrap();
-        flights.enter(&key, &request, first);
-        flights.enter(&key, &request, second);
-        assert!(flights.late(start, MARGIN).is_empty());
-        let late = flights.late(start + Duration::from_millis(80), MARGIN);
+        in_flight.enter(&key, &request, first);
+        in_flight.enter(&key, &request, second);
+        assert!(in_flight.late(start, MARGIN).is_empty());
+        let late = in_flight.late(start + Duration::from_millis(80), MARGIN);
         assert_eq!(late.len(), 1);
         assert!(late[0].led && !late[0].sent);
-        assert_eq!(flights.send(&[&key]), [true], "the second still waits");
-        let late = flights.late(start + Duration::from_secs(10), MARGIN);
+        assert_eq!(in_flight.send(&[&key]), [true], "the second still waits");
+        let late = in_flight.late(start + Duration::from_secs(10), MARGIN);
         assert_eq!((late.len(), late[0].led, late[0].sent), (1, false, true));
-        let landed = flights.land(&[&key]).remove(0);
+        let landed = in_flight.finish(&[&key]).remove(0);
         assert!(landed.leader.is_none() && landed.followers.is_empty());
-        flights.enter(&key, &request, waiter(0).0);
-        flights.late(start + Duration::from_mins(1), MARGIN);
-        assert_eq!(flights.send(&[&key]), [false]);
-        assert!(!flights.holds(&key));
+        in_flight.enter(&key, &request, waiter(0).0);
+        in_flight.late(start + Duration::from_mins(1), MARGIN);
+        assert_eq!(in_flight.send(&[&key]), [false]);
+        assert!(!in_flight.holds(&key));
     }
 }

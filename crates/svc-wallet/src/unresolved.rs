@@ -11,8 +11,8 @@ use ron_proto::Problem;
 use ron_proto::ledger::{EntryKey, PrincipalName};
 use ron_service::store::{Migration, Store, StoreError};
 
-use crate::flights::FlightKey;
-use crate::topology::PINNED;
+use crate::inflight::RequestKey;
+use crate::topology::UNRESOLVED;
 
 /// Maximum keys in memory; keys in the file beyond that are not loaded at a start. Repeating the
 /// request is always safe, with or without a record.
@@ -30,34 +30,34 @@ static MIGRATIONS: [Migration; 1] = [Migration {
 
 /// A change to the recorded set.
 #[derive(Debug)]
-pub enum Note {
+pub enum Change {
     /// The outcome of this key is unknown; once that is recorded, these callers get their answer.
-    Pin(FlightKey, Vec<Responder>),
+    Add(RequestKey, Vec<Responder>),
     /// The outcome is known.
-    Release(FlightKey),
+    Release(RequestKey),
 }
 
 /// The set of unresolved keys, and the queue to the thread that records them.
 #[derive(Debug)]
-pub struct Pinned {
-    set: RankedMutex<BTreeSet<FlightKey>>,
-    notes: Sender<Note>,
+pub struct UnresolvedKeys {
+    set: RankedMutex<BTreeSet<RequestKey>>,
+    notes: Sender<Change>,
 }
 
-impl Pinned {
+impl UnresolvedKeys {
     /// Starts with the keys from the file; changes go to `notes`.
-    pub fn new(before: BTreeSet<FlightKey>, notes: Sender<Note>) -> Self {
+    pub fn new(before: BTreeSet<RequestKey>, notes: Sender<Change>) -> Self {
         Self {
-            set: RankedMutex::new(&PINNED, before),
+            set: RankedMutex::new(&UNRESOLVED, before),
             notes,
         }
     }
 
     /// Records a key as unresolved. Once the record is durable the callers get 504 with a Location.
-    pub fn pin(&self, key: &FlightKey, callers: Vec<Responder>) {
+    pub fn add(&self, key: &RequestKey, callers: Vec<Responder>) {
         #[cfg(mutant = "pin")] // the callers are referred to a record that does not exist yet
         if ron_kernel::mutant("pin") {
-            tell(Note::Pin(key.clone(), callers));
+            answer_callers(Change::Add(key.clone(), callers));
             self.set.lock().insert(key.clone());
             return;
         }
@@ -68,18 +68,18 @@ impl Pinned {
                 set.insert(key.clone());
             }
         }
-        let note = Note::Pin(key.clone(), callers);
+        let note = Change::Add(key.clone(), callers);
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
             Ok(()) => {}
             Err(SendError::Full(note) | SendError::Closed(note)) => {
                 tracing::warn!(event = "pin_not_durable", key = key.1.as_str());
-                tell(note);
+                answer_callers(note);
             }
         }
     }
 
     /// Removes a key whose outcome is known.
-    pub fn release(&self, key: &FlightKey) {
+    pub fn release(&self, key: &RequestKey) {
         let was = {
             let mut set = self.set.lock();
             !set.is_empty() && set.remove(key)
@@ -87,9 +87,10 @@ impl Pinned {
         if was {
             // A dropped release is harmless: the ledger is asked first whenever a recorded key is
             // used.
-            let _ = self
-                .notes
-                .send(Note::Release(key.clone()), Deadline::within(Duration::ZERO));
+            let _ = self.notes.send(
+                Change::Release(key.clone()),
+                Deadline::within(Duration::ZERO),
+            );
         }
     }
 
@@ -105,7 +106,7 @@ impl Pinned {
 }
 
 /// Opens the file; without a directory the records do not survive the process.
-pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreError> {
+pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
     let store = match dir {
         Some(dir) => Store::open(&dir.join("pins.sqlite"), &MIGRATIONS)?,
         None => Store::memory(&MIGRATIONS)?,
@@ -121,7 +122,7 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreErr
 
 /// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
 /// is empty.
-pub fn run(ctx: &ThreadCtx, notes: &Receiver<Note>, store: &RankedMutex<Option<Store>>) {
+pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, store: &RankedMutex<Option<Store>>) {
     // This thread owns the file; the slot only carries it here. After a panic the file is gone;
     // callers are still answered, without a durable record.
     let file = store.lock().take();
@@ -141,16 +142,16 @@ pub fn run(ctx: &ThreadCtx, notes: &Receiver<Note>, store: &RankedMutex<Option<S
         if let Some(Err(why)) = file.as_ref().map(|file| write(file, &some)) {
             tracing::error!(event = "pins_not_durable", reason = %why);
         }
-        some.drain(..).for_each(tell);
+        some.drain(..).for_each(answer_callers);
     }
 }
 
-fn write(file: &Store, notes: &[Note]) -> Result<(), StoreError> {
+fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
     file.write(|tx| {
         for note in notes {
             let (sql, (principal, key)) = match note {
-                Note::Pin(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2)", key),
-                Note::Release(key) => ("DELETE FROM pins WHERE principal = ?1 AND key = ?2", key),
+                Change::Add(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2)", key),
+                Change::Release(key) => ("DELETE FROM pins WHERE principal = ?1 AND key = ?2", key),
             };
             tx.execute(sql, [principal.as_str(), key.as_str()])?;
         }
@@ -158,8 +159,8 @@ fn write(file: &Store, notes: &[Note]) -> Result<(), StoreError> {
     })
 }
 
-fn tell(note: Note) {
-    if let Note::Pin((_, key), callers) = note {
+fn answer_callers(note: Change) {
+    if let Change::Add((_, key), callers) = note {
         for caller in callers {
             caller.send(unknown(&key));
         }
@@ -181,7 +182,7 @@ mod tests {
     use ron_kernel::queue::bare_queue;
     use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 
-    fn flight(key: &str) -> FlightKey {
+    fn flight(key: &str) -> RequestKey {
         ("p".parse().unwrap(), key.parse().unwrap())
     }
 
@@ -193,12 +194,12 @@ mod tests {
         assert!(before.is_empty());
         let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
         let notes = [
-            Note::Pin(key("a"), vec![caller]),
-            Note::Pin(key("b"), Vec::new()),
-            Note::Release(key("b")),
+            Change::Add(key("a"), vec![caller]),
+            Change::Add(key("b"), Vec::new()),
+            Change::Release(key("b")),
         ];
         write(&store, &notes).unwrap();
-        notes.into_iter().for_each(tell);
+        notes.into_iter().for_each(answer_callers);
         let told = answer
             .wait(Deadline::within(Duration::from_secs(1)))
             .unwrap();
@@ -220,12 +221,12 @@ mod tests {
         let (notes, notes_rx) = bare_queue(&PIN_QUEUE, 8);
         let slot = RankedMutex::new(&PINS_SLOT, Some(store));
         sup.spawn(&PINS, move |ctx| run(ctx, &notes_rx, &slot));
-        let pinned = Pinned::new(before, notes);
-        let held = |(principal, key): &FlightKey| pinned.holds(principal, key);
-        assert!(pinned.is_empty());
+        let unresolved = UnresolvedKeys::new(before, notes);
+        let held = |(principal, key): &RequestKey| unresolved.holds(principal, key);
+        assert!(unresolved.is_empty());
         for name in ["a", "b"] {
             let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
-            pinned.pin(&flight(name), vec![caller]);
+            unresolved.add(&flight(name), vec![caller]);
             // The thread answers after its write.
             let told = answer
                 .wait(Deadline::within(Duration::from_secs(30)))
@@ -233,8 +234,8 @@ mod tests {
             assert_eq!(told.status, 504);
         }
         assert!(held(&flight("a")) && held(&flight("b")) && !held(&flight("c")));
-        assert!(!pinned.is_empty());
-        pinned.release(&flight("a"));
+        assert!(!unresolved.is_empty());
+        unresolved.release(&flight("a"));
         assert!(!held(&flight("a")) && held(&flight("b")));
         sup.drain(Duration::from_secs(30));
         let (_store, before) = open(Some(dir.path())).unwrap();
@@ -245,10 +246,10 @@ mod tests {
     fn no_more_keys_are_remembered_than_there_is_room_for() {
         let all = (0..PINNED_MAX - 1).map(|n| flight(&format!("k{n}")));
         let (notes, _notes_rx) = bare_queue(&PIN_QUEUE, 8);
-        let pinned = Pinned::new(all.collect(), notes);
-        let held = |(principal, key): FlightKey| pinned.holds(&principal, &key);
-        pinned.pin(&flight("last"), Vec::new());
-        pinned.pin(&flight("one-more"), Vec::new());
+        let unresolved = UnresolvedKeys::new(all.collect(), notes);
+        let held = |(principal, key): RequestKey| unresolved.holds(&principal, &key);
+        unresolved.add(&flight("last"), Vec::new());
+        unresolved.add(&flight("one-more"), Vec::new());
         assert!(held(flight("last")) && !held(flight("one-more")));
     }
 }
