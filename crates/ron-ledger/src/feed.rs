@@ -1,4 +1,5 @@
-//! The event feed: long polls wait here until there is something after their place, or their time is over.
+//! The event feed: parks long polls until there is an entry after their position, or until their
+//! deadline.
 
 use std::time::Duration;
 
@@ -9,18 +10,17 @@ use ron_proto::Problem;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 
-/// Events in one page unless asked for fewer; with their receipts they stay well under 1 MiB.
+/// Default and maximum events of one page; with their receipts they stay well under 1 MiB.
 pub const PAGE: u64 = 500;
 
-/// What the thread behind the feed is told.
+/// A message to the feed thread.
 pub enum Ask {
-    /// Somebody waits for news.
+    /// A new long poll.
     Poll(Poll),
-    /// Somebody who waited has gone away.
+    /// A polling client has disconnected.
     Gone,
 }
 
-/// A long poll.
 pub struct Poll {
     pub responder: Responder,
     pub after: u64,
@@ -29,7 +29,7 @@ pub struct Poll {
     pub until: Deadline,
 }
 
-/// Answers a page at once.
+/// Reads one page and renders the response, without waiting.
 pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem> {
     let page = ledger.events(after, limit).map_err(|e| {
         tracing::error!(event = "log_read_failed", error = %e);
@@ -38,23 +38,22 @@ pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem
     Ok(Response::json(200, &page))
 }
 
-/// Parks polls; the handler's end.
+/// The handlers' side of the feed: parks polls.
 #[derive(Clone)]
 pub struct Feed {
     polls: Sender<Ask>,
 }
 
 impl Feed {
-    /// Hands polls to the thread behind `polls`.
     pub const fn new(polls: Sender<Ask>) -> Self {
         Self { polls }
     }
 
-    /// Parks a poll; 429 when too many wait.
+    /// Parks a poll; 429 when too many are parked.
     pub fn park(&self, poll: Poll) {
         let polls = self.polls.clone();
         poll.responder.on_gone(move || {
-            let _ = polls.try_send(Ask::Gone); // full: looked for at what comes next
+            let _ = polls.try_send(Ask::Gone); // full: the next event finds it
         });
         match self.polls.try_send(Ask::Poll(poll)) {
             Err(SendError::Full(Ask::Poll(p))) => {
@@ -66,7 +65,7 @@ impl Feed {
     }
 }
 
-/// The thread's body.
+/// The thread's body. At a shutdown every parked poll is answered.
 pub fn run(
     ctx: &ThreadCtx,
     polls: &Receiver<Ask>,
@@ -101,7 +100,7 @@ pub fn run(
 fn take(ask: Ask, waiting: &mut Vec<Poll>) {
     if let Ask::Poll(poll) = ask {
         waiting.push(poll);
-    } // who is gone is looked for after every event
+    } // `run` drops disconnected polls after every event
 }
 
 enum Next {
@@ -127,7 +126,7 @@ fn next(ctx: &ThreadCtx, polls: &Receiver<Ask>, news: &Receiver<()>, until: Dead
     }
 }
 
-/// Answers the polls that have news or whose time is over; the others.
+/// Answers the polls that have new entries or whose deadline is reached; returns the others.
 fn answer_due(waiting: Vec<Poll>, ledger: &Ledger) -> Vec<Poll> {
     let head = ledger.head_seq();
     let mut rest = Vec::with_capacity(waiting.len());
@@ -148,7 +147,7 @@ fn answer(poll: Poll, ledger: &Ledger) {
     }
 }
 
-/// Waits for news as the projection does: true at shutdown.
+/// Waits for new entries, at most `at_most`; true at shutdown. Used by the projection.
 pub fn wait_news(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
     matches!(
         news.recv(&ctx.shutdown, Deadline::within(at_most)),

@@ -1,7 +1,8 @@
-//! History and balances in an ordinary SQLite file, for people, auditors and the history endpoint.
+//! History and balances in a SQLite file, for operators, auditors and the history endpoint.
 //!
-//! Fed from the log behind the acknowledgement; never asked by the writer. It can be deleted at any time: the
-//! next start fills it again. Amounts are decimal text, because SQLite has no 128-bit integers.
+//! Fed from the log after the acknowledgement; the writer never reads it. The file can be deleted
+//! at any time: the next start rebuilds it. Amounts are decimal text, because SQLite has no 128-bit
+//! integers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +17,9 @@ use crate::feed::wait_news;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 
-/// Entries in one transaction.
+/// Maximum entries in one transaction.
 const CHUNK: u64 = 2_000;
-/// A pause after each full chunk, so that catching up leaves the processor to the writer.
+/// Pause after each full chunk, so that catching up leaves the CPU to the writer.
 const BREATH: Duration = Duration::from_millis(20);
 const FORMAT: i64 = 1;
 const SCHEMA: &str = "
@@ -35,21 +36,19 @@ CREATE TABLE IF NOT EXISTS balances (
 ) WITHOUT ROWID;
 ";
 
-/// Why the projection does not work.
+/// Why the projection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectionError {
-    /// SQLite refused.
     #[error("the projection: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// The log could not be read.
     #[error("the projection cannot read the log: {0}")]
     Read(#[from] ron_tlog::ReadError),
-    /// What is in it does not fit the log.
+    /// Its content does not fit the log.
     #[error("the projection does not fit the log: {0}")]
     Foreign(String),
 }
 
-/// The one writer of the file.
+/// The only writer of the file; owned by the projection thread.
 #[derive(Debug)]
 pub struct Projection {
     db: Connection,
@@ -57,7 +56,8 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Opens the file, or makes it; one that is damaged, foreign, newer or ahead of the log is made anew.
+    /// Opens the file, or creates it; a file that is damaged, foreign, newer or ahead of the log is
+    /// rebuilt.
     pub fn open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
         match Self::try_open(path, origin, head) {
             Ok(p) => Ok(p),
@@ -66,7 +66,8 @@ impl Projection {
                 for suffix in ["", "-wal", "-shm"] {
                     let mut name = path.as_os_str().to_owned();
                     name.push(suffix);
-                    // A file that is not there needs no removal; anything else shows in the second try.
+                    // A missing file needs no removal; any other failure shows in the second
+                    // attempt.
                     let _ = std::fs::remove_file(PathBuf::from(name));
                 }
                 Self::try_open(path, origin, head)
@@ -108,12 +109,12 @@ impl Projection {
         Ok(Self { db, applied })
     }
 
-    /// The last entry in it.
+    /// Sequence of the last entry in it.
     pub const fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Takes in the next entries in one transaction; how many.
+    /// Adds the next entries in one transaction; returns how many.
     pub fn advance(&mut self, ledger: &Ledger) -> Result<u64, ProjectionError> {
         let page = ledger.events(self.applied, CHUNK)?;
         let Some(last) = page.events.last().map(|e| e.seq) else {
@@ -134,7 +135,7 @@ impl Projection {
     }
 }
 
-/// Money that moved in one transaction of the projection, per (account, asset).
+/// Sums moved in one transaction of the projection, per (account, asset): (credited, debited).
 #[derive(Default)]
 struct Changes(BTreeMap<(String, String), (u128, u128)>);
 
@@ -152,7 +153,8 @@ impl Changes {
         let (Some(asset), Some(amount)) = (&receipt.asset, receipt.amount_minor) else {
             return;
         };
-        // Sums of one transaction may pass 128 bits where no balance ever did: modulo 2^128 it comes back right.
+        // The sums of one transaction may pass 128 bits where no balance does; modulo 2^128 the
+        // result is still right.
         if let Some(to) = &receipt.to {
             let key = (to.to_string(), asset.to_string());
             let (up, _) = self.0.entry(key).or_default();
@@ -219,7 +221,7 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
     Ok(())
 }
 
-/// The columns of an entry: from its receipt when done, from its request when refused.
+/// The columns of an entry: from its receipt when committed, from its request when refused.
 #[derive(Default)]
 struct Told {
     from: Option<Account>,
@@ -262,7 +264,7 @@ fn told(entry: &Entry, receipt: Option<&Receipt>) -> Told {
     t
 }
 
-/// What a refused request asked for.
+/// Fills in what a refused request asked for.
 fn asked(entry: &Entry, t: &mut Told) {
     let (from, to, money) = match entry {
         Entry::Issue {
@@ -312,19 +314,18 @@ fn asked(entry: &Entry, t: &mut Told) {
     t.amount = money.map(|(_, a)| a.to_string());
 }
 
-/// Where readers find the file.
+/// Read access for the history endpoint; opens the file for each request.
 #[derive(Clone, Debug)]
 pub struct ProjectionReader {
     path: PathBuf,
 }
 
 impl ProjectionReader {
-    /// Of the file at `path`.
     pub const fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Sequences of an account's entries after `after`, ascending, and the last entry the file has.
+    /// Sequences of an account's entries after `after`, ascending, and the last entry in the file.
     pub fn history(
         &self,
         account: &Account,
@@ -348,7 +349,7 @@ impl ProjectionReader {
     }
 }
 
-/// The thread's body: takes in what is new until shutdown. `Err` when the file has to be looked at.
+/// The thread's body: adds new entries until shutdown. `Err` when the file has to be reopened.
 pub fn run(
     ctx: &ThreadCtx,
     mut p: Projection,

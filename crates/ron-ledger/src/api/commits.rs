@@ -1,5 +1,5 @@
-//! `POST /commit` and `POST /resolve`: checks who may write what, hands the entries to the writer, and leaves;
-//! the thread that makes the answers sends them.
+//! `POST /commit` and `POST /resolve`: the handler checks scopes, hands the entries to the writer
+//! and returns; the thread that makes the answers sends the response.
 
 use ron_http::{Request as HttpRequest, Responder, Response};
 use ron_proto::ledger::{
@@ -66,7 +66,7 @@ fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
     })
 }
 
-/// Epochs are funded from pool accounts only, whoever asks.
+/// Epochs are funded from pool accounts only, for every caller.
 fn pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
     for (i, entry) in entries.iter().enumerate() {
         if let Entry::EpochOpen { from, .. } = entry
@@ -84,7 +84,7 @@ fn pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
 
 fn submit(api: &Api, request: Request, res: Responder, render: fn(Vec<EntryAnswer>) -> Response) {
     if api.sup.draining() {
-        // First answers leave until the listener closes; nothing new is begun.
+        // During a drain, replays are answered until the listener closes; no new commit starts.
         return match api.ledger.replay(&request.ops) {
             Some(answers) => res.send(render(answers)),
             None => res.send(Problem::draining(2)),

@@ -1,4 +1,4 @@
-//! Reads of the durable state and of the log.
+//! Handlers that read the durable state and the log.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::feed::{PAGE, Poll, page};
 
 type Answer = Result<Response, Problem>;
 
-/// A path parameter as a value.
+/// Parses a path parameter.
 fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
     req.param(name)
         .parse()
@@ -140,7 +140,7 @@ fn asked(req: &Request) -> Result<(u64, u64, Duration), Problem> {
     Ok((after, limit, req.prefer_wait().unwrap_or_default()))
 }
 
-/// `after` and `limit`.
+/// Reads the query parameters `after` and `limit`.
 fn range(req: &Request) -> Result<(u64, u64), Problem> {
     let after = req.query_as::<u64>("after")?.unwrap_or(0);
     let limit = req.query_as::<u64>("limit")?.unwrap_or(PAGE);

@@ -187,7 +187,7 @@ fn linked_commits_are_all_or_nothing() {
         assert_eq!(s.account(&"a".parse().unwrap()).unwrap().nonce, 0);
         assert!(s.account(&"b".parse().unwrap()).is_none());
     });
-    // The same again is a replay; a mix of used and fresh keys does nothing.
+    // The same request is a replay; a mix of used and fresh keys does nothing.
     let again = commit(
         &mut e,
         vec![
@@ -247,7 +247,7 @@ fn the_keys_of_a_batch_are_all_new_or_all_used() {
         vec![Decision::Mixed; 2]
     );
     assert_eq!(e.shared().head(), size, "nothing was written for these");
-    // As a linked commit, a batch is never torn between two segments.
+    // Like a linked commit, a batch is never torn between two segments.
     for n in 0..240 - size {
         commit(&mut e, vec![issue(&format!("f{n}"), "a", 1)], false);
     }

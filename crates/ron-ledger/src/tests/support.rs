@@ -1,4 +1,4 @@
-//! What the tests share: entries in few words, engines on a simulated disk.
+//! Shared test helpers: entries in few words, engines on a simulated disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ pub(super) fn try_open(disk: &SimDisk) -> Result<Engine, crate::engine::EngineEr
     Engine::open(disk, Path::new("/ledger"), options(256), Timestamp(T0))
 }
 
-/// Commits one request and returns what became of its entries.
+/// Commits one request and returns the decisions on its entries.
 pub(super) fn commit(engine: &mut Engine, entries: Vec<Entry>, linked: bool) -> Vec<Decision> {
     engine
         .commit(Timestamp(T0), &[request(entries, linked)])

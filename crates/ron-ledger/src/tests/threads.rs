@@ -1,4 +1,5 @@
-//! The threads: group commit under concurrent callers, replays, a full queue, a drain that answers everybody.
+//! The threads: group commit under concurrent callers, replays, a full queue, a drain that answers
+//! every caller.
 
 use std::path::Path;
 use std::sync::Arc;

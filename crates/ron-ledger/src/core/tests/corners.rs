@@ -195,7 +195,7 @@ fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() 
     let single = vec![issue_of("k5", "c", "as5"), issue_of("k6", "c", "as1")];
     let ids = [second[1].txid(4), second[3].txid(6)];
     let mut book = Book::default();
-    // One step, so that the second commit stands on what the first changed and is not durable yet.
+    // One step, so that the second commit builds on changes of the first that are not durable yet.
     let groups = [
         (first, Bond::Linked),
         (second, Bond::Linked),
@@ -230,7 +230,7 @@ fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
     }
 }
 
-/// Opens an epoch of 10 minor units for two.
+/// Opens an epoch of 10 minor units for two recipients.
 fn open(
     tenant: &str,
     epoch: &str,
@@ -271,7 +271,7 @@ fn an_epoch_is_funded_from_a_pool_of_its_tenant_alone() {
             assert_eq!(why.field, "from");
         }
     }
-    // Nor is such a leaf read, so no log can hold one.
+    // Such a leaf is not decoded either, so no log can contain one.
     let good = Leaf {
         ts: Timestamp(1),
         link: None,
@@ -304,7 +304,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         // A correction is made once as well.
         ("t", "e4", 1, Some("e1"), paid("e2")),
         ("t", "e4", 1, None, paid("e2")),
-        // Another tenant's usage is another tenant's.
+        // Usage of another tenant is separate.
         ("u", "e1", 1, None, Verdict::Done(None)),
         ("u", "e2", 1, Some("e2"), paid("e1")),
         ("u", "e5", 3, Some("e3"), no(RefusalCode::EpochUnknown)),
@@ -319,7 +319,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
                 continue;
             }
         };
-        // From the image each time: what was paid is known after a restart.
+        // From the image each time: paid usage is known after a restart.
         book.state = State::from_image(&image(&book.state)).unwrap();
         let said = book.commit(2, &[(vec![op], Bond::Loose)]).remove(0);
         let (seq, verdict) = (book.state.seq(), want.clone());
@@ -327,7 +327,8 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         let leaf = Leaf::decode(book.leaves.last().unwrap()).unwrap();
         assert!(matches!(leaf.body, Body::Entry { verdict, .. } if verdict == want));
     }
-    // Opened again with the same words an epoch changes nothing, with another source it is another epoch.
+    // Opening an epoch again with the same fields changes nothing; with another source it is a
+    // conflict.
     let again = open("t", "e1", "pool:t/a", 1, None).unwrap();
     let other = open("t", "e1", "pool:t/a", 9, None).unwrap();
     let said = book

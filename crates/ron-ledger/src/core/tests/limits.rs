@@ -1,4 +1,5 @@
-//! The operator's limits: what they refuse, and that a replay gives the same whatever they are by then.
+//! The operator's limits: what they refuse, and that a replay does not depend on their current
+//! values.
 
 use ron_proto::ledger::RefusalCode;
 
@@ -68,7 +69,8 @@ fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
     let mut book = book(Limits::only(limit));
     let said = book.commit(1, &loose(vec![issue("k1", "a", 9), issue("k2", "b", 9)]));
     assert!(said[0].iter().all(done));
-    // The third is the last, made in the middle of a batch and of a linked commit.
+    // The third account is the last one allowed, created in the middle of a batch and of a linked
+    // commit.
     let linked = (
         vec![transfer("l1", "c", 1, 1), transfer("l2", "d", 1, 2)],
         Bond::Linked,
@@ -121,7 +123,7 @@ fn an_account_takes_what_the_limit_leaves_room_for() {
     for at in [0, 2, 4] {
         assert_eq!(said[at], limited(limit, 1 + at as u64));
     }
-    // What is captured for the account that it was held on moves nothing.
+    // A capture to the account of the hold itself moves nothing.
     let id = hold("h1", 50, 2).txid(7);
     let ops = vec![
         capture("c1", id, "b", 1),
@@ -194,7 +196,7 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     ];
     assert_eq!(all, want);
     replays(&book);
-    // A leaf that names a limit which would not have refused is found out.
+    // A leaf that names a limit which would not have refused is detected.
     let mut forged = book.leaves.clone();
     let at = forged[1].windows(2).position(|w| w == [0xfe, 2]).unwrap();
     assert_eq!(forged[1][at + 2..at + 4], [1, 10]);
@@ -253,8 +255,8 @@ fn the_leaf_of_a_limit_has_one_spelling() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases() / 2, failure_persistence: None, ..ProptestConfig::default() })]
-    /// Under limits that change between the batches: those in force are kept to, every refusal names one of them, and
-    /// the leaves alone rebuild the same state.
+    /// Under limits that change between batches: the limits in force are kept, every refusal names
+    /// one of them, and the leaves alone rebuild the same state.
     #[test]
     fn limits_are_kept_and_a_replay_does_not_need_them(
         plan in plans(),
@@ -302,7 +304,7 @@ proptest! {
     }
 }
 
-/// The nonce that is due, so that not everything is refused before the limits are asked.
+/// Sets the next nonce, so that entries reach the check of the limits.
 fn with_nonce(state: &State, mut e: Entry) -> Entry {
     if let Entry::Transfer { from, nonce, .. }
     | Entry::Burn { from, nonce, .. }

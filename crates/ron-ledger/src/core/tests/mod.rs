@@ -18,7 +18,7 @@ use crate::engine::Bond;
 
 const DAY: u64 = 86_400_000;
 
-/// Keys of a whole ledger: what the caller of a [`Step`] looks priors up in.
+/// Keys of a whole ledger: where the caller of a [`Step`] finds `prior`.
 #[derive(Default, Clone)]
 pub(crate) struct Book {
     pub(crate) state: State,
@@ -115,7 +115,7 @@ fn draws() -> impl Strategy<Value = Draw> {
         )
 }
 
-/// What the entries of a run are made from: the nonces and holds as they stand.
+/// The inputs of generated entries: the current nonces and holds.
 struct Maker<'a> {
     model: &'a Model,
     holds: Vec<TxId>,
@@ -266,7 +266,7 @@ impl Maker<'_> {
     }
 }
 
-/// One batch: groups of entries with their `linked` flag, after some time has passed.
+/// A list of batches: groups of entries with their `linked` flag, each after some time has passed.
 type Plan = Vec<(u64, Vec<(Vec<Draw>, Bond)>)>;
 
 fn plans() -> impl Strategy<Value = Plan> {
@@ -279,7 +279,7 @@ fn plans() -> impl Strategy<Value = Plan> {
     prop::collection::vec((0..4_000u64, prop::collection::vec(group, 1..4)), 1..30)
 }
 
-/// Decides by the model what a group must say; `None` for entries that change nothing and have no leaf.
+/// The model's result for a group; `None` for entries that change nothing and have no leaf.
 fn expect(
     model: &mut Model,
     used: &mut BTreeMap<String, Vec<u8>>,
@@ -343,7 +343,7 @@ fn expect(
     all
 }
 
-/// What an outcome says; `None` for those that change nothing and have no leaf.
+/// The result of an outcome; `None` for those that change nothing and have no leaf.
 fn said_of(outcome: &Outcome) -> Option<Said> {
     match outcome {
         Outcome::Fresh {
@@ -492,7 +492,7 @@ fn replays(book: &Book) {
     assert_eq!(back.next_expiry(), book.state.next_expiry());
 }
 
-/// Cases of the comparison with the model; `RON_LEDGER_CASES=10000` is the long lane.
+/// Cases of the comparison with the model; `RON_LEDGER_CASES=10000` is the long run.
 fn cases() -> u32 {
     let set = std::env::var("RON_LEDGER_CASES");
     set.ok().and_then(|v| v.parse().ok()).unwrap_or(400)
