@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{Clock, SystemClock};
 use ron_ledger::core::Op;
-use ron_ledger::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use ron_ledger::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
@@ -67,7 +67,7 @@ impl Load {
                 let to = (from + 1 + self.next() % (ACCOUNTS - 1)) % ACCOUNTS;
                 Request {
                     ops: vec![self.transfer(from, to)],
-                    bond: Bond::Loose,
+                    atomicity: Atomicity::Independent,
                 }
             })
             .collect()
@@ -141,7 +141,7 @@ fn main() {
         });
         let request = Request {
             ops: ops.collect(),
-            bond: Bond::Loose,
+            atomicity: Atomicity::Independent,
         };
         load.commit(&[request]);
     }

@@ -100,27 +100,27 @@ pub enum CommitError {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub ops: Vec<Op>,
-    pub bond: Bond,
+    pub atomicity: Atomicity,
 }
 
 /// Atomicity mode of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bond {
+pub enum Atomicity {
     /// Each entry is decided by itself.
-    Loose,
+    Independent,
     /// One request: its keys are all new or all used, its entries are decided each by itself.
     Batch,
     /// All entries take effect or none.
     Linked,
 }
 
-impl Bond {
+impl Atomicity {
     /// The mode for the two flags of a commit; `linked` takes precedence over `batch`.
     pub const fn of(linked: bool, batch: bool) -> Self {
         match (linked, batch) {
             (true, _) => Self::Linked,
             (false, true) => Self::Batch,
-            (false, false) => Self::Loose,
+            (false, false) => Self::Independent,
         }
     }
 }
@@ -325,14 +325,18 @@ impl Engine {
         for r in requests {
             let (mine, later) = rest.split_at(r.ops.len());
             rest = later;
-            let bond = if r.ops.len() > 1 { r.bond } else { Bond::Loose };
-            if bond != Bond::Loose {
-                self.pad(&mut step, r.ops.len() as u64);
+            let atomicity = if r.ops.len() > 1 {
+                r.atomicity
+            } else {
+                Atomicity::Independent
+            };
+            if atomicity != Atomicity::Independent {
+                self.fill_segment(&mut step, r.ops.len() as u64);
             }
-            outcomes.push(match bond {
-                Bond::Linked => step.linked(&r.ops, mine),
-                Bond::Batch => step.batch(&r.ops, mine),
-                Bond::Loose => r
+            outcomes.push(match atomicity {
+                Atomicity::Linked => step.linked(&r.ops, mine),
+                Atomicity::Batch => step.batch(&r.ops, mine),
+                Atomicity::Independent => r
                     .ops
                     .iter()
                     .zip(mine)
@@ -346,7 +350,7 @@ impl Engine {
     /// Fills the current log segment with abandon entries (at most 65,535, of the ledger's own
     /// principal) when a commit that must be atomic would straddle two segments and could be torn
     /// between them.
-    fn pad(&self, step: &mut Step<'_>, entries: u64) {
+    fn fill_segment(&self, step: &mut Step<'_>, entries: u64) {
         let used = step.next_seq() % self.options.segment_entries;
         if used + entries <= self.options.segment_entries || used == 0 {
             return;
@@ -487,7 +491,7 @@ fn recover(
     let mut opened = Opened::default();
     let mut start = (State::default(), Vec::new());
     for name in snapshot::list(disk, dir)? {
-        match fitting(disk, dir, &name, reader) {
+        match load_snapshot(disk, dir, &name, reader) {
             Ok(found) => {
                 opened.snapshot_seq = found.0.seq();
                 start = found;
@@ -511,9 +515,14 @@ fn recover(
     ))
 }
 
-type Fitting = (State, Vec<Arc<Segment>>);
+type LoadedSnapshot = (State, Vec<Arc<Segment>>);
 
-fn fitting(disk: &dyn Disk, dir: &Path, name: &str, reader: &LogReader) -> Result<Fitting, String> {
+fn load_snapshot(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    reader: &LogReader,
+) -> Result<LoadedSnapshot, String> {
     let loaded = snapshot::load(disk, dir, name).map_err(|e| e.to_string())?;
     if loaded.size > reader.size_durable() {
         return Err(format!(

@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 pub const PAGE: u64 = 500;
 
 /// A message to the feed thread.
-pub enum Ask {
+pub enum FeedMessage {
     /// A new long poll.
     Poll(Poll),
     /// A polling client has disconnected.
@@ -41,11 +41,11 @@ pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem
 /// The handlers' side of the feed: parks polls.
 #[derive(Clone)]
 pub struct Feed {
-    polls: Sender<Ask>,
+    polls: Sender<FeedMessage>,
 }
 
 impl Feed {
-    pub const fn new(polls: Sender<Ask>) -> Self {
+    pub const fn new(polls: Sender<FeedMessage>) -> Self {
         Self { polls }
     }
 
@@ -53,13 +53,13 @@ impl Feed {
     pub fn park(&self, poll: Poll) {
         let polls = self.polls.clone();
         poll.responder.on_gone(move || {
-            let _ = polls.try_send(Ask::Gone); // full: the next event finds it
+            let _ = polls.try_send(FeedMessage::Gone); // full: the next event finds it
         });
-        match self.polls.try_send(Ask::Poll(poll)) {
-            Err(SendError::Full(Ask::Poll(p))) => {
+        match self.polls.try_send(FeedMessage::Poll(poll)) {
+            Err(SendError::Full(FeedMessage::Poll(p))) => {
                 p.responder.send(Problem::busy(self.polls.retry_after_s()));
             }
-            Err(SendError::Closed(Ask::Poll(p))) => p.responder.send(Problem::draining(1)),
+            Err(SendError::Closed(FeedMessage::Poll(p))) => p.responder.send(Problem::draining(1)),
             _ => {}
         }
     }
@@ -68,16 +68,16 @@ impl Feed {
 /// The thread's body. At a shutdown every parked poll is answered.
 pub fn run(
     ctx: &ThreadCtx,
-    polls: &Receiver<Ask>,
+    polls: &Receiver<FeedMessage>,
     news: &Receiver<()>,
     ledger: &Ledger,
     metrics: &Metrics,
 ) {
     let mut waiting: Vec<Poll> = Vec::new();
     while !ctx.shutdown.is_set() {
-        match next(ctx, polls, news, soonest(&waiting)) {
-            Next::Ask(ask) => take(ask, &mut waiting),
-            Next::News | Next::Time => {}
+        match next(ctx, polls, news, earliest_deadline(&waiting)) {
+            Next::FeedMessage(ask) => take(ask, &mut waiting),
+            Next::NewEntries | Next::Timeout => {}
             Next::Shutdown => break,
         }
         while let Some(ask) = polls.try_recv() {
@@ -97,32 +97,37 @@ pub fn run(
     }
 }
 
-fn take(ask: Ask, waiting: &mut Vec<Poll>) {
-    if let Ask::Poll(poll) = ask {
+fn take(ask: FeedMessage, waiting: &mut Vec<Poll>) {
+    if let FeedMessage::Poll(poll) = ask {
         waiting.push(poll);
     } // `run` drops disconnected polls after every event
 }
 
 enum Next {
-    Ask(Ask),
-    News,
-    Time,
+    FeedMessage(FeedMessage),
+    NewEntries,
+    Timeout,
     Shutdown,
 }
 
-fn soonest(waiting: &[Poll]) -> Deadline {
+fn earliest_deadline(waiting: &[Poll]) -> Deadline {
     let idle = Deadline::within(Duration::from_secs(60));
     waiting
         .iter()
         .fold(idle, |soonest, p| soonest.earlier(p.until))
 }
 
-fn next(ctx: &ThreadCtx, polls: &Receiver<Ask>, news: &Receiver<()>, until: Deadline) -> Next {
+fn next(
+    ctx: &ThreadCtx,
+    polls: &Receiver<FeedMessage>,
+    news: &Receiver<()>,
+    until: Deadline,
+) -> Next {
     ron_kernel::select! {
-        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::Ask),
-        recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::News),
+        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::FeedMessage),
+        recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::NewEntries),
         recv(ctx.shutdown.raw()) -> _ => Next::Shutdown,
-        default(until.remaining()) => Next::Time,
+        default(until.remaining()) => Next::Timeout,
     }
 }
 
@@ -148,7 +153,7 @@ fn answer(poll: Poll, ledger: &Ledger) {
 }
 
 /// Waits for new entries, at most `at_most`; true at shutdown. Used by the projection.
-pub fn wait_news(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
+pub fn wait_new_entries(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
     matches!(
         news.recv(&ctx.shutdown, Deadline::within(at_most)),
         Recv::Shutdown | Recv::Closed

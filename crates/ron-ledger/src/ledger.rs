@@ -14,7 +14,7 @@ use ron_tlog::ReadError;
 
 use crate::answers;
 use crate::core::{BadEntry, HoldRow, Op, State, Verdict};
-use crate::engine::{Bond, Decision, Request, Shared, decode_entry, is_own, read_entry};
+use crate::engine::{Atomicity, Decision, Request, Shared, decode_entry, is_own, read_entry};
 
 /// Maximum open holds in an account document.
 const HOLDS_SHOWN: usize = 1_000;
@@ -112,8 +112,8 @@ impl std::fmt::Debug for Ledger {
 }
 
 /// Checks entries from outside and turns them into operations.
-pub fn ops_of(entries: Vec<Entry>, bond: Bond) -> Result<Vec<Op>, SubmitError> {
-    let bound = bond != Bond::Loose;
+pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, SubmitError> {
+    let bound = atomicity != Atomicity::Independent;
     let bad = |index, field, why| SubmitError::Bad {
         index,
         bad: BadEntry { field, why },
@@ -156,13 +156,13 @@ impl Ledger {
     pub fn commit(
         &self,
         entries: Vec<Entry>,
-        bond: Bond,
+        atomicity: Atomicity,
         deadline: Deadline,
     ) -> Result<Vec<EntryAnswer>, SubmitError> {
         self.wait(
             Request {
-                ops: ops_of(entries, bond)?,
-                bond,
+                ops: ops_of(entries, atomicity)?,
+                atomicity,
             },
             deadline,
         )
@@ -180,7 +180,7 @@ impl Ledger {
             .wait(
                 Request {
                     ops,
-                    bond: Bond::Loose,
+                    atomicity: Atomicity::Independent,
                 },
                 deadline,
             )?

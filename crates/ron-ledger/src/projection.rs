@@ -13,14 +13,14 @@ use ron_proto::Account;
 use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, Receipt};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
 
-use crate::feed::wait_news;
+use crate::feed::wait_new_entries;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 
 /// Maximum entries in one transaction.
 const CHUNK: u64 = 2_000;
 /// Pause after each full chunk, so that catching up leaves the CPU to the writer.
-const BREATH: Duration = Duration::from_millis(20);
+const FULL_CHUNK_PAUSE: Duration = Duration::from_millis(20);
 const FORMAT: i64 = 1;
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
@@ -197,7 +197,7 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
         EntryAnswer::Refused { code, .. } => ("refused", Some(code.as_str())),
     };
     let key = e.entry.principal_key();
-    let told = told(&e.entry, e.answer.receipt());
+    let columns = columns(&e.entry, e.answer.receipt());
     entry.execute(params![
         e.seq as i64,
         e.ts.to_string(),
@@ -206,16 +206,16 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
         code,
         key.map(|(p, _)| p.as_str()),
         key.map(|(_, k)| k.as_str()),
-        told.from.as_ref().map(Account::as_str),
-        told.to.as_ref().map(Account::as_str),
-        told.asset,
-        told.amount,
-        told.nonce.map(|n| n as i64),
-        told.memo,
-        told.reference,
+        columns.from.as_ref().map(Account::as_str),
+        columns.to.as_ref().map(Account::as_str),
+        columns.asset,
+        columns.amount,
+        columns.nonce.map(|n| n as i64),
+        columns.memo,
+        columns.reference,
         e.answer.receipt().map(|r| r.txid.to_string()),
     ])?;
-    for account in [&told.from, &told.to].into_iter().flatten() {
+    for account in [&columns.from, &columns.to].into_iter().flatten() {
         history.execute(params![account.as_str(), e.seq as i64])?;
     }
     Ok(())
@@ -223,7 +223,7 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
 
 /// The columns of an entry: from its receipt when committed, from its request when refused.
 #[derive(Default)]
-struct Told {
+struct Columns {
     from: Option<Account>,
     to: Option<Account>,
     asset: Option<String>,
@@ -233,8 +233,8 @@ struct Told {
     reference: Option<String>,
 }
 
-fn told(entry: &Entry, receipt: Option<&Receipt>) -> Told {
-    let mut t = Told::default();
+fn columns(entry: &Entry, receipt: Option<&Receipt>) -> Columns {
+    let mut t = Columns::default();
     if let Entry::Issue {
         memo, reference, ..
     }
@@ -260,12 +260,12 @@ fn told(entry: &Entry, receipt: Option<&Receipt>) -> Told {
         t.amount = r.amount_minor.map(|a| a.to_string());
         return t;
     }
-    asked(entry, &mut t);
+    fill_from_request(entry, &mut t);
     t
 }
 
 /// Fills in what a refused request asked for.
-fn asked(entry: &Entry, t: &mut Told) {
+fn fill_from_request(entry: &Entry, t: &mut Columns) {
     let (from, to, money) = match entry {
         Entry::Issue {
             to,
@@ -364,9 +364,10 @@ pub fn run(
             .projection_lag
             .set(i64::try_from(lag).unwrap_or(i64::MAX));
         let stop = if done == 0 {
-            wait_news(ctx, news, Duration::from_secs(1))
+            wait_new_entries(ctx, news, Duration::from_secs(1))
         } else {
-            ctx.shutdown.wait(ron_kernel::Deadline::within(BREATH))
+            ctx.shutdown
+                .wait(ron_kernel::Deadline::within(FULL_CHUNK_PAUSE))
         };
         if stop {
             return Ok(());

@@ -25,7 +25,7 @@ use crate::witness;
 use crate::writer::{self, WriterParts};
 
 /// Pause before the projection is reopened after a failure.
-const PROJECTION_AGAIN: Duration = Duration::from_secs(1);
+const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Starts the service. Returns once its ports answer and the ledger accepts commits.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
@@ -256,7 +256,7 @@ fn project(
         if let Err(e) = ended {
             tracing::warn!(event = "projection_failed", error = %e);
             ready.degrade("projection", e.to_string());
-            ctx.shutdown.wait(Deadline::within(PROJECTION_AGAIN));
+            ctx.shutdown.wait(Deadline::within(PROJECTION_RETRY_PAUSE));
         }
     }
 }

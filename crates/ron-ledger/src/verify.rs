@@ -93,7 +93,7 @@ fn check(
 ) -> Result<Report, Fault> {
     let mut replay = Replay::new();
     let mut genesis: Option<String> = None;
-    let mut guilty: Option<ReplayError> = None;
+    let mut faulty: Option<ReplayError> = None;
     let mut on_entry = |index: u64, bytes: &[u8]| -> Result<(), String> {
         if index == 0 {
             return match Leaf::decode(bytes) {
@@ -108,7 +108,7 @@ fn check(
             };
         }
         replay.leaf(index, bytes).map_err(|e| {
-            guilty = Some(e.clone());
+            faulty = Some(e.clone());
             e.why
         })?;
         let Some(show) = &mut show else { return Ok(()) };
@@ -120,7 +120,7 @@ fn check(
         Ok(v) => v,
         // Entries are decided in groups; the replay knows which one is at fault.
         Err(e) => {
-            return Err(match guilty {
+            return Err(match faulty {
                 Some(g) => Fault::Entry {
                     seq: g.seq,
                     why: g.why,

@@ -187,7 +187,7 @@ impl Writer {
             self.failed(e);
         }
         if !replies.is_empty() {
-            self.pass_on(Decided {
+            self.hand_to_answerer(Decided {
                 requests,
                 replies,
                 result,
@@ -195,7 +195,7 @@ impl Writer {
         }
         self.report();
         if let Some(job) = engine.begin_snapshot(false) {
-            self.hand_over(job);
+            self.hand_to_snapshotter(job);
         }
     }
 
@@ -237,7 +237,7 @@ impl Writer {
         }
     }
 
-    fn pass_on(&self, decided: Decided) {
+    fn hand_to_answerer(&self, decided: Decided) {
         self.count(&decided);
         match self.answers.send(decided, Deadline::within(ANSWER_WAIT)) {
             Ok(()) => {}
@@ -283,7 +283,7 @@ impl Writer {
         self.metrics.keys_bytes.set(as_i64(bytes));
     }
 
-    fn hand_over(&self, job: SnapshotJob) {
+    fn hand_to_snapshotter(&self, job: SnapshotJob) {
         if let Err(ron_kernel::SendError::Full(job) | ron_kernel::SendError::Closed(job)) =
             self.snapshots.try_send(job)
         {

@@ -9,7 +9,7 @@ use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::core::Op;
-use crate::engine::{Bond, Request};
+use crate::engine::{Atomicity, Request};
 use crate::ledger::{Reply, ops_of};
 
 pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
@@ -28,7 +28,7 @@ pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
     };
     let request = Request {
         ops: vec![op],
-        bond: Bond::Loose,
+        atomicity: Atomicity::Independent,
     };
     submit(api, request, res, |answers| match answers.first() {
         Some(answer) => Response::json(200, answer),
@@ -58,16 +58,16 @@ fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
         }
     }
     api.pool_prefixes
-        .with(|prefixes| pools(&body.entries, prefixes))?;
-    let bond = Bond::of(body.linked, body.batch);
+        .with(|prefixes| check_pools(&body.entries, prefixes))?;
+    let atomicity = Atomicity::of(body.linked, body.batch);
     Ok(Request {
-        ops: ops_of(body.entries, bond)?,
-        bond,
+        ops: ops_of(body.entries, atomicity)?,
+        atomicity,
     })
 }
 
 /// Epochs are funded from pool accounts only, for every caller.
-fn pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
+fn check_pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
     for (i, entry) in entries.iter().enumerate() {
         if let Entry::EpochOpen { from, .. } = entry
             && !prefixes

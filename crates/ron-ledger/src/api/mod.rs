@@ -36,14 +36,14 @@ pub fn router(api: &Arc<Api>) -> Router {
         description: "Durable double-entry ledger: nonces, idempotency, receipts with proofs.",
     };
     Router::new(info)
-        .add_all(writes(api))
-        .add_all(looks(api))
-        .add_all(finds(api))
+        .add_all(write_routes(api))
+        .add_all(state_routes(api))
+        .add_all(entry_routes(api))
 }
 
 const READ: Need = Need::Scope(scope::LEDGER_READ);
 
-fn writes(api: &Arc<Api>) -> [Route; 2] {
+fn write_routes(api: &Arc<Api>) -> [Route; 2] {
     let (a, b) = (Arc::clone(api), Arc::clone(api));
     [
         Route::new(Method::POST, "/v1/ledger/commit", Need::Identity, move |req, res| commits::commit(&a, &req, res))
@@ -64,7 +64,7 @@ fn writes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-fn looks(api: &Arc<Api>) -> [Route; 5] {
+fn state_routes(api: &Arc<Api>) -> [Route; 5] {
     let [a, b, c, d, e] = [api, api, api, api, api].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
@@ -110,7 +110,7 @@ fn looks(api: &Arc<Api>) -> [Route; 5] {
     ]
 }
 
-fn finds(api: &Arc<Api>) -> [Route; 3] {
+fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
     let [a, b, c] = [api, api, api].map(Arc::clone);
     [
         Route::get("/v1/ledger/by-key/{principal}/{key}", READ, move |req| {

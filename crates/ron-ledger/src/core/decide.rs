@@ -99,8 +99,8 @@ impl<'a> Step<'a> {
 
     /// Decides a batch: each entry by itself, but only if none of its keys is used.
     pub fn batch(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
-        if let Some(said) = self.known_together(ops, priors) {
-            return said;
+        if let Some(outcomes) = self.known_together(ops, priors) {
+            return outcomes;
         }
         ops.iter().map(|op| self.entry(op, None)).collect()
     }
@@ -115,11 +115,11 @@ impl<'a> Step<'a> {
             .collect();
         if known.iter().any(Option::is_some) {
             let all = known.iter().all(Option::is_some);
-            let said = |k: Option<u64>| {
+            let outcomes = |k: Option<u64>| {
                 k.filter(|_| all)
                     .map_or(Outcome::Mixed, |seq| Outcome::Known { seq })
             };
-            return Some(known.into_iter().map(said).collect());
+            return Some(known.into_iter().map(outcomes).collect());
         }
         let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
         keys.sort_unstable();
@@ -132,8 +132,8 @@ impl<'a> Step<'a> {
         if let ([op], [prior]) = (ops, priors) {
             return vec![self.entry(op, *prior)];
         }
-        if let Some(said) = self.known_together(ops, priors) {
-            return said;
+        if let Some(outcomes) = self.known_together(ops, priors) {
+            return outcomes;
         }
         let first = self.next_seq();
         self.group = Some(Delta::default());

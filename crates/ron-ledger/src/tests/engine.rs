@@ -6,7 +6,7 @@ use ron_tlog::SimDisk;
 
 use super::support::*;
 use crate::core::{Op, Verdict};
-use crate::engine::{Bond, Decision, Request};
+use crate::engine::{Atomicity, Decision, Request};
 
 fn seq(d: &Decision) -> u64 {
     match d {
@@ -214,7 +214,7 @@ fn linked_commits_are_all_or_nothing() {
 
 fn batch(engine: &mut crate::engine::Engine, entries: Vec<Entry>) -> Vec<Decision> {
     let request = Request {
-        bond: Bond::Batch,
+        atomicity: Atomicity::Batch,
         ..request(entries, false)
     };
     engine.commit(Timestamp(T0), &[request]).unwrap().remove(0)

@@ -8,7 +8,7 @@ use ron_proto::{Amount, ContentId, Timestamp};
 use ron_tlog::{Disk, SimDisk};
 
 use crate::core::{Op, Verdict};
-use crate::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use crate::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
 
 pub(super) const T0: u64 = 1_700_000_000_000;
 
@@ -126,7 +126,7 @@ pub(super) fn epoch_close(epoch: &str, commitment: u8) -> Entry {
 pub(super) fn request(entries: Vec<Entry>, linked: bool) -> Request {
     Request {
         ops: entries.into_iter().map(|e| Op::new(e).unwrap()).collect(),
-        bond: Bond::of(linked, false),
+        atomicity: Atomicity::of(linked, false),
     }
 }
 

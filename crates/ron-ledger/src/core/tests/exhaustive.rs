@@ -12,7 +12,7 @@ use ron_proto::{Amount, ContentId, Timestamp};
 use super::model::Model;
 use super::{Book, DAY, Op, compare, expect, image, said_of};
 use crate::core::State;
-use crate::engine::Bond;
+use crate::engine::Atomicity;
 
 const NOW: u64 = 20_000 * DAY;
 /// Any of them may fund the epoch.
@@ -190,8 +190,8 @@ impl World {
         let mut seq = self.book.state.seq() + 1;
         let ops = vec![op];
         let (model, used) = (&mut self.model, &mut self.used);
-        let want = expect(model, used, &ops, Bond::Loose, &mut seq, NOW);
-        let got = self.book.commit(NOW, &[(ops, Bond::Loose)]);
+        let want = expect(model, used, &ops, Atomicity::Independent, &mut seq, NOW);
+        let got = self.book.commit(NOW, &[(ops, Atomicity::Independent)]);
         assert_eq!(said_of(&got[0][0]), want[0], "{verb:?} under {key}");
     }
 }

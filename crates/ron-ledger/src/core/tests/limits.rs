@@ -43,8 +43,8 @@ fn settlement(json: serde_json::Value) -> Op {
     entry(all)
 }
 
-fn loose(ops: Vec<Op>) -> [(Vec<Op>, Bond); 1] {
-    [(ops, Bond::Loose)]
+fn loose(ops: Vec<Op>) -> [(Vec<Op>, Atomicity); 1] {
+    [(ops, Atomicity::Independent)]
 }
 
 fn limited(limit: Limit, seq: u64) -> Outcome {
@@ -73,7 +73,7 @@ fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
     // commit.
     let linked = (
         vec![transfer("l1", "c", 1, 1), transfer("l2", "d", 1, 2)],
-        Bond::Linked,
+        Atomicity::Linked,
     );
     let said = book.commit(2, &[linked]).remove(0);
     assert_eq!(said[0], refused(RefusalCode::LinkedFailed, 3));
@@ -180,8 +180,14 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     let mut book = book(Limits::only(Limit::AccountTotal(10)));
     book.commit(1, &loose(vec![issue("k1", "a", 8), issue("k2", "a", 8)]));
     book.limits = Limits::only(Limit::Accounts(1));
-    let group = (vec![issue("l1", "a", 1), issue("l2", "b", 1)], Bond::Linked);
-    book.commit(1, &[group, (vec![issue("k3", "a", 8)], Bond::Loose)]);
+    let group = (
+        vec![issue("l1", "a", 1), issue("l2", "b", 1)],
+        Atomicity::Linked,
+    );
+    book.commit(
+        1,
+        &[group, (vec![issue("k3", "a", 8)], Atomicity::Independent)],
+    );
     book.limits = Limits::default();
     book.commit(1, &loose(vec![issue("k4", "b", 8)]));
     let all: Vec<Verdict> = book.leaves.iter().map(|l| verdict(l)).collect();
@@ -269,14 +275,14 @@ proptest! {
             let (accounts, account_total) = changes[round % changes.len()];
             book.limits = Limits { accounts, account_total };
             let model = Model::default();
-            let groups: Vec<(Vec<Op>, Bond)> = groups
+            let groups: Vec<(Vec<Op>, Atomicity)> = groups
                 .iter()
-                .map(|(draws, bond)| {
+                .map(|(draws, atomicity)| {
                     let holds = book.state.accounts().flat_map(|a| book.state.holds_of(&a.name)).map(|h| h.id).collect();
                     let maker = Maker { model: &model, holds, ts: now };
                     let made = draws.iter().filter_map(|d| maker.entry(d)).map(|e| with_nonce(&book.state, e));
                     let ops: Vec<Op> = made.map(|e| Op::new(e).unwrap()).collect();
-                    (if *bond == Bond::Loose { ops } else { drop_duplicate_keys(ops) }, *bond)
+                    (if *atomicity == Atomicity::Independent { ops } else { drop_duplicate_keys(ops) }, *atomicity)
                 })
                 .filter(|(ops, _)| !ops.is_empty())
                 .collect();
