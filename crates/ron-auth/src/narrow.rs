@@ -1,12 +1,13 @@
-//! Offline attenuation: the holder of a bound token signs a statement that narrows it, and hands token and statement
-//! to somebody with less rights, without asking the issuer. Pure.
+//! Offline attenuation: the holder of a bound token signs a statement that narrows it and hands
+//! both to a party with fewer rights, without contacting the issuer. Pure.
 //!
-//! A presented token is `token~statement~statement...`. Each statement is a JWS by the key that what stands before it
-//! is bound to, with `parent` (the hash of what stands before it), `iat` and any of `scope` (a part of the scopes),
-//! `caveats` (more of them), `exp` (earlier) and `jkt` (the next holder). A member that is not known refuses the
-//! whole. Whoever presents the result proves the last key with DPoP.
+//! A presented token is `token~statement~statement...`. Each statement is a JWS by the key to which
+//! the preceding part is bound, with `parent` (the hash of the preceding part), `iat` and any of
+//! `scope` (a subset of the scopes), `caveats` (additional ones), `exp` (earlier) and `jkt` (the
+//! next holder). An unknown member refuses the whole token. The final holder proves the last key
+//! with DPoP.
 //!
-//! **Invariant:** the rights of a chain are a part of the rights of each of its beginnings.
+//! **Invariant:** the rights of a chain are a subset of the rights of each of its prefixes.
 
 use crate::dpop::token_hash;
 use crate::jws::{Holder, self_signed};
@@ -15,27 +16,28 @@ use crate::reject::AuthReject;
 use ron_proto::{Caveat, caveat};
 use serde_json::{Value, json};
 
-/// Parts a token from its statements.
+/// Separates a token from its statements.
 pub const SEPARATOR: char = '~';
 /// Header `typ` of a statement.
 pub const STATEMENT_TYP: &str = "ron-narrow+jwt";
-/// Most statements on one token.
+/// Maximum statements on one token.
 pub const STATEMENTS_MAX: usize = 8;
 
-/// What a statement takes away; the default takes nothing.
+/// The restrictions of a statement; the default restricts nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Narrow {
     /// Keep only these scopes.
     pub scope: Option<String>,
     /// Add these caveats.
     pub caveats: Vec<Caveat>,
-    /// End then (unix seconds).
+    /// Expire at this time (Unix seconds).
     pub exp: Option<u64>,
     /// Bind to this key instead: only its holder can use or narrow the result.
     pub jkt: Option<String>,
 }
 
-/// Narrows a presented token. The result is refused by verifiers unless `holder` is the one that it is bound to.
+/// Narrows a presented token. Verifiers refuse the result unless the token is bound to the key of
+/// `holder`.
 pub fn attenuate(presented: &str, holder: &Holder, narrow: &Narrow, iat: u64) -> String {
     let mut claims = json!({ "parent": token_hash(presented), "iat": iat });
     if let Some(scope) = &narrow.scope {
@@ -57,7 +59,7 @@ pub fn attenuate(presented: &str, holder: &Holder, narrow: &Narrow, iat: u64) ->
     )
 }
 
-/// The issuer's token at the beginning of a presented one.
+/// The issuer's token at the start of a presented one.
 pub fn root(presented: &str) -> &str {
     presented.split(SEPARATOR).next().unwrap_or_default()
 }
@@ -117,7 +119,7 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
     if bound && dated { Ok(()) } else { Err(refuse) }
 }
 
-/// The asked scopes, each of which must be held.
+/// The requested scopes, all of which must be held.
 fn fewer(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
     let asked: Vec<String> = scope
         .split(' ')

@@ -1,9 +1,10 @@
-//! Refused callers in the log: the first of a kind at once, then one line a second with their number, so that a flood
-//! leaves a trace and cannot fill the disk.
+//! Refused callers in the log: the first of a kind at once, then one line per second with their
+//! number, so that a flood leaves a trace and cannot fill the disk.
 //!
-//! A kind is a reason and a peer. At most [`LINES_MAX`] kinds are told apart at one time; further peers share one
-//! line for each reason. There is no thread behind this: whatever is refused later, and whoever is judged later,
-//! brings the lines out that are due. Totals by reason are in `auth_failures_total`.
+//! A kind is a reason and a peer. At most [`LINES_MAX`] kinds are distinguished at one time;
+//! further peers share one line per reason. There is no thread behind this: the next refusal, or
+//! the next refresh of the issuer's keys or events, writes the lines that are due. Totals by reason
+//! are in `auth_failures_total`.
 
 use crate::meter::METER_LOCK_SPEC;
 use ron_http::Peer;
@@ -11,22 +12,22 @@ use ron_kernel::{RankedMutex, SharedClock};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Kinds that get a line of their own.
+/// Maximum kinds with a line of their own.
 const LINES_MAX: usize = 64;
-/// Time that one line sums up.
+/// Time that one line summarizes.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// So many refusals within [`FLOOD_WITHIN`] are a warning, once in that time.
+/// This many refusals within [`FLOOD_WITHIN`] cause one warning in that time.
 const FLOOD: u64 = 100;
 const FLOOD_WITHIN: Duration = Duration::from_secs(60);
 
-/// One line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     reason: &'static str,
-    /// `None` for peers beyond those that are told apart.
+    /// `None` for peers beyond the limit.
     peer: Option<Peer>,
     count: u64,
-    /// Of the last of them. A client is named only where it has proved its identity, or is in the configuration.
+    /// Of the last refusal. A client is named only if it has proved its identity or is in the
+    /// configuration.
     client: Option<String>,
     request_id: String,
 }
@@ -35,7 +36,7 @@ struct Line {
 #[derive(Debug)]
 struct Recent {
     said: Instant,
-    /// Refused since, and not in the log yet.
+    /// Refusals since then that are not in the log yet.
     more: u64,
     client: Option<String>,
     request_id: String,
@@ -44,11 +45,10 @@ struct Recent {
 #[derive(Debug, Default)]
 struct Book {
     recent: BTreeMap<(&'static str, Option<Peer>), Recent>,
-    /// Begin of the present minute, and the refusals in it.
+    /// Start of the current minute, and the refusals in it.
     minute: Option<(Instant, u64)>,
 }
 
-/// See the module.
 pub(crate) struct Refusals {
     book: RankedMutex<Book>,
     clock: SharedClock,
@@ -70,7 +70,7 @@ impl Refusals {
         client: Option<&str>,
     ) {
         let now = self.clock.now();
-        // Decided under the lock, written without it.
+        // Decided under the lock, logged after its release.
         let (mut lines, flood) = {
             let mut book = self.book.lock();
             let mut lines = book.due(now);
@@ -109,7 +109,7 @@ fn say(lines: &mut Vec<Line>) {
 }
 
 impl Book {
-    /// Sums up what was refused since each kind's last line; kinds that have stopped are forgotten.
+    /// Summarizes the refusals since each kind's last line; kinds without new refusals are dropped.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.recent.retain(|(reason, peer), recent| {
@@ -132,7 +132,7 @@ impl Book {
         lines
     }
 
-    /// The line of a kind's first refusal; later ones are counted.
+    /// The line of a kind's first refusal; later ones are only counted.
     fn add(
         &mut self,
         now: Instant,
@@ -166,7 +166,7 @@ impl Book {
         })
     }
 
-    /// Whether this refusal is the one that makes a flood of its minute.
+    /// Whether this refusal reaches the flood threshold of its minute.
     fn flooded(&mut self, now: Instant) -> bool {
         let (since, count) = self.minute.get_or_insert((now, 0));
         if now.saturating_duration_since(*since) >= FLOOD_WITHIN {
