@@ -1,5 +1,19 @@
 //! [`RonAuthorizer`]: decides on each request from published snapshots, without I/O.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_http::{
+    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
+    Transport,
+};
+use ron_kernel::{
+    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
+    queue,
+};
+use ron_proto::Problem;
+use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
+
 use crate::cache::{SignedBy, TokenCache, Verified};
 use crate::caveats::{self, CaveatCtx};
 use crate::dpop::{Proof, ProofAsk, verify_proof};
@@ -16,18 +30,6 @@ use crate::revocation::RevocationView;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
-use ron_http::{
-    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
-    Transport,
-};
-use ron_kernel::{
-    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
-    queue,
-};
-use ron_proto::Problem;
-use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
-use std::path::Path;
-use std::sync::Arc;
 
 /// Maximum verified tokens in the cache.
 const TOKENS_REMEMBERED: usize = 16_384;

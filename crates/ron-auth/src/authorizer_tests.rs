@@ -1,16 +1,18 @@
 //! The whole authorizer against a source of keys and events that the test controls.
 
-use super::*;
-use crate::Holder;
-use crate::refresh::FetchError;
-use crate::service_token;
+use std::time::Duration;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Headers, Method};
 use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex};
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Timestamp, b64, scope};
 use serde_json::{Value, json};
-use std::time::Duration;
+
+use super::*;
+use crate::Holder;
+use crate::refresh::FetchError;
+use crate::service_token;
 
 #[path = "authorizer_transport_tests.rs"]
 mod transport;

@@ -5,11 +5,13 @@
 //! keys. On every hit the caller still checks whether those keys are the issuer's, and whether the
 //! token has expired or was revoked.
 
-use crate::jwks::{JwksSnapshot, PqRule, VerifyKey};
-use crate::jwt::Claims;
-use ron_kernel::{LockSpec, RankedMutex};
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use ron_kernel::{LockSpec, RankedMutex};
+
+use crate::jwks::{JwksSnapshot, PqRule, VerifyKey};
+use crate::jwt::Claims;
 
 /// The cache's lock; every service lists it in its topology.
 pub const CACHE_LOCK: LockSpec = LockSpec {

@@ -1,8 +1,10 @@
 //! Enforces caveats. Every caveat must hold; a caveat whose facts are unknown refuses.
 
-use crate::reject::AuthReject;
-use ron_proto::{Account, Amount, Asset, Caveat, Tenant};
 use std::net::IpAddr;
+
+use ron_proto::{Account, Amount, Asset, Caveat, Tenant};
+
+use crate::reject::AuthReject;
 
 /// The facts of a request. `None` makes every caveat about that fact refuse.
 #[derive(Clone, Copy, Debug)]

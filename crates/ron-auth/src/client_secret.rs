@@ -2,8 +2,9 @@
 //! bits, so the issuer can store a plain SHA-256 and a check costs a microsecond. A secret chosen
 //! by a person could be guessed from such a hash, therefore only this form is accepted.
 
-use crate::service_token::RANDOM_CHARS;
 use ron_proto::{Timestamp, b64};
+
+use crate::service_token::RANDOM_CHARS;
 
 const PREFIX: &str = "ron_cs_";
 

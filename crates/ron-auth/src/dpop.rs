@@ -1,11 +1,12 @@
 //! DPoP proofs (RFC 9449): the holder of a key proves possession with every request. Verification
 //! is pure; the ids of used proofs are kept in a bounded table, [`ProofCache`].
 
+use ron_proto::b64;
+use serde_json::{Value, json};
+
 use crate::jws::{Holder, self_signed};
 use crate::proofs::ProofCache;
 use crate::reject::AuthReject;
-use ron_proto::b64;
-use serde_json::{Value, json};
 
 /// Maximum age of a proof, in seconds.
 pub const PROOF_AGE_S: u64 = 60;

@@ -6,10 +6,11 @@
 //! **Invariant:** all signatures cover the same payload; members that no signature protects are
 //! refused.
 
-use crate::jws::Jws;
-use crate::reject::AuthReject;
 use ron_proto::{b64, strict};
 use serde::{Deserialize, Serialize};
+
+use crate::jws::Jws;
+use crate::reject::AuthReject;
 
 /// The JSON serialization. Unprotected headers (`header`) are refused as unknown members.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,13 +1,14 @@
 //! Post-quantum and hybrid tokens under each rule, and attacks on them.
 
-use super::*;
-use crate::jwks::{JwksSnapshot, PqRule};
-use crate::jwt::{Claims, Expect, verify_jwt};
 use ron_crypto::jwk::thumbprint_okp;
 use ron_crypto::mldsa::{MlDsaKey, MlDsaSet};
 use ron_crypto::rand::SeededRandom;
 use ron_crypto::sign::Ed25519Key;
 use serde_json::{Value, json};
+
+use super::*;
+use crate::jwks::{JwksSnapshot, PqRule};
+use crate::jwt::{Claims, Expect, verify_jwt};
 
 const NOW: u64 = 1_800_000_000;
 

@@ -1,13 +1,14 @@
 //! The issuer's public keys, parsed once per refresh, and the rule by which classical and ML-DSA
 //! signatures combine. Pure.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use ron_crypto::mldsa::{MlDsaSet, verify_mldsa};
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX};
 use ron_proto::{b64, strict};
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Maximum keys in one set. A rotating issuer has two or three; one that rotated every quarter of a
 /// minute, for as long as the maximum token lifetime, would have this many.

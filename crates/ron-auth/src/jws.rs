@@ -3,12 +3,14 @@
 //!
 //! **Invariant:** no part of a JWS is trusted before [`Jws::verified_by`] succeeds.
 
-use crate::jwks::{JwsAlg, VerifyKey};
-use crate::reject::AuthReject;
+use std::borrow::Cow;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::{b64, strict};
 use serde_json::{Map, Value};
-use std::borrow::Cow;
+
+use crate::jwks::{JwsAlg, VerifyKey};
+use crate::reject::AuthReject;
 
 /// A decoded compact JWS: the signing input and the three parts.
 #[derive(Debug)]

@@ -5,14 +5,15 @@
 //! trusted before the signature is verified; members that the profile does not name are refused in
 //! the header and ignored in the claims.
 
-use crate::hybrid;
-use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
-use crate::jws::Jws;
-use crate::reject::AuthReject;
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX};
 use ron_proto::{Caveat, Tenant, b64, caveat};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+
+use crate::hybrid;
+use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
+use crate::jws::Jws;
+use crate::reject::AuthReject;
 
 /// Tolerated clock difference, in seconds.
 pub const SKEW_S: u64 = 60;

@@ -1,11 +1,12 @@
 //! Attacks on passports, each refused with its own reason, and properties of the verifier.
 
-use super::*;
-use crate::reject::AuthReject as R;
 use proptest::prelude::*;
 use ron_crypto::rand::SeededRandom;
 use ron_crypto::sign::{Ed25519Key, P256Key};
 use serde_json::json;
+
+use super::*;
+use crate::reject::AuthReject as R;
 
 const NOW: u64 = 1_800_000_000;
 const ISSUER: &str = "http://127.0.0.1:7450";

@@ -1,11 +1,13 @@
 //! Use of a token's own rate and budgets, counted per service instance and in memory for the
 //! token's life.
 
-use crate::jwt::SKEW_S;
-use crate::reject::AuthReject;
+use std::collections::HashMap;
+
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::Caveat;
-use std::collections::HashMap;
+
+use crate::jwt::SKEW_S;
+use crate::reject::AuthReject;
 
 /// The meter's lock; every service lists it in its topology.
 pub const METER_LOCK: LockSpec = LockSpec {

@@ -1,9 +1,10 @@
 //! Narrowing: what holders may state, and that no chain ever widens a right (checked against a
 //! model of rights).
 
-use super::*;
 use proptest::prelude::*;
 use ron_crypto::sign::Ed25519Key;
+
+use super::*;
 
 const NOW: u64 = 1_800_000_000;
 const ROOT: &str = "aGVhZGVy.cGF5bG9hZA.c2lnbmF0dXJl";

@@ -2,12 +2,13 @@
 //! file of its data directory. An older note is refused even if it is correctly signed, also after
 //! a restart.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::strict;
 use ron_tlog::append::{OsDisk, read_small, write_atomic};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 /// Name of the file in a data directory.
 pub const VERSIONS_FILE: &str = "issuer-notes.json";

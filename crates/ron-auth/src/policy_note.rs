@@ -4,10 +4,12 @@
 //! Any process that occupies the issuer's port can serve a key set; the note is signed by a key
 //! that was pinned beforehand. A key therefore counts only if the note lists its thumbprint.
 
+use std::collections::BTreeMap;
+
+use ron_tlog::note::{Note, NoteError, VerifierKey};
+
 use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
 use crate::jwt::SKEW_S;
-use ron_tlog::note::{Note, NoteError, VerifierKey};
-use std::collections::BTreeMap;
 
 /// Maximum keys in a note: more than in a key set, because revoked keys stay listed.
 const KEYS_MAX: usize = 1024;

@@ -10,9 +10,11 @@
 //! ids and adds one, so the table empties faster than it fills and no call pays for the ids of
 //! others.
 
-use crate::reject::AuthReject;
-use ron_kernel::{LockSpec, RankedMutex};
 use std::collections::{BTreeMap, HashMap};
+
+use ron_kernel::{LockSpec, RankedMutex};
+
+use crate::reject::AuthReject;
 
 /// Maximum ids at one time; about 10 MB.
 const PLACES: usize = 131_072;

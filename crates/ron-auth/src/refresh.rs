@@ -2,11 +2,10 @@
 //! (or at once when an unknown key appears), its revocations by long poll. Neither is ever in a
 //! request's path.
 
-use crate::authorizer::RonAuthorizer;
-use crate::jwks::{JwksError, JwksSnapshot, PqRule};
-use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
-use crate::revocation::RevocationView;
-use crate::settings::IssuerConfig;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
@@ -15,9 +14,12 @@ use ron_kernel::{
 };
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+
+use crate::authorizer::RonAuthorizer;
+use crate::jwks::{JwksError, JwksSnapshot, PqRule};
+use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
+use crate::revocation::RevocationView;
+use crate::settings::IssuerConfig;
 
 /// Carries "read the keys now" from request threads to the key thread; one pending request is
 /// enough.

@@ -1,15 +1,17 @@
 //! Keys are trusted only as far as the policy note vouches for them: against an issuer whose
 //! documents the test writes.
 
-use super::*;
-use crate::settings::AuthConfig;
+use std::path::Path;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
 use ron_proto::b64;
 use ron_proto::passport::Revoked;
 use ron_tlog::note::{Ed25519NoteSigner, Note, NoteSigner};
 use serde_json::{Value, json};
-use std::path::Path;
+
+use super::*;
+use crate::settings::AuthConfig;
 
 const ISSUER: &str = "http://issuer:1";
 static LOCK: LockSpec = LockSpec {

@@ -6,11 +6,13 @@
 //! the next refresh of the issuer's keys or events, writes the lines that are due. Totals by reason
 //! are in `auth_failures_total`.
 
-use crate::meter::METER_LOCK_SPEC;
-use ron_http::Peer;
-use ron_kernel::{RankedMutex, SharedClock};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use ron_http::Peer;
+use ron_kernel::{RankedMutex, SharedClock};
+
+use crate::meter::METER_LOCK_SPEC;
 
 /// Maximum kinds with a line of their own.
 const LINES_MAX: usize = 64;

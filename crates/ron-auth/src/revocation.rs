@@ -1,11 +1,13 @@
 //! The issuer's revocations: epochs, tokens, subjects, keys. Built from the issuer's ordered event
 //! feed. Pure; the thread that reads the feed is in `refresh`.
 
-use crate::jwt::{Claims, SKEW_S};
-use crate::reject::AuthReject;
-use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+
+use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
+
+use crate::jwt::{Claims, SKEW_S};
+use crate::reject::AuthReject;
 
 /// Maximum entries; beyond it all passports are refused until entries have expired.
 const ENTRIES_MAX: usize = 1_000_000;

@@ -1,14 +1,16 @@
 //! The `auth` section of a service's configuration, validated.
 
-use crate::jwks::PqRule;
-use crate::policy_note;
-use crate::service_token::good_name;
+use std::sync::Arc;
+use std::time::Duration;
+
 use ron_http::url_origin;
 use ron_proto::Tenant;
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
-use std::sync::Arc;
-use std::time::Duration;
+
+use crate::jwks::PqRule;
+use crate::policy_note;
+use crate::service_token::good_name;
 
 /// Settings of an authorizer, from the `auth.*` keys or from code.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,9 @@
 //! **Invariants:** a reader never gets a value from another source than the one it asks for; a read
 //! that began earlier never replaces one that began later, whichever ends first.
 
-use ron_kernel::Snapshot;
 use std::sync::Arc;
+
+use ron_kernel::Snapshot;
 
 /// The latest value of one kind, with its source.
 #[derive(Debug)]

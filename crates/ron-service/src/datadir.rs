@@ -1,13 +1,15 @@
 //! The data directory: made with mode 0700, used by one process at a time.
 
-use crate::config::Config;
-use crate::error::StartError;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::config::Config;
+use crate::error::StartError;
 
 /// A locked data directory; the lock is held until this is dropped.
 #[derive(Debug)]

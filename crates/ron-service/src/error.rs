@@ -1,8 +1,10 @@
 //! Why a service did not start, each with the exit code it becomes.
 
-use crate::config::ConfigProblem;
-use ron_kernel::exit;
 use std::fmt;
+
+use ron_kernel::exit;
+
+use crate::config::ConfigProblem;
 
 /// A start that failed. `Display` has one line per problem, ready for standard error.
 #[derive(Debug)]

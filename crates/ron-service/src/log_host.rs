@@ -6,7 +6,10 @@ pub mod keys;
 mod quiet;
 pub mod witness;
 
-use crate::ready::ReadyBoard;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::{
     Counter, Deadline, LockSpec, RankedMutex, Receiver, Registry, Sender, SharedClock, ThreadCtx,
@@ -16,10 +19,8 @@ use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader, ProofError, ReadError};
 use ron_tlog::note::{NoteSignature, NoteSigner};
 use ron_tlog::tile::{TILE_WIDTH, TilePath};
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
+use crate::ready::ReadyBoard;
 use asker::Published;
 pub use cosign::CosignedView;
 pub use keys::KeyView;

@@ -1,11 +1,13 @@
 //! The routes against a real log, and the pacing of checkpoints as a table.
 
-use super::*;
+use std::path::Path;
+
 use ron_http::{Headers, Method, Principal, Responder};
 use ron_kernel::{Clock, Shutdown, SystemClock};
 use ron_tlog::append::{Log, LogOptions, SimDisk};
 use ron_tlog::note::Ed25519NoteSigner;
-use std::path::Path;
+
+use super::*;
 
 struct Rig {
     log: Log,

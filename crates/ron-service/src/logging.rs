@@ -3,20 +3,22 @@
 //! Several services may share a process, so `service` belongs to the event: its own `service` field if it has one,
 //! else the service whose thread logs (thread names carry a prefix), else the process's name.
 
-use crate::config::Config;
-use ron_kernel::{Clock, SystemClock};
-use ron_proto::Timestamp;
-use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use ron_kernel::{Clock, SystemClock};
+use ron_proto::Timestamp;
+use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::config::Config;
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

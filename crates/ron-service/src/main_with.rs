@@ -1,16 +1,18 @@
 //! The `main` of the thin binaries: arguments, logging, signals, reload, drain, exit codes. The only room here that
 //! touches the process.
 
-use crate::chassis::{Inherited, Parts, Running};
-use crate::config::{self, Config, ConfigProblem, Origin, Table};
-use crate::error::StartError;
-use crate::logging::{self, LevelHandle};
-use clap::{Arg, ArgAction, ArgMatches, Command};
-use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
+
+use crate::chassis::{Inherited, Parts, Running};
+use crate::config::{self, Config, ConfigProblem, Origin, Table};
+use crate::error::StartError;
+use crate::logging::{self, LevelHandle};
 
 /// A service's `start`.
 pub type Start = fn(Config, Parts) -> Result<Running, StartError>;

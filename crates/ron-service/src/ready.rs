@@ -1,9 +1,10 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
-use ron_proto::status::{Health, Readiness};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
+use ron_proto::status::{Health, Readiness};
 
 /// The board's lock; every service lists it in its topology.
 pub const READY_LOCK: LockSpec = LockSpec {

@@ -3,9 +3,9 @@
 //! A policy is believed only when its bytes are canonical, its signature verifies under the pinned
 //! public key, and its version is not older than the newest one seen. Every refusal names the file.
 
-use ron_kernel::Registry;
 use std::path::{Path, PathBuf};
 
+use ron_kernel::Registry;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{ContentId, jcs, strict};
 use serde::de::DeserializeOwned;

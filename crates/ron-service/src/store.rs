@@ -1,11 +1,12 @@
 //! One SQLite file per service: WAL, `synchronous=FULL`, numbered forward-only migrations. A failed commit poisons
 //! the store: writes are refused from then on, reads go on, and only a restart helps.
 
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,11 @@
 //! What every exporter tells of its process and its host: processor time, memory, descriptors, disk, certificates.
 
-use crate::config::Config;
-use ron_kernel::{ClosedGauge, Registry};
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
+
+use ron_kernel::{ClosedGauge, Registry};
+
+use crate::config::Config;
 
 /// Ticks per second of the times in `/proc`; Linux fixes it at 100 for user space on every architecture we build for.
 const USER_HZ: f64 = 100.0;

@@ -1,9 +1,10 @@
 //! The URLs by which clients reach a service: what the `htu` of a DPoP proof is compared with, and what published
 //! documents carry. They come from the configuration and the sockets, never from a request.
 
+use std::net::{SocketAddr, TcpListener};
+
 use crate::config::Config;
 use crate::error::StartError;
-use std::net::{SocketAddr, TcpListener};
 
 /// Those of the API, the one to publish first: `public_url` as it is configured, else where the API listens.
 pub(super) fn of_api(config: &Config, api: &TcpListener) -> Result<Vec<String>, StartError> {

@@ -2,9 +2,11 @@
 //! (`LISTEN_FDS`, as systemd's `.socket` units do): nobody else can take their ports in between, and callers wait
 //! in the backlog.
 
-use crate::error::StartError;
-use listenfd::ListenFd;
 use std::net::{SocketAddr, TcpListener};
+
+use listenfd::ListenFd;
+
+use crate::error::StartError;
 
 /// TCP sockets that were handed over and not taken yet.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The health port: liveness, readiness, metrics, version, status, topology, and the two actions.
 
-use super::{ReloadError, Shared};
-use crate::ready::{readiness, show};
+use std::sync::Arc;
+
 use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
 use ron_kernel::{Count, LockSpec, PlaneState, QueueSpec};
 use ron_proto::status::{
@@ -10,7 +10,9 @@ use ron_proto::status::{
 use ron_proto::{Problem, scope};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+
+use super::{ReloadError, Shared};
+use crate::ready::{readiness, show};
 
 /// The answer of `GET /version`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]

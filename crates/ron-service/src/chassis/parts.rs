@@ -1,14 +1,16 @@
 //! What a service is given by its process: time, randomness, sockets, metrics. Nothing else of the process is touched.
 
-use super::Inherited;
-use crate::config::Config;
-use crate::error::StartError;
-use ron_crypto::{OsRandom, Random};
-use ron_http::{Authorizer, DenyAll};
-use ron_kernel::{Registry, SharedClock, SystemClock};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+
+use ron_crypto::{OsRandom, Random};
+use ron_http::{Authorizer, DenyAll};
+use ron_kernel::{Registry, SharedClock, SystemClock};
+
+use super::Inherited;
+use crate::config::Config;
+use crate::error::StartError;
 
 /// Given to `start(config, parts)`.
 pub struct Parts {

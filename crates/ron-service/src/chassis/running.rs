@@ -1,15 +1,17 @@
 //! A started service: what its process can ask of it.
 
-use super::{ReloadHook, Shared};
-use crate::config::{Config, ConfigProblem, Diff};
-use crate::ready::readiness;
-use ron_http::{FrontHandle, HttpClient};
-use ron_kernel::{Deadline, DrainReport, Shutdown, Supervisor, exit};
-use ron_proto::status::Readiness;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use ron_http::{FrontHandle, HttpClient};
+use ron_kernel::{Deadline, DrainReport, Shutdown, Supervisor, exit};
+use ron_proto::status::Readiness;
+
+use super::{ReloadHook, Shared};
+use crate::config::{Config, ConfigProblem, Diff};
+use crate::ready::readiness;
 
 /// Returned by every service's `start`. Dropping it drains for up to the configured deadline.
 pub struct Running {

@@ -2,15 +2,17 @@
 
 #![allow(clippy::type_complexity, clippy::nonminimal_bool)]
 
-use super::*;
-use crate::config::{CHASSIS_KEYS, Key, Table};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use ron_http::{ApiInfo, Call, ClientConfig, Method, PrincipalKind, Reply, Response, Route};
 use ron_kernel::{Count, Deadline, Stage, ThreadSpec, exit};
 use ron_proto::scope;
 use ron_proto::status::{Health, Readiness, ServiceStatus, TopologyDoc};
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::config::{CHASSIS_KEYS, Key, Table};
 
 static OWN: [Key; 2] = [
     Key::count("batch", "8", "Items in one batch.")

@@ -1,15 +1,17 @@
 //! How the API is reached, and how this service reaches others: TCP, TLS, Unix sockets, as the configuration says.
 
-use super::Shared;
-use crate::config::Config;
-use crate::error::StartError;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use ron_http::{
     ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
     TlsIdentity, UnixEndpoint, UnixError, reload_tls,
 };
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::sync::Arc;
+
+use super::Shared;
+use crate::config::Config;
+use crate::error::StartError;
 
 /// The files of `tls.cert_path` and `tls.key_path`, when both are set.
 fn identity(config: &Config) -> Option<TlsIdentity> {

@@ -1,10 +1,12 @@
 //! How the two ports are reached: TCP, TLS, Unix sockets, sockets that the service manager holds.
 
-use super::tests::{client, config, get, health_socket, post, start, started};
-use super::*;
+use std::path::Path;
+
 use ron_http::{Call, ClientConfig};
 use ron_kernel::{Deadline, exit};
-use std::path::Path;
+
+use super::tests::{client, config, get, health_socket, post, start, started};
+use super::*;
 
 #[test]
 fn the_plain_health_port_takes_no_actions_and_says_where_they_are_taken() {

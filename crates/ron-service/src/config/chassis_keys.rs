@@ -1,9 +1,11 @@
 //! The keys that every service has, and the checks between them.
 
+use std::path::Path;
+
+use ron_tlog::note::VerifierKey;
+
 use super::key::Key;
 use super::load::{Config, ConfigProblem};
-use ron_tlog::note::VerifierKey;
-use std::path::Path;
 
 /// One `[[auth.principals]]` block: who may call with a service token, a client certificate or as a Unix user.
 pub const PRINCIPAL_KEYS: &[Key] = &[

@@ -1,8 +1,9 @@
 //! What differs between two configurations, and which of it a running service can take on.
 
+use std::fmt;
+
 use super::load::Config;
 use super::values::Value;
-use std::fmt;
 
 /// One changed key, values as typed, secrets and blocks redacted.
 #[derive(Clone, Debug, PartialEq, Eq)]

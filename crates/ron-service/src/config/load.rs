@@ -1,15 +1,17 @@
 //! Loads a [`Config`]: parses the TOML with positions, applies environment and flags, and reports every problem at
 //! once, each with its file and line.
 
-use super::key::{Key, Kind, Table, nearest, unknown_key};
-use super::values::{self, SubTable, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use super::key::{Key, Kind, Table, nearest, unknown_key};
+use super::values::{self, SubTable, Value};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! What people read about a table: `--help`, the example file, the docs page, and the effective configuration.
 
+use std::fmt::Write as _;
+
 use super::key::{Key, Kind, Table};
 use super::load::Config;
 use super::values::{Value, default_of};
-use std::fmt::Write as _;
 
 /// The default as it is typed in a file.
 fn default_toml(key: &Key) -> String {

@@ -1,9 +1,10 @@
 //! Secrets come from files that only their owner can read, or from a named environment variable; never from flags.
 
-use ron_crypto::secret::SecretBytes;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use ron_crypto::secret::SecretBytes;
 use zeroize::Zeroizing;
 
 /// Largest secret file, in bytes.

@@ -1,9 +1,11 @@
 //! Precedence, problems with their lines, golden texts, reload.
 
-use super::*;
-use proptest::prelude::*;
 use std::path::Path;
 use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
 
 static OWN: &[Key] = &[
     Key::count("queue.sign", "512", "Jobs waiting to be signed.").range("1", "65536"),

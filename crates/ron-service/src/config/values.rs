@@ -1,13 +1,15 @@
 //! Validated values with typed access. Asking for a key that is not in the table, or as another type, is a mistake
 //! in the program and panics at once with the key's name; every service reads all its keys while it starts.
 
-use super::key::{Key, Kind};
-use super::units::{parse_duration, parse_size, show_duration, show_size};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
 use toml::de::DeValue;
+
+use super::key::{Key, Kind};
+use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// One validated value.
 #[derive(Clone, Debug, PartialEq)]
