@@ -32,7 +32,7 @@ use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
 
 /// Maximum verified tokens in the cache.
-const TOKENS_REMEMBERED: usize = 16_384;
+const CACHED_TOKENS_MAX: usize = 16_384;
 
 /// The authorizer of one service. Create it with [`RonAuthorizer::from_section`], start its threads
 /// with [`RonAuthorizer::spawn`], and pass it to the HTTP front.
@@ -104,7 +104,7 @@ impl RonAuthorizer {
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
             versions,
-            cache: TokenCache::new(TOKENS_REMEMBERED),
+            cache: TokenCache::new(CACHED_TOKENS_MAX),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
             bases: Snapshot::new(Vec::new()),
@@ -181,7 +181,7 @@ impl RonAuthorizer {
     /// a key that is no longer pinned are left out.
     pub(crate) fn keys_of(&self, issuer: &IssuerConfig) -> Option<Arc<JwksSnapshot>> {
         let keys = self.keys.of(|read| read.same_sources(issuer))?;
-        issuer.believes(keys.signers()).then_some(keys)
+        issuer.trusts_note_of(keys.signers()).then_some(keys)
     }
 
     pub(crate) fn revoked_of(&self, issuer: &IssuerConfig) -> Option<Arc<RevocationView>> {
@@ -254,13 +254,13 @@ impl RonAuthorizer {
             other => other?,
         };
         if scheme == Scheme::Bearer && service_token::looks_like(token) {
-            let principal = self.service(token, head)?;
+            let principal = self.service_caller(token, head)?;
             *client = Some(principal.name.clone());
             return scoped(principal, scope);
         }
         let verified = self.passport(token)?;
         client.clone_from(&verified.claims.client_id);
-        let proof = self.proved(&verified, scheme, token, head)?;
+        let proof = self.check_binding(&verified, scheme, token, head)?;
         let principal = scoped(principal_of(&verified), scope)?;
         self.check_caveats(&verified, &principal, head)?;
         // Checks that consume something come last, when nothing else refuses the request: first the
@@ -278,7 +278,7 @@ impl RonAuthorizer {
     /// one proof by that key; the id of the proof is not recorded yet. An unbound token must not
     /// use the scheme. A token bound to a certificate counts only on a connection made with that
     /// certificate.
-    fn proved(
+    fn check_binding(
         &self,
         verified: &Verified,
         scheme: Scheme,
@@ -314,7 +314,7 @@ impl RonAuthorizer {
         Ok(Some(proof))
     }
 
-    fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
+    fn service_caller(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
         let config = self.config.load();
         match head.transport {
             Transport::Tls | Transport::Unix { .. } => {}

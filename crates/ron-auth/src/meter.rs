@@ -22,7 +22,7 @@ pub(crate) static METER_LOCK_SPEC: LockSpec = METER_LOCK;
 const TOKENS_MAX: usize = 65_536;
 
 #[derive(Debug, Default)]
-struct Use {
+struct TokenUse {
     /// Unix seconds after which the token is void.
     until_s: u64,
     requests: u64,
@@ -34,7 +34,7 @@ struct Use {
 
 #[derive(Debug)]
 pub(crate) struct Meter {
-    tokens: RankedMutex<HashMap<String, Use>>,
+    tokens: RankedMutex<HashMap<String, TokenUse>>,
 }
 
 /// The lowest value of each counted caveat.

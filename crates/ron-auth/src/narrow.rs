@@ -76,15 +76,20 @@ pub fn apply(presented: &str, mut claims: Claims, now_s: u64) -> Result<Claims, 
         if count > STATEMENTS_MAX {
             return Err(AuthReject::Narrowing);
         }
-        one(&presented[..end], statement, &mut claims, now_s)?;
+        apply_statement(&presented[..end], statement, &mut claims, now_s)?;
         end += SEPARATOR.len_utf8() + statement.len();
     }
     Ok(claims)
 }
 
-fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result<(), AuthReject> {
+fn apply_statement(
+    before: &str,
+    statement: &str,
+    claims: &mut Claims,
+    now_s: u64,
+) -> Result<(), AuthReject> {
     let refuse = AuthReject::Narrowing;
-    let (signer, said) =
+    let (signer, members) =
         self_signed(statement, STATEMENT_TYP, statement.len()).map_err(|_| refuse)?;
     if claims.jkt.as_deref() != Some(signer.as_str()) {
         return Err(refuse);
@@ -92,7 +97,7 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
     let parent = token_hash(before);
     let mut bound = false;
     let mut dated = false;
-    for (name, value) in &said {
+    for (name, value) in &members {
         match (name.as_str(), value) {
             ("parent", Value::String(hash)) if *hash == parent => bound = true,
             ("iat", value) => {
@@ -109,8 +114,10 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
                 }
                 claims.exp = exp;
             }
-            ("scope", Value::String(scope)) => claims.scopes = fewer(&claims.scopes, scope)?,
-            ("caveats", Value::Array(list)) => more(&mut claims.caveats, list)?,
+            ("scope", Value::String(scope)) => {
+                claims.scopes = narrow_scopes(&claims.scopes, scope)?
+            }
+            ("caveats", Value::Array(list)) => add_caveats(&mut claims.caveats, list)?,
             ("jkt", Value::String(jkt)) if ron_proto::b64::from_url_array::<32>(jkt).is_ok() => {
                 claims.jkt = Some(jkt.clone());
             }
@@ -121,7 +128,7 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
 }
 
 /// The requested scopes, all of which must be held.
-fn fewer(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
+fn narrow_scopes(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
     let asked: Vec<String> = scope
         .split(' ')
         .filter(|s| !s.is_empty())
@@ -134,7 +141,7 @@ fn fewer(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
     }
 }
 
-fn more(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReject> {
+fn add_caveats(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReject> {
     for item in list {
         let text = item.as_str().ok_or(AuthReject::Narrowing)?;
         let caveat: Caveat = text.parse().map_err(|_| AuthReject::CaveatUnsupported)?;

@@ -44,13 +44,13 @@ pub enum NoteRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyNote {
     pub version: u64,
-    keys: BTreeMap<String, Listed>,
+    keys: BTreeMap<String, ListedKey>,
     /// The pinned keys that signed it.
     pub signers: Vec<VerifierKey>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listed {
+struct ListedKey {
     alg: String,
     /// Unix seconds.
     until_s: Option<u64>,
@@ -96,7 +96,7 @@ impl PolicyNote {
                 "version" => version.replace(number(rest)?).is_some(),
                 "issuer" => named.replace(rest).is_some(),
                 "key" => {
-                    let (kid, listed) = listed(rest)?;
+                    let (kid, listed) = parse_key_line(rest)?;
                     keys.insert(kid, listed).is_some()
                 }
                 _ => false,
@@ -131,7 +131,7 @@ impl PolicyNote {
         let mut ignored = Ignored::default();
         keys.retain(|kid, key| {
             let listed = self.keys.get(kid);
-            let same = |listed: &&Listed| kid == key.thumbprint() && listed.is_for(key);
+            let same = |listed: &&ListedKey| kid == key.thumbprint() && listed.is_for(key);
             let Some(listed) = listed.filter(same) else {
                 ignored.unlisted += 1;
                 return false;
@@ -146,7 +146,7 @@ impl PolicyNote {
     }
 }
 
-impl Listed {
+impl ListedKey {
     fn is_for(&self, key: &VerifyKey) -> bool {
         JwsAlg::parse(&self.alg) == Some(key.alg())
     }
@@ -159,7 +159,7 @@ fn number(text: &str) -> Result<u64, NoteRefused> {
 }
 
 /// Parses `<kid> <alg> <signs from> <verifies until, or -> <good or revoked>`.
-fn listed(rest: &str) -> Result<(String, Listed), NoteRefused> {
+fn parse_key_line(rest: &str) -> Result<(String, ListedKey), NoteRefused> {
     let words: Vec<&str> = rest.split(' ').collect();
     let [kid, alg, from, until, state] = words[..] else {
         return Err(NoteRefused::Text("a key line does not have five words"));
@@ -174,7 +174,7 @@ fn listed(rest: &str) -> Result<(String, Listed), NoteRefused> {
         "revoked" => false,
         _ => return Err(NoteRefused::Text("a key is neither good nor revoked")),
     };
-    let listed = Listed {
+    let listed = ListedKey {
         alg: alg.to_owned(),
         until_s,
         good,

@@ -22,7 +22,7 @@ const PLACES: usize = 131_072;
 const FORGET_MAX: usize = 64;
 
 /// 128 bits of a SHA-256 over a holder's name, or over key and id.
-type Short = [u8; 16];
+type ShortHash = [u8; 16];
 
 #[derive(Debug)]
 pub struct ProofCache {
@@ -33,10 +33,10 @@ pub struct ProofCache {
 #[derive(Debug, Default)]
 struct Memory {
     /// Id -> Unix second until which it counts as used.
-    seen: HashMap<Short, u64>,
+    seen: HashMap<ShortHash, u64>,
     /// The same ids by that second, each with the holder that pays for it.
-    by_end: BTreeMap<u64, Vec<(Short, Short)>>,
-    shares: HashMap<Short, usize>,
+    by_end: BTreeMap<u64, Vec<(ShortHash, ShortHash)>>,
+    shares: HashMap<ShortHash, usize>,
 }
 
 impl ProofCache {
@@ -86,7 +86,7 @@ impl Memory {
         self.seen.len()
     }
 
-    fn add(&mut self, holder: Short, id: Short, until_s: u64) {
+    fn add(&mut self, holder: ShortHash, id: ShortHash, until_s: u64) {
         self.seen.insert(id, until_s);
         self.by_end.entry(until_s).or_default().push((id, holder));
         *self.shares.entry(holder).or_default() += 1;
@@ -119,9 +119,9 @@ impl Memory {
     }
 }
 
-fn short(bytes: &[u8]) -> Short {
+fn short(bytes: &[u8]) -> ShortHash {
     let hash = ron_crypto::hash::sha256(bytes);
-    let mut short = Short::default();
+    let mut short = ShortHash::default();
     short.copy_from_slice(&hash[..16]);
     short
 }

@@ -44,7 +44,7 @@ const FEED_GAP: Duration = Duration::from_millis(250);
 /// Events in a full page; a shorter page is the last.
 const PAGE_EVENTS: usize = 1000;
 /// Consecutive failures after which the service reports that it is degraded.
-const FAILURES_TOLD: u32 = 3;
+const DEGRADED_AFTER_FAILURES: u32 = 3;
 
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +115,8 @@ impl Failures {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn told(&self) -> bool {
-        self.count.load(Ordering::Relaxed) >= FAILURES_TOLD
+    fn is_degraded(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= DEGRADED_AFTER_FAILURES
     }
 
     /// `: why`, to append to a sentence.
@@ -257,7 +257,7 @@ impl Refresher {
                 // A single failure is normal when two services start at the same time.
                 match failed.fetch_add(1, Ordering::Relaxed) + 1 {
                     1 => tracing::info!(event = "auth_refresh_failed", what, reason = %why),
-                    FAILURES_TOLD => {
+                    DEGRADED_AFTER_FAILURES => {
                         tracing::warn!(event = "auth_refresh_failed", what, reason = %why);
                     }
                     _ => {}
@@ -282,12 +282,12 @@ impl RonAuthorizer {
                 "the issuer's revocations have not been read yet; passports get 503",
                 feed,
             )
-        } else if keys.told() {
+        } else if keys.is_degraded() {
             (
                 "the issuer's keys cannot be refreshed; the last good ones are in use",
                 keys,
             )
-        } else if feed.told() {
+        } else if feed.is_degraded() {
             (
                 "the issuer's revocations cannot be read; recent ones may be missing",
                 feed,
@@ -429,7 +429,7 @@ impl RonAuthorizer {
         // read all of it again, while the current view stays in force.
         let after_outage = self.refresher.feed_failed.any();
         // Looked up before the feed is read: every later response reaches at least that far.
-        let noted = self.noted(issuer);
+        let note_event = self.note_event(issuer);
         let reading = self.revoked.begin(issuer.clone());
         let old = self.revoked_of(issuer).unwrap_or_default();
         let mut view = if after_outage {
@@ -439,7 +439,7 @@ impl RonAuthorizer {
         };
         let outcome = self
             .follow_feed(&issuer.events_url, &mut view, wait_s)
-            .and_then(|()| reaches(&view, noted));
+            .and_then(|()| check_reaches_note(&view, note_event));
         if outcome.is_ok() {
             view.absorb(&old);
             let new_keys = view.key_changes() != old.key_changes();
@@ -457,7 +457,7 @@ impl RonAuthorizer {
     }
 
     /// The feed event that the newest policy note covers; 0 when no note is required.
-    fn noted(&self, issuer: &IssuerConfig) -> u64 {
+    fn note_event(&self, issuer: &IssuerConfig) -> u64 {
         if issuer.note_keys.is_empty() {
             return 0;
         }
@@ -502,8 +502,8 @@ impl RonAuthorizer {
 /// A policy note's version is the number of the last feed event when it was signed, so a feed that
 /// ends before it lacks revocations: it comes from a third party, or from an issuer restored to an
 /// older state.
-fn reaches(view: &RevocationView, noted: u64) -> Result<(), String> {
-    if view.after() >= noted {
+fn check_reaches_note(view: &RevocationView, note_event: u64) -> Result<(), String> {
+    if view.after() >= note_event {
         return Ok(());
     }
     Err(format!(

@@ -37,7 +37,7 @@ struct Line {
 /// A kind that was refused within the last second.
 #[derive(Debug)]
 struct Recent {
-    said: Instant,
+    logged_at: Instant,
     /// Refusals since then that are not in the log yet.
     more: u64,
     client: Option<String>,
@@ -45,21 +45,21 @@ struct Recent {
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct RefusalLog {
     recent: BTreeMap<(&'static str, Option<Peer>), Recent>,
     /// Start of the current minute, and the refusals in it.
     minute: Option<(Instant, u64)>,
 }
 
 pub(crate) struct Refusals {
-    book: RankedMutex<Book>,
+    book: RankedMutex<RefusalLog>,
     clock: SharedClock,
 }
 
 impl Refusals {
     pub fn new(clock: SharedClock) -> Self {
         Self {
-            book: RankedMutex::new(&METER_LOCK_SPEC, Book::default()),
+            book: RankedMutex::new(&METER_LOCK_SPEC, RefusalLog::default()),
             clock,
         }
     }
@@ -79,7 +79,7 @@ impl Refusals {
             lines.extend(book.add(now, (reason, Some(peer)), request_id, client));
             (lines, book.flooded(now))
         };
-        say(&mut lines);
+        write_lines(&mut lines);
         if flood {
             tracing::warn!(
                 event = "auth_refusals_flood",
@@ -93,11 +93,11 @@ impl Refusals {
     pub fn flush(&self) {
         let now = self.clock.now();
         let mut lines = self.book.lock().due(now);
-        say(&mut lines);
+        write_lines(&mut lines);
     }
 }
 
-fn say(lines: &mut Vec<Line>) {
+fn write_lines(lines: &mut Vec<Line>) {
     for line in lines.drain(..) {
         tracing::info!(
             event = "auth_refused",
@@ -110,12 +110,12 @@ fn say(lines: &mut Vec<Line>) {
     }
 }
 
-impl Book {
+impl RefusalLog {
     /// Summarizes the refusals since each kind's last line; kinds without new refusals are dropped.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.recent.retain(|(reason, peer), recent| {
-            if now.saturating_duration_since(recent.said) < LINE_EVERY {
+            if now.saturating_duration_since(recent.logged_at) < LINE_EVERY {
                 return true;
             }
             if recent.more == 0 {
@@ -128,7 +128,7 @@ impl Book {
                 client: recent.client.take(),
                 request_id: std::mem::take(&mut recent.request_id),
             });
-            recent.said = now;
+            recent.logged_at = now;
             true
         });
         lines
@@ -153,7 +153,7 @@ impl Book {
             return None;
         }
         let first = Recent {
-            said: now,
+            logged_at: now,
             more: 0,
             client: None,
             request_id: String::new(),
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_first_of_a_kind_is_told_at_once_and_the_rest_by_the_second() {
-        let (mut book, start) = (Book::default(), start());
+        let (mut book, start) = (RefusalLog::default(), start());
         let at = |ms| start + Duration::from_millis(ms);
         let first = book.add(at(0), ("scope", ip(1)), "r1", Some("c")).unwrap();
         assert_eq!((first.count, &*first.request_id), (1, "r1"));
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_however_many_peers_there_are_and_none_is_lost() {
-        let (mut book, start) = (Book::default(), start());
+        let (mut book, start) = (RefusalLog::default(), start());
         let mut told = 0;
         for n in 0..10_000 {
             told += book
@@ -236,8 +236,9 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_warning_a_minute() {
-        let (mut book, start) = (Book::default(), start());
-        let warned = |book: &mut Book, at: Instant| (0..1_000).filter(|_| book.flooded(at)).count();
+        let (mut book, start) = (RefusalLog::default(), start());
+        let warned =
+            |book: &mut RefusalLog, at: Instant| (0..1_000).filter(|_| book.flooded(at)).count();
         assert_eq!(warned(&mut book, start), 1);
         assert_eq!(warned(&mut book, start + Duration::from_secs(59)), 0);
         assert_eq!(warned(&mut book, start + Duration::from_secs(60)), 1);

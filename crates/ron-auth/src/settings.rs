@@ -61,7 +61,7 @@ impl IssuerConfig {
     }
 
     /// Whether keys whose note was signed by `signers` are trusted under the current pins.
-    pub fn believes(&self, signers: &[VerifierKey]) -> bool {
+    pub fn trusts_note_of(&self, signers: &[VerifierKey]) -> bool {
         self.note_keys.is_empty() || self.note_keys.iter().any(|key| signers.contains(key))
     }
 }
@@ -162,7 +162,7 @@ impl AuthConfig {
                 ));
             }
             for other in &config.principals {
-                one_meaning(other, &principal)?;
+                check_distinct(other, &principal)?;
             }
             config.principals.push(principal);
         }
@@ -288,7 +288,7 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
 }
 
 /// A certificate or a user id may identify one principal only.
-fn one_meaning(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), String> {
+fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), String> {
     let (names, shared) = (
         format!("auth.principals: {} and {}", a.name, b.name),
         "the caller would be ambiguous",
