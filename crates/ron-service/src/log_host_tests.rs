@@ -140,7 +140,7 @@ fn what_is_not_there_or_not_spelt_so_is_refused() {
             .status,
         404
     );
-    // The public route serves hashes only, whatever is spelt.
+    // The public route serves hashes only, in every spelling of the path.
     for tile in [
         "entries/000.p/1",
         "0/000",

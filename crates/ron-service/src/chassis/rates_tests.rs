@@ -1,4 +1,4 @@
-//! How fast a caller may send: a rate of its own, and room for reading while it writes.
+//! Rate limits per caller: a rate of its own, and a reserve for reads while it writes.
 
 use std::time::Duration;
 

@@ -385,7 +385,8 @@ fn golden_example_help_markdown_and_effective() {
     );
 }
 
-/// The example with its key lines uncommented, and the effective text, are files that load to the same values.
+/// The example with its key lines uncommented, and the effective text, are files that load to the
+/// same values.
 #[test]
 fn what_is_printed_loads_again() {
     let defaults = Config::from_pairs(&TABLE, &[]).unwrap();

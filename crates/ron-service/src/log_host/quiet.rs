@@ -1,9 +1,10 @@
-//! Says a failure that goes on once, and then now and then: a log that fills up hides what matters in it.
+//! Logs a repeated failure once and then only at intervals, because a log full of repetitions hides
+//! other events.
 
-/// How long the same failure is not said again, milliseconds.
+/// Minimum interval between two log lines about the same failure, in milliseconds.
 const AGAIN_MS: u64 = 30_000;
 
-/// What was said last. Pure.
+/// The last logged failure. Pure.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
     said: Option<Said>,
@@ -13,12 +14,13 @@ pub(super) struct Quiet {
 struct Said {
     what: String,
     at_ms: u64,
-    /// How often it happened since, without being said.
+    /// Number of repetitions since then that were not logged.
     kept: u64,
 }
 
 impl Quiet {
-    /// It failed. When that is to be said: how often the same failure was kept to itself since it was said last.
+    /// Records a failure. `Some` when it must be logged, with the number of repetitions suppressed
+    /// since the last log line.
     pub(super) fn failed(&mut self, what: &str, now_ms: u64) -> Option<u64> {
         if let Some(said) = &mut self.said
             && said.what == what
@@ -36,7 +38,7 @@ impl Quiet {
         Some(same.map_or(0, |said| said.kept))
     }
 
-    /// It came through; true when it had failed before.
+    /// Records a success; true when there had been a failure.
     pub(super) fn well(&mut self) -> bool {
         self.said.take().is_some()
     }
