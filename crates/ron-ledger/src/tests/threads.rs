@@ -305,7 +305,7 @@ fn a_full_disk_is_told_as_such_whatever_met_it_first() {
     assert_eq!(why.cause, ClosedCause::DiskFull);
     let problem = why.problem();
     assert_eq!((problem.status, problem.code), (503, "ledger_closed"));
-    assert!(problem.detail.contains("make room"), "{}", problem.detail);
+    assert!(problem.detail.contains("free space"), "{}", problem.detail);
     assert_eq!(problem.details.unwrap()["cause"], "disk_full");
     rig.sup.drain(Duration::from_secs(5));
 }
