@@ -3,8 +3,8 @@
 
 pub mod asker;
 pub mod cosign;
+mod failure_log;
 pub mod keys;
-mod quiet;
 pub mod witness;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -24,8 +24,8 @@ use ron_tlog::tile::{TILE_WIDTH, TilePath};
 use crate::ready::ReadyBoard;
 use asker::Published;
 pub use cosign::CosignedView;
+use failure_log::FailureLog;
 pub use keys::KeyView;
-use quiet::Quiet;
 
 /// The lock of [`CheckpointRoom`].
 pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
@@ -317,7 +317,7 @@ impl CheckpointRoom {
             room: self,
             checkpointer: Some(checkpointer),
             pacer: Pacer::default(),
-            quiet: Quiet::default(),
+            failures: FailureLog::default(),
         };
         while !ctx.shutdown.wait(Deadline::within(TICK)) {
             held.cosign();
@@ -334,7 +334,7 @@ impl CheckpointRoom {
                 room: self,
                 checkpointer: Some(checkpointer),
                 pacer: Pacer::default(),
-                quiet: Quiet::default(),
+                failures: FailureLog::default(),
             };
             held.publish();
         }
@@ -351,7 +351,7 @@ struct Held<'a> {
     room: &'a CheckpointRoom,
     checkpointer: Option<Checkpointer>,
     pacer: Pacer,
-    quiet: Quiet,
+    failures: FailureLog,
 }
 
 impl Drop for Held<'_> {
@@ -376,10 +376,10 @@ impl Held<'_> {
             room.published_ms
                 .store(i64::try_from(now_ms).unwrap_or(i64::MAX), Ordering::Relaxed);
         }
-        match self.pacer.look(uncovered, now_ms, &room.plan) {
-            Look::Nothing => {}
-            Look::Due => self.publish(),
-            Look::Late { first } => {
+        match self.pacer.pace(uncovered, now_ms, &room.plan) {
+            Pace::Nothing => {}
+            Pace::Due => self.publish(),
+            Pace::Late { first } => {
                 if first {
                     room.late.inc();
                     room.ready
@@ -418,7 +418,7 @@ impl Held<'_> {
                     room.clock.unix_ms(),
                 );
                 room.ready.present("checkpoint");
-                if self.quiet.well() {
+                if self.failures.recovered() {
                     tracing::info!(event = "checkpoint_published_again");
                 }
                 if let Some(to) = room.witnesses.get() {
@@ -427,7 +427,7 @@ impl Held<'_> {
             }
             Err(error) => {
                 let (error, now_ms) = (error.to_string(), room.clock.unix_ms());
-                if let Some(repeats) = self.quiet.failed(&error, now_ms) {
+                if let Some(repeats) = self.failures.failed(&error, now_ms) {
                     tracing::error!(event = "checkpoint_failed", error, repeats);
                 }
             }
@@ -440,33 +440,33 @@ impl Held<'_> {
 struct Pacer {
     /// When the oldest uncovered entry was first seen, Unix milliseconds.
     since_ms: Option<u64>,
-    told_late: bool,
+    late_reported: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Look {
+enum Pace {
     Nothing,
     Due,
     Late { first: bool },
 }
 
 impl Pacer {
-    fn look(&mut self, uncovered: u64, now_ms: u64, plan: &CheckpointPlan) -> Look {
+    fn pace(&mut self, uncovered: u64, now_ms: u64, plan: &CheckpointPlan) -> Pace {
         if uncovered == 0 {
             *self = Self::default();
-            return Look::Nothing;
+            return Pace::Nothing;
         }
         let since = *self.since_ms.get_or_insert(now_ms);
         let age = Duration::from_millis(now_ms.saturating_sub(since));
         if age >= plan.late {
-            let first = !std::mem::replace(&mut self.told_late, true);
-            return Look::Late { first };
+            let first = !std::mem::replace(&mut self.late_reported, true);
+            return Pace::Late { first };
         }
         // Two ticks early, so that it is published in time.
         if uncovered >= plan.entries || age + 2 * TICK >= plan.every {
-            Look::Due
+            Pace::Due
         } else {
-            Look::Nothing
+            Pace::Nothing
         }
     }
 
@@ -474,7 +474,7 @@ impl Pacer {
     fn published(&mut self, uncovered: u64, now_ms: u64) {
         *self = Self {
             since_ms: (uncovered > 0).then_some(now_ms),
-            told_late: false,
+            late_reported: false,
         };
     }
 }

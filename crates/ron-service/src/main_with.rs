@@ -35,8 +35,8 @@ fn run(table: &'static Table, start: Start) -> u8 {
         }
     };
     match matches.subcommand_name() {
-        Some("print-example") => return say(&config::render_example(table)),
-        Some("print-docs") => return say(&config::render_markdown(table)),
+        Some("print-example") => return print(&config::render_example(table)),
+        Some("print-docs") => return print(&config::render_markdown(table)),
         _ => {}
     }
     let config = match load(table, &matches) {
@@ -44,7 +44,7 @@ fn run(table: &'static Table, start: Start) -> u8 {
         Err(problems) => return refuse(table, &StartError::Config(problems)),
     };
     if matches.subcommand_name() == Some("check-config") {
-        return say(&config.render_effective());
+        return print(&config.render_effective());
     }
     let inherited = Inherited::from_env(); // changes the environment, so before any thread starts
     let level = logging::init_from(&config);
@@ -63,13 +63,13 @@ fn run(table: &'static Table, start: Start) -> u8 {
     let parts = inherited.and_then(|sockets| Parts::bind_beside(&config, sockets));
     let started = parts.and_then(|parts| start(config, parts));
     match started {
-        Ok(running) => attend(running, &signals, &level),
+        Ok(running) => run_until_stopped(running, &signals, &level),
         Err(error) => refuse(table, &error),
     }
 }
 
 /// Waits for signals, a stop request or a fatal error, then drains.
-fn attend(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
+fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
     loop {
         if let Some(why) = running.fatal() {
             tracing::error!(service = running.service(), event = "fatal", reason = %why);
@@ -100,7 +100,7 @@ fn refuse(table: &Table, error: &StartError) -> u8 {
     error.exit_code()
 }
 
-fn say(text: &str) -> u8 {
+fn print(text: &str) -> u8 {
     let _ = std::io::stdout().lock().write_all(text.as_bytes()); // the reader may close the pipe
     exit::OK
 }

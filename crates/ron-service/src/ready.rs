@@ -31,20 +31,20 @@ struct Causes {
 }
 
 /// How a new cause is logged.
-enum Told {
-    Known,
-    AtStart,
-    Alarm,
+enum LogLevel {
+    None,
+    Info,
+    Warn,
 }
 
 impl Causes {
-    fn told(&self, known: bool) -> Told {
+    fn log_level(&self, known: bool) -> LogLevel {
         if known {
-            Told::Known
+            LogLevel::None
         } else if self.missing.contains_key(STARTING) {
-            Told::AtStart
+            LogLevel::Info
         } else {
-            Told::Alarm
+            LogLevel::Warn
         }
     }
 }
@@ -104,13 +104,13 @@ impl ReadyBoard {
         let told = {
             let mut causes = self.causes.lock();
             let known = causes.degraded.insert(cause, why.clone()).is_some();
-            causes.told(known)
+            causes.log_level(known)
         };
         self.gauge.with_label_values(&[cause]).set(1);
         match told {
-            Told::Known => {}
-            Told::AtStart => tracing::info!(event = "degraded", cause, why),
-            Told::Alarm => tracing::warn!(event = "degraded", cause, why),
+            LogLevel::None => {}
+            LogLevel::Info => tracing::info!(event = "degraded", cause, why),
+            LogLevel::Warn => tracing::warn!(event = "degraded", cause, why),
         }
     }
 
@@ -129,13 +129,13 @@ impl ReadyBoard {
         let told = {
             let mut causes = self.causes.lock();
             let known = causes.missing.insert(cause, why.clone()).is_some();
-            causes.told(known)
+            causes.log_level(known)
         };
         self.gauge.with_label_values(&[cause]).set(1);
         match told {
-            Told::Known => {}
-            Told::AtStart => tracing::info!(event = "not_ready", cause, why),
-            Told::Alarm => tracing::warn!(event = "not_ready", cause, why),
+            LogLevel::None => {}
+            LogLevel::Info => tracing::info!(event = "not_ready", cause, why),
+            LogLevel::Warn => tracing::warn!(event = "not_ready", cause, why),
         }
     }
 

@@ -163,7 +163,7 @@ impl Witnesses {
             if witness.key.find(&note).is_some() {
                 continue;
             }
-            let ask = Ask {
+            let request = CosignRequest {
                 http: &self.http,
                 text,
                 note: &note,
@@ -172,7 +172,7 @@ impl Witnesses {
                 reader,
                 deadline: Deadline::within(self.deadline),
             };
-            match ask.until_answered(peer, &witness.key) {
+            match request.until_answered(peer, &witness.key) {
                 Ok(Answer::Cosigned(line)) => round.lines.push(line),
                 Ok(Answer::Betrayed(why)) => {
                     let mut text = format!("witness {}: {why}", witness.name);
@@ -197,7 +197,7 @@ impl Witnesses {
 }
 
 /// A request for one checkpoint to one witness.
-struct Ask<'a> {
+struct CosignRequest<'a> {
     http: &'a HttpClient,
     text: &'a str,
     note: &'a Note,
@@ -207,7 +207,7 @@ struct Ask<'a> {
     deadline: Deadline,
 }
 
-impl Ask<'_> {
+impl CosignRequest<'_> {
     fn until_answered(
         &self,
         peer: &mut Peer,
@@ -222,7 +222,7 @@ impl Ask<'_> {
                     peer.old = self.checkpoint.size;
                     break;
                 }
-                Answer::UnknownKey if self.teach(peer)? => {}
+                Answer::UnknownKey if self.send_key_chain(peer)? => {}
                 Answer::UnknownKey | Answer::Betrayed(_) => break,
             }
         }
@@ -232,7 +232,7 @@ impl Ask<'_> {
     /// After a rotation: sends the witness the cross-signed chain of the log's keys, so that it can
     /// follow from its known key to the newest. False when there is no rotation, or when the
     /// witness does not support the request (it is not part of the standard).
-    fn teach(&self, peer: &Peer) -> Result<bool, String> {
+    fn send_key_chain(&self, peer: &Peer) -> Result<bool, String> {
         let chain = self.keys.chain();
         if chain.rotations().is_empty() {
             return Ok(false);
