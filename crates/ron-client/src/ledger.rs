@@ -41,7 +41,7 @@ impl LedgerClient {
         self.0.post("/v1/ledger/commit", request, false, deadline)
     }
 
-    /// The outcome of a key; a key without an entry is abandoned for ever.
+    /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(
         &self,
         request: &ResolveRequest,

@@ -92,7 +92,7 @@ impl Gate {
     }
 }
 
-/// States of the gate: open, and closed for good because of the disk or of an invariant.
+/// States of the gate: open, and permanently closed because of the disk or of an invariant.
 const OPEN: u8 = 0;
 pub(crate) const POISONED: u8 = 1;
 pub(crate) const BROKEN: u8 = 2;
@@ -168,7 +168,7 @@ impl Ledger {
         )
     }
 
-    /// The outcome of a key; a key without an entry is abandoned for ever.
+    /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(
         &self,
         principal: PrincipalName,

@@ -166,9 +166,12 @@ pub struct Overview {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeThread {
     pub name: String,
+    /// Threads running now.
     pub live: Option<u64>,
+    /// Threads started.
     pub total: Option<u64>,
     pub restarts: Option<u64>,
+    /// Purpose of the thread.
     pub job: Option<String>,
 }
 
@@ -177,11 +180,15 @@ pub struct NodeThread {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeQueue {
     pub name: String,
+    /// Maximum number of items.
     pub capacity: Option<u64>,
     /// Behaviour when full: `reject_new`, `drop_oldest` or `wait_deadline`.
     pub overflow: Option<String>,
+    /// Threads that put items in.
     pub from: Option<String>,
+    /// Threads that take items out.
     pub to: Option<String>,
+    /// Current number of items.
     pub depth: Option<f64>,
     /// Items dropped since the node started.
     pub dropped: Option<f64>,
@@ -450,7 +457,9 @@ pub struct EpochView {
     pub shares_computed: u64,
     pub intents_total: u64,
     pub intents_settled: u64,
+    /// Estimated milliseconds until settlement ends.
     pub eta_ms: Option<u64>,
+    /// Number of settlement attempts.
     pub attempts: u32,
     pub commitment: Option<String>,
     pub created_at: Timestamp,

@@ -194,7 +194,7 @@ pub enum EntryKind {
     Payout,
     /// Ends the epoch once every recipient is paid.
     EpochClose,
-    /// Makes a key unusable that `resolve` found without an entry: a refusal without a request.
+    /// Abandons a key for which `resolve` found no entry: a refusal without a request.
     Abandon,
 }
 
@@ -563,7 +563,7 @@ pub enum RefusalCode {
     EpochIncomplete,
     /// Another entry of the same linked commit was refused.
     LinkedFailed,
-    /// `resolve` made the key unusable before the entry arrived.
+    /// The key was abandoned by `resolve` before the entry arrived.
     Abandoned,
     /// The key was used for another request.
     IdempotencyMismatch,
@@ -638,7 +638,7 @@ impl RefusalCode {
             Self::IndexGap => "the payout is not the epoch's next",
             Self::EpochIncomplete => "not every index of the epoch is paid",
             Self::LinkedFailed => "another entry of the same linked commit was refused",
-            Self::Abandoned => "the key was made unusable before the entry arrived",
+            Self::Abandoned => "the key was abandoned before the entry arrived",
             Self::IdempotencyMismatch => "the key was used for another request",
             Self::UsagePaid => "another epoch paid this usage",
         }
@@ -731,8 +731,8 @@ impl Receipt {
     }
 }
 
-/// Body of `POST /v1/ledger/resolve`: look up the outcome of a key. A key without entry becomes
-/// unusable for good.
+/// Body of `POST /v1/ledger/resolve`: look up the outcome of a key. A key without an entry is
+/// permanently abandoned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveRequest {

@@ -233,7 +233,7 @@ pub struct ResidualRule {
     pub owner: Account,
 }
 
-/// The supported rule sets. Old ones remain supported for good.
+/// The supported rule sets. Old ones remain supported permanently.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]

@@ -138,7 +138,7 @@ pub enum ItemOutcome {
         /// Receipt of the entry.
         receipt: Receipt,
     },
-    /// The item is refused for good; nothing changed.
+    /// The item is refused permanently; nothing changed.
     Refused {
         /// Why the item was refused.
         code: RefusalCode,
@@ -298,7 +298,7 @@ pub enum Operation {
         /// Receipt of the entry.
         receipt: Receipt,
     },
-    /// The operation is refused for good; nothing changed.
+    /// The operation is refused permanently; nothing changed.
     Refused {
         /// Why it was refused.
         code: RefusalCode,

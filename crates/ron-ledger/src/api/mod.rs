@@ -56,7 +56,7 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
         Route::new(Method::POST, "/v1/ledger/resolve", Need::Scope(scope::LEDGER_COMMIT), move |req, res| {
             commits::resolve(&b, &req, res);
         })
-        .summary("Outcome of an idempotency key; a key without an entry is abandoned for ever")
+        .summary("Outcome of an idempotency key; a key without an entry is permanently abandoned")
         .body::<ResolveRequest>()
         .returns::<EntryAnswer>(200)
         .errors(&[400, 429, 503, 504])

@@ -183,7 +183,7 @@ pub struct UpdateKey {
     /// Rotation period, or `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
-    /// Only `false`: withdraws the permission to export, for good.
+    /// Only `false`: permanently withdraws the permission to export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exportable: Option<bool>,
     /// Expected head version; when it differs from the current one: 409 `stale_head`.

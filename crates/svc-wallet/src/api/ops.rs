@@ -35,7 +35,7 @@ pub fn route(api: &Arc<Api>) -> Route {
 }
 
 /// Looks the key up. For a key with an unknown outcome the ledger resolves it: it returns the
-/// outcome, or refuses the key for ever. A key that was never sent is not touched.
+/// outcome, or refuses the key permanently. A key that was never sent is not touched.
 fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     let key: IdemKey = req
         .param("key")
