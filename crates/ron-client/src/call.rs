@@ -207,7 +207,7 @@ impl Caller {
                     _ => return Err(error),
                 },
                 (Verdict::Open(error), _) => error,
-                // An earlier attempt may have been carried out: this refusal does not tell.
+                // An earlier attempt may have taken effect, which this refusal does not rule out.
                 (Verdict::Nothing(_), Some(earlier)) => earlier,
             };
             let pause = backoff.next_pause();

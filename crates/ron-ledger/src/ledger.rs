@@ -37,7 +37,8 @@ pub enum SubmitError {
     /// The ledger is stopping, or could not read its key index; nothing was done.
     #[error("{0}")]
     Unable(String),
-    /// It is unknown whether the entries are in the log; repeating the same request tells.
+    /// It is unknown whether the entries are in the log; a repetition of the same request returns
+    /// the outcome.
     #[error("the outcome is not known: {0}; send the same request again")]
     Unknown(String),
 }

@@ -65,7 +65,7 @@ pub struct ExportKey {
     /// Public key to wrap for; required, otherwise 403 `export_forbidden`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipient: Option<Recipient>,
-    /// Recorded in the audit leaf. Not an idempotency key: every export is wrapped anew.
+    /// Recorded in the audit leaf. Not an idempotency key: every export is wrapped again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
 }
